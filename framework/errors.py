@@ -1,0 +1,94 @@
+"""Every error that the framework raises on purpose; each message names the input and the fix."""
+
+from __future__ import annotations
+
+
+class FrameworkError(Exception):
+    """The base of all of them."""
+
+
+class WrongUse(FrameworkError):
+    """The caller's mistake: a bad name, option, setting or URL. The command line exits with 2."""
+
+
+class BadName(WrongUse):
+    """A topic or channel name that no nsqd would take."""
+
+
+class BadHandler(WrongUse):
+    """A handler that cannot work as it is declared: raised when its module is imported."""
+
+
+class BadSetting(WrongUse):
+    """A setting that is unknown, or whose value is not of its type or range."""
+
+
+class BadMessage(WrongUse):
+    """A body that a broker would refuse: empty, or over its maximum. Nothing was sent."""
+
+
+class BrokerUnreachable(FrameworkError):
+    """No broker answered within the deadline. The command line exits with 3."""
+
+
+class ProtocolError(FrameworkError):
+    """The peer sent bytes that its protocol does not allow. The connection is closed."""
+
+
+class BrokerError(FrameworkError):
+    """The broker answered with an error; ``code`` and ``words`` are the broker's own.
+
+    ``fatal`` tells whether the broker closes the connection after it.
+    """
+
+    def __init__(self, code: str, words: str = "", *, fatal: bool = True) -> None:
+        super().__init__(f"{code} {words}".strip())
+        self.code = code
+        self.words = words
+        self.fatal = fatal
+
+
+class PublishError(FrameworkError):
+    """A publish that did not end with the broker's OK.
+
+    ``stored`` is False when the broker certainly has not stored the messages, None when the
+    connection ended between sending and its answer (publishing again may then duplicate).
+    """
+
+    def __init__(self, message: str, *, stored: bool | None = False) -> None:
+        super().__init__(message)
+        self.stored = stored
+
+
+class AlreadySettled(FrameworkError):
+    """A message was finished or requeued twice, or after its lease was lost."""
+
+
+class Retry(Exception):
+    """Raised by a handler: give the message back and deliver it again after ``delay`` seconds.
+
+    Without a delay the handler's own schedule decides (exponential, full jitter).
+    """
+
+    def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
+        if delay is not None and not 0 <= delay:
+            raise WrongUse(f"Retry(delay={delay!r}): the delay is in seconds and cannot be negative")
+        super().__init__(reason)
+        self.reason = reason
+        self.delay = delay
+
+
+class Reject(Exception):
+    """Raised by a handler: never deliver this message again; it goes to the dead letter topic."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class UndecodablePayload(Reject):
+    """The body is not what the handler's annotation says. The message goes to the dead letter topic."""
+
+
+class HandlerTimeout(Exception):
+    """Raised inside a handler that has run longer than its ``timeout``."""

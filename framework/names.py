@@ -1,0 +1,30 @@
+"""The rule for topic and channel names, NSQ's own, and nothing else.
+
+Source: nsqd internal/protocol/names.go: ``^[.a-zA-Z0-9_-]+(#ephemeral)?$``, 1 to 64 characters, the
+suffix included.
+"""
+
+from __future__ import annotations
+
+import re
+
+from framework.errors import BadName
+
+MAX_LENGTH = 64
+EPHEMERAL = "#ephemeral"
+_NAME = re.compile(r"[.a-zA-Z0-9_-]+(?:#ephemeral)?")
+
+
+def is_valid(name: str) -> bool:
+    """Whether nsqd takes ``name`` as a topic or channel."""
+    return 1 <= len(name) <= MAX_LENGTH and _NAME.fullmatch(name) is not None
+
+
+def check(kind: str, name: str) -> str:
+    """Return ``name``, or raise BadName; ``kind`` is "topic" or "channel"."""
+    if isinstance(name, str) and is_valid(name):
+        return name
+    raise BadName(
+        f"{kind} name {name!r} is not valid: use 1 to {MAX_LENGTH} of the characters a-z A-Z 0-9 . _ -, "
+        f"with {EPHEMERAL!r} at the end for one that is not kept"
+    )

@@ -1,0 +1,169 @@
+"""Starts real servers on free loopback ports for tests and benchmarks, and stops them again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+_BIN = ROOT / ".cache" / "nsq-1.3.0"
+_GO_MODULE = ROOT / "tests" / "servers" / "nsq"
+
+
+class ServerMissing(Exception):
+    """The real server cannot be had here; tests skip on a laptop and fail in CI."""
+
+
+def nsq_binary(name: str) -> Path:
+    """The path of the real ``nsqd`` or ``nsqlookupd``, built by Go once and kept in ``.cache``.
+
+    Raises ServerMissing where there is no Go.
+    """
+    binary = _BIN / name
+    if not binary.exists():
+        go = shutil.which("go")
+        if go is None:
+            raise ServerMissing(f"{name} is built with Go 1.24 or newer, and there is no `go` on the PATH")
+        _BIN.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=_BIN) as fresh:  # so that two builders at once cannot see half a file
+            built = subprocess.run(
+                [go, "build", "-o", f"{fresh}/{name}", f"github.com/nsqio/nsq/apps/{name}"],
+                cwd=_GO_MODULE, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if built.returncode != 0:
+                raise ServerMissing(f"go build of {name} failed: {built.stderr.strip()[-800:]}")
+            os.replace(f"{fresh}/{name}", binary)
+    return binary
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """A server process with fixed loopback ports, so that it can be killed and started again as itself."""
+
+    def __init__(self, command: Sequence[str], *, tcp_port: int, http_port: int, data: Path) -> None:
+        self.command = list(command)
+        self.tcp_port = tcp_port
+        self.http_port = http_port
+        self.data = data
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log: list[str] = []
+        """The lines it wrote to stderr."""
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.tcp_port}"
+
+    @property
+    def http_address(self) -> str:
+        return f"127.0.0.1:{self.http_port}"
+
+    def start(self, *, deadline: float = 15.0) -> None:
+        """Start the process and return when both ports listen."""
+        process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self.process = process
+        threading.Thread(target=self._read_log, args=(process,), daemon=True).start()
+        until = time.monotonic() + deadline
+        while not (_listens(self.tcp_port) and _listens(self.http_port)):
+            if process.poll() is not None or time.monotonic() > until:
+                self.kill()
+                raise RuntimeError(f"{self.command[0]} did not start: {self.log[-5:]}")
+            time.sleep(0.02)
+
+    def _read_log(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stderr is not None
+        with process.stderr as stream:
+            for line in stream:
+                self.log.append(line.decode(errors="replace").rstrip())
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int | None:
+        """SIGTERM; returns the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, sig: signal.Signals) -> int | None:
+        if self.process is None:
+            return None
+        if self.process.poll() is None:
+            self.process.send_signal(sig)
+        try:
+            code = self.process.wait(15)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        self.process = None
+        return code
+
+    def http(self, path: str, body: bytes | None = None, *, method: str | None = None) -> Any:
+        """GET (or POST when ``body`` is given); JSON decoded where it is JSON."""
+        request = urllib.request.Request(f"http://{self.http_address}{path}", data=body, method=method)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            text = answer.read()
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text.decode(errors="replace")
+
+    def channel_stats(self, topic: str, channel: str) -> dict[str, Any]:
+        """The /stats entry of one channel; empty while it does not exist."""
+        for entry in self.http(f"/stats?format=json&topic={topic}")["topics"]:
+            for one in entry["channels"]:
+                if one["channel_name"] == channel:
+                    return dict(one)
+        return {}
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.2)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def real_nsqd(data: Path, *flags: str) -> Server:
+    """A real nsqd, not started yet. ``flags`` in nsqd's own form: ``--msg-timeout=2s``."""
+    tcp, http = free_port(), free_port()
+    command = [
+        str(nsq_binary("nsqd")), f"--tcp-address=127.0.0.1:{tcp}", f"--http-address=127.0.0.1:{http}",
+        "--broadcast-address=127.0.0.1", f"--data-path={data}", *flags,
+    ]  # fmt: skip
+    return Server(command, tcp_port=tcp, http_port=http, data=data)
+
+
+def real_nsqlookupd(*flags: str) -> Server:
+    """A real nsqlookupd, not started yet."""
+    tcp, http = free_port(), free_port()
+    command = [
+        str(nsq_binary("nsqlookupd")), f"--tcp-address=127.0.0.1:{tcp}", f"--http-address=127.0.0.1:{http}",
+        "--broadcast-address=127.0.0.1", *flags,
+    ]  # fmt: skip
+    return Server(command, tcp_port=tcp, http_port=http, data=Path())
+
+
+@contextmanager
+def running(server: Server) -> Iterator[Server]:
+    """Start ``server``, and stop it at the end whatever happened."""
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()

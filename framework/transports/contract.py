@@ -1,0 +1,155 @@
+"""All that the engine knows of a broker. A transport implements these; the engine names no other type of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from framework.message import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a broker can do. Checked against the handlers' options at start. Times in seconds."""
+
+    touch: bool
+    """A lease can be prolonged."""
+    attempts: bool
+    """The broker counts deliveries, so a crash counts as one."""
+    fan_out: bool
+    """Each channel of a topic gets its own copy."""
+    max_defer: float
+    """The longest delay of a requeue or a deferred publish."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one node granted to one connection. Times in seconds."""
+
+    lease: float
+    """How long a delivered message is ours before it must be touched or settled."""
+    max_lease: float
+    """The longest that touching can keep it, from delivery."""
+    max_grant: int
+    """The most that ``Connection.grant`` may be asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """What ``workers check`` says of a node."""
+
+    node: str
+    version: str
+    limits: Limits
+
+
+class Tally(Protocol):
+    """The counters of one handler that a connection adds to; ``engine.ledger.Ledger`` is one.
+
+    received = finished + requeued + dead + lease_lost + what is still in flight or unsent.
+    """
+
+    received: int
+    """Added to once per read, by the number of messages decoded."""
+    finished: int
+    """Added to when the finish of a message has been handed to the socket."""
+    requeued: int
+    lease_lost: int
+    """Messages the broker will deliver again without being asked: the connection ended, or the broker
+    answered a finish, requeue or touch with "not in flight" (which then takes back the count above)."""
+
+
+class Receiver(Protocol):
+    """The engine's side of a connection. Called on the hub: none of these may block or raise."""
+
+    tally: Tally
+
+    def deliver(self, connection: Connection, batch: list[Message]) -> None:
+        """Messages arrived; they are in ``connection.in_flight`` already. Handlers that do not block run
+        inside this call, so many are settled when it returns; the connection flushes after it, once."""
+
+    def settled(self, connection: Connection) -> None:
+        """Messages were settled outside ``deliver``; called once per hub turn, before the flush, so that
+        the engine may adjust the grant in the same send."""
+
+    def lost(self, connection: Connection, message: Message | None, words: str) -> None:
+        """The broker says that a lease is gone: ``message`` (None: not known which)."""
+
+    def drained(self, connection: Connection) -> None:
+        """The broker confirmed ``drain``: no further message will come on this connection."""
+
+    def closed(self, connection: Connection, error: Exception | None) -> None:
+        """The connection ended (also after ``close``), called exactly once. Its ``in_flight`` is empty: what
+        was in it, and what was settled but not yet sent, has been added to ``tally.lease_lost``."""
+
+
+class Connection(Protocol):
+    """One subscription of one handler on one node. All methods are called on its hub and none blocks."""
+
+    node: str
+    topic: str
+    channel: str
+    limits: Limits
+    granted: int
+    """The last ``grant``."""
+    in_flight: dict[Message, float]
+    """Delivered and not settled -> monotonic time of receipt or of the last touch. All leases being equal,
+    insertion order is deadline order: a touch re-inserts at the end."""
+
+    def grant(self, n: int) -> None:
+        """Allow ``n`` messages in flight (NSQ: RDY). Kept until changed; 0 pauses."""
+
+    def finish(self, message: Message) -> None:
+        """It is done: never deliver it again. Raises AlreadySettled."""
+
+    def requeue(self, message: Message, delay: float) -> None:
+        """Deliver it again after ``delay`` seconds (clamped to max_defer). Raises AlreadySettled."""
+
+    def touch(self, message: Message) -> None:
+        """Start its lease anew. Raises AlreadySettled."""
+
+    def drain(self) -> None:
+        """Ask the broker to send no more (NSQ: RDY 0, CLS); ``Receiver.drained`` follows."""
+
+    def unsent(self) -> int:
+        """How many bytes wait to be sent."""
+
+    def close(self) -> None:
+        """Send what waits (bounded, at most 1 s), close the socket, call ``Receiver.closed`` once."""
+
+
+class Producer(Protocol):
+    """Publishes to a broker. Safe to share between greenlets (and between threads when unpatched)."""
+
+    def publish(self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0) -> None:
+        """Return when the broker has stored all of ``bodies``; one body is one PUB (DPUB with a delay),
+        several are as many MPUBs as the broker's limits ask for.
+
+        Raises BadMessage (empty or oversized: nothing was sent), PublishError.
+        """
+
+    def close(self) -> None: ...
+
+
+class Transport(Protocol):
+    """A broker (one or more nodes), as named by one or more URLs of one scheme."""
+
+    capabilities: Capabilities
+
+    def discover(self, topic: str) -> set[str]:
+        """The nodes that may hold ``topic``, as ``host:port``. Blocks; never longer than a few seconds.
+
+        Raises BrokerUnreachable when nothing answered: the engine then keeps the nodes that it has."""
+
+    def connect(self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None) -> Connection:
+        """Dial, negotiate, subscribe with a grant of 0. Blocks up to its connect timeout. ``lease`` asks for
+        a lease of so many seconds; None takes the broker's default.
+
+        Raises BrokerUnreachable, BrokerError, ProtocolError."""
+
+    def producer(self) -> Producer:
+        """A producer over all its nodes; connects lazily."""
+
+    def probe(self) -> list[NodeInfo]:
+        """Ask every node who it is. Blocks. Raises BrokerUnreachable naming those that do not answer."""
