@@ -1,0 +1,166 @@
+"""One segment: an immutable Arrow IPC file of messages, durable before its name can be seen.
+
+What knows ids, collectors or retention is ``spool.py``. A segment's name is its number and its row count,
+``00000000000000000042-2500.arrow``, so that planning a read opens no file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+from framework.errors import FrameworkError
+
+try:
+    import pyarrow as pa
+except ImportError as error:  # the extra is not installed
+    raise ImportError("the spool needs pyarrow: install nsq-workers[spark]") from error
+
+if TYPE_CHECKING:
+    from framework.message import Message
+
+SCHEMA = pa.schema(
+    [
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("message_id", pa.string(), nullable=False),
+        pa.field("timestamp_ns", pa.int64(), nullable=False),
+        pa.field("attempts", pa.int32(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("nsqd", pa.string(), nullable=False),
+    ]
+)
+_NAME = re.compile(r"(\d{20})-(\d+)\.arrow")
+_UNFINISHED = ".tmp"
+
+
+class SpoolError(FrameworkError):
+    """The spool's folder cannot do what was asked: full, not readable, or not as it was left."""
+
+
+class Segment(NamedTuple):
+    """A segment that is durable. Numbers start at 1 and have no gaps; a higher number landed later."""
+
+    number: int
+    rows: int
+    path: Path
+
+
+def table_of(messages: Sequence[Message]) -> pa.RecordBatch:
+    """The rows of a segment. Bodies are kept byte for byte and times to the nanosecond."""
+    columns: list[Any] = [
+        [m.body for m in messages],
+        [m.id.decode("latin-1") for m in messages],
+        [m.timestamp for m in messages],
+        [m.attempts for m in messages],
+        [m.topic for m in messages],
+        [m.node for m in messages],
+    ]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def write(folder: Path, number: int, rows: pa.RecordBatch) -> Segment:
+    """Make ``rows`` durable as segment ``number`` of ``folder``, or as the next number that is free.
+
+    On return the file and its name survive a power cut. Raises OSError; then no part of it can be seen.
+    """
+    fresh = folder / f"{uuid4().hex}{_UNFINISHED}"
+    try:
+        _write_and_sync(fresh, rows)
+        segment = _name(fresh, folder, number, rows.num_rows)
+    finally:
+        fresh.unlink(missing_ok=True)
+    sync_folder(folder)
+    return segment
+
+
+def _write_and_sync(path: Path, rows: pa.RecordBatch) -> None:
+    with path.open("xb") as file:
+        with pa.ipc.new_file(file, rows.schema) as writer:
+            writer.write_batch(rows)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _name(fresh: Path, folder: Path, number: int, rows: int) -> Segment:
+    # A link, not a rename: a rename replaces what another writer has finished already, and both then finish
+    # their messages at the broker (measured: 1,000 of 2,000 lost).
+    while True:
+        path = folder / f"{number:020d}-{rows}.arrow"
+        try:
+            os.link(fresh, path)
+        except FileExistsError:
+            number += 1
+        else:
+            return Segment(number, rows, path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def listing(folder: Path) -> list[Segment]:
+    """The segments of a collector's folder by number; empty when there is no such folder.
+
+    Raises SpoolError when two files claim one number, which only two collectors at once can have made.
+    """
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    segments = sorted(_parsed(folder, names))
+    for one, two in pairwise(segments):
+        if one.number == two.number:
+            raise SpoolError(
+                f"spool {folder}: {one.path.name} and {two.path.name} have one number, so two collectors wrote at once; "
+                "give each its own collector name and an empty folder"
+            )
+    return segments
+
+
+def _parsed(folder: Path, names: Iterable[str]) -> Iterable[Segment]:
+    for name in names:
+        if match := _NAME.fullmatch(name):
+            yield Segment(int(match[1]), int(match[2]), folder / name)
+
+
+def read(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """A segment's rows, memory mapped. Raises FileNotFoundError, and SpoolError when it is not a segment."""
+    with pa.memory_map(str(path)) as source:
+        try:
+            table = pa.ipc.open_file(source).read_all()
+        except pa.ArrowInvalid as error:
+            raise SpoolError(f"spool segment {path} is damaged: {error}") from error
+    return table if columns is None else table.select(columns)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a killed writer left half done. Only its collector may call this, under its lock."""
+    for path in folder.glob(f"*{_UNFINISHED}"):
+        path.unlink(missing_ok=True)
+
+
+def trim(folder: Path, before: int, keep_rows: int) -> int:
+    """Delete the segments numbered under ``before``, but keep the newest that hold ``keep_rows`` rows; returns how many went.
+
+    The kept ones are where an opening spool finds the ids that it has, and the last one keeps the numbering.
+    """
+    segments = listing(folder)
+    newer = 0
+    removed = 0
+    for segment in reversed(segments):
+        if newer >= max(keep_rows, 1) and segment.number < before:
+            segment.path.unlink(missing_ok=True)
+            removed += 1
+        newer += segment.rows
+    return removed

@@ -1,0 +1,249 @@
+"""The spool: lands batches of messages durably, once each, so that they may be finished at the broker.
+
+A spool is a folder: a file ``epoch`` with a UUID that says which life of the spool this is, and a folder of
+segments for each collector. It does not talk to a broker, and reading for Spark is ``framework/spark``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
+
+import gevent
+import gevent.hub
+import gevent.lock
+import gevent.monkey
+
+from framework.errors import WrongUse
+from framework.spool import segment as segments
+from framework.spool.seen import WINDOW, Key, Seen
+from framework.spool.segment import SpoolError
+
+if TYPE_CHECKING:
+    from framework.message import Batch, Message
+
+_T = TypeVar("_T")
+_EPOCH = "epoch"
+_LOCK = "lock"
+SEGMENT_BYTES = 64 * 1024 * 1024
+"""The most bytes of bodies in one segment, unless one body alone is larger."""
+_COLLECTOR = re.compile(r"[a-zA-Z0-9_-][.a-zA-Z0-9_-]{0,63}")
+
+
+class Spool:
+    """One collector's place in the spool ``folder``.
+
+    Nothing is touched until the first ``land`` or ``open``, so that a module that makes one can be imported
+    anywhere. Safe to share between greenlets and threads. A collector is one process at a time.
+
+    ``window`` is how many message ids are remembered at the least, to drop what the broker delivers again.
+    Raises WrongUse for a bad collector name.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], collector: str = "main", *, window: int = WINDOW) -> None:
+        if not _COLLECTOR.fullmatch(collector) or collector == _EPOCH:
+            raise WrongUse(f"collector name {collector!r} is not valid: use 1 to 64 of the characters a-z A-Z 0-9 . _ -")
+        self.root = Path(folder)
+        self.collector = collector
+        self.folder = self.root / collector
+        self._window = window
+        self._lock_file: int | None = None
+        self._next = 1
+        self._seen = Seen(window)
+        self._turn = gevent.lock.BoundedSemaphore(1)
+        self._mutex: Any = gevent.monkey.get_original("threading", "Lock")()  # shared with the pool's native threads
+
+    def land(self, batch: Batch) -> int:
+        """Make the batch's messages durable and return how many rows that were new; 0 when all are here already.
+
+        When it returns, every message of the batch may be finished. On a hub the waiting for the disk is done in its
+        threadpool, so heartbeats and other handlers go on. Raises SpoolError (a full disk: nothing was landed, let
+        the batch be requeued) and WrongUse (another process is this collector).
+        """
+        return self._off_hub(lambda: self._land(batch))
+
+    def open(self) -> None:
+        """Take the collector's lock and learn the ids of the kept segments; ``land`` does this by itself."""
+        self._off_hub(self._open_once)
+
+    def close(self) -> None:
+        """Give the lock back. The next ``land`` opens again."""
+        with self._mutex:
+            self._forget()
+
+    def __enter__(self) -> Spool:
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _off_hub(self, work: Callable[[], _T]) -> _T:
+        here = gevent.getcurrent()
+        if not isinstance(here.parent, gevent.hub.Hub):
+            return work()
+        with self._turn:  # so that many handlers wait here and do not fill the pool, which also resolves names
+            result, error = here.parent.threadpool.apply(_outcome, (work,))
+        if error is not None:
+            raise error
+        return result  # type: ignore[no-any-return]
+
+    def _open_once(self) -> None:
+        with self._mutex:
+            self._ensure_open()
+
+    def _land(self, batch: Batch) -> int:
+        with self._mutex:
+            self._ensure_open()
+            new = self._new(batch)
+            for keys in _by_size(new):
+                self._write(keys, [new[key] for key in keys])
+            return len(new)
+
+    def _write(self, keys: list[Key], messages: list[Message]) -> None:
+        try:
+            landed = segments.write(self.folder, self._next, segments.table_of(messages))
+        except OSError as error:
+            # After a failed sync only the disk knows what is there: forget, and learn it anew.
+            self._forget()
+            raise SpoolError(f"spool {self.folder}: {len(keys)} messages could not be written: {error.strerror}") from error
+        self._next = landed.number + 1
+        self._seen.update(keys)
+
+    def _new(self, batch: Batch) -> dict[Key, Message]:
+        new: dict[Key, Message] = {}
+        for message in batch:
+            key = (message.node, message.topic, message.id)
+            if key not in self._seen:
+                new.setdefault(key, message)
+        return new
+
+    def _ensure_open(self) -> None:
+        if self._lock_file is not None:
+            return
+        try:
+            ensure_epoch(self.root)
+            self.folder.mkdir(exist_ok=True)
+            self._lock_file = _locked(self.folder)
+            segments.remove_unfinished(self.folder)
+            segments.sync_folder(self.root)
+            # A collector killed between the link and this sync left a name that a power cut may still take; its
+            # messages come again and will be dropped as known, so the name must be durable first.
+            segments.sync_folder(self.folder)
+            self._learn()
+        except OSError as error:
+            self._forget()
+            raise SpoolError(f"spool {self.folder}: cannot be opened: {error.strerror}") from error
+
+    def _learn(self) -> None:
+        kept = segments.listing(self.folder)
+        self._next = kept[-1].number + 1 if kept else 1
+        self._seen = Seen(self._window)
+        for one in _newest(kept, self._window):
+            self._seen.update(_keys(one))
+
+    def _forget(self) -> None:
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+        self._lock_file = None
+        self._seen = Seen(self._window)
+
+
+def _outcome(work: Callable[[], _T]) -> tuple[_T | None, BaseException | None]:
+    # The pool would print a raised error's traceback as well as raise it; the caller's log line is enough.
+    try:
+        return work(), None
+    except BaseException as error:
+        return None, error
+
+
+def _by_size(new: dict[Key, Message]) -> Iterator[list[Key]]:
+    """The keys in runs whose bodies fit one segment: Arrow's binary column ends at 2 GiB, and a reader maps whole segments."""
+    run: list[Key] = []
+    size = 0
+    for key, message in new.items():
+        if run and size + len(message.body) > SEGMENT_BYTES:
+            yield run
+            run, size = [], 0
+        run.append(key)
+        size += len(message.body)
+    if run:
+        yield run
+
+
+def _locked(folder: Path) -> int:
+    handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.read(handle, 20).decode(errors="replace").strip() or "unknown"
+        os.close(handle)
+        raise WrongUse(
+            f"spool {folder}: process {holder} is this collector already; give every process a collector name of its own"
+        ) from None
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, str(os.getpid()).encode(), 0)
+    return handle
+
+
+def _newest(kept: list[segments.Segment], rows: int) -> list[segments.Segment]:
+    """The newest segments that hold ``rows`` rows together, oldest first."""
+    held = 0
+    for index in range(len(kept) - 1, -1, -1):
+        held += kept[index].rows
+        if held >= rows:
+            return kept[index:]
+    return kept
+
+
+def _keys(one: segments.Segment) -> list[Key]:
+    try:
+        table = segments.read(one.path, ["nsqd", "topic", "message_id"])
+    except FileNotFoundError:  # a reader that has committed it deleted it just now
+        return []
+    nodes, topics, ids = (column.to_pylist() for column in table.columns)
+    return [(node, topic, message_id.encode("latin-1")) for node, topic, message_id in zip(nodes, topics, ids, strict=True)]
+
+
+def ensure_epoch(root: Path) -> str:
+    """The UUID of this life of the spool; minted durably by whoever comes first."""
+    known = epoch(root)
+    if known is not None:
+        return known
+    root.mkdir(parents=True, exist_ok=True)
+    fresh = root / f"{uuid4().hex}.tmp"
+    try:
+        with fresh.open("x") as file:
+            file.write(f"{uuid4()}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(fresh, root / _EPOCH)
+        except FileExistsError:
+            pass
+    finally:
+        fresh.unlink(missing_ok=True)
+    segments.sync_folder(root)
+    return (root / _EPOCH).read_text().strip()
+
+
+def epoch(root: Path) -> str | None:
+    """The spool's epoch; None when there is no spool yet."""
+    try:
+        return (root / _EPOCH).read_text().strip()
+    except FileNotFoundError:
+        return None
+
+
+def collectors(root: Path) -> list[str]:
+    """The names of the collectors that have a folder in the spool, sorted."""
+    try:
+        with os.scandir(root) as entries:
+            return sorted(entry.name for entry in entries if _COLLECTOR.fullmatch(entry.name) and entry.is_dir())
+    except FileNotFoundError:
+        return []
