@@ -1,1 +1,59 @@
+"""A worker framework for message queues: what app code imports, and nothing else."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from framework.errors import (
+    AlreadySettled,
+    BadHandler,
+    BadMessage,
+    BadName,
+    BadSetting,
+    BrokerUnreachable,
+    FrameworkError,
+    HandlerTimeout,
+    PublishError,
+    Reject,
+    Retry,
+    UndecodablePayload,
+    WrongUse,
+)
+from framework.handler import handler
+from framework.message import Batch, Message
+from framework.publisher import Publisher, publish, publish_many
+
+if TYPE_CHECKING:
+    from framework.spool import Spool
+
+__all__ = [
+    "AlreadySettled",
+    "BadHandler",
+    "BadMessage",
+    "BadName",
+    "BadSetting",
+    "Batch",
+    "BrokerUnreachable",
+    "FrameworkError",
+    "HandlerTimeout",
+    "Message",
+    "PublishError",
+    "Publisher",
+    "Reject",
+    "Retry",
+    "Spool",
+    "UndecodablePayload",
+    "WrongUse",
+    "handler",
+    "publish",
+    "publish_many",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Spool brings pyarrow, so it is imported by those who use it."""
+    if name == "Spool":
+        from framework.spool import Spool  # noqa: PLC0415
+
+        return Spool
+    raise AttributeError(f"module 'framework' has no attribute {name!r}")

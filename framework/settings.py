@@ -1,0 +1,223 @@
+"""The settings of a worker, in one table: defaults < YAML file < environment < flags. ``python -m framework.settings``
+prints docs/settings.md from it; the command line makes its options from it."""
+
+# ruff: noqa: RUF009 - each row of the table is a dataclass field
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from framework.errors import BadSetting
+
+#: Where a client looks when it is told nothing: nsqd's own default address.
+DEFAULT_BROKER = "nsq://127.0.0.1:4150"
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
+_SECONDS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
+_BETWEEN_URLS = re.compile(r"\s+|,\s*(?=[a-z][a-z+.-]*://)")
+
+
+def duration(value: object) -> float:
+    """Seconds, from 25, "25", "25s", "500ms", "2m" or "1h". Raises ValueError."""
+    match = _DURATION.fullmatch(str(value).strip().lower())
+    if isinstance(value, bool) or match is None:
+        raise ValueError("is not a duration: write seconds as 25 or 25s, or 500ms, 2m, 1h")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _pause(value: object) -> float:
+    seconds = duration(value)
+    if seconds <= 0:
+        raise ValueError("must be longer than 0: write 15s, for example")
+    return seconds
+
+
+def _deadline(value: object) -> float | None:
+    return None if str(value).lower() == "never" else duration(value)
+
+
+def _urls(value: object) -> tuple[str, ...]:
+    """A URL, several with spaces or commas between them, or a list of them."""
+    parts = value if isinstance(value, list | tuple) else [value]
+    words = [part for part in parts if isinstance(part, str)]
+    if len(words) < len(parts):
+        raise ValueError("is not a URL or a list of them: write nsq://host:4150")
+    return tuple(url for word in words for url in _BETWEEN_URLS.split(word) if url)
+
+
+def _path(value: object) -> Path:
+    if not isinstance(value, str | Path) or not str(value):
+        raise ValueError("is not a path")
+    return Path(value)
+
+
+def _level(value: object) -> str:
+    if str(value).lower() not in LOG_LEVELS:
+        raise ValueError(f"is not a log level: write one of {', '.join(LOG_LEVELS)}")
+    return str(value).lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A row of the table."""
+
+    name: str
+    flag: str
+    env: str
+    kind: str
+    shown_default: str
+    help: str
+    parse: Callable[[object], Any]
+    repeatable: bool = False
+
+
+def _setting(
+    default: Any, parse: Callable[[object], Any], kind: str, text: str, *, shown: str = "", flag: str = "", env: str = ""
+) -> Any:
+    row = {"parse": parse, "kind": kind, "help": text, "shown": shown or str(default), "flag": flag, "env": env}
+    return field(default=default, metadata=row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings of one worker process; durations are in seconds."""
+
+    brokers: tuple[str, ...] = _setting(
+        (), _urls, "URL, or several", "Where the messages are: nsq://host:port or nsq+lookupd://host:port.",
+        shown="an embedded nsqd", flag="--broker", env="BROKER_URL",
+    )  # fmt: skip
+    data_path: Path = _setting(
+        Path("var/nsqd"), _path, "folder", "Where the embedded nsqd keeps its messages; not used with a broker."
+    )
+    drain: float = _setting(
+        25.0, duration, "duration", "How long running handlers may take to finish after SIGTERM or SIGINT.", shown="25s"
+    )
+    connect_deadline: float | None = _setting(
+        30.0, _deadline, "duration or never", "How long to try to reach a broker at start, before giving up.", shown="30s"
+    )
+    poll_interval: float = _setting(15.0, _pause, "duration", "How often to look for new nodes of a topic.", shown="15s")
+    log_level: str = _setting("info", _level, " | ".join(LOG_LEVELS), "The least important log lines to show.")
+    ledger: Path | None = _setting(
+        None, _path, "file", "Write at exit how every message ended, per handler, as JSON.", shown="none"
+    )
+
+
+def _row(one: Any) -> Setting:
+    made = one.metadata
+    return Setting(
+        name=one.name,
+        flag=made["flag"] or "--" + one.name.replace("_", "-"),
+        env=made["env"] or "WORKERS_" + one.name.upper(),
+        kind=made["kind"],
+        shown_default=made["shown"],
+        help=made["help"],
+        parse=made["parse"],
+        repeatable=made["parse"] is _urls,
+    )
+
+
+TABLE: Mapping[str, Setting] = {one.name: _row(one) for one in fields(Settings) if one.default is not MISSING}
+
+
+def load(
+    flags: Mapping[str, object] | None = None, config: Path | None = None, environ: Mapping[str, str] | None = None
+) -> Settings:
+    """The settings, the later source winning: defaults, the YAML file ``config``, ``environ``, ``flags``.
+
+    A flag that is None or empty was not given, and so was an empty environment variable. Raises BadSetting,
+    naming the source of the value.
+    """
+    environ = os.environ if environ is None else environ
+    values = _from_file(config) if config else {}
+    for name, row in TABLE.items():
+        if environ.get(row.env):
+            values[name] = _parsed(row, f"${row.env}", environ[row.env])
+    for name, given in (flags or {}).items():
+        if given is not None and given != ():
+            values[name] = _parsed(TABLE[name], TABLE[name].flag, given)
+    return Settings(**values)
+
+
+def _parsed(row: Setting, source: str, value: object) -> Any:
+    try:
+        return row.parse(value)
+    except ValueError as error:
+        raise BadSetting(f"{source}: {value!r} {error}") from None
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    found = _read_yaml(path)
+    for key in found:
+        if key not in TABLE:
+            nearest = next(iter(get_close_matches(str(key), TABLE, 1, cutoff=0.0)))
+            raise BadSetting(f"{path}: unknown setting {key!r}: did you mean {nearest!r}? The settings are {', '.join(TABLE)}")
+    return {key: _parsed(TABLE[key], f"{key} in {path}", value) for key, value in found.items() if value is not None}
+
+
+def _read_yaml(path: Path) -> dict[Any, Any]:
+    try:
+        found = yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise BadSetting(f"--config {path}: {error.strerror}: give a YAML file that can be read") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        words = " ".join(str(error).split())
+        raise BadSetting(f"--config {path} is not YAML: {words}") from None
+    if found is not None and not isinstance(found, dict):
+        raise BadSetting(f"--config {path} must hold one `name: value` a line, not a {type(found).__name__}")
+    return found or {}
+
+
+def as_markdown() -> str:
+    """docs/settings.md."""
+    head = f"""# Settings
+
+Each setting has a default; a YAML file (`--config FILE`) overrides it, the environment overrides the file, and a flag
+overrides everything. Durations are seconds, or carry a unit: `25`, `25s`, `500ms`, `2m`, `1h`.
+
+This page is made from `framework/settings.py` by `python -m framework.settings`.
+
+| In YAML | Flag | Environment | Type | Default | Meaning |
+|---|---|---|---|---|---|
+{_table()}
+"""
+    return head + _HOW_TO_NAME_BROKERS
+
+
+def _table() -> str:
+    rows = TABLE.values()
+    return "\n".join(
+        f"| `{r.name}` | `{r.flag}` | `{r.env}` | {r.kind.replace('|', chr(92) + '|')} | {r.shown_default} | {r.help} |"
+        for r in rows
+    )
+
+
+_HOW_TO_NAME_BROKERS = """
+`--broker` may be given several times; in the environment, spaces or commas separate URLs; in YAML, it is one URL or a
+list. Without a broker, `workers run` starts an nsqd of its own, whose messages live in `data_path`. The functions
+`publish` and `publish_many`, called outside a worker, use `$BROKER_URL`, else `nsq://127.0.0.1:4150`.
+
+```yaml
+# workers.yaml
+brokers:
+  - nsq+lookupd://lookup1:4161
+  - nsq+lookupd://lookup2:4161
+drain: 25s
+connect_deadline: never
+log_level: warning
+```
+"""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(as_markdown())
