@@ -1,0 +1,221 @@
+"""NSQ's TCP V2 protocol as bytes <-> values: encoders, and a decoder of the server's frames. No I/O here.
+
+Source: the TCP protocol specification of NSQ, and nsqd's protocol_v2.go where the two differ. Numbers on the
+wire are big-endian.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any
+
+import msgspec
+
+from framework.errors import BrokerError, ProtocolError
+from framework.message import Message
+
+MAGIC = b"  V2"
+FRAME_RESPONSE = 0
+FRAME_ERROR = 1
+FRAME_MESSAGE = 2
+OK = b"OK"
+HEARTBEAT = b"_heartbeat_"
+CLOSE_WAIT = b"CLOSE_WAIT"
+CLS = b"CLS\n"
+NOP = b"NOP\n"
+
+MAX_FRAME = 64 * 1024 * 1024
+"""Bytes. nsqd's default for one message is 1 MiB; text mistaken for a size is 512 MiB and more."""
+MAX_MESSAGE = 1024 * 1024
+"""Bytes of one body: nsqd's default --max-msg-size."""
+MAX_BODY = 5 * 1024 * 1024
+"""Bytes of one MPUB after its size field: nsqd's default --max-body-size."""
+
+NOT_FATAL = frozenset({"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"})
+"""The only errors after which nsqd keeps the connection open."""
+
+_SIZE = Struct(">i")
+_HEAD = Struct(">ii")
+_MESSAGE = Struct(">iiqH16s")  # size, frame type, timestamp (ns), attempts (unsigned: it wraps), id
+_HEAD_SIZE = _HEAD.size
+_BODY_AT = _MESSAGE.size
+_MIN_MESSAGE = _BODY_AT - 4  # the size field does not count itself
+
+
+# --- the client's commands ---------------------------------------------------------------------------------
+
+
+def identify(fields: dict[str, Any]) -> bytes:
+    """IDENTIFY; ``fields`` become its JSON body. Times in it are in milliseconds."""
+    return b"IDENTIFY\n" + _sized(msgspec.json.encode(fields))
+
+
+def sub(topic: str, channel: str) -> bytes:
+    return f"SUB {topic} {channel}\n".encode()
+
+
+def rdy(count: int) -> bytes:
+    return b"RDY %d\n" % count
+
+
+def fin(ids: Sequence[bytes]) -> bytes:
+    """A FIN for each of ``ids`` (at least one), joined: 280 at once cost what 40 formatted ones do."""
+    return b"FIN " + b"\nFIN ".join(ids) + b"\n"
+
+
+def touch(ids: Sequence[bytes]) -> bytes:
+    """A TOUCH for each of ``ids`` (at least one)."""
+    return b"TOUCH " + b"\nTOUCH ".join(ids) + b"\n"
+
+
+def req(message_id: bytes, delay: float) -> bytes:
+    """REQ; ``delay`` in seconds. nsqd ends the connection for a negative or fractional number of milliseconds."""
+    return b"REQ %b %d\n" % (message_id, milliseconds(delay))
+
+
+def pub(topic: str, body: bytes) -> bytes:
+    return f"PUB {topic}\n".encode() + _sized(body)
+
+
+def dpub(topic: str, delay: float, body: bytes) -> bytes:
+    """DPUB; ``delay`` in seconds. nsqd does not clamp it as it does for REQ: out of range is fatal."""
+    return f"DPUB {topic} {milliseconds(delay)}\n".encode() + _sized(body)
+
+
+def mpub(topic: str, bodies: Sequence[bytes]) -> bytes:
+    """MPUB; its body size covers the count and every message with its size field."""
+    pieces: list[bytes] = [b""] * (2 * len(bodies))
+    sizes = list(map(len, bodies))
+    pieces[::2] = map(_SIZE.pack, sizes)
+    pieces[1::2] = bodies
+    head = f"MPUB {topic}\n".encode() + _HEAD.pack(mpub_size(sizes), len(bodies))
+    return head + b"".join(pieces)
+
+
+def mpub_size(sizes: Sequence[int]) -> int:
+    """The body size in bytes of an MPUB of messages of these sizes: what --max-body-size bounds."""
+    return 4 + 4 * len(sizes) + sum(sizes)
+
+
+def milliseconds(seconds: float) -> int:
+    return max(0, round(seconds * 1000))
+
+
+def _sized(body: bytes) -> bytes:
+    return _SIZE.pack(len(body)) + body
+
+
+# --- the server's frames -----------------------------------------------------------------------------------
+
+
+def encode_frame(kind: int, data: bytes) -> bytes:
+    """One frame as a server sends it; ``kind`` is one of the FRAME_ constants."""
+    return _HEAD.pack(len(data) + 4, kind) + data
+
+
+def encode_message(timestamp: int, attempts: int, message_id: bytes, body: bytes) -> bytes:
+    """A message frame; ``timestamp`` in nanoseconds since 1970, ``message_id`` of 16 bytes."""
+    return _MESSAGE.pack(_MIN_MESSAGE + len(body), FRAME_MESSAGE, timestamp, attempts & 0xFFFF, message_id) + body
+
+
+def parse_error(data: bytes) -> BrokerError:
+    """The payload of an error frame, ``E_CODE words``, as an error with its ``fatal`` set."""
+    code, _, words = data.decode(errors="replace").partition(" ")
+    return BrokerError(code, words, fatal=code not in NOT_FATAL)
+
+
+def refused_id(error: BrokerError) -> bytes | None:
+    """Which message a non-fatal error speaks of: ``FIN <id> failed ID not in flight``."""
+    words = error.words.split(" ", 2)
+    return words[1].encode() if len(words) > 1 else None
+
+
+class Decoder:
+    """Frames from a stream, cut anywhere.
+
+    ``origin`` becomes each message's ``connection``. Bytes of an unfinished frame are kept as they came and
+    joined once, when the frame is whole, so that a large message in many pieces costs no more than its size.
+    """
+
+    __slots__ = ("_held", "_max_frame", "_missing", "_origin")
+
+    def __init__(self, origin: Any = None, *, max_frame: int = MAX_FRAME) -> None:
+        self._origin = origin
+        self._max_frame = max_frame
+        self._held: list[bytes] = []
+        self._missing = 0
+
+    def feed(self, data: bytes) -> tuple[list[Message], list[bytes | BrokerError]]:
+        """The messages, and the other frames in their order: a response as bytes, an error as BrokerError.
+
+        Raises ProtocolError for bytes that no nsqd sends; the decoder is of no use after that.
+        """
+        if self._held:
+            self._held.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                return [], []
+            data = b"".join(self._held)
+            self._held.clear()
+        return self._frames(data)
+
+    def _frames(self, data: bytes) -> tuple[list[Message], list[bytes | BrokerError]]:
+        messages: list[Message] = []
+        others: list[bytes | BrokerError] = []
+        unpack, origin, append = _MESSAGE.unpack_from, self._origin, messages.append
+        at, end = 0, len(data)
+        last = end - _BODY_AT
+        while at < end:
+            if at <= last:
+                size, kind, timestamp, attempts, message_id = unpack(data, at)
+                body_at, following = at + _BODY_AT, at + 4 + size
+                if kind == FRAME_MESSAGE and body_at <= following <= end:
+                    append(Message(message_id, timestamp, attempts, data[body_at:following], origin))
+                    at = following
+                    continue
+            following = self._other(data, at, end, others)  # not a whole message: rare, so checked with care
+            if following < 0:
+                break
+            at = following
+        if at < end:
+            self._hold(data, at, end)
+        return messages, others
+
+    def _other(self, data: bytes, at: int, end: int, others: list[bytes | BrokerError]) -> int:
+        """Take the response or error at ``at``: the index after it, or -1 when it is not whole."""
+        size = self._checked_size(data, at, end)
+        if size is None or at + 4 + size > end:
+            return -1
+        payload = data[at + _HEAD_SIZE : at + 4 + size]
+        kind = data[at + 7]
+        others.append(payload if kind == FRAME_RESPONSE else parse_error(payload))
+        return at + 4 + size
+
+    def _checked_size(self, data: bytes, at: int, end: int) -> int | None:
+        """The size field of the frame at ``at``, None when it is not whole; checked as early as it can be."""
+        if end - at < _SIZE.size:
+            return None
+        size: int = _SIZE.unpack_from(data, at)[0]
+        if not 4 <= size <= self._max_frame:
+            raise _garbage(f"a frame of {size} bytes (4 to {self._max_frame} are allowed)", data, at)
+        if end - at >= _HEAD_SIZE:
+            kind = _HEAD.unpack_from(data, at)[1]
+            if kind not in (FRAME_RESPONSE, FRAME_ERROR, FRAME_MESSAGE):
+                raise _garbage(f"frame type {kind}", data, at)
+            if kind == FRAME_MESSAGE and size < _MIN_MESSAGE:
+                raise _garbage(f"a message frame of {size} bytes (at least {_MIN_MESSAGE})", data, at)
+        return size
+
+    def _hold(self, data: bytes, at: int, end: int) -> None:
+        size = self._checked_size(data, at, end)
+        have = end - at
+        if size is None or have < _HEAD_SIZE:
+            self._missing = 1  # so few bytes that joining them again costs nothing
+        else:
+            self._missing = 4 + size - have
+        self._held.append(data[at:])
+
+
+def _garbage(what: str, data: bytes, at: int) -> ProtocolError:
+    return ProtocolError(f"not an nsqd's bytes: {what}, in {data[at : at + 32]!r}")
