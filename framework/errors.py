@@ -19,6 +19,14 @@ class BadHandler(WrongUse):
     """A handler that cannot work as it is declared: raised when its module is imported."""
 
 
+class BadModule(WrongUse):
+    """A module that cannot be imported, or that declares no handler."""
+
+
+class BadInput(WrongUse):
+    """An input file that is missing, empty or not what a verb can read. Nothing was published."""
+
+
 class BadSetting(WrongUse):
     """A setting that is unknown, or whose value is not of its type or range."""
 
