@@ -1,0 +1,139 @@
+"""Access log lines as columns: every line either becomes a request, or is rejected with a reason that a person can read.
+
+Common and combined format as nginx and Apache write them, all in Spark's own expressions: no Python runs per line, and
+one regular expression is matched per line, not one per field. What the requests mean is not decided here.
+
+Source of the two formats: Apache mod_log_config ("Common Log Format"), nginx ngx_http_log_module ("combined").
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+COLUMNS = (
+    "address", "identd", "user", "time", "method", "path", "query", "protocol", "status", "bytes", "referer", "agent",
+)  # fmt: skip
+"""What a parsed line consists of; absent values ("-") are null, the parts of a garbled request line are empty."""
+
+_SEPARATOR = "\u001f"  # between the fields of a matched line; taken out of the text before matching
+
+# Every loop is possessive: Java then runs it without recursion, so a line of a megabyte cannot overflow the stack.
+_IP = r"(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]*:[0-9a-fA-F:.]*)"
+_VHOST = rf'(?:[^\s"\[,]++ (?={_IP} )|[^\s"\[,]+:\d{{2,5}} (?=[^\s"\-]\S* \S+ \S+ \[))?+'
+_ADDRESS = r'(?!- )([^\s",\[\]]{1,255}+)(?:, ?[^\s",\[\]]+)*+'
+_WHO = rf"\A{_VHOST}{_ADDRESS} (\S+) ([^\[]{{1,512}}) \["
+_TIME = r'([^\]"]{1,64})\] '
+_ESCAPED = r'[^"\\]*+(?:\\.[^"\\]*+)*+'  # Apache writes \" inside a quoted field, nginx \x22
+_RESULT = r" (\d{3}) (\d{1,18}|-)"
+
+_STRICT = (
+    rf'(?s){_WHO}{_TIME}"({_ESCAPED})"{_RESULT}'
+    rf'(?: "({_ESCAPED})" "({_ESCAPED})"(?:\s.*+)?|(?:\s(?!").*+)?)\z'
+)  # fmt: skip
+_LENIENT = rf'(?s){_WHO}{_TIME}"(.*?)"{_RESULT}(?: "(.*?)" "(.*)"[^"]*|(?:\s(?!").*+)?)\z'
+"""For servers that escaped nothing: a bare quote or a closing backslash inside a field."""
+
+_REQUEST_LINE = r"(?s)\A([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) (\S.*?)(?: (HTTP/\d(?:\.\d)?))?\z"
+_FIELDS = _SEPARATOR.join(f"${group}" for group in range(1, 10))
+_CLF_TIMES = ("d/MMM/yyyy:HH:mm:ss Z", "d/MMM/yyyy:HH:mm:ss")
+
+BLANK = "blank line"
+NO_ADDRESS = "no address: the line does not begin with a client, an identity and a user"
+NO_TIME = "no time: there is no [day/month/year:time zone] after the user"
+BAD_TIME = "bad time: what stands between the brackets is not a date and a time"
+NO_REQUEST = "no request: no quoted request follows the time"
+CUT_REQUEST = "truncated: the line ends inside the request, or right after it"
+BAD_STATUS = "bad status: no three-digit status follows the request"
+BAD_SIZE = "bad size: no number of bytes follows the status"
+CUT_TAIL = "truncated: the line ends inside the referer or the user agent"
+REASONS = (BLANK, NO_ADDRESS, NO_TIME, BAD_TIME, NO_REQUEST, CUT_REQUEST, BAD_STATUS, BAD_SIZE, CUT_TAIL)
+
+
+def parse(lines: DataFrame, *, value: str = "value") -> DataFrame:
+    """``lines`` with the fields of each line beside it: COLUMNS, ``raw`` (the line's bytes) and ``reason``.
+
+    ``value`` names the binary column that holds the line. ``reason`` is null exactly where the line was parsed, so that
+    every row is archived or rejected and never both. Bytes that are not UTF-8 become U+FFFD in the fields, and stay as
+    they were in ``raw``.
+    """
+    text = lines.withColumn("_text", _text(f.col(value)))
+    matched = text.withColumn("_parts", _match(f.col("_text")))
+    fields = matched.withColumn("time", _time(_part(3)))
+    reason = f.when((f.size("_parts") == 9) & f.col("time").isNotNull(), None).otherwise(_reason(f.col("_text")))
+    return fields.select("*", f.col(value).alias("raw"), *_fields(), reason.alias("reason")).drop("_text", "_parts")
+
+
+def requests(parsed: DataFrame) -> DataFrame:
+    """The lines that are requests."""
+    return parsed.where(f.col("reason").isNull())
+
+
+def rejects(parsed: DataFrame) -> DataFrame:
+    """The lines that are not."""
+    return parsed.where(f.col("reason").isNotNull())
+
+
+def _text(value: Column) -> Column:
+    """The line as valid text, without the separator and without the line's end."""
+    valid = f.make_valid_utf8(value.cast("string"))
+    return f.rtrim(f.translate(valid, _SEPARATOR, "\ufffd"), f.lit("\r\n"))
+
+
+def _match(text: Column) -> Column:
+    """The nine fields of the line, or an array of one where it does not match."""
+    strict = f.split(f.regexp_replace(text, _STRICT, _FIELDS), _SEPARATOR, -1)
+    lenient = f.split(f.regexp_replace(text, _LENIENT, _FIELDS), _SEPARATOR, -1)
+    return f.when(f.size(strict) == 9, strict).otherwise(lenient)
+
+
+def _part(index: int) -> Column:
+    return f.get(f.col("_parts"), f.lit(index))
+
+
+def _present(part: Column) -> Column:
+    """Null for what the server wrote as absent."""
+    return f.when(~part.isin("-", "", '""'), part)
+
+
+def _time(part: Column) -> Column:
+    """The time as an instant; null where it is none. Fractions of a second, and ISO 8601, are taken too."""
+    whole = f.regexp_replace(part, r"(:\d\d)\.\d+", "$1")
+    iso = f.when(part.rlike(r"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"), f.try_to_timestamp(part))
+    parsed = f.coalesce(*(f.try_to_timestamp(whole, f.lit(form)) for form in _CLF_TIMES), iso)
+    return f.when(f.year(parsed).between(1970, 2999), parsed)
+
+
+def _fields() -> list[Column]:
+    request = _part(4)
+    target = f.regexp_extract(request, _REQUEST_LINE, 2)
+    return [
+        _part(0).alias("address"),
+        _present(_part(1)).alias("identd"),
+        _present(_part(2)).alias("user"),
+        f.regexp_extract(request, _REQUEST_LINE, 1).alias("method"),
+        f.substring_index(target, "?", 1).alias("path"),
+        f.when(f.contains(target, f.lit("?")), f.regexp_replace(target, r"(?s)\A[^?]*+\?", "")).otherwise("").alias("query"),
+        f.regexp_extract(request, _REQUEST_LINE, 3).alias("protocol"),
+        _part(5).try_cast("int").alias("status"),
+        _part(6).try_cast("bigint").alias("bytes"),
+        _present(_part(7)).alias("referer"),
+        _present(_part(8)).alias("agent"),
+    ]
+
+
+def _reason(text: Column) -> Column:
+    """The first part of the line that is wrong."""
+    who, time = rf"(?s){_WHO}", rf"(?s){_WHO}{_TIME}"
+    request = rf'{time}"(?:{_ESCAPED}"|.*" )'
+    return (
+        f.when(text.rlike(r"\A\s*\z"), BLANK)
+        .when(~text.rlike(who), f.when(text.rlike(rf"(?s)\A{_VHOST}{_ADDRESS} \S+ [^\[]"), NO_TIME).otherwise(NO_ADDRESS))
+        .when(~text.rlike(rf"(?s){_WHO}[^\]\"]{{1,64}}\]"), NO_TIME)
+        .when(_time(f.regexp_extract(text, rf"(?s){_WHO}([^\]\"]{{1,64}})\]", 4)).isNull(), BAD_TIME)
+        .when(~text.rlike(rf'{time}"'), NO_REQUEST)
+        .when(~text.rlike(request) | text.rlike(rf'{time}"{_ESCAPED}"\s*\z'), CUT_REQUEST)
+        .when(~text.rlike(rf'{time}".*" \d{{3}}(?:\s|\z)'), BAD_STATUS)
+        .when(~text.rlike(rf'{time}".*"{_RESULT}(?:\s|\z)'), BAD_SIZE)
+        .otherwise(CUT_TAIL)
+    )
