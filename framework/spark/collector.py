@@ -1,0 +1,145 @@
+"""The embedded collector: a batch handler that lands a channel in the spool, run by the engine in a thread of its own.
+
+It lives in the process that Spark keeps beside the driver for each query. It knows nothing of offsets: the reader
+sees what it lands by listing the spool.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from framework.errors import FrameworkError, WrongUse
+from framework.handler import HandlerSpec
+from framework.message import Batch
+from framework.spark.options import ReadOptions
+from framework.spool import Spool
+
+if TYPE_CHECKING:
+    from framework.engine.supervisor import Supervisor
+
+NAME = "embedded"
+"""The collector's folder in the spool."""
+_log = logging.getLogger(__name__)
+_LOCK_WAIT = 30.0
+"""Seconds to wait for a former process of the same query to end."""
+_CONNECT_WAIT = 15.0
+_IDLE = 1.5
+"""Seconds without a message from before, after which a channel counts as drained."""
+_LAND_TIMEOUT = 60.0
+_STOP_WAIT = 10.0
+
+
+class Collector:
+    """Lands ``topic``'s ``channel`` in the spool until stopped; finishes what is durable."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._spool = Spool(options.spool_dir, NAME, window=options.dedupe_window)
+        self._thread = threading.Thread(target=self._run, name=f"collect {options.topic}/{options.channel}", daemon=True)
+        self._supervisor: Supervisor | None = None
+        self._stopping = threading.Event()
+        self._error: Exception | None = None
+        self._cutoff = 0
+        self._last_old = 0.0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises what ended the collector, if it has ended by itself: a query that silently reads no more is worse."""
+        if self._error is not None:
+            raise self._error
+
+    def counts(self) -> dict[str, int]:
+        """How the messages ended so far; the ledger's words."""
+        supervisor = self._supervisor
+        return {} if supervisor is None else next(iter(supervisor.ledgers.values())).as_dict()
+
+    def drain_channel(self) -> None:
+        """Return when the messages that the channel held on this call are landed, as far as one can know.
+
+        NSQ has no end of a channel to ask for, so: when no message from before has come for a while. A broker that
+        does not answer is waited for a while, and then left to the next run.
+        """
+        self._cutoff = time.time_ns()
+        if not self._wait_for(lambda: self._supervisor is not None and self._supervisor.ready, _CONNECT_WAIT):
+            _log.warning("no broker of %s answers: this run reads what the spool holds already", ", ".join(self._options.urls))
+            return
+        self._last_old = time.monotonic()
+        self._wait_for(lambda: time.monotonic() - self._last_old > _IDLE, None)
+
+    def stop(self) -> None:
+        """Requeue what is not durable, and end."""
+        self._stopping.set()
+        if self._supervisor is not None:
+            self._supervisor.stop(now=True)
+        if self._thread.is_alive():
+            self._thread.join(_STOP_WAIT)
+
+    def _wait_for(self, condition: Callable[[], bool], seconds: float | None) -> bool:
+        until = None if seconds is None else time.monotonic() + seconds
+        while not condition():
+            self.check()
+            if self._stopping.is_set() or (until is not None and time.monotonic() > until):
+                return False
+            time.sleep(0.02)
+        return True
+
+    def _land(self, batch: Batch) -> None:
+        self._spool.land(batch)
+        if any(message.timestamp < self._cutoff for message in batch):
+            self._last_old = time.monotonic()
+
+    def _run(self) -> None:
+        try:
+            self._open_spool()
+            self._consume()
+        except Exception as error:
+            self._error = error
+        finally:
+            self._spool.close()
+
+    def _open_spool(self) -> None:
+        until = time.monotonic() + _LOCK_WAIT
+        while not self._stopping.is_set():
+            try:
+                return self._spool.open()
+            except WrongUse:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(0.1)
+        return None
+
+    def _consume(self) -> None:
+        # Not at the top: executors import this module to read rows, and have no use for the engine.
+        from framework.engine.supervisor import Supervisor  # noqa: PLC0415
+        from framework.transports import open_transports  # noqa: PLC0415
+
+        self._supervisor = Supervisor(
+            [self._spec()], open_transports(self._options.urls), publish=_no_dead_letters, connect_deadline=None
+        )
+        if not self._stopping.is_set():
+            self._supervisor.run()
+
+    def _spec(self) -> HandlerSpec:
+        options = self._options
+        return HandlerSpec(
+            topic=options.topic,
+            channel=options.channel,
+            function=self._land,
+            decode=None,
+            concurrency=1,
+            max_in_flight=options.max_in_flight,
+            timeout=_LAND_TIMEOUT,
+            max_attempts=0,
+            batch=options.segment_max_messages,
+            linger=options.segment_linger,
+        )
+
+
+def _no_dead_letters(topic: str, body: bytes) -> None:
+    raise FrameworkError(f"a collector never gives a message up, and was asked to publish one to {topic}")

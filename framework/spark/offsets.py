@@ -1,0 +1,131 @@
+"""Offsets and the planning of reads, as pure functions: no Spark, no disk.
+
+An offset says for each collector which row comes next. Everything that a plan depends on is in it, because Spark
+plans a batch anew after a crash, perhaps with other options, and must get the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from framework.spool.segment import Segment
+
+
+class Cursor(NamedTuple):
+    """The next row to read: the segment's number, and the row in it (0 is its first)."""
+
+    segment: int
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """How far a query has read a spool; ``as_dict`` is what Spark keeps in its checkpoint."""
+
+    epoch: str
+    cursors: Mapping[str, Cursor]
+    min_partitions: int
+    max_records: int
+    """The most rows in one partition."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "collectors": {name: list(self.cursors[name]) for name in sorted(self.cursors)},
+            "minPartitions": self.min_partitions,
+            "maxRecordsPerPartition": self.max_records,
+        }
+
+    @classmethod
+    def of(cls, known: Mapping[str, Any]) -> Offset:
+        cursors = {name: Cursor(*cursor) for name, cursor in known["collectors"].items()}
+        return cls(known["epoch"], cursors, known["minPartitions"], known["maxRecordsPerPartition"])
+
+
+class Span(NamedTuple):
+    """The rows ``first`` to ``stop`` (exclusive) of one segment."""
+
+    collector: str
+    segment: Segment
+    first: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        return self.stop - self.first
+
+
+def end_of(segments: Sequence[Segment]) -> Cursor:
+    """Behind the last row there is."""
+    return Cursor(segments[-1].number + 1, 0) if segments else Cursor(1, 0)
+
+
+def start_of(segments: Sequence[Segment]) -> Cursor:
+    return Cursor(segments[0].number, 0) if segments else Cursor(1, 0)
+
+
+def spans(collector: str, segments: Sequence[Segment], start: Cursor, end: Cursor) -> list[Span]:
+    """The rows from ``start`` up to ``end``, as far as their segments are there."""
+    found = []
+    for segment in segments:
+        first = start.row if segment.number == start.segment else 0
+        stop = end.row if segment.number == end.segment else segment.rows
+        if start.segment <= segment.number <= end.segment and first < stop:
+            found.append(Span(collector, segment, first, stop))
+    return found
+
+
+def missing(segments: Sequence[Segment], start: Cursor, end: Cursor) -> list[int]:
+    """The numbers of the segments from ``start`` up to ``end`` that are not there."""
+    there = {segment.number for segment in segments}
+    last = end.segment if end.row else end.segment - 1
+    return [number for number in range(start.segment, last + 1) if number not in there]
+
+
+def advance(some: Sequence[Span], rows: int) -> Cursor:
+    """The cursor behind the first ``rows`` rows of ``some``, which is not empty; ``rows`` is at least 1."""
+    for span in some:
+        if rows < span.rows:
+            return Cursor(span.segment.number, span.first + rows)
+        rows -= span.rows
+        if rows == 0:
+            break
+    whole = span.stop == span.segment.rows
+    return Cursor(span.segment.number + 1, 0) if whole else Cursor(span.segment.number, span.stop)
+
+
+def share(limit: int | None, available: Mapping[str, int]) -> dict[str, int]:
+    """Divide ``limit`` rows among collectors so that a busy one does not starve the others."""
+    if limit is None or limit >= sum(available.values()):
+        return dict(available)
+    shares: dict[str, int] = {}
+    waiting = sorted(available, key=lambda name: (available[name], name))
+    for index, name in enumerate(waiting):  # the smallest first: what it does not need goes to the rest
+        shares[name] = min(available[name], limit // (len(waiting) - index))
+        limit -= shares[name]
+    return shares
+
+
+def split(some: Sequence[Span], parts: int) -> list[list[Span]]:
+    """Cut ``some``, in order, into ``parts`` lists of about as many rows each; none is empty."""
+    rows = sum(span.rows for span in some)
+    parts = min(parts, rows)
+    bounds = [rows * (part + 1) // parts for part in range(parts)]
+    lists: list[list[Span]] = [[] for _ in range(parts)]
+    part = done = 0
+    for span in some:
+        first = span.first
+        while first < span.stop:
+            stop = min(span.stop, first + bounds[part] - done)
+            lists[part].append(span._replace(first=first, stop=stop))
+            done += stop - first
+            first = stop
+            part += done == bounds[part]
+    return lists
+
+
+def partitions_for(rows: int, offset: Offset) -> int:
+    """How many partitions a batch of ``rows`` rows has."""
+    return max(offset.min_partitions, -(-rows // offset.max_records))

@@ -1,0 +1,273 @@
+"""The options of ``format("nsq")``: every name and value is checked, and a wrong one is answered with the right one.
+
+Names are Spark's way, camelCase, and not case-sensitive.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from framework import names
+from framework.errors import BadSetting
+from framework.spool.seen import WINDOW
+
+_NO_REPLAY = "NSQ cannot replay: a query begins with what the spool holds, startingOffsets is earliest or latest of the spool"
+_ELSEWHERE = {
+    "subscribe": "say topic (and channel, which NSQ has in place of a consumer group)",
+    "subscribepattern": "say topic: one query reads one topic's channel",
+    "assign": "say topic: NSQ has no partitions",
+    "kafka.bootstrap.servers": "say nsqdTcpAddresses or lookupdHttpAddresses",
+    "kafka.group.id": "say channel",
+    "groupidprefix": "say channel",
+    "maxoffsetspertrigger": "say maxMessagesPerTrigger",
+    "path": "say spoolDir for the source; the sink has a topic and no path",
+    "startingtimestamp": _NO_REPLAY,
+    "startingoffsetsbytimestamp": _NO_REPLAY,
+    "endingoffsets": _NO_REPLAY,
+    "endingtimestamp": _NO_REPLAY,
+    "endingoffsetsbytimestamp": _NO_REPLAY,
+}
+_SPARKS_OWN = {"checkpointlocation", "queryname"}
+
+
+def _text(name: str, value: str) -> str:
+    if not value.strip():
+        raise BadSetting(f"option {name} is empty")
+    return value.strip()
+
+
+def _whole(name: str, value: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,17}", value.strip()):
+        raise BadSetting(f"option {name}={value!r}: a whole number of at least 1 is needed")
+    return int(value)
+
+
+def _flag(name: str, value: str) -> bool:
+    if value.strip().lower() not in ("true", "false"):
+        raise BadSetting(f"option {name}={value!r}: true or false is needed")
+    return value.strip().lower() == "true"
+
+
+def _seconds(name: str, value: str) -> float:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s)", value.strip())
+    if match is None:
+        raise BadSetting(f"option {name}={value!r}: a duration such as 250ms or 2s is needed")
+    return float(match[1]) / (1000 if match[2] == "ms" else 1)
+
+
+def _one_of(*choices: str) -> Callable[[str, str], str]:
+    def parse(name: str, value: str) -> str:
+        if value.strip().lower() not in choices:
+            raise BadSetting(f"option {name}={value!r}: {' or '.join(choices)} is needed")
+        return value.strip().lower()
+
+    return parse
+
+
+def _starting(name: str, value: str) -> str:
+    if value.strip().lower() not in ("earliest", "latest"):
+        raise BadSetting(f"option {name}={value!r}: {_NO_REPLAY}")
+    return value.strip().lower()
+
+
+def _addresses(name: str, value: str) -> tuple[str, ...]:
+    found = tuple(one.strip() for one in value.split(",") if one.strip())
+    for one in found:
+        if not re.fullmatch(r"([^\s:/@]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5}", one):
+            raise BadSetting(f"option {name}={value!r}: {one!r} is not host:port")
+    if not found:
+        raise BadSetting(f"option {name} is empty: host:port is needed, several with commas between")
+    return found
+
+
+def _topic(name: str, value: str) -> str:
+    return names.check("topic", value)
+
+
+def _channel(name: str, value: str) -> str:
+    return names.check("channel", value)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: how its text becomes a value, and what it is for."""
+
+    name: str
+    parse: Callable[[str, str], Any]
+    about: str
+
+
+_WHERE = [
+    Option("nsqdTcpAddresses", _addresses, "the nsqds, host:port with commas between"),
+    Option("lookupdHttpAddresses", _addresses, "the nsqlookupds that know the nsqds, host:port with commas between"),
+    Option("topic", _topic, "the topic"),
+]
+BATCH_READ = [
+    Option("spoolDir", _text, "the spool's folder; on storage that every executor sees"),
+    Option("collector", _one_of("embedded", "external"), "who fills the spool: the query itself, or processes of their own"),
+    Option("minPartitions", _whole, "the least partitions of a batch; default: the driver's cores, fewer under 1,000 rows each"),
+    Option("maxRecordsPerPartition", _whole, "the most rows in a partition (50000)"),
+    Option("failOnDataLoss", _flag, "fail when rows that were planned, or the spool itself, are gone (true)"),
+]
+STREAM_READ = [
+    *BATCH_READ,
+    *_WHERE,
+    Option("channel", _channel, "the channel that the embedded collector consumes"),
+    Option("maxMessagesPerTrigger", _whole, "the most rows in a micro-batch; default: all there are"),
+    Option("startingOffsets", _starting, "earliest or latest of the spool, for a query without a checkpoint (earliest)"),
+    Option("retention", _one_of("commit", "keep"), "whether committed segments are deleted (embedded: commit, external: keep)"),
+    Option("dedupeWindow", _whole, f"how many message ids the embedded collector remembers at the least ({WINDOW})"),
+    Option("maxInFlight", _whole, "the most messages received and not yet durable (5000)"),
+    Option("segmentMaxMessages", _whole, "the most messages in a segment (2500)"),
+    Option("segmentLinger", _seconds, "how long a segment waits to fill (250ms)"),
+]
+WRITE = [
+    *_WHERE,
+    Option("mpubMaxMessages", _whole, "the most messages in one MPUB (500)"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """The source's options, checked. Times in seconds."""
+
+    spool_dir: Path
+    embedded: bool
+    urls: tuple[str, ...]
+    topic: str
+    channel: str
+    min_partitions: int | None
+    max_records: int
+    max_messages: int | None
+    from_latest: bool
+    fail_on_data_loss: bool
+    trim: bool
+    dedupe_window: int
+    max_in_flight: int
+    segment_max_messages: int
+    segment_linger: float
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """The sink's options, checked."""
+
+    urls: tuple[str, ...]
+    topic: str | None
+    mpub_max_messages: int
+
+
+def check_any(given: Mapping[str, str]) -> None:
+    """Check names and values against everything the source knows; Spark calls it as early as ``load()``."""
+    _parsed(given, STREAM_READ)
+
+
+def batch_read(given: Mapping[str, str]) -> ReadOptions:
+    """The options of ``spark.read``. Raises BadSetting."""
+    only_streams = {option.name.lower(): option.name for option in STREAM_READ}
+    for option in BATCH_READ:
+        only_streams.pop(option.name.lower())
+    for name in given:
+        if name.lower() in only_streams:
+            raise BadSetting(
+                f"option {only_streams[name.lower()]} is for readStream; spark.read reads what the spool holds: leave it out"
+            )
+    values = _parsed(given, BATCH_READ)
+    if values.get("collector") == "embedded":
+        raise BadSetting("option collector='embedded' is for readStream; spark.read reads what the spool holds: leave it out")
+    return _read_options({**values, "collector": "external"})
+
+
+def stream_read(given: Mapping[str, str]) -> ReadOptions:
+    """The options of ``spark.readStream``. Raises BadSetting."""
+    values = _parsed(given, STREAM_READ)
+    embedded = values.get("collector", "embedded") == "embedded"
+    needed = ("topic", "channel") if embedded else ()
+    for name in needed:
+        if name not in values:
+            raise BadSetting(
+                f"option {name} is missing: the embedded collector consumes a channel of a topic "
+                "(or say collector=external to read a spool that others fill)"
+            )
+    useless = (
+        ()
+        if embedded
+        else (
+            "nsqdTcpAddresses",
+            "lookupdHttpAddresses",
+            "topic",
+            "channel",
+            "dedupeWindow",
+            "maxInFlight",
+            "segmentMaxMessages",
+            "segmentLinger",
+        )
+    )
+    for name in useless:
+        if name in values:
+            raise BadSetting(f"option {name} has no effect with collector=external: leave it out, or say collector=embedded")
+    return _read_options(values)
+
+
+def write(given: Mapping[str, str]) -> WriteOptions:
+    """The options of ``write`` and ``writeStream``. Raises BadSetting."""
+    values = _parsed({name: value for name, value in given.items() if name.lower() not in _SPARKS_OWN}, WRITE)
+    return WriteOptions(_urls(values), values.get("topic"), values.get("mpubMaxMessages", 500))
+
+
+def _read_options(values: Mapping[str, Any]) -> ReadOptions:
+    if "spoolDir" not in values:
+        raise BadSetting("option spoolDir is missing: the folder of the spool to read")
+    embedded = values.get("collector", "embedded") == "embedded"
+    return ReadOptions(
+        spool_dir=Path(os.path.abspath(values["spoolDir"])),
+        embedded=embedded,
+        urls=_urls(values) if embedded else (),
+        topic=values.get("topic", ""),
+        channel=values.get("channel", ""),
+        min_partitions=values.get("minPartitions"),
+        max_records=values.get("maxRecordsPerPartition", 50_000),
+        max_messages=values.get("maxMessagesPerTrigger"),
+        from_latest=values.get("startingOffsets", "earliest") == "latest",
+        fail_on_data_loss=values.get("failOnDataLoss", True),
+        trim=values.get("retention", "commit" if embedded else "keep") == "commit",
+        dedupe_window=values.get("dedupeWindow", WINDOW),
+        max_in_flight=values.get("maxInFlight", 5000),
+        segment_max_messages=values.get("segmentMaxMessages", 2500),
+        segment_linger=values.get("segmentLinger", 0.25),
+    )
+
+
+def _urls(values: Mapping[str, Any]) -> tuple[str, ...]:
+    nsqds, lookupds = values.get("nsqdTcpAddresses"), values.get("lookupdHttpAddresses")
+    if bool(nsqds) == bool(lookupds):
+        raise BadSetting("exactly one of the options nsqdTcpAddresses and lookupdHttpAddresses is needed")
+    if nsqds:
+        return tuple(f"nsq://{address}" for address in nsqds)
+    return tuple(f"nsq+lookupd://{address}" for address in lookupds or ())
+
+
+def _parsed(given: Mapping[str, str], options: Iterable[Option]) -> dict[str, Any]:
+    known = {option.name.lower(): option for option in options}
+    values = {}
+    for name, value in given.items():
+        option = known.get(name.lower())
+        if option is None:
+            raise BadSetting(_unknown(name, known))
+        values[option.name] = option.parse(option.name, value)
+    return values
+
+
+def _unknown(name: str, known: Mapping[str, Option]) -> str:
+    if name.lower() in _ELSEWHERE:
+        return f"option {name} is not one of format nsq: {_ELSEWHERE[name.lower()]}"
+    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    if near:
+        return f"option {name} is unknown to format nsq; did you mean {known[near[0]].name}?"
+    return f"option {name} is unknown to format nsq, which has {', '.join(option.name for option in known.values())}"

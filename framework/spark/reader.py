@@ -1,0 +1,241 @@
+"""The source's two readers: which rows of the spool there are, which go into a batch, and how tasks read them.
+
+Spark calls everything but ``read`` in one process beside the driver; ``read`` runs in the executors, on a pickled
+copy. The broker is only known to the collector, so a broker that is down never fails a query.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from framework.errors import BadSetting
+from framework.spark.collector import Collector
+from framework.spark.offsets import (
+    Cursor,
+    Offset,
+    Span,
+    advance,
+    end_of,
+    missing,
+    partitions_for,
+    share,
+    spans,
+    split,
+    start_of,
+)
+from framework.spark.options import ReadOptions
+from framework.spark.rows import rows_of
+from framework.spool import SpoolError
+from framework.spool.segment import Segment, listing, trim
+from framework.spool.spool import collectors, ensure_epoch, epoch
+
+Listing = Mapping[str, list[Segment]]
+_ROWS_WORTH_A_TASK = 1000
+
+
+@dataclass
+class SpoolPartition(InputPartition):
+    """The rows of one task."""
+
+    spans: list[Span]
+
+
+class NsqBatchReader(DataSourceReader):
+    """``spark.read``: all that the spool holds now."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        found = list_spool(self._options.spool_dir)
+        if epoch(self._options.spool_dir) is None:
+            raise BadSetting(f"option spoolDir={str(self._options.spool_dir)!r}: there is no spool in this folder")
+        every = [Span(name, one, 0, one.rows) for name, segments in found.items() for one in segments]
+        rows = sum(span.rows for span in every)
+        offset = Offset("", {}, partitions_wanted(self._options, rows), self._options.max_records)
+        return planned(every, offset)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_rows(partition, self._options.fail_on_data_loss)
+
+
+class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """``spark.readStream``: what the collectors have landed since the last batch."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._collector: Collector | None = None
+        self._target: dict[str, Cursor] | None = None
+        self._found: Listing = {}
+        self._list_at = 0.0
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's names, here and below)
+        root = self._options.spool_dir
+        mark = end_of if self._options.from_latest else start_of
+        cursors = {name: mark(segments) for name, segments in list_spool(root).items()}
+        return Offset(ensure_epoch(root), cursors, 1, self._options.max_records).as_dict()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        limit = self._options.max_messages
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """With an embedded collector "available" is what the channel holds: it is landed first."""
+        self._collect()
+        if self._collector is not None:
+            self._collector.drain_channel()
+        self._target = {name: end_of(segments) for name, segments in list_spool(self._options.spool_dir).items()}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """As far as the next batch goes; ``start`` itself when there is nothing new.
+
+        Raises SpoolError when rows between are lost (and failOnDataLoss), or the collector cannot go on.
+        """
+        self._collect()
+        begin = self._continue_from(Offset.of(start))
+        new = {name: self._new(name, begin.cursors) for name in self._listed()}
+        available = {name: sum(span.rows for span in some) for name, some in new.items() if some}
+        if not available:
+            return start
+        rows = share(limit.max_rows if isinstance(limit, ReadMaxRows) else None, available)
+        moved = {name: advance(new[name], count) for name, count in rows.items() if count}
+        return Offset(
+            begin.epoch,
+            {**begin.cursors, **moved},
+            partitions_wanted(self._options, sum(rows.values())),
+            self._options.max_records,
+        ).as_dict()
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """What the progress shows: how far the spool goes, and how the collector's messages ended."""
+        ends = {name: list(end_of(segments)) for name, segments in self._listed().items()}
+        collected = {} if self._collector is None else {"collected": self._collector.counts()}
+        return {"collectors": ends, **collected}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of the batch from ``start`` to ``end``: the same for the same two, whatever the options are by now."""
+        first, last = Offset.of(start), Offset.of(end)
+        if last.epoch != epoch(self._options.spool_dir):
+            self._lost(f"it is not the spool that the checkpoint knows (its epoch was {last.epoch})")
+            return []
+        found = list_spool(self._options.spool_dir)
+        every: list[Span] = []
+        for name, stop in last.cursors.items():
+            segments = found.get(name, [])
+            begin = first.cursors.get(name) if first.epoch == last.epoch else None
+            begin = begin or start_of(segments)
+            if gone := missing(segments, begin, stop):
+                self._lost(f"segments {gone[0]} to {gone[-1]} of collector {name} are gone")
+            every += spans(name, segments, begin, stop)
+        return planned(every, last)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_rows(partition, self._options.fail_on_data_loss)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Delete what no batch will need again, if retention says so."""
+        if not self._options.trim:
+            return
+        for name, cursor in Offset.of(end).cursors.items():
+            trim(self._options.spool_dir / name, cursor.segment, self._options.dedupe_window)
+
+    def stop(self) -> None:
+        if self._collector is not None:
+            self._collector.stop()
+
+    def _collect(self) -> None:
+        if not self._options.embedded:
+            return
+        if self._collector is None:
+            _stop_on_sigterm()
+            self._collector = Collector(self._options)
+            self._collector.start()
+        self._collector.check()
+
+    def _listed(self) -> Listing:
+        if time.monotonic() >= self._list_at:
+            began = time.monotonic()
+            self._found = list_spool(self._options.spool_dir)
+            ended = time.monotonic()
+            # Spark asks every 14 ms when idle; a spool that keeps much is slow to list, and may take a tenth of a core.
+            self._list_at = ended + 10 * (ended - began)
+        return self._found
+
+    def _continue_from(self, start: Offset) -> Offset:
+        current = ensure_epoch(self._options.spool_dir)
+        if start.epoch != current:
+            self._lost(f"it is not the spool that the checkpoint knows (its epoch was {start.epoch})")
+            return Offset(current, {}, 1, self._options.max_records)
+        for name, cursor in start.cursors.items():
+            if cursor > end_of(self._listed().get(name, [])):
+                self._lost(f"segments before {cursor.segment} of collector {name} are gone, and its numbers began anew")
+                return Offset(current, {**start.cursors, name: Cursor(1, 0)}, 1, self._options.max_records)
+        return start
+
+    def _new(self, name: str, cursors: Mapping[str, Cursor]) -> list[Span]:
+        segments = self._listed()[name]
+        end = end_of(segments)
+        if self._target is not None:
+            end = min(end, self._target.get(name, Cursor(0, 0)))
+        return spans(name, segments, cursors.get(name, start_of(segments)), end)
+
+    def _lost(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise SpoolError(
+                f"spool {self._options.spool_dir}: {what}; rows are lost to this query. Start with a new checkpoint, "
+                "or set failOnDataLoss=false to go on with what is there"
+            )
+
+
+def list_spool(root: Path) -> Listing:
+    """Every collector's segments."""
+    return {name: listing(root / name) for name in collectors(root)}
+
+
+def partitions_wanted(options: ReadOptions, rows: int) -> int:
+    """The least partitions of a batch of ``rows``: as the option says, else a core each while it is worth a task."""
+    if options.min_partitions is not None:
+        return options.min_partitions
+    return max(1, min(os.cpu_count() or 1, rows // _ROWS_WORTH_A_TASK))
+
+
+def planned(every: list[Span], offset: Offset) -> list[InputPartition]:
+    rows = sum(span.rows for span in every)
+    if rows == 0:
+        return []
+    return [SpoolPartition(some) for some in split(every, partitions_for(rows, offset))]
+
+
+def read_rows(partition: InputPartition, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
+    """The rows of one task. Spark hands a plain InputPartition to a batch read that has none."""
+    for span in partition.spans if isinstance(partition, SpoolPartition) else ():
+        try:
+            yield from rows_of(span)
+        except FileNotFoundError:
+            if fail_on_data_loss:
+                raise SpoolError(
+                    f"spool segment {span.segment.path} was planned and is gone: another query on this spool deletes what it "
+                    "has committed (retention=commit), or someone removed it; failOnDataLoss=false skips it"
+                ) from None
+
+
+def _stop_on_sigterm() -> None:
+    """Make SIGTERM raise SystemExit: it is all that Spark sends when a query stops, and kills before ``stop`` is called."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _leave)
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)

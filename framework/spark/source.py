@@ -1,0 +1,44 @@
+"""``format("nsq")``: the four ways in and out, for Spark to call; what they do is in the reader and the writer."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
+from pyspark.sql.types import StructType
+
+from framework.spark import options
+from framework.spark.reader import NsqBatchReader, NsqStreamReader
+from framework.spark.rows import DDL
+from framework.spark.writer import NsqStreamWriter, NsqWriter
+
+
+class NsqDataSource(DataSource):
+    """NSQ as a source, through a spool, and as a sink, through MPUB.
+
+    Spark makes and pickles readers and writers in several processes, so nothing here connects or touches a disk.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "nsq"
+
+    def schema(self) -> str:
+        options.check_any(self.options)
+        return DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return NsqBatchReader(options.batch_read(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
+        return NsqStreamReader(options.stream_read(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return NsqWriter(options.write(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        return NsqStreamWriter(options.write(self.options), schema, overwrite)

@@ -1,0 +1,5 @@
+"""Lets Spark find ``format("nsq")`` by itself: it looks for top-level packages named ``pyspark_*`` with a ``DefaultSource``."""
+
+from framework.spark import NsqDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

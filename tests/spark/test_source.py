@@ -1,0 +1,167 @@
+"""The source in a real session: the rows of a spool, once each, in batches of the size asked for."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework.spool import Spool, segment
+
+pytestmark = pytest.mark.spark
+Land = Callable[..., Path]
+
+
+def external(reader: Any, folder: Path, **options: Any) -> Any:
+    reader = reader.format("nsq").option("spoolDir", str(folder))
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader
+
+
+def run_available(spark: Any, folder: Path, out: Path, **options: Any) -> list[int]:
+    """One availableNow run into Parquet at ``out``; the sizes of its batches."""
+    rows = external(spark.readStream, folder, collector="external", **options).load()
+    query = (
+        rows.writeStream.format("parquet").option("path", str(out / "rows")).option("checkpointLocation", str(out / "checkpoint"))
+        .trigger(availableNow=True).start()
+    )  # fmt: skip
+    assert query.awaitTermination(60)
+    return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+
+
+def ids(spark: Any, out: Path) -> Counter[str]:
+    return Counter(row.message_id for row in spark.read.parquet(str(out / "rows")).select("message_id").collect())
+
+
+def test_the_rows_are_exactly_what_was_landed(spark: Any, land: Land) -> None:
+    body = bytes(range(256)) + "żółw 🐢\n".encode()
+    land(0, 1, body=lambda n: body)
+    folder = land(1, 3, "b", node="other:4150", topic="näm".encode().hex())
+    rows = external(spark.read, folder).load()
+    assert rows.dtypes == [
+        ("value", "binary"), ("message_id", "string"), ("timestamp", "timestamp"), ("attempts", "int"), ("topic", "string"),
+        ("nsqd", "string"), ("collector", "string"), ("segment", "bigint"), ("position", "int"),
+    ]  # fmt: skip
+    first, second, third = (row.asDict() for row in rows.orderBy("message_id").collect())
+    assert bytes(first.pop("value")) == body
+    when = first.pop("timestamp").astimezone(UTC)
+    assert when == datetime.fromtimestamp(1_700_000_000, UTC).replace(microsecond=123456)
+    assert first == {
+        "message_id": "0" * 16, "attempts": 1, "topic": "orders", "nsqd": "127.0.0.1:4150",
+        "collector": "a", "segment": 1, "position": 0,
+    }  # fmt: skip
+    assert (second["collector"], second["segment"], second["position"], second["nsqd"]) == ("b", 1, 0, "other:4150")
+    assert (third["position"], bytes(third["value"])) == (1, b"m2")
+
+
+def test_an_empty_spool_has_no_rows_and_the_schema(spark: Any, tmp_path: Path) -> None:
+    Spool(tmp_path / "s").open()
+    assert external(spark.read, tmp_path / "s").load().count() == 0
+
+
+def test_partitions_are_as_many_as_asked_and_lose_no_row(spark: Any, land: Land) -> None:
+    for n in range(0, 100, 10):
+        folder = land(n, n + 10)
+    rows = external(spark.read, folder, minPartitions=7).load()
+    assert rows.rdd.getNumPartitions() == 7
+    assert rows.select("message_id").distinct().count() == rows.count() == 100
+    assert external(spark.read, folder, maxRecordsPerPartition=30).load().rdd.getNumPartitions() == 4
+
+
+def test_available_now_reads_what_is_there_in_batches_of_the_size_asked_for(spark: Any, land: Land, tmp_path: Path) -> None:
+    for n in range(0, 1000, 250):
+        folder = land(n, n + 250)
+    assert run_available(spark, folder, tmp_path, maxMessagesPerTrigger=300) == [300, 300, 300, 100]
+    assert ids(spark, tmp_path) == Counter(f"{n:016x}" for n in range(1000))
+
+
+def test_a_restart_goes_on_where_the_checkpoint_is(spark: Any, land: Land, tmp_path: Path) -> None:
+    folder = land(0, 100)
+    land(0, 50, "b", node="b:1")
+    assert run_available(spark, folder, tmp_path) == [150]
+    land(100, 130)
+    land(0, 7, "late", node="c:1")
+    assert run_available(spark, folder, tmp_path, minPartitions=3) == [37]
+    assert run_available(spark, folder, tmp_path, minPartitions=5) == [], "nothing new is no batch"
+    rows = spark.read.parquet(str(tmp_path / "rows"))
+    assert rows.count() == rows.select("collector", "segment", "position").distinct().count() == 187
+
+
+def test_a_batch_that_was_planned_and_not_committed_is_planned_the_same_again(spark: Any, land: Land, tmp_path: Path) -> None:
+    folder = land(0, 100)
+    run_available(spark, folder, tmp_path, maxMessagesPerTrigger=40)
+    for log in (tmp_path / "checkpoint" / "commits", tmp_path / "rows" / "_spark_metadata"):
+        (log / "2").unlink()
+        (log / ".2.crc").unlink(missing_ok=True)
+    land(100, 200)
+    assert run_available(spark, folder, tmp_path, maxMessagesPerTrigger=1000) == [20, 100]
+    assert ids(spark, tmp_path) == Counter(f"{n:016x}" for n in range(200))
+
+
+def test_a_running_query_sees_what_lands_and_a_new_collector(spark: Any, land: Land, tmp_path: Path) -> None:
+    folder = land(0, 10)
+    rows = external(spark.readStream, folder, collector="external").load()
+    query = rows.writeStream.format("memory").queryName("running").start()
+    try:
+        query.processAllAvailable()
+        land(10, 20)
+        land(0, 5, "b", node="b:1")
+        query.processAllAvailable()
+        assert spark.table("running").groupBy("collector").count().orderBy("collector").collect() == [("a", 20), ("b", 5)]
+        assert json.loads(query.lastProgress.json)["sources"][0]["latestOffset"]["collectors"] == {"a": [3, 0], "b": [2, 0]}
+    finally:
+        query.stop()
+
+
+def test_latest_skips_what_is_there_already(spark: Any, land: Land, tmp_path: Path) -> None:
+    folder = land(0, 10)
+    assert run_available(spark, folder, tmp_path, startingOffsets="latest") == []
+    land(10, 15)
+    assert run_available(spark, folder, tmp_path, startingOffsets="latest") == [5]
+
+
+def test_two_queries_read_one_spool_and_neither_deletes_it(spark: Any, land: Land, tmp_path: Path) -> None:
+    folder = land(0, 10)
+    for out in ("one", "two"):
+        run_available(spark, folder, tmp_path / out)
+    land(10, 20)
+    for out in ("one", "two"):
+        run_available(spark, folder, tmp_path / out)
+        assert sum(ids(spark, tmp_path / out).values()) == 20
+    assert len(segment.listing(folder / "a")) == 2
+
+
+def test_another_spool_under_an_old_checkpoint_is_an_error(spark: Any, land: Land, tmp_path: Path) -> None:
+    folder = land(0, 10)
+    run_available(spark, folder, tmp_path)
+    (folder / "epoch").write_text("another\n")
+    with pytest.raises(Exception, match="not the spool that the checkpoint knows"):
+        run_available(spark, folder, tmp_path)
+    assert run_available(spark, folder, tmp_path, failOnDataLoss="false") == [10], "it begins anew on the new spool"
+
+
+def test_a_segment_that_is_gone_is_an_error_unless_said_otherwise(spark: Any, land: Land, tmp_path: Path) -> None:
+    folder = land(0, 10)
+    run_available(spark, folder, tmp_path)
+    land(10, 20)
+    land(20, 30)
+    segment.listing(folder / "a")[1].path.unlink()
+    with pytest.raises(Exception, match="segments 2 to 2 of collector a are gone"):
+        run_available(spark, folder, tmp_path)
+    assert run_available(spark, folder, tmp_path, failOnDataLoss="false") == [10]
+
+
+def test_a_wrong_option_fails_the_load_with_one_sentence(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="did you mean maxMessagesPerTrigger"):
+        external(spark.readStream, tmp_path, maxMessagePerTriger=5).load()
+    with pytest.raises(Exception, match="NSQ cannot replay"):
+        external(spark.readStream, tmp_path, startingTimestamp="1").load()
+    with pytest.raises(Exception, match="there is no spool in this folder"):
+        external(spark.read, tmp_path / "typo").load().count()
+    assert not (tmp_path / "typo").exists()
