@@ -42,6 +42,9 @@ _HEAD_SIZE = _HEAD.size
 _BODY_AT = _MESSAGE.size
 _MIN_MESSAGE = _BODY_AT - 4  # the size field does not count itself
 
+FIN_SIZE = len(b"FIN 0123456789abcdef\n")
+TOUCH_SIZE = len(b"TOUCH 0123456789abcdef\n")
+
 
 # --- the client's commands ---------------------------------------------------------------------------------
 
@@ -145,6 +148,11 @@ class Decoder:
         self._max_frame = max_frame
         self._held: list[bytes] = []
         self._missing = 0
+
+    def bind(self, origin: Any) -> Decoder:
+        """Let ``origin`` be the ``connection`` of the messages from now on."""
+        self._origin = origin
+        return self
 
     def feed(self, data: bytes) -> tuple[list[Message], list[bytes | BrokerError]]:
         """The messages, and the other frames in their order: a response as bytes, an error as BrokerError.

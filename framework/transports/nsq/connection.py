@@ -1,0 +1,335 @@
+"""One subscription on one nsqd: reads on the hub, hands batches to its receiver, joins settlements into one send.
+
+It knows no policy: what is granted, finished or touched, and when, is its receiver's to say.
+Source: TCP protocol specification; nsqd's protocol_v2.go for what happens after CLS and after errors.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from time import monotonic
+
+from gevent.hub import get_hub
+
+from framework.errors import AlreadySettled, BrokerError, BrokerUnreachable, ProtocolError
+from framework.message import Message
+from framework.transports.contract import Limits, Receiver
+from framework.transports.nsq import wire
+from framework.transports.nsq.dial import RECV_SIZE, Line, dial
+
+log = logging.getLogger(__name__)
+
+CLOSE_FLUSH = 1.0
+MAX_DEFER = 3600.0
+"""Seconds: nsqd's default --max-req-timeout, to which it clamps a REQ."""
+_READ, _WRITE = 1, 2
+_LAST_WORDS = 16  # reads of 64 KiB in search of the error frame that explains a broken connection
+
+
+def connect(node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None, heartbeat: float) -> NsqConnection:
+    """Dial, IDENTIFY, SUB; blocks. Raises BrokerUnreachable, BrokerError, ProtocolError."""
+    with dial(node, lease=lease, heartbeat=heartbeat) as line:
+        answer = line.ask(wire.sub(topic, channel))
+        if answer != wire.OK:
+            raise ProtocolError(f"nsqd {node} answered SUB with {answer[:80]!r}")
+        return NsqConnection(line, topic, channel, receiver, heartbeat)
+
+
+class NsqConnection:
+    """``contract.Connection`` on NSQ. Made by ``connect``, on the hub that it will live on."""
+
+    def __init__(self, line: Line, topic: str, channel: str, receiver: Receiver, heartbeat: float) -> None:
+        self.node = line.node
+        self.topic = topic
+        self.channel = channel
+        self.limits: Limits = line.identity.limits()
+        self.granted = 0
+        self.in_flight: dict[Message, float] = {}
+        self._receiver = receiver
+        self._tally = receiver.tally
+        self._feed = line.decoder.bind(self).feed
+        self._sock = line.release()
+        self._loop = get_hub().loop
+        self._heartbeat = heartbeat
+        self._last_read = monotonic()
+        self._busy = False  # in a callback that flushes at its end
+        self._flush_due = False
+        self._draining = self._drained = self._closing = self._closed = False
+        # What waits for the next send, in the order in which it is sent: a TOUCH asked for before a FIN must
+        # reach nsqd before it, and RDY counts on the settlements before it.
+        self._touches: list[bytes] = []
+        self._fins: list[bytes] = []
+        self._reqs: list[bytes] = []
+        self._rdy: int | None = None
+        self._others: list[bytes] = []
+        self._tail = b""  # a send that the socket took in part, and from where
+        self._tail_at = 0
+        self._start_watchers()
+        self._loop.run_callback(self._guarded, self._take_frames, line.pending)
+
+    def _start_watchers(self) -> None:
+        fd = self._sock.fileno()
+        self._reader = self._loop.io(fd, _READ)
+        self._writer = self._loop.io(fd, _WRITE)
+        self._pulse = self._loop.timer(self._heartbeat, self._heartbeat)
+        self._deadline = self._loop.timer(CLOSE_FLUSH)
+        self._reader.start(self._guarded, self._read)
+        self._pulse.start(self._guarded, self._check_pulse)
+
+    def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
+        """Every watcher calls through here: the hub would print an exception, and the connection stand still."""
+        self._busy = True
+        try:
+            work(*arguments)
+            self._flush()
+        except Exception as error:
+            self._end(error)
+        self._busy = False
+        if self._closing and not self._closed and not self.unsent():
+            self._end(None)
+
+    # --- what the engine says ----------------------------------------------------------------------------
+
+    def grant(self, n: int) -> None:
+        n = min(n, self.limits.max_grant)
+        if n != self.granted and not (self._draining or self._closed):
+            self.granted = self._rdy = n
+            self._schedule()
+
+    def finish(self, message: Message) -> None:
+        if self.in_flight.pop(message, None) is None:
+            raise _settled(message)
+        self._fins.append(message.id)
+        if not self._flush_due:
+            self._schedule()
+
+    def requeue(self, message: Message, delay: float) -> None:
+        if self.in_flight.pop(message, None) is None:
+            raise _settled(message)
+        self._reqs.append(wire.req(message.id, min(delay, MAX_DEFER)))
+        self._schedule()
+
+    def touch(self, message: Message) -> None:
+        if self.in_flight.pop(message, None) is None:
+            raise _settled(message)
+        self.in_flight[message] = monotonic()
+        self._touches.append(message.id)
+        self._schedule()
+
+    def drain(self) -> None:
+        if self._draining or self._closed:
+            return
+        self._draining = True
+        self.granted = 0
+        self._rdy = None
+        self._others.append(wire.rdy(0) + wire.CLS)
+        self._schedule()
+
+    def unsent(self) -> int:
+        settled = wire.FIN_SIZE * len(self._fins) + wire.TOUCH_SIZE * len(self._touches)
+        return len(self._tail) - self._tail_at + settled + sum(map(len, self._reqs)) + sum(map(len, self._others))
+
+    def close(self) -> None:
+        if self._closing or self._closed:
+            return
+        self._closing = True
+        self._deadline.start(self._end, None)
+        if not self._busy:
+            self._guarded(_nothing)
+
+    # --- reading -----------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """One recv a turn: the watcher is level-triggered, so the hub turns between two of them."""
+        try:
+            data = self._sock.recv(RECV_SIZE)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(self._broken(error))
+            return
+        self._last_read = now = monotonic()
+        if not data:
+            self._eof()
+            return
+        messages, others = self._feed(data)
+        self._flush_due = True  # the flush at the end of this callback: settlements until then schedule none
+        if messages and not self._closing:
+            self.in_flight.update(dict.fromkeys(messages, now))
+            self._tally.received += len(messages)
+            if self._drained:
+                self._give_back(messages)
+            else:
+                self._receiver.deliver(self, messages)
+        self._take_frames(others)
+
+    def _give_back(self, messages: list[Message]) -> None:
+        """nsqd may send a message that it had picked already after CLOSE_WAIT (a race in its code)."""
+        for message in messages:
+            self.requeue(message, 0)
+
+    def _take_frames(self, frames: list[bytes | BrokerError]) -> None:
+        for frame in frames:
+            if frame == wire.HEARTBEAT:
+                self._others.append(wire.NOP)
+            elif isinstance(frame, BrokerError):
+                self._error(frame)
+            elif frame == wire.CLOSE_WAIT:
+                self._confirm_drain()
+            else:
+                log.debug("nsqd %s sent a response that nothing asked for: %r", self.node, frame[:80])
+
+    def _confirm_drain(self) -> None:
+        if not self._drained:
+            self._drained = True
+            self._receiver.drained(self)
+
+    def _eof(self) -> None:
+        if self._draining:
+            self._confirm_drain()
+            self._end(None)
+        else:
+            self._end(BrokerUnreachable(f"nsqd {self.node} closed the connection"))
+
+    # --- errors of nsqd ----------------------------------------------------------------------------------
+
+    def _error(self, error: BrokerError) -> None:
+        if error.fatal:
+            self._end(error)
+        elif error.code == "E_TOUCH_FAILED":
+            self._touch_failed(error)
+        else:
+            self._take_back("finished" if error.code == "E_FIN_FAILED" else "requeued")
+            self._receiver.lost(self, None, str(error))
+
+    def _touch_failed(self, error: BrokerError) -> None:
+        """The lease of a message that is still being handled is gone. One that was settled since is spoken
+        of by the error of its FIN or REQ. Of two deliveries of one id the older is meant: frames are in order."""
+        wanted = wire.refused_id(error)
+        message = next((m for m in self.in_flight if m.id == wanted), None)
+        if message is not None:
+            del self.in_flight[message]
+            self._tally.lease_lost += 1
+            self._receiver.lost(self, message, str(error))
+
+    def _take_back(self, count: str, n: int = 1) -> None:
+        setattr(self._tally, count, getattr(self._tally, count) - n)
+        self._tally.lease_lost += n
+
+    def _check_pulse(self) -> None:
+        """A hub that was blocked has heartbeats waiting in the socket: read before judging the peer dead."""
+        limit = 2 * self._heartbeat
+        if monotonic() - self._last_read > limit:
+            self._read()
+        if monotonic() - self._last_read > limit:
+            self._end(BrokerUnreachable(f"nsqd {self.node} was silent for {limit:g} s, two heartbeats: the connection is dead"))
+
+    # --- sending -----------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if not (self._flush_due or self._closed):
+            self._flush_due = True
+            self._loop.run_callback(self._guarded, self._turn)
+
+    def _turn(self) -> None:
+        if self._fins or self._reqs:
+            self._receiver.settled(self)
+
+    def _flush(self) -> None:
+        """Hand to the socket all that waits. While it refuses, everything stays where it is: no copy grows."""
+        self._flush_due = False
+        if self._tail:
+            self._send_tail()
+        if not self._tail and (data := self._collect()):
+            self._tail = data
+            self._send_tail()
+
+    def _collect(self) -> bytes:
+        parts = []
+        if self._closing and self.granted:  # ahead of the settlements, or each would invite one more message
+            self.granted = 0
+            parts.append(wire.rdy(0))
+        if self._touches:
+            parts.append(wire.touch(self._touches))
+            self._touches.clear()
+        if self._fins:
+            parts.append(wire.fin(self._fins))
+            self._tally.finished += len(self._fins)
+            self._fins.clear()
+        if self._reqs:
+            parts += self._reqs
+            self._tally.requeued += len(self._reqs)
+            self._reqs.clear()
+        if self._rdy is not None:
+            parts.append(wire.rdy(self._rdy))
+            self._rdy = None
+        if self._others:
+            parts += self._others
+            self._others.clear()
+        return b"".join(parts)
+
+    def _send_tail(self) -> None:
+        if self._closed:
+            return
+        try:
+            self._tail_at += self._sock.send(memoryview(self._tail)[self._tail_at :])
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._end(self._last_words() or self._broken(error))
+            return
+        if self._tail_at == len(self._tail):
+            self._tail, self._tail_at = b"", 0
+            self._writer.stop()
+        elif not self._writer.active:
+            self._writer.start(self._guarded, _nothing)
+
+    def _last_words(self) -> BrokerError | None:
+        """The fatal error that nsqd sent before it closed, if it can still be read: it says more than EPIPE."""
+        try:
+            for _ in range(_LAST_WORDS):
+                for frame in self._feed(self._sock.recv(RECV_SIZE))[1]:
+                    if isinstance(frame, BrokerError):
+                        if frame.fatal:
+                            return frame
+                        self._error(frame)
+        except (OSError, ProtocolError):
+            pass
+        return None
+
+    def _broken(self, error: OSError) -> BrokerUnreachable:
+        return BrokerUnreachable(f"the connection to nsqd {self.node} broke: {error}")
+
+    # --- the end -----------------------------------------------------------------------------------------
+
+    def _end(self, error: Exception | None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for watcher in (self._reader, self._writer, self._pulse, self._deadline):
+            watcher.stop()
+            watcher.close()
+        self._count_losses()
+        self._sock.close()
+        self._receiver.closed(self, error)
+
+    def _count_losses(self) -> None:
+        """What nsqd will deliver again: all in flight, and every settlement that it cannot have read whole."""
+        self._tally.lease_lost += len(self.in_flight) + len(self._fins) + len(self._reqs)
+        cut = self._tail[self._tail.rfind(b"\n", 0, self._tail_at) + 1 :].split(b"\n")
+        self._take_back("finished", sum(line.startswith(b"FIN ") for line in cut))
+        self._take_back("requeued", sum(line.startswith(b"REQ ") for line in cut))
+        self.in_flight.clear()
+        for waiting in (self._touches, self._fins, self._reqs, self._others):
+            waiting.clear()
+        self._tail, self._tail_at, self.granted = b"", 0, 0
+
+
+def _nothing() -> None:
+    """For callbacks that only flush."""
+
+
+def _settled(message: Message) -> AlreadySettled:
+    text = message.id.decode(errors="replace")
+    return AlreadySettled(f"message {text} was finished or requeued before, or its lease was lost")
