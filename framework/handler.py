@@ -222,7 +222,7 @@ def _only_argument(function: Callable[..., object]) -> inspect.Parameter:
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if not positional or needed[1:] or needed[:1] not in ([], [positional[0].name]):
-        takes = ", ".join(str(p) for p in parameters) or "nothing"
+        takes = inspect.Signature(parameters)
         raise BadHandler(f"a handler takes exactly one argument, this one takes {takes}: take the message, or its decoded body")
     return positional[0]
 

@@ -52,7 +52,9 @@ def _text(message: Message) -> str:
     try:
         return message.body.decode()
     except UnicodeDecodeError as error:
-        raise UndecodablePayload(f"the body is not a str: {error.reason} at byte {error.start}, not UTF-8") from error
+        raise UndecodablePayload(
+            f"the body does not decode to str: {error.reason} at byte {error.start}, so it is not UTF-8"
+        ) from error
 
 
 def _json(kind: Any) -> Decode:
@@ -71,7 +73,7 @@ def _json(kind: Any) -> Decode:
         try:
             return decode(message.body)
         except (ValueError, RecursionError) as error:  # RecursionError: a body of a million brackets
-            raise UndecodablePayload(f"the body is not a {name} in JSON: {error}") from error
+            raise UndecodablePayload(f"the body does not decode to {name}: {error}") from error
 
     return from_json
 
@@ -115,11 +117,11 @@ def _encode(payload: Any) -> bytes:
         if _has_json(payload):
             return msgspec.json.encode(payload)
     except (ValueError, TypeError, RecursionError) as error:
-        raise BadMessage(f"a {name_of(type(payload))} could not be encoded: {error}") from error
+        raise BadMessage(f"{name_of(type(payload))} could not be encoded: {error}") from error
     if isinstance(payload, Message):
         raise BadMessage("a Message cannot be published as it is: publish its body")
     raise BadMessage(
-        f"a {name_of(type(payload))} cannot be published: give bytes, a str, or for JSON a dict, list, dataclass or Struct"
+        f"{name_of(type(payload))} cannot be published: give bytes, a str, or for JSON a dict, list, dataclass or Struct"
     )
 
 

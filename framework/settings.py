@@ -62,6 +62,13 @@ def _path(value: object) -> Path:
     return Path(value)
 
 
+def _address(value: object) -> str:
+    host, colon, port = str(value).rpartition(":")
+    if not (host and colon and port.isdecimal() and int(port) < 65536):
+        raise ValueError("is not an address: write host:port, as 127.0.0.1:4150")
+    return str(value)
+
+
 def _level(value: object) -> str:
     if str(value).lower() not in LOG_LEVELS:
         raise ValueError(f"is not a log level: write one of {', '.join(LOG_LEVELS)}")
@@ -76,6 +83,7 @@ class Setting:
     flag: str
     env: str
     kind: str
+    metavar: str
     shown_default: str
     help: str
     parse: Callable[[object], Any]
@@ -100,6 +108,8 @@ class Settings:
     data_path: Path = _setting(
         Path("var/nsqd"), _path, "folder", "Where the embedded nsqd keeps its messages; not used with a broker."
     )
+    nsqd_tcp_address: str = _setting("127.0.0.1:4150", _address, "host:port", "Where the embedded nsqd listens for clients.")
+    nsqd_http_address: str = _setting("127.0.0.1:4151", _address, "host:port", "Where the embedded nsqd answers HTTP.")
     drain: float = _setting(
         25.0, duration, "duration", "How long running handlers may take to finish after SIGTERM or SIGINT.", shown="25s"
     )
@@ -113,6 +123,17 @@ class Settings:
     )
 
 
+_METAVARS = {
+    duration: "SECONDS",
+    _pause: "SECONDS",
+    _deadline: "SECONDS",
+    _urls: "URL",
+    _path: "PATH",
+    _level: "LEVEL",
+    _address: "HOST:PORT",
+}
+
+
 def _row(one: Any) -> Setting:
     made = one.metadata
     return Setting(
@@ -120,6 +141,7 @@ def _row(one: Any) -> Setting:
         flag=made["flag"] or "--" + one.name.replace("_", "-"),
         env=made["env"] or "WORKERS_" + one.name.upper(),
         kind=made["kind"],
+        metavar=_METAVARS.get(made["parse"], "TEXT"),
         shown_default=made["shown"],
         help=made["help"],
         parse=made["parse"],
@@ -176,6 +198,12 @@ def _read_yaml(path: Path) -> dict[Any, Any]:
     if found is not None and not isinstance(found, dict):
         raise BadSetting(f"--config {path} must hold one `name: value` a line, not a {type(found).__name__}")
     return found or {}
+
+
+def check_writable(file: Path, flag: str) -> None:
+    """Raises BadSetting, before any work is done, for a ``file`` that could not be written after it."""
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise BadSetting(f"{flag} {file} cannot be written: name a file in a folder that exists and is yours")
 
 
 def as_markdown() -> str:

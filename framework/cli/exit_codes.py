@@ -1,0 +1,48 @@
+"""The exit codes of ``workers``, and what each means. ``python -m framework.cli.exit_codes`` prints docs/exit-codes.md."""
+
+from __future__ import annotations
+
+import sys
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Every code that a verb of ``workers`` returns; scripts may rely on them."""
+
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> Exit:
+        made = int.__new__(cls, code)
+        made._value_ = code
+        made.meaning = meaning
+        return made
+
+    CLEAN = 0, "Done, or stopped cleanly by SIGTERM or SIGINT: nothing is lost."
+    UNEXPECTED = 1, "Something that should not happen; the traceback says where."
+    WRONG_USE = 2, "A flag, name, setting, module or input file cannot be used; nothing was started."
+    UNREACHABLE = 3, "No broker answered within --connect-deadline, or it went away while publishing."
+    INCOMPLETE = 4, "publish: some of the input was too large for the broker or could not be read; the rest was published."
+    INTERRUPTED = 130, "A second SIGINT: what was running was given back to the broker at once."
+    TERMINATED = 143, "A second SIGTERM: what was running was given back to the broker at once."
+
+
+def as_text() -> str:
+    """For --help."""
+    return "\n".join(f"  {code:>3}  {code.meaning}" for code in Exit)
+
+
+def as_markdown() -> str:
+    """docs/exit-codes.md."""
+    rows = "\n".join(f"| {code.value} | {code.meaning} |" for code in Exit)
+    return f"""# Exit codes of `workers`
+
+This page is made from `framework/cli/exit_codes.py` by `python -m framework.cli.exit_codes`.
+
+| Code | Meaning |
+|---|---|
+{rows}
+"""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(as_markdown())

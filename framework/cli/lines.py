@@ -1,0 +1,123 @@
+"""Cuts an input, plain or gzip, into lines of bounded length, and counts what could not be read; publishes nothing."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from framework.errors import BadInput
+
+#: A longer line is counted and skipped without being held in memory; no nsqd is set up to take one.
+LONGEST_LINE = 16 * 1024 * 1024
+
+_BLOCK = 256 * 1024
+_SNIFFED = 8192
+_GZIP = b"\x1f\x8b"
+#: First bytes -> the format's name and the command that unpacks it.
+_OTHER_FORMATS = {
+    b"BZh": ("bzip2", "bzcat"),
+    b"\xfd7zXZ\x00": ("xz", "xzcat"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "zstdcat"),
+    b"PK\x03\x04": ("zip", "unzip -p"),
+}
+_TEXT = bytes(range(32, 256)) + b"\t\n\r\f\x1b"
+
+
+@dataclass(slots=True)
+class Reading:
+    """The lines of one input, and what is known of it so far."""
+
+    stream: BinaryIO
+    name: str
+    lines: int = 0
+    """Lines met so far, empty, oversized and unreadable ones included."""
+    unreadable: int = 0
+    """Lines that were cut off by the end of a broken gzip."""
+    bytes_read: int = 0
+    """Of the input as it lies there, compressed or not."""
+    complaint: str = ""
+    """Why the rest of the input could not be read; empty when all of it was."""
+    _rest: bytes = field(default=b"", repr=False)
+
+    def __iter__(self) -> Iterator[tuple[int, bytes | None]]:
+        """(line number from 1, the line without its end); None in place of a line over LONGEST_LINE.
+
+        Raises BadInput, before the first line, for an input that is no text.
+        """
+        pending = bytearray()
+        skipping = False
+        for block in self._blocks():
+            *ends, rest = block.split(b"\n")
+            for end in ends:
+                self.lines += 1
+                yield self.lines, None if skipping else bytes(pending + end).removesuffix(b"\r")
+                pending.clear()
+                skipping = False
+            pending += rest
+            if len(pending) > LONGEST_LINE:
+                pending.clear()
+                skipping = True
+        if pending or skipping:
+            self.lines += 1
+            if self.complaint:  # half a line is not a line
+                self.unreadable += 1
+            else:
+                yield self.lines, None if skipping else bytes(pending)
+
+    def _blocks(self) -> Iterator[bytes]:
+        first = self._read()
+        zipped = first.startswith(_GZIP)
+        blocks = self._unzipped(first) if zipped else self._plain(first)
+        start = next(blocks, b"")
+        self._refuse_binary(start)
+        if start:
+            yield start
+        yield from blocks
+
+    def _read(self) -> bytes:
+        block = self.stream.read(_BLOCK)
+        self.bytes_read += len(block)
+        return block
+
+    def _plain(self, block: bytes) -> Iterator[bytes]:
+        while block:
+            yield block
+            block = self._read()
+
+    def _unzipped(self, block: bytes) -> Iterator[bytes]:
+        """As much as can be had of a gzip of one or more members; ``complaint`` says why it ended early."""
+        while block:
+            member = zlib.decompressobj(wbits=31)
+            while block and not member.eof:
+                try:
+                    text = member.decompress(block)
+                except zlib.error as error:
+                    self.complaint = f"{self.name} is damaged near byte {self.bytes_read}: {error}"
+                    return
+                if text:
+                    yield text
+                block = member.unused_data if member.eof else self._read()
+            if not member.eof:
+                self.complaint = f"{self.name} ends in the middle of its gzip stream"
+                return
+            block = self._after_member(block)
+
+    def _after_member(self, block: bytes) -> bytes:
+        """The start of the next member; the zeros that tapes and some writers pad with are no member."""
+        block = block.lstrip(b"\0")
+        while not block and (block := self._read()):
+            block = block.lstrip(b"\0")
+        return block
+
+    def _refuse_binary(self, start: bytes) -> None:
+        for magic, (format_, command) in _OTHER_FORMATS.items():
+            if start.startswith(magic):
+                raise BadInput(
+                    f"{self.name} is compressed with {format_}: publish its text, with `{command} FILE | workers publish TOPIC -`"
+                )
+        sample = start[:_SNIFFED]
+        odd = len(sample.translate(None, _TEXT))
+        if b"\0" in sample or odd * 20 > len(sample):
+            raise BadInput(f"{self.name} is binary, not lines of text: nothing was published")

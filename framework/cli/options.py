@@ -1,0 +1,51 @@
+"""Click options from the table of settings, so that a setting is named, typed and explained in one place."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from framework.settings import TABLE, Setting, load
+
+Command = Callable[..., Any]
+
+
+def settings(*names: str) -> Callable[[Command], Command]:
+    """Give a verb the flags of the settings ``names`` (none named: of all) and --config.
+
+    The verb gets one argument ``settings`` in their place, loaded and checked.
+    """
+    rows = [TABLE[name] for name in names or TABLE]
+
+    def decorate(function: Command) -> Command:
+        @functools.wraps(function)
+        def with_settings(*args: Any, config: Path | None, **arguments: Any) -> Any:
+            flags = {row.name: arguments.pop(row.name) for row in rows}
+            return function(*args, settings=load(flags, config), **arguments)
+
+        wrapped: Command = with_settings
+        for row in reversed(rows):
+            wrapped = _option(row)(wrapped)
+        return _CONFIG(wrapped)
+
+    return decorate
+
+
+_CONFIG = click.option(
+    "--config", type=click.Path(path_type=Path), metavar="FILE", help="A YAML file with settings; see docs/settings.md."
+)
+
+
+def _option(row: Setting) -> Callable[[Command], Command]:
+    # Values stay text here: settings.py parses and checks those of every source alike.
+    return click.option(
+        row.flag,
+        row.name,
+        multiple=row.repeatable,
+        metavar=row.metavar,
+        help=f"{row.help}  [${row.env}; default: {row.shown_default}]",
+    )

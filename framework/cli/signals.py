@@ -1,0 +1,49 @@
+"""What SIGTERM and SIGINT do to a verb that runs until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Protocol
+
+from framework.cli.exit_codes import Exit
+
+
+class Stoppable(Protocol):
+    def stop(self, now: bool = False) -> None:
+        """May be called from a signal handler; ``now``: give everything back at once."""
+
+
+class Signals:
+    """The first signal stops, the second stops at once, the third ends the process where it stands."""
+
+    def __init__(self, target: Stoppable) -> None:
+        self._target = target
+        self._count = 0
+        self.exit_code: int = Exit.CLEAN
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self._count += 1
+        if self._count == 1:
+            self._target.stop()
+            return
+        self.exit_code = 128 + number
+        if self._count == 2:
+            self._target.stop(now=True)
+        else:
+            os._exit(self.exit_code)
+
+
+@contextmanager
+def stopping(target: Stoppable) -> Iterator[Signals]:
+    """Stop ``target`` on SIGTERM and SIGINT while the block runs."""
+    signals = Signals(target)
+    before = {number: signal.signal(number, signals) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield signals
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)

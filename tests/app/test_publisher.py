@@ -1,0 +1,140 @@
+"""The publisher: many in one request, nothing sent that is wrong, a second broker only when the first stored nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from framework import BadMessage, BadName, BadSetting, Publisher, PublishError, WrongUse, publish, publish_many, publisher
+from framework.transports.contract import Capabilities
+
+
+class Broker:
+    """A transport and its producer, in memory."""
+
+    capabilities = Capabilities(touch=True, attempts=True, fan_out=True, max_defer=3600.0)
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.requests: list[tuple[str, list[bytes], float]] = []
+        self.closed = False
+
+    def producer(self) -> Broker:
+        return self
+
+    def publish(self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0) -> None:
+        if self.error:
+            raise self.error
+        self.requests.append((topic, list(bodies), delay))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def made(*brokers: Any) -> Publisher:
+    return Publisher(brokers)
+
+
+def test_publish_sends_one_body() -> None:
+    broker = Broker()
+    made(broker).publish("topic", {"a": 1}, delay=2.5)
+    assert broker.requests == [("topic", [b'{"a":1}'], 2.5)]
+
+
+def test_publish_many_joins_messages_into_few_requests_and_counts_them() -> None:
+    broker = Broker()
+    assert made(broker).publish_many("topic", (f"{n}" for n in range(2500))) == 2500
+    assert [len(bodies) for _, bodies, _ in broker.requests] == [1000, 1000, 500]
+    assert [body for _, bodies, _ in broker.requests for body in bodies] == [str(n).encode() for n in range(2500)]
+
+
+def test_publish_many_bounds_the_bytes_of_a_request() -> None:
+    broker = Broker()
+    made(broker).publish_many("topic", [b"x" * 400_000] * 5)
+    assert [len(bodies) for _, bodies, _ in broker.requests] == [2, 2, 1]
+
+
+def test_publish_many_of_nothing_sends_nothing() -> None:
+    broker = Broker()
+    assert made(broker).publish_many("topic", []) == 0
+    assert broker.requests == []
+
+
+def test_publish_many_does_not_hold_an_iterator_in_memory() -> None:
+    broker = Broker()
+    taken = 0
+
+    def payloads() -> Iterator[bytes]:
+        nonlocal taken
+        for _ in range(5000):
+            taken += 1
+            assert taken - 1000 * len(broker.requests) <= 1001
+            yield b"x"
+
+    assert made(broker).publish_many("topic", payloads()) == 5000
+
+
+def test_an_error_in_the_middle_says_how_many_were_stored() -> None:
+    broker = Broker()
+    with pytest.raises(BadMessage) as caught:
+        made(broker).publish_many("topic", [b"x"] * 1500 + [b""] + [b"x"])
+    assert caught.value.__notes__ == ["1000 of the messages before it were stored on topic"]
+
+
+@pytest.mark.parametrize("topic", ["", "a b", None, "x" * 65])
+def test_a_bad_topic_is_refused_before_anything_is_sent(topic: Any) -> None:
+    broker = Broker()
+    with pytest.raises(BadName):
+        made(broker).publish(topic, b"x")
+    with pytest.raises(BadName):
+        made(broker).publish_many(topic, [b"x"])
+    assert broker.requests == []
+
+
+@pytest.mark.parametrize("delay", [-1, 3601, float("nan"), float("inf"), "1", None, True])
+def test_a_delay_that_the_broker_cannot_keep_is_refused(delay: Any) -> None:
+    broker = Broker()
+    with pytest.raises(WrongUse, match="takes a delay of 0 to 3600 seconds"):
+        made(broker).publish("topic", b"x", delay=delay)
+    assert broker.requests == []
+
+
+def test_the_second_broker_is_asked_only_when_the_first_has_certainly_stored_nothing() -> None:
+    second = Broker()
+    made(Broker(PublishError("down", stored=False)), second).publish("topic", b"x")
+    assert len(second.requests) == 1
+    with pytest.raises(PublishError, match="cut off"):
+        made(Broker(PublishError("cut off", stored=None)), second).publish("topic", b"x")
+    assert len(second.requests) == 1
+
+
+def test_the_last_error_is_raised_when_every_broker_fails() -> None:
+    with pytest.raises(PublishError, match="also down"):
+        made(Broker(PublishError("down")), Broker(PublishError("also down"))).publish("topic", b"x")
+
+
+def test_closing_closes_every_producer() -> None:
+    brokers = Broker(), Broker()
+    made(*brokers).close()
+    assert [broker.closed for broker in brokers] == [True, True]
+
+
+def test_a_publisher_without_a_broker_is_refused() -> None:
+    with pytest.raises(WrongUse, match="needs a broker"):
+        Publisher([])
+
+
+def test_the_functions_use_the_process_own_publisher() -> None:
+    broker = Broker()
+    publisher.use(made(broker))
+    publish("topic", "one")
+    assert publish_many("topic", ["two", "three"]) == 2
+    assert [bodies for _, bodies, _ in broker.requests] == [[b"one"], [b"two", b"three"]]
+
+
+def test_without_one_they_use_broker_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKER_URL", "amqp://host")
+    with pytest.raises(BadSetting, match="'amqp://host': the scheme must be one of nsq://"):
+        publish("topic", "one")

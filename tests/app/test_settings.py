@@ -1,0 +1,134 @@
+"""Settings: which source wins, what each value may be, and that every mistake names its source."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.errors import BadSetting
+from framework.settings import TABLE, Settings, as_markdown, duration, load
+
+ROOT = Path(__file__).parents[2]
+
+#: For each setting, three values as they are written, and what they mean.
+SAMPLES: dict[str, list[tuple[Any, Any]]] = {
+    "brokers": [
+        ("nsq://a:1", ("nsq://a:1",)),
+        ("nsq://b:1 nsq://c:1", ("nsq://b:1", "nsq://c:1")),
+        ("nsq://d:1", ("nsq://d:1",)),
+    ],
+    "data_path": [("one", Path("one")), ("two", Path("two")), ("three", Path("three"))],
+    "nsqd_tcp_address": [("a:1", "a:1"), ("b:2", "b:2"), ("c:3", "c:3")],
+    "nsqd_http_address": [("a:1", "a:1"), ("b:2", "b:2"), ("[::1]:3", "[::1]:3")],
+    "drain": [("1", 1.0), ("500ms", 0.5), ("2m", 120.0)],
+    "connect_deadline": [("1s", 1.0), ("never", None), ("1h", 3600.0)],
+    "poll_interval": [("1", 1.0), ("2", 2.0), ("3 s", 3.0)],
+    "log_level": [("debug", "debug"), ("WARNING", "warning"), ("error", "error")],
+    "ledger": [("a.json", Path("a.json")), ("b.json", Path("b.json")), ("c.json", Path("c.json"))],
+}
+
+
+def test_the_samples_cover_every_setting() -> None:
+    assert set(SAMPLES) == set(TABLE) == {one.name for one in fields(Settings)}
+
+
+@given(sources=st.dictionaries(st.tuples(st.sampled_from(list(SAMPLES)), st.sampled_from([0, 1, 2])), st.just(None)))
+def test_flags_win_over_the_environment_over_the_file_over_the_defaults(
+    sources: dict[tuple[str, int], None], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    given_in: list[dict[str, Any]] = [{}, {}, {}]
+    expected = {one.name: getattr(Settings(), one.name) for one in fields(Settings)}
+    for name, source in sorted(sources, key=lambda key: key[1]):
+        written, expected[name] = SAMPLES[name][source]
+        given_in[source][name] = written
+    config = tmp_path_factory.mktemp("config") / "workers.yaml"
+    config.write_text(yaml.safe_dump(given_in[0]))
+    environ = {TABLE[name].env: text for name, text in given_in[1].items()}
+    flags = dict.fromkeys(TABLE) | given_in[2]
+    found = load(flags, config, environ)
+    assert {name: getattr(found, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"), [(25, 25), (0.5, 0.5), ("25", 25), ("25s", 25), ("500ms", 0.5), ("1.5 m", 90), ("2H", 7200), (0, 0)]
+)
+def test_a_duration_has_many_spellings(written: Any, seconds: float) -> None:
+    assert duration(written) == seconds
+
+
+@pytest.mark.parametrize("written", ["", "soon", "-1", -1, True, None, "5 days", "1s2", "nan", "inf", [1]])
+def test_what_is_no_duration_is_refused(written: Any) -> None:
+    with pytest.raises(ValueError, match="is not a duration: write seconds as 25"):
+        duration(written)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("drian: 5", "unknown setting 'drian': did you mean 'drain'?"),
+        ("broker: nsq://a:1", "unknown setting 'broker': did you mean 'brokers'?"),
+        ("7: 5", "unknown setting 7: did you mean"),
+        ("drain: soon", "drain in {path}: 'soon' is not a duration"),
+        ("drain: yes", "drain in {path}: True is not a duration"),
+        ("drain: [5]", "drain in {path}: [5] is not a duration"),
+        ("poll_interval: 0", "poll_interval in {path}: 0 must be longer than 0"),
+        ("brokers: 5", "brokers in {path}: 5 is not a URL or a list of them"),
+        ("brokers: [nsq://a:1, 5]", "is not a URL or a list of them"),
+        ("log_level: loud", "log_level in {path}: 'loud' is not a log level: write one of debug, info"),
+        ("data_path: 5", "data_path in {path}: 5 is not a path"),
+        ("nsqd_tcp_address: 4150", "nsqd_tcp_address in {path}: 4150 is not an address: write host:port"),
+        ("- drain", "must hold one `name: value` a line, not a list"),
+        ("drain: [", "is not YAML"),
+        ("\x00", "is not YAML"),
+    ],
+)
+def test_a_mistake_in_the_file_names_the_file_and_the_fix(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "workers.yaml"
+    path.write_text(text)
+    with pytest.raises(BadSetting) as caught:
+        load({}, path, {})
+    assert words.format(path=path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_or_unreadable_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match=r"no\.yaml: No such file"):
+        load({}, tmp_path / "no.yaml", {})
+    with pytest.raises(BadSetting, match="Is a directory"):
+        load({}, tmp_path, {})
+
+
+def test_an_empty_file_and_empty_variables_set_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "workers.yaml"
+    path.write_text("# nothing yet\ndrain:\n")
+    assert load({}, path, {"BROKER_URL": "", "WORKERS_DRAIN": ""}) == Settings()
+
+
+def test_a_mistake_in_the_environment_or_a_flag_names_it() -> None:
+    with pytest.raises(BadSetting, match=r"^\$WORKERS_DRAIN: 'soon' is not a duration"):
+        load({}, None, {"WORKERS_DRAIN": "soon"})
+    with pytest.raises(BadSetting, match=r"^--drain: 'soon' is not a duration"):
+        load({"drain": "soon"}, None, {})
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "nsq+lookupd://a:1,b:1 nsq+lookupd://c:1",
+        "nsq+lookupd://a:1,b:1,nsq+lookupd://c:1",
+        ["nsq+lookupd://a:1,b:1", "nsq+lookupd://c:1"],
+        " nsq+lookupd://a:1,b:1 ,  nsq+lookupd://c:1\n",
+    ],
+)
+def test_several_urls_may_be_written_with_spaces_commas_or_as_a_list(written: Any) -> None:
+    assert load({"brokers": written}, None, {}).brokers == ("nsq+lookupd://a:1,b:1", "nsq+lookupd://c:1")
+
+
+def test_the_page_in_docs_is_the_one_made_from_the_table() -> None:
+    assert (ROOT / "docs" / "settings.md").read_text() == as_markdown(), "run: python -m framework.settings > docs/settings.md"
