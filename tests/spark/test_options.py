@@ -1,0 +1,96 @@
+"""The options of format nsq: a wrong one is answered with the right one."""
+
+from __future__ import annotations
+
+import pytest
+
+from framework.errors import WrongUse
+from framework.spark import options
+
+EMBEDDED = {"spoolDir": "/spool", "topic": "orders", "channel": "archive", "nsqdTcpAddresses": "a:4150, b:4150"}
+
+
+def without(name: str) -> dict[str, str]:
+    return {key: value for key, value in EMBEDDED.items() if key != name}
+
+
+def test_names_are_not_case_sensitive_and_defaults_are_filled_in() -> None:
+    read = options.stream_read({name.upper(): value for name, value in EMBEDDED.items()})
+    assert read.embedded
+    assert read.urls == ("nsq://a:4150", "nsq://b:4150")
+    assert (read.topic, read.channel, str(read.spool_dir)) == ("orders", "archive", "/spool")
+    assert (read.max_messages, read.min_partitions, read.max_records) == (None, None, 50_000)
+    assert read.trim
+    assert read.fail_on_data_loss
+
+
+def test_lookupds_and_durations_and_flags() -> None:
+    read = options.stream_read(
+        {**without("nsqdTcpAddresses"), "lookupdHttpAddresses": "[::1]:4161", "segmentLinger": "1.5s", "failOnDataLoss": "FALSE"}
+    )
+    assert read.urls == ("nsq+lookupd://[::1]:4161",)
+    assert read.segment_linger == 1.5
+    assert not read.fail_on_data_loss
+
+
+def test_an_external_spool_is_kept_unless_its_only_reader_says_otherwise() -> None:
+    assert not options.stream_read({"spoolDir": "s", "collector": "External"}).trim
+    assert options.stream_read({"spoolDir": "s", "collector": "external", "retention": "commit"}).trim
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "answer"),
+    [
+        ("maxMessagePerTriger", "5", "did you mean maxMessagesPerTrigger"),
+        ("spool", "s", "did you mean spoolDir"),
+        ("xyz", "1", "which has spoolDir, collector,"),
+        ("subscribe", "orders", "say topic"),
+        ("kafka.bootstrap.servers", "k:9092", "say nsqdTcpAddresses or lookupdHttpAddresses"),
+        ("maxOffsetsPerTrigger", "5", "say maxMessagesPerTrigger"),
+        ("startingTimestamp", "1", "NSQ cannot replay"),
+        ("endingOffsets", "latest", "NSQ cannot replay"),
+        ("startingOffsets", '{"orders":{"0":23}}', "NSQ cannot replay"),
+        ("path", "/x", "say spoolDir"),
+        ("maxMessagesPerTrigger", "0", "at least 1"),
+        ("maxMessagesPerTrigger", "many", "maxMessagesPerTrigger='many': a whole number"),
+        ("minPartitions", "1e3", "a whole number"),
+        ("failOnDataLoss", "yes", "true or false"),
+        ("collector", "both", "embedded or external"),
+        ("retention", "3d", "commit or keep"),
+        ("segmentLinger", "5", "such as 250ms or 2s"),
+        ("nsqdTcpAddresses", "a", "'a' is not host:port"),
+        ("nsqdTcpAddresses", "http://a:4150", "is not host:port"),
+        ("nsqdTcpAddresses", " ", "is empty"),
+        ("topic", "bad topic", "topic name 'bad topic' is not valid"),
+        ("spoolDir", "", "spoolDir is empty"),
+        ("lookupdHttpAddresses", "l:4161", "exactly one of"),
+    ],
+)
+def test_a_wrong_option_is_answered_in_one_sentence(name: str, value: str, answer: str) -> None:
+    with pytest.raises(WrongUse, match=answer) as error:
+        options.stream_read({**EMBEDDED, name: value})
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["spoolDir", "topic", "channel", "nsqdTcpAddresses"])
+def test_what_the_embedded_collector_needs_is_asked_for(name: str) -> None:
+    with pytest.raises(WrongUse, match=name):
+        options.stream_read(without(name))
+
+
+def test_options_without_effect_are_refused() -> None:
+    with pytest.raises(WrongUse, match="option topic has no effect with collector=external"):
+        options.stream_read({"spoolDir": "s", "collector": "external", "topic": "orders"})
+    with pytest.raises(WrongUse, match="option maxMessagesPerTrigger is for readStream"):
+        options.batch_read({"spoolDir": "s", "maxmessagespertrigger": "5"})
+    with pytest.raises(WrongUse, match="collector='embedded' is for readStream"):
+        options.batch_read({"spoolDir": "s", "collector": "embedded"})
+
+
+def test_the_sink_has_its_own_options() -> None:
+    write = options.write({"nsqdTcpAddresses": "a:4150", "topic": "t", "checkpointLocation": "/c", "mpubMaxMessages": "7"})
+    assert (write.urls, write.topic, write.mpub_max_messages) == (("nsq://a:4150",), "t", 7)
+    with pytest.raises(WrongUse, match="spoolDir is unknown"):
+        options.write({"nsqdTcpAddresses": "a:4150", "spoolDir": "s"})
+    with pytest.raises(WrongUse, match="exactly one of"):
+        options.write({"topic": "t"})

@@ -1,0 +1,140 @@
+"""The stream reader called as Spark calls it, without Spark running."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from framework.spark import options
+from framework.spark.reader import NsqStreamReader
+from framework.spool import SpoolError, segment
+
+Land = Callable[..., Path]
+EVERYTHING = ReadAllAvailable()
+
+
+def reader(folder: Path, **more: str) -> NsqStreamReader:
+    return NsqStreamReader(options.stream_read({"spoolDir": str(folder), "collector": "external", **more}))
+
+
+def ids(source: NsqStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
+    tasks = pickle.loads(pickle.dumps(source.partitions(start, end)))
+    worker = pickle.loads(pickle.dumps(source))
+    return [name for task in tasks for rows in worker.read(task) for name in rows["message_id"].to_pylist()]
+
+
+def test_a_query_may_start_before_its_collectors(tmp_path: Path, land: Land) -> None:
+    source = reader(tmp_path / "spool")
+    start = source.initialOffset()
+    assert source.latestOffset(start, EVERYTHING) is start
+    assert source.partitions(start, start) == []
+    land(0, 3)
+    end = source.latestOffset(start, EVERYTHING)
+    assert ids(source, start, end) == [f"{n:016x}" for n in range(3)]
+
+
+def test_a_limit_is_kept_inside_segments(land: Land) -> None:
+    folder = land(0, 10)
+    land(10, 20)
+    source = reader(folder)
+    start = source.initialOffset()
+    sizes, read = [], []
+    while (end := source.latestOffset(start, ReadMaxRows(7))) != start:
+        read += ids(source, start, end)
+        sizes.append(len(read))
+        start = end
+    assert sizes == [7, 14, 20]
+    assert read == [f"{n:016x}" for n in range(20)]
+
+
+def test_a_plan_is_the_same_under_other_options(land: Land) -> None:
+    folder = land(0, 100)
+    before = reader(folder, minPartitions="4")
+    start = before.initialOffset()
+    end = before.latestOffset(start, EVERYTHING)
+    land(100, 200)
+    after = reader(folder, minPartitions="9", maxRecordsPerPartition="3")
+    assert [task.spans for task in after.partitions(start, end)] == [task.spans for task in before.partitions(start, end)]
+    assert len(before.partitions(start, end)) == 4
+
+
+def test_available_now_ends_at_what_was_there_when_it_began(land: Land) -> None:
+    folder = land(0, 10)
+    source = reader(folder)
+    start = source.initialOffset()
+    source.prepareForTriggerAvailableNow()
+    land(10, 20)
+    land(0, 5, "late", node="b:1")
+    end = source.latestOffset(start, EVERYTHING)
+    assert len(ids(source, start, end)) == 10
+    assert source.latestOffset(end, EVERYTHING) is end
+
+
+def test_commit_deletes_only_what_no_batch_needs_and_the_ids_do_not(land: Land) -> None:
+    for n in range(0, 100, 10):
+        folder = land(n, n + 10)
+    source = reader(folder, retention="commit", maxMessagesPerTrigger="65")
+    end = source.latestOffset(source.initialOffset(), ReadMaxRows(65))
+    source.commit(end)
+    assert len(segment.listing(folder / "a")) == 10, "the window of ids covers them all"
+    object.__setattr__(source._options, "dedupe_window", 1)
+    source.commit(end)
+    assert [one.number for one in segment.listing(folder / "a")] == [7, 8, 9, 10]
+    later = source.latestOffset(end, EVERYTHING)
+    assert ids(source, end, later) == [f"{n:016x}" for n in range(65, 100)]
+    source.commit(later)
+    assert [one.number for one in segment.listing(folder / "a")] == [10]
+    land(100, 110)
+    assert source.latestOffset(later, EVERYTHING)["collectors"] == {"a": [12, 0]}
+
+
+def test_retention_keep_deletes_nothing(land: Land) -> None:
+    folder = land(0, 10)
+    land(10, 20)
+    source = reader(folder)
+    object.__setattr__(source._options, "dedupe_window", 1)
+    source.commit(source.latestOffset(source.initialOffset(), EVERYTHING))
+    assert len(segment.listing(folder / "a")) == 2
+
+
+def test_a_collector_that_began_anew_is_an_error(land: Land) -> None:
+    folder = land(0, 10)
+    source = reader(folder)
+    start = source.initialOffset()
+    end = source.latestOffset(start, EVERYTHING)
+    segment.listing(folder / "a")[0].path.unlink()
+    with pytest.raises(SpoolError, match="numbers began anew"):
+        reader(folder).latestOffset(end, EVERYTHING)
+    with pytest.raises(SpoolError, match="segments 1 to 1 of collector a are gone"):
+        source.partitions(start, end)
+    assert reader(folder, failOnDataLoss="false").partitions(start, end) == []
+
+
+def test_a_segment_that_goes_between_plan_and_read_is_an_error(land: Land) -> None:
+    folder = land(0, 10)
+    source = reader(folder)
+    start = source.initialOffset()
+    (task,) = source.partitions(start, source.latestOffset(start, EVERYTHING))
+    segment.listing(folder / "a")[0].path.unlink()
+    with pytest.raises(SpoolError, match="was planned and is gone"):
+        list(source.read(task))
+    assert list(reader(folder, failOnDataLoss="false").read(task)) == []
+
+
+def test_a_damaged_segment_is_named(land: Land) -> None:
+    folder = land(0, 10)
+    source = reader(folder)
+    start = source.initialOffset()
+    (task,) = source.partitions(start, source.latestOffset(start, EVERYTHING))
+    path = segment.listing(folder / "a")[0].path
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(SpoolError, match=f"{path.name} is damaged"):
+        list(source.read(task))
