@@ -1,0 +1,278 @@
+"""The loop of one handler, over all its connections: receive -> dispatch -> settle. There is no policy in it.
+
+What happens to a failed message is ``middleware``'s, how many may be in flight is ``credit``'s, how long a lease is kept is
+``lease``'s, and which connections there are is ``supervisor``'s.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from weakref import WeakSet
+
+from framework.engine.batches import BatchQueue
+from framework.engine.credit import SPAN as CREDIT_SPAN
+from framework.engine.credit import Credit, Line
+from framework.engine.lease import LeaseKeeper
+from framework.engine.ledger import Ledger
+from framework.engine.slots import Slot, Slots, clock
+from framework.engine.turns import SLICE, Turns
+from framework.errors import AlreadySettled
+from framework.handler import HandlerSpec
+from framework.message import Message
+from framework.middleware.outcome import BatchOutcome, Outcome, Requeue
+from framework.transports.contract import Connection, Tally
+
+log = logging.getLogger(__name__)
+
+
+class Account:
+    """What the consumer keeps for one connection."""
+
+    __slots__ = ("drained", "gone", "leases", "line", "warned")
+
+    def __init__(self, line: Line, leases: LeaseKeeper, gone: Callable[[Exception | None], None]) -> None:
+        self.line = line
+        self.leases = leases
+        self.gone = gone
+        self.drained = False
+        self.warned = False
+
+
+class Consumer:
+    """``transports.contract.Receiver`` for one handler. All of it is called on the hub or in its slots."""
+
+    def __init__(
+        self, hub: Any, turns: Turns, spec: HandlerSpec, chain: Callable[[Any], Outcome | BatchOutcome], ledger: Ledger
+    ) -> None:
+        self.spec = spec
+        self.tally: Tally = ledger
+        self._ledger = ledger
+        self.accounts: dict[Connection, Account] = {}
+        self.stopping = False
+        self._turns = turns
+        self._chain = chain
+        self._queue: deque[Message] | BatchQueue = deque()
+        self._slots = Slots(hub, turns, spec.concurrency, self._queue, self._work)
+        if spec.batch:
+            self._queue = self._slots.queue = BatchQueue(hub, spec.batch, spec.linger, self._slots.pump)
+        self._credit = Credit(spec.max_in_flight, spec.concurrency * max(1, spec.batch))
+        self._decay = hub.loop.timer(CREDIT_SPAN, CREDIT_SPAN)
+        self._ticked_at, self._ticked_settled = clock(), 0
+        self._closed_early: WeakSet[Connection] = WeakSet()
+        self._unstarted: list[Message] = []
+
+    # -- THE loop
+
+    def deliver(self, connection: Connection, batch: list[Message]) -> None:
+        """Receive. Handlers that do not block are through, and their messages settled, when it returns."""
+        if self.stopping:
+            self._give_back(batch)
+            return
+        account = self.accounts[connection]
+        self._credit.arrived(account.line, len(batch), clock(), self._turns.mean)
+        self._queue.extend(batch)
+        self._slots.pump()
+        self._regrant(connection, account)
+
+    def _work(self, slot: Slot) -> None:
+        """Dispatch, in a slot, until nothing waits or the hub's turn is spent."""
+        queue: Any = self._queue
+        chain, turns, now = self._chain, self._turns, clock()
+        try:
+            while queue:
+                slot.job = job = queue.popleft()  # a Message; of a BatchQueue, a list of them
+                slot.started = now
+                outcome = chain(job)
+                if outcome is None:
+                    try:
+                        job.connection.finish(job)
+                    except AlreadySettled:  # its lease was lost while it ran, and has been counted as lost
+                        pass
+                else:
+                    self._settle(job, outcome)
+                slot.job = None
+                now = clock()  # the end of this one is the start of the next: one clock a message
+                if now - turns.stamp > SLICE:
+                    break
+        except BaseException:  # not the handler's: the chain takes those
+            self._give_back(_messages_of(slot.job))
+            raise
+
+    def _settle(self, job: Any, outcome: Outcome | BatchOutcome) -> None:
+        """Settle: tell the broker, and the ledger what the connection cannot know."""
+        if isinstance(outcome, dict):
+            for message, each in outcome.items():
+                self._settle(message, each)
+        elif isinstance(outcome, Requeue):
+            self._requeue(job, outcome.delay)
+        elif self._finish(job) and outcome is not None:
+            self._ledger.buried()
+
+    def settled(self, connection: Connection) -> None:
+        """Slots settled messages of ``connection`` in this turn; what its grant should be now goes out with them."""
+        account = self.accounts.get(connection)
+        if account is not None:
+            self._regrant(connection, account)
+
+    # -- one message
+
+    def _finish(self, message: Message) -> bool:
+        try:
+            message.connection.finish(message)
+        except AlreadySettled:
+            return False
+        return True
+
+    def _requeue(self, message: Message, delay: float) -> None:
+        try:
+            message.connection.requeue(message, delay)
+        except AlreadySettled:
+            pass
+
+    def _give_back(self, messages: Iterable[Message]) -> None:
+        """Have them delivered again at once, here or elsewhere."""
+        for message in messages:
+            self._requeue(message, 0.0)
+
+    def _unqueue(self, doomed: Callable[[Message], bool]) -> None:
+        kept = [message for message in self._queue if not doomed(message)]
+        if len(kept) < len(self._queue):
+            self._queue.clear()
+            self._queue.extend(kept)
+
+    # -- connections come and go
+
+    def attach(self, connection: Connection, gone: Callable[[Exception | None], None]) -> None:
+        """Use a new connection; ``gone(error)`` is called when it has ended."""
+        if connection in self._closed_early:  # it ended between its handshake and now
+            self._closed_early.discard(connection)
+            gone(None)
+            return
+        line = self._credit.connect(connection.limits.max_grant, clock())
+        account = self.accounts[connection] = Account(line, LeaseKeeper(connection, self.spec.timeout), gone)
+        if self.stopping:
+            connection.drain()
+        else:
+            self._regrant(connection, account)
+
+    def lost(self, connection: Connection, message: Message | None, words: str) -> None:
+        """A lease is gone. What waits is not started any more; what runs ends with nothing to settle."""
+        account = self.accounts.get(connection)
+        if account is not None and not account.warned:
+            account.warned = True  # once a connection: an overloaded worker loses thousands
+            log.warning(
+                "handler %s: lost a lease on %s (%s); see lease_lost for the count", self.spec.name, connection.node, words
+            )
+        if message is not None:
+            self._unqueue(lambda waiting: waiting is message)
+
+    def drained(self, connection: Connection) -> None:
+        """No message comes on ``connection`` any more."""
+        if connection in self.accounts:
+            self.accounts[connection].drained = True
+
+    def closed(self, connection: Connection, error: Exception | None) -> None:
+        """The connection ended, its leases with it: what waits is forgotten, the broker delivers it again."""
+        account = self.accounts.pop(connection, None)
+        if account is None:
+            self._closed_early.add(connection)
+            return
+        self._credit.disconnect(account.line)
+        self._unqueue(lambda waiting: waiting.connection is connection)
+        account.gone(error)
+
+    # -- credit
+
+    def _regrant(self, connection: Connection, account: Account) -> None:
+        if self.stopping or connection not in self.accounts:
+            return
+        line = account.line
+        granted = self._credit.grant(line, len(connection.in_flight))
+        if granted != connection.granted:
+            connection.grant(granted)
+        if line.headroom > 1 and not self._decay.active:
+            self._decay.start(self._lower)
+
+    def _lower(self) -> None:
+        """The traffic slackened on some connections: a broker that waits for its buffer to fill sends when a grant falls."""
+        if self.stopping or not self._credit.decay(clock(), self._turns.mean):
+            self._decay.stop()
+        for connection, account in list(self.accounts.items()):
+            self._regrant(connection, account)
+
+    # -- the supervisor's timer
+
+    def tick(self, now: float) -> None:
+        """Share the credit anew."""
+        if self.stopping:
+            return
+        for connection, account in self.accounts.items():
+            account.line.in_flight = len(connection.in_flight)
+        settled = self._ledger.settled
+        ordered = self._credit.tick(now, settled - self._ticked_settled, now - self._ticked_at)
+        self._ticked_at, self._ticked_settled = now, settled
+        owners = {account.line: (connection, account) for connection, account in self.accounts.items()}
+        for line in ordered:
+            self._regrant(*owners[line])
+
+    def keep_leases(self, now: float) -> None:
+        """Touch, give back what waited too long, and stop what has run too long."""
+        self._slots.enforce(self.spec.timeout, now)
+        for account in list(self.accounts.values()):
+            doomed = set(account.leases.keep(self._running, now))
+            if doomed:
+                log.warning("handler %s: %d messages waited too long for a free slot; given back", self.spec.name, len(doomed))
+                self._unqueue(doomed.__contains__)
+                self._give_back(doomed)
+
+    def _running(self) -> dict[Message, float]:
+        return {message: slot.started for slot in self._slots.busy() for message in _messages_of(slot.job)}
+
+    # -- the end
+
+    def drain(self) -> None:
+        """Start and take no more; what runs goes on, and its leases are kept."""
+        self.stopping = True
+        self._unstarted = list(self._queue)
+        self._queue.clear()
+        for connection in list(self.accounts):
+            connection.grant(0)
+            connection.drain()
+
+    def give_back_unstarted(self) -> None:
+        """After ``drain`` has been sent, or the broker could deliver them here again."""
+        self._give_back(self._unstarted)
+        self._unstarted.clear()
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing runs, nothing is unsent, nothing can come any more. Connections that ended do not hold it up."""
+        return all(
+            account.drained and not connection.in_flight and not connection.unsent()
+            for connection, account in self.accounts.items()
+        )  # fmt: skip
+
+    def abandon(self) -> None:
+        """Give back all that is in flight, and tell the handlers that still run."""
+        for connection in list(self.accounts):
+            self._give_back(list(connection.in_flight))
+        self._slots.abandon("the worker stops; the message is delivered again")
+
+    def close(self) -> None:
+        """Close the connections and end the slots. ``accounts`` empties as the connections end."""
+        self._decay.stop()
+        self._decay.close()
+        if isinstance(self._queue, BatchQueue):
+            self._queue.close()
+        self._slots.close()
+        for connection in list(self.accounts):
+            connection.close()
+
+
+def _messages_of(job: Message | Sequence[Message] | None) -> Sequence[Message]:
+    if job is None:
+        return ()
+    return (job,) if isinstance(job, Message) else job

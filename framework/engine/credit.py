@@ -1,0 +1,235 @@
+"""Who may have how many in flight: the share of one handler's ``max_in_flight`` that each of its connections is granted.
+
+State and arithmetic only: no clock, no hub, no connection. Times are monotonic seconds that the caller passes in.
+
+The rule is sum(max(granted, in flight)) <= max_in_flight, always. Lowering a grant recalls nothing that is on its way, and no
+broker acknowledges it; so what was granted stays taken for one to two more ticks before another connection may have it.
+
+A grant is what is in flight plus a headroom. The headroom follows the traffic, because a broker sends at once when its client
+has no headroom left, and waits for its output buffer otherwise: it doubles when used up quickly, and falls to what came when not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+PERIOD = 0.05
+"""Seconds between two ticks."""
+SPAN = 0.002
+"""Seconds of traffic that the headroom should hold; four hub turns where those are longer."""
+PREFETCH = 0.02
+"""Seconds of work, at the handlers' pace, that may wait for a free slot."""
+CALM = 4
+"""Ticks without a connection in want after which the fair level is lifted."""
+BUSY_TURN = 0.25
+"""Seconds that a busy connection keeps its turn where there are more connections than max_in_flight."""
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """One connection's account."""
+
+    max_grant: int
+    since: float
+    """When the headroom was last used up, or lowered."""
+    turn_since: float
+    """When it was given its turn, or began to wait for one."""
+    granted: int = 0
+    in_flight: int = 0
+    headroom: int = 1
+    came: int = 0
+    """Messages since ``since``."""
+    peak: int = 0
+    """The highest grant since the last tick."""
+    peak_before: int = 0
+    """The highest grant in the period before it."""
+    taken: int = 0
+    """What it may have in flight at the broker, messages on their way included."""
+    reserved: int = 0
+    """``taken``, or the floor that is kept free for it."""
+    wanting: bool = True
+    """It was refused something since the last tick; a new line is in want until it has its floor."""
+
+
+class Credit:
+    """The accounts of one handler's connections."""
+
+    def __init__(self, max_in_flight: int, concurrency: int) -> None:
+        self.max_in_flight = max_in_flight
+        self.lines: list[Line] = []
+        self._concurrency = concurrency
+        self._pace = 0.0
+        """Messages settled per second: quick to rise, slow to fall."""
+        self._reserved = 0
+        """The sum of the lines' ``reserved``; kept, because it is read for every read of a socket."""
+        self._level = max_in_flight
+        """No line is granted more; below max_in_flight only while some line is in want."""
+        self._calm = 0
+
+    # -- connections come and go
+
+    def connect(self, max_grant: int, now: float) -> Line:
+        """A new connection; it has no grant yet."""
+        line = Line(max_grant, since=now, turn_since=now)
+        self.lines.append(line)
+        self._recount()
+        return line
+
+    def disconnect(self, line: Line) -> None:
+        """The connection ended: whatever it had is free at once, since nothing can come on it any more."""
+        self.lines.remove(line)
+        self._recount()
+
+    # -- traffic
+
+    def arrived(self, line: Line, count: int, now: float, turn: float) -> None:
+        """``count`` messages were read. Call it before their handlers run, or their time is taken for the broker's.
+
+        ``turn`` is the mean length of a hub turn in seconds. The headroom at most doubles, so that the backlog after a stall,
+        which comes in one read, is not taken for a rate.
+        """
+        line.came += count
+        if line.came >= line.headroom:
+            if now - line.since <= span_of(turn) / 2:
+                line.headroom = min(line.headroom * 2, line.max_grant, self.max_in_flight)
+            line.came = 0
+            line.since = now
+
+    def decay(self, now: float, turn: float) -> bool:
+        """Lower the headroom of lines that did not use it up for a span; returns whether any line has more than 1 left."""
+        span = span_of(turn)
+        more = False
+        for line in self.lines:
+            if line.headroom > 1:
+                if now - line.since > span:
+                    line.headroom = max(1, min(line.came, line.headroom))
+                    line.came = 0
+                    line.since = now
+                more = more or line.headroom > 1
+        return more
+
+    def grant(self, line: Line, in_flight: int) -> int:
+        """What ``line`` is granted from now on, with ``in_flight`` messages not settled."""
+        line.in_flight = in_flight
+        self._account(line)
+        want, most = in_flight + line.headroom, self._most(line)
+        if want > most:
+            line.wanting = True
+            want = most
+        # Small headrooms are kept exactly, they carry the latency; of a large one 40 % more or less is not worth a command.
+        slack = 0.4 * line.headroom if line.headroom > 3 else 0.0
+        if line.granted > most or abs(want - line.granted) > slack:
+            self._set(line, want)
+        return line.granted
+
+    # -- every PERIOD
+
+    def tick(self, now: float, settled: int, elapsed: float) -> list[Line]:
+        """Let go of what was taken a period ago, and share anew. ``settled`` messages ended in the last ``elapsed`` seconds.
+
+        Returns the lines in the order in which they should be given their grants again: who has least is first.
+        """
+        for line in self.lines:
+            line.peak_before, line.peak = line.peak, line.granted
+            self._account(line)
+        pace = settled / max(elapsed, PERIOD / 10)
+        self._pace = max(pace, 0.8 * self._pace + 0.2 * pace)
+        self._share()
+        if self._crowded:
+            self._rotate(now)
+        return sorted(self.lines, key=_granted)
+
+    @property
+    def budget(self) -> int:
+        """What may be in flight now: max_in_flight, or less when the handlers are slow; a floor for each line in any case."""
+        depth = self._concurrency + int(self._pace * PREFETCH)
+        return min(self.max_in_flight, max(depth, len(self.lines)))
+
+    @property
+    def taken(self) -> int:
+        """What may be in flight at the brokers, at most, all messages on their way included."""
+        return sum(line.taken for line in self.lines)
+
+    # -- the arithmetic
+
+    @property
+    def _crowded(self) -> bool:
+        """More lines than max_in_flight: not every one can have a floor, so they take turns."""
+        return len(self.lines) > self.max_in_flight
+
+    def _most(self, line: Line) -> int:
+        """The largest grant that ``line`` may have now."""
+        if self._crowded and line.granted == 0:
+            return 0  # its turn is given by _rotate, or the busiest would always be quicker than who waits
+        room = self.budget - (self._reserved - line.reserved)
+        return max(0, min(room, self._level, line.max_grant))
+
+    def _set(self, line: Line, granted: int) -> None:
+        line.granted = granted
+        line.peak = max(line.peak, granted)
+        self._account(line)
+
+    def _account(self, line: Line) -> None:
+        line.taken = max(line.granted, line.in_flight, line.peak, line.peak_before)
+        reserved = line.taken or (0 if self._crowded else 1)
+        self._reserved += reserved - line.reserved
+        line.reserved = reserved
+
+    def _recount(self) -> None:
+        """The floor depends on how many lines there are."""
+        self._reserved = sum(line.reserved for line in self.lines)
+        for line in self.lines:
+            self._account(line)
+
+    def _share(self) -> None:
+        """Set the level, while some line is in want, so that all who want get the same and nobody more than it uses."""
+        if any(line.wanting for line in self.lines) and len(self.lines) > 1:
+            self._calm = 0
+            demands = (self.max_in_flight if line.wanting else line.reserved for line in self.lines)
+            self._level = max(1, fair_level(demands, self.budget))
+        elif self._calm < CALM:
+            self._calm += 1
+        else:
+            self._level = self.max_in_flight
+        for line in self.lines:
+            line.wanting = False
+
+    def _rotate(self, now: float) -> None:
+        """Take turns from those that had theirs, and give the free ones to who has waited longest."""
+        waiting = sorted((line for line in self.lines if line.granted == 0), key=_turn_since)
+        free = self.max_in_flight - self._reserved
+        for line in waiting[: max(0, free)]:
+            if line.taken == 0:
+                self._set(line, 1)
+                line.turn_since = now
+        holding = sorted((line for line in self.lines if line.granted > 0), key=_turn_since)
+        for line in holding[: len(waiting)]:
+            busy = line.in_flight > 0 or now - line.since <= PERIOD
+            if now - line.turn_since >= (BUSY_TURN if busy else PERIOD):
+                self._set(line, 0)
+                line.turn_since = now
+
+
+def span_of(turn: float) -> float:
+    """Seconds of traffic a headroom should hold: a timer faster than the hub would lower what was merely not read yet."""
+    return max(SPAN, 4 * turn)
+
+
+def fair_level(demands: Iterable[int], budget: int) -> int:
+    """The level L with sum(min(demand, L)) <= budget, as high as it can be: max-min fairness, in whole messages."""
+    left, ordered = budget, sorted(demands)
+    for index, demand in enumerate(ordered):
+        level = left // (len(ordered) - index)
+        if demand >= level:
+            return max(0, level)
+        left -= demand
+    return budget  # all demands fit
+
+
+def _granted(line: Line) -> int:
+    return line.granted
+
+
+def _turn_since(line: Line) -> float:
+    return line.turn_since

@@ -1,0 +1,135 @@
+"""Keeps one handler connected to the nodes of one transport: discovers, dials, waits, dials again. It handles no message."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import gevent
+from gevent.event import Event
+
+from framework.engine import backoff
+from framework.engine.consumer import Consumer
+from framework.errors import BadHandler, FrameworkError
+from framework.transports.contract import Connection, Transport
+
+log = logging.getLogger(__name__)
+
+STEADY = 10.0
+"""Seconds after which a connection counts as good, and the next failure as the first."""
+
+
+class Dialler:
+    """One greenlet discovers; one more for each node dials, waits for the end of its connection, and dials again, for ever."""
+
+    def __init__(self, consumer: Consumer, transport: Transport, poll_interval: float, changed: Event) -> None:
+        self.consumer = consumer
+        self.error: Exception | None = None
+        """Why there was no connection, the last time that there was none."""
+        self._transport = transport
+        self._poll_interval = poll_interval
+        self._changed = changed
+        self._look = Event()
+        self._known: set[str] | None = None
+        """The nodes of the last discovery that got an answer; None before the first."""
+        self._nodes: dict[str, gevent.Greenlet] = {}
+        self._discoverer: gevent.Greenlet | None = None
+        self.refusal: BadHandler | None = None
+        """What no waiting can mend: a node that cannot honour the handler's timeout."""
+
+    @property
+    def found_no_node(self) -> bool:
+        """Discovery was answered, and no node has the topic yet."""
+        return self._known == set()
+
+    def start(self) -> None:
+        self._discoverer = gevent.spawn(self._discover_for_ever)
+
+    def stop(self) -> None:
+        """Dial no more. Connections are left as they are."""
+        gevent.killall([g for g in (self._discoverer, *self._nodes.values()) if g is not None], block=False)
+
+    # -- discovery
+
+    def _discover_for_ever(self) -> None:
+        topic = self.consumer.spec.topic
+        while True:
+            self._look.clear()
+            try:
+                self._known = self._transport.discover(topic)
+            except FrameworkError as error:  # the nodes stay: only an answer can remove one
+                self.error = error
+                log.warning("topic %s: discovery failed: %s", topic, error)
+            except Exception as error:
+                self.error = error
+                log.exception("topic %s: discovery failed", topic)
+            else:
+                self._use(self._known)
+            self._look.wait(backoff.spread(self._poll_interval if self._known else min(1.0, self._poll_interval)))
+
+    def _use(self, nodes: set[str]) -> None:
+        for node in nodes:
+            if node not in self._nodes or self._nodes[node].dead:
+                self._nodes[node] = gevent.spawn(self._keep_connected, node)
+
+    # -- one node
+
+    def _keep_connected(self, node: str) -> None:
+        failures = 0
+        while self._known is not None and node in self._known:
+            began = time.monotonic()
+            error = self._connect_and_wait(node)
+            failures = 1 if time.monotonic() - began > STEADY else failures + 1
+            self._note(node, error, failures)
+            self._look.set()
+            gevent.sleep(backoff.reconnect_delay(failures))
+
+    def _connect_and_wait(self, node: str) -> Exception | None:
+        """One connection from its dial to its end; returns why it ended, or was never made."""
+        spec, ended = self.consumer.spec, Ended()
+        try:
+            connection = self._transport.connect(node, spec.topic, spec.channel, self.consumer)
+        except FrameworkError as error:
+            return error
+        except Exception as error:
+            log.exception("handler %s: connecting to %s failed", spec.name, node)
+            return error
+        if self._refused(connection):
+            connection.close()
+            return self.refusal
+        self.consumer.attach(connection, ended)
+        log.info("handler %s: subscribed to %s", spec.name, node)
+        self._changed.set()
+        return ended.wait()
+
+    def _refused(self, connection: Connection) -> bool:
+        spec, limits = self.consumer.spec, connection.limits
+        longest = limits.max_lease if self._transport.capabilities.touch else limits.lease
+        if spec.timeout > longest:
+            self.refusal = BadHandler(
+                f"handler {spec.name}: timeout={spec.timeout:g} s is longer than {connection.node} lets a message be in flight "
+                f"({longest:g} s); lower the handler's timeout option, or start nsqd with --max-msg-timeout={spec.timeout:g}s"
+            )
+        return spec.timeout > longest
+
+    def _note(self, node: str, error: Exception | None, failures: int) -> None:
+        self.error = error or self.error
+        level = logging.WARNING if failures in (1, 2, 5) or failures % 20 == 0 else logging.DEBUG
+        log.log(level, "handler %s: not connected to %s: %s", self.consumer.spec.name, node, error or "the connection was closed")
+        self._changed.set()
+
+
+class Ended:
+    """What a consumer calls when a connection has ended, and a greenlet can wait for."""
+
+    def __init__(self) -> None:
+        self._event = Event()
+        self._error: Exception | None = None
+
+    def __call__(self, error: Exception | None) -> None:
+        self._error = error
+        self._event.set()
+
+    def wait(self) -> Exception | None:
+        self._event.wait()
+        return self._error

@@ -1,0 +1,40 @@
+"""How every message of one handler ended: plain counters. It decides nothing and knows no broker."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The counters of one handler; ``transports.contract.Tally`` is the connection's view of it.
+
+    At any moment received = finished + requeued + dead + lease_lost + in flight + settled but unsent.
+    """
+
+    received: int = 0
+    finished: int = 0
+    requeued: int = 0
+    dead: int = 0
+    lease_lost: int = 0
+
+    def buried(self) -> None:
+        """A message was dead-lettered: its finish, which a connection counts when sent, belongs to ``dead``.
+
+        So ``finished`` runs one behind until that finish has been sent; the sum is right all the time.
+        """
+        self.dead += 1
+        self.finished -= 1
+
+    @property
+    def settled(self) -> int:
+        """How many messages have ended, in whatever way."""
+        return self.finished + self.requeued + self.dead + self.lease_lost
+
+    def balance(self, in_flight: int) -> int:
+        """What is missing (positive) or counted twice (negative) with ``in_flight`` messages in flight or unsent; 0 is right."""
+        return self.received - self.settled - in_flight
+
+    def as_dict(self) -> dict[str, int]:
+        """The counters by name, in the order of a message's life."""
+        return asdict(self)

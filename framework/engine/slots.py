@@ -1,0 +1,128 @@
+"""Where handlers run: long-lived greenlets fed by a pump on the hub, and their time limit. It knows no message and no broker.
+
+The pump runs in the hub, so a slot that blocks switches back into the pump, which then, and only then, wakes the next one; a
+slot that does not block takes the whole queue without a switch. No wake-up is lost because whoever leaves the queue filled while
+a slot is idle kicks the pump: the receiver after adding to it, the pump and a slot at the end of their time slice.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sized
+from typing import Any
+
+from greenlet import GreenletExit, greenlet  # type: ignore[import-untyped]
+
+from framework.engine.turns import Turns
+from framework.errors import HandlerTimeout
+
+log = logging.getLogger(__name__)
+
+AGAIN = 5.0
+"""Seconds after which a handler that swallowed its HandlerTimeout gets another."""
+
+
+class Slot:
+    """One handler call at a time. ``job`` is what it works on, None while idle; ``started`` when, monotonic."""
+
+    __slots__ = ("greenlet", "job", "limit_at", "started")
+
+    def __init__(self) -> None:
+        self.greenlet: Any = None
+        self.job: Any = None
+        self.started = 0.0
+        self.limit_at = 0.0
+        """When the time limit was last thrown; it counts for the current job when it is after ``started``."""
+
+
+class Slots:
+    """``size`` slots that call ``work(slot)``, which takes from ``queue`` until it is empty or the turn is spent."""
+
+    def __init__(self, hub: Any, turns: Turns, size: int, queue: Sized, work: Callable[[Slot], None]) -> None:
+        self._hub = hub
+        self._turns = turns
+        self.queue = queue
+        """What waits for a slot; true when a slot may take from it."""
+        self._work = work
+        self._open = True
+        # Not run_callback: gevent may run what it is given before it polls again, and a spent turn must end in a poll.
+        self._kick = hub.loop.timer(0.0)
+        self._all = [Slot() for _ in range(size)]
+        self._idle: list[Slot] = list(self._all)
+
+    def pump(self) -> None:
+        """Let slots take from the queue until it is empty, all are busy, or the turn is spent. Call it on the hub only."""
+        queue, idle = self.queue, self._idle
+        while queue and idle:
+            slot = idle.pop()
+            if not slot.greenlet:  # never started, or dead: switching into a dead greenlet returns at once, and does nothing
+                slot.greenlet = greenlet(self._live, self._hub)
+                slot.greenlet.switch(slot)
+            else:
+                slot.greenlet.switch()
+            if self._turns.spent():
+                break
+        if queue and idle:
+            self.kick()
+
+    def kick(self) -> None:
+        """Have the hub pump in its next turn. Idempotent."""
+        if self._open and not self._kick.active:
+            self._kick.start(self.pump)
+
+    def _live(self, slot: Slot) -> None:
+        """A slot's life. It returns to the hub, its parent, to wait."""
+        while self._open:
+            try:
+                self._work(slot)
+            except BaseException as error:  # the chain catches what handlers raise: this is a KeyboardInterrupt, or our fault
+                self._hub.loop.run_callback(self._hub.handle_error, None, type(error), error, error.__traceback__)
+            slot.job = None
+            self._idle.append(slot)
+            if self.queue:
+                self.kick()
+            try:
+                self._hub.switch()
+            except GreenletExit:
+                return
+            except BaseException:  # meant for the job before, and too late for it
+                log.debug("an exception reached an idle slot", exc_info=True)
+
+    def busy(self) -> Iterator[Slot]:
+        """The slots that are running a job."""
+        return (slot for slot in self._all if slot.job is not None)
+
+    def enforce(self, limit: float, now: float) -> None:
+        """Throw HandlerTimeout into the handlers that have run for more than ``limit`` seconds. Call it on the hub only.
+
+        From the timer's callback itself: through run_callback the handler could have ended in between.
+        """
+        for slot in list(self.busy()):
+            if now - slot.started > limit and (slot.limit_at < slot.started or now - slot.limit_at > AGAIN):
+                slot.limit_at = now
+                self._throw(slot, f"it has run longer than its timeout of {limit:g} s")
+
+    def abandon(self, reason: str) -> None:
+        """Throw HandlerTimeout into all handlers that run. Call it on the hub only."""
+        for slot in list(self.busy()):
+            self._throw(slot, reason)
+
+    def _throw(self, slot: Slot, reason: str) -> None:
+        if slot.job is not None and slot.greenlet:
+            slot.greenlet.throw(HandlerTimeout(reason))
+
+    def close(self) -> None:
+        """End the idle slots; a busy one ends after its job. Call it on the hub only."""
+        self._open = False
+        self._kick.stop()
+        self._kick.close()
+        for slot in self._idle:
+            if slot.greenlet:
+                slot.greenlet.throw(GreenletExit)
+        self._idle.clear()
+
+
+def clock() -> float:
+    """The clock of every lease and limit in the engine: monotonic seconds."""
+    return time.monotonic()

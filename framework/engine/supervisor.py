@@ -1,0 +1,215 @@
+"""Handlers x nodes -> connections: finds nodes, keeps a connection to each for every handler, and stops in the right order.
+
+It touches no message: a connection, once made, is its handler's ``Consumer``'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import gevent
+from gevent.event import Event
+
+from framework.engine import backoff, credit, lease
+from framework.engine.consumer import Consumer
+from framework.engine.dialler import Dialler
+from framework.engine.ledger import Ledger
+from framework.engine.turns import Turns
+from framework.errors import BadHandler, BrokerUnreachable
+from framework.handler import HandlerSpec
+from framework.middleware import compile_chain
+from framework.transports.contract import Transport
+
+log = logging.getLogger(__name__)
+
+GOODBYE = 2.0
+"""Seconds, at most, for what must be said before the sockets close: CLS and its answer, the last settlements."""
+
+
+class Supervisor:
+    """Runs ``handlers`` on the nodes of ``transports``, on the hub of the thread that calls ``run``.
+
+    ``publish(topic, body)`` stores dead letters. ``drain``: seconds that handlers may take to end when it stops.
+    ``connect_deadline``: seconds until every handler must have a connection at start; None waits for ever.
+    ``poll_interval``: seconds between two discoveries.
+
+    Raises BadHandler for a batch that ``max_in_flight`` can never fill.
+    """
+
+    def __init__(
+        self,
+        handlers: Sequence[HandlerSpec],
+        transports: Sequence[Transport],
+        *,
+        publish: Callable[[str, bytes], None],
+        drain: float = 25.0,
+        connect_deadline: float | None = 30.0,
+        poll_interval: float = 15.0,
+    ) -> None:
+        for spec in handlers:
+            _check(spec)
+        self._handlers = list(handlers)
+        self._transports = list(transports)
+        self._publish = publish
+        self._drain_time = drain
+        self._connect_deadline = connect_deadline
+        self._poll_interval = poll_interval
+        self._consumers: list[Consumer] = []
+        self._diallers: list[Dialler] = []
+        self._stops = 0
+        self._now = False
+        self._bell: Any = None
+        self.ledgers: dict[str, Ledger] = {spec.name: Ledger() for spec in handlers}
+        """The ledger of each handler by its name."""
+
+    @property
+    def ready(self) -> bool:
+        """Every handler has a connection."""
+        return bool(self._consumers) and all(consumer.accounts for consumer in self._consumers)
+
+    # -- from anywhere
+
+    def stop(self, now: bool = False) -> None:
+        """Stop: drain, or at once with ``now`` or when called again. Returns immediately.
+
+        May be called from a signal handler, another greenlet or another thread, before ``run`` as well.
+        """
+        self._stops += 1
+        self._now = self._now or now or self._stops > 1
+        bell = self._bell
+        if bell is not None:
+            bell.send()
+
+    # -- one run
+
+    def run(self) -> None:
+        """Run until stopped; blocks the calling greenlet.
+
+        Raises BrokerUnreachable when a handler has no connection ``connect_deadline`` seconds after the start, and
+        BadHandler when a node's limits cannot carry a handler's timeout.
+        """
+        with self._hub_watchers() as (hub, turns, changed):
+            try:
+                self._start(hub, turns, changed)
+                self._until_ready(changed)
+                while not self._stops:
+                    changed.wait()
+                    changed.clear()
+            except BaseException:
+                self._now = True
+                raise
+            finally:
+                self._drain(hub)
+                self._end(hub)
+
+    def _start(self, hub: Any, turns: Turns, changed: Event) -> None:
+        for spec in self._handlers:
+            chain = compile_chain(spec, publish=self._publish, delay=backoff.retry_delay)
+            consumer = Consumer(hub, turns, spec, chain, self.ledgers[spec.name])
+            self._consumers.append(consumer)
+            self._diallers += [Dialler(consumer, transport, self._poll_interval, changed) for transport in self._transports]
+        for dialler in self._diallers:
+            dialler.start()
+
+    def _until_ready(self, changed: Event) -> None:
+        """Returns when all is connected, when it shall stop, or when the deadline found nothing worth an error."""
+        deadline = time.monotonic() + (math.inf if self._connect_deadline is None else self._connect_deadline)
+        while not (self._stops or self.ready):
+            for dialler in self._diallers:
+                if dialler.refusal is not None:  # at the start an error; later it is one bad node among others
+                    raise dialler.refusal
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return self._check_reached()
+            changed.clear()
+            changed.wait(min(left, 1.0))
+        return None
+
+    def _check_reached(self) -> None:
+        """Past the deadline: raise for the handlers without a connection. A topic that no node has yet is worth waiting for."""
+        for consumer in self._consumers:
+            mine = [dialler for dialler in self._diallers if dialler.consumer is consumer]
+            if consumer.accounts or any(dialler.found_no_node for dialler in mine):
+                continue
+            why = "; ".join(str(dialler.error) for dialler in mine if dialler.error) or "no broker was given"
+            raise BrokerUnreachable(
+                f"handler {consumer.spec.name}: no broker reached within {self._connect_deadline:g} s ({why}); "
+                "start the broker, or check its URL"
+            )
+
+    # -- the end
+
+    def _drain(self, hub: Any) -> None:
+        """Nothing new; give back what waits; let finish what runs, its leases being kept by the timer; give back the rest."""
+        log.info("stopping; running handlers may take up to %g s more", 0.0 if self._now else self._drain_time)
+        for dialler in self._diallers:
+            dialler.stop()
+        for consumer in self._consumers:
+            consumer.drain()
+        gevent.sleep(0.001)  # a turn of the hub: what was said so far has gone out
+        for consumer in self._consumers:
+            consumer.give_back_unstarted()
+        self._wait_quiet(self._drain_time, hurry=True)
+        for consumer in self._consumers:  # on the hub, because it throws into slots, which come back to where it is
+            hub.loop.run_callback(consumer.abandon)
+        gevent.sleep(0.001)
+        self._wait_quiet(GOODBYE, hurry=False)
+
+    def _wait_quiet(self, seconds: float, *, hurry: bool) -> None:
+        deadline = time.monotonic() + seconds
+        while not all(consumer.quiet for consumer in self._consumers):
+            if time.monotonic() > deadline or (hurry and self._now):
+                return
+            gevent.sleep(0.01)
+
+    def _end(self, hub: Any) -> None:
+        for consumer in self._consumers:
+            hub.loop.run_callback(consumer.close)
+        gevent.sleep(0.001)
+        deadline = time.monotonic() + GOODBYE
+        while any(consumer.accounts for consumer in self._consumers) and time.monotonic() < deadline:
+            gevent.sleep(0.01)
+
+    # -- the hub
+
+    @contextmanager
+    def _hub_watchers(self) -> Iterator[tuple[Any, Turns, Event]]:
+        hub = gevent.get_hub()
+        turns, changed = Turns(hub), Event()
+        ticker = hub.loop.timer(credit.PERIOD, credit.PERIOD)
+        keeper = hub.loop.timer(lease.PERIOD, lease.PERIOD)
+        bell = self._bell = hub.loop.async_()
+        turns.start()
+        bell.start(changed.set)
+        ticker.start(self._each, Consumer.tick)
+        keeper.start(self._each, Consumer.keep_leases)
+        try:
+            yield hub, turns, changed
+        finally:
+            self._bell = None
+            turns.stop()
+            for watcher in (bell, ticker, keeper):
+                watcher.stop()
+                watcher.close()
+
+    def _each(self, work: Callable[[Consumer, float], None]) -> None:
+        """A timer's callback: the hub would print an exception and forget it, for one handler's fault all would stand still."""
+        now = time.monotonic()
+        for consumer in self._consumers:
+            try:
+                work(consumer, now)
+            except Exception:
+                log.exception("handler %s: a timer failed; this is a bug", consumer.spec.name)
+
+
+def _check(spec: HandlerSpec) -> None:
+    if spec.batch > spec.max_in_flight:
+        raise BadHandler(
+            f"handler {spec.name}: batch={spec.batch} can never fill with max_in_flight={spec.max_in_flight}; "
+            f"set max_in_flight to {spec.batch} or more"
+        )

@@ -1,0 +1,43 @@
+"""When the hub last turned, and how long its turns take: one stamp for all that must share a turn fairly. It changes nothing."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+SLICE = 0.005
+"""Seconds of one hub turn that handlers may use before the hub polls its sockets again."""
+
+
+class Turns:
+    """Watches one hub. ``stamp`` is written once per turn, so reading it costs an attribute, not a clock."""
+
+    __slots__ = ("_after_poll", "_before_poll", "mean", "stamp")
+
+    def __init__(self, hub: Any) -> None:
+        self.stamp = time.monotonic()
+        """Monotonic time at which the current turn began, that is, at which the last poll ended."""
+        self.mean = 0.0
+        """Seconds of work in a turn, the wait in the poll not counted; a moving average over about ten turns."""
+        self._after_poll = hub.loop.check(ref=False)
+        # The lowest priority runs last: the callbacks that gevent runs before a poll belong to the turn as well.
+        self._before_poll = hub.loop.prepare(ref=False, priority=hub.loop.MINPRI)
+
+    def start(self) -> None:
+        self._after_poll.start(self._begin)
+        self._before_poll.start(self._end)
+
+    def stop(self) -> None:
+        for watcher in (self._after_poll, self._before_poll):
+            watcher.stop()
+            watcher.close()
+
+    def _begin(self) -> None:
+        self.stamp = time.monotonic()
+
+    def _end(self) -> None:
+        self.mean += (time.monotonic() - self.stamp - self.mean) * 0.1
+
+    def spent(self) -> bool:
+        """Whether this turn has used up its slice."""
+        return time.monotonic() - self.stamp > SLICE

@@ -1,0 +1,65 @@
+"""The retry policy: a handler that raises gets its message again later, from the broker, with a growing delay."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from framework.errors import HandlerTimeout, Retry
+from framework.handler import HandlerSpec
+from framework.message import Message
+from framework.middleware.outcome import Outcome, Requeue
+
+log = logging.getLogger(__name__)
+
+Delay = Callable[[int], float]
+"""attempts -> seconds."""
+Failed = Callable[[Message, BaseException], Requeue]
+
+
+def compile_retry(call: Callable[[Message], Outcome], failed: Failed) -> Callable[[Message], Outcome]:
+    """``call`` with every exception turned into a requeue by ``failed``."""
+
+    def handle(message: Message) -> Outcome:
+        try:
+            return call(message)
+        except KeyboardInterrupt:  # meant for the process, not for this message: the slot gives it back
+            raise
+        except BaseException as error:  # sys.exit() or a gevent.Timeout in a handler fails the message, not the worker
+            return failed(message, error)
+
+    return handle
+
+
+def compile_failed(spec: HandlerSpec, delay: Delay) -> Failed:
+    """Decides and logs, once, when a failed message comes again."""
+
+    def failed(message: Message, error: BaseException) -> Requeue:
+        seconds = delay_after(error, message.attempts, delay)
+        log.warning(
+            "handler %s: message %s failed at attempt %d: %s; delivered again in %.1f s",
+            spec.name, message.id.decode(errors="replace"), message.attempts, describe(error), seconds,
+            exc_info=trace_of(error),
+        )  # fmt: skip
+        return Requeue(seconds)
+
+    return failed
+
+
+def delay_after(error: BaseException, attempts: int, delay: Delay) -> float:
+    """Seconds until the next delivery: what ``Retry(delay=...)`` says, else the schedule."""
+    if isinstance(error, Retry) and error.delay is not None:
+        return error.delay
+    return delay(attempts)
+
+
+def describe(error: BaseException, limit: int = 300) -> str:
+    """The error in one bounded line."""
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return " ".join(text.split())[:limit]
+
+
+def trace_of(error: BaseException) -> BaseException | None:
+    """What the log shall show a traceback of: the unexpected; the expected only where debug is on."""
+    expected = isinstance(error, Retry | HandlerTimeout)
+    return error if not expected or log.isEnabledFor(logging.DEBUG) else None
