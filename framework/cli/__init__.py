@@ -1,1 +1,16 @@
+"""The ``workers`` command. Imports nothing until it is known whether the process is to be patched."""
 
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run ``workers`` with the arguments of this process, and exit with one of ``exit_codes``."""
+    if sys.argv[1:2] == ["run"]:
+        from framework.cli.patching import patch  # noqa: PLC0415
+
+        patch()  # before click, settings and app code: what is imported first would keep what blocks
+    from framework.cli.root import run_command  # noqa: PLC0415
+
+    sys.exit(run_command(sys.argv[1:]))

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import BinaryIO
+from contextlib import suppress
+from dataclasses import dataclass
+from io import BufferedIOBase
+from typing import TYPE_CHECKING
 
 from framework.errors import BadInput
+
+if TYPE_CHECKING:
+    from zlib import _Decompress as Decompressor
+
+#: Its number from 1, and its bytes without the end; None for one that is over LONGEST_LINE.
+Line = tuple[int, bytes | None]
 
 #: A longer line is counted and skipped without being held in memory; no nsqd is set up to take one.
 LONGEST_LINE = 16 * 1024 * 1024
 
-_BLOCK = 256 * 1024
+_BLOCK = 64 * 1024  # of a gzip, that is 64 MiB of text at most
 _SNIFFED = 8192
 _GZIP = b"\x1f\x8b"
 #: First bytes -> the format's name and the command that unpacks it.
@@ -22,6 +30,7 @@ _OTHER_FORMATS = {
     b"\x28\xb5\x2f\xfd": ("zstd", "zstdcat"),
     b"PK\x03\x04": ("zip", "unzip -p"),
 }
+_LONGEST_MAGIC = max(map(len, _OTHER_FORMATS))
 _TEXT = bytes(range(32, 256)) + b"\t\n\r\f\x1b"
 
 
@@ -29,8 +38,9 @@ _TEXT = bytes(range(32, 256)) + b"\t\n\r\f\x1b"
 class Reading:
     """The lines of one input, and what is known of it so far."""
 
-    stream: BinaryIO
+    stream: BufferedIOBase
     name: str
+    """What messages about it call it."""
     lines: int = 0
     """Lines met so far, empty, oversized and unreadable ones included."""
     unreadable: int = 0
@@ -39,10 +49,9 @@ class Reading:
     """Of the input as it lies there, compressed or not."""
     complaint: str = ""
     """Why the rest of the input could not be read; empty when all of it was."""
-    _rest: bytes = field(default=b"", repr=False)
 
-    def __iter__(self) -> Iterator[tuple[int, bytes | None]]:
-        """(line number from 1, the line without its end); None in place of a line over LONGEST_LINE.
+    def __iter__(self) -> Iterator[list[Line]]:
+        """The lines, as many at a time as came in together, so that those of a slow pipe do not wait for more.
 
         Raises BadInput, before the first line, for an input that is no text.
         """
@@ -50,11 +59,14 @@ class Reading:
         skipping = False
         for block in self._blocks():
             *ends, rest = block.split(b"\n")
+            together: list[Line] = []
             for end in ends:
                 self.lines += 1
-                yield self.lines, None if skipping else bytes(pending + end).removesuffix(b"\r")
+                together.append((self.lines, None if skipping else bytes(pending + end).removesuffix(b"\r")))
                 pending.clear()
                 skipping = False
+            if together:
+                yield together
             pending += rest
             if len(pending) > LONGEST_LINE:
                 pending.clear()
@@ -64,20 +76,26 @@ class Reading:
             if self.complaint:  # half a line is not a line
                 self.unreadable += 1
             else:
-                yield self.lines, None if skipping else bytes(pending)
+                yield [(self.lines, None if skipping else bytes(pending))]
 
     def _blocks(self) -> Iterator[bytes]:
-        first = self._read()
-        zipped = first.startswith(_GZIP)
-        blocks = self._unzipped(first) if zipped else self._plain(first)
+        first = self._first_block()
+        blocks = self._unzipped(first) if first.startswith(_GZIP) else self._plain(first)
         start = next(blocks, b"")
         self._refuse_binary(start)
         if start:
             yield start
         yield from blocks
 
+    def _first_block(self) -> bytes:
+        """Long enough to tell the format by."""
+        first = b""
+        while len(first) < _LONGEST_MAGIC and (more := self._read()):
+            first += more
+        return first
+
     def _read(self) -> bytes:
-        block = self.stream.read(_BLOCK)
+        block = self.stream.read1(_BLOCK)
         self.bytes_read += len(block)
         return block
 
@@ -91,10 +109,12 @@ class Reading:
         while block:
             member = zlib.decompressobj(wbits=31)
             while block and not member.eof:
+                before = member.copy()
                 try:
                     text = member.decompress(block)
                 except zlib.error as error:
                     self.complaint = f"{self.name} is damaged near byte {self.bytes_read}: {error}"
+                    yield _before_damage(before, block)
                     return
                 if text:
                     yield text
@@ -121,3 +141,12 @@ class Reading:
         odd = len(sample.translate(None, _TEXT))
         if b"\0" in sample or odd * 20 > len(sample):
             raise BadInput(f"{self.name} is binary, not lines of text: nothing was published")
+
+
+def _before_damage(member: Decompressor, block: bytes) -> bytes:
+    """What can be had of a ``block`` that zlib refused whole."""
+    text = []
+    with suppress(zlib.error):
+        for n in range(len(block)):
+            text.append(member.decompress(block[n : n + 1]))
+    return b"".join(text)

@@ -6,7 +6,7 @@ import logging
 import re
 import sys
 
-_USER_INFO = re.compile(r"(?<=://)[^/\s@'\"]+@")
+_USER_INFO = re.compile(r"(?<=://)[^/\s'\"]+@")
 
 
 def scrub(text: str) -> str:

@@ -1,0 +1,173 @@
+"""App: handlers and settings made into one running worker, from brokers to the ledger; no command line, no policy."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+
+import gevent
+
+from framework import publisher
+from framework.engine.supervisor import Supervisor
+from framework.errors import BadModule, BrokerUnreachable, WrongUse
+from framework.handler import HandlerSpec, place_of, registered
+from framework.publisher import Publisher
+from framework.settings import Settings, check_writable
+from framework.transports import open_transports
+from framework.transports.contract import NodeInfo, Transport
+
+log = logging.getLogger(__name__)
+
+
+def import_handlers(modules: Iterable[str]) -> list[HandlerSpec]:
+    """Import ``modules``, the current folder included in the search; returns every handler declared by then.
+
+    Raises BadModule for one that cannot be imported, BadHandler for a wrong declaration, BadModule for no handler.
+    """
+    modules = list(modules)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    for name in modules:
+        _import(name)
+    handlers = registered()
+    if not handlers:
+        raise BadModule(f"{', '.join(modules)}: no function there is decorated with @handler, so there is nothing to run")
+    return handlers
+
+
+def _import(name: str) -> None:
+    if "/" in name or name.endswith(".py"):
+        dotted = name.removesuffix(".py").strip("./").replace("/", ".")
+        raise BadModule(f"{name!r} is a path: give the module's name, {dotted!r}")
+    try:
+        import_module(name)
+    except WrongUse:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise BadModule(_what_it_raised(name, error)) from error
+        raise BadModule(f"there is no module {error.name!r} in {os.getcwd()} or on the Python path: check the name") from error
+    except (Exception, SystemExit) as error:
+        raise BadModule(_what_it_raised(name, error)) from error
+
+
+def _what_it_raised(name: str, error: BaseException) -> str:
+    words = " ".join(str(error).split())
+    if isinstance(error, SyntaxError):
+        return f"module {name!r} cannot be imported: {words}"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"module {name!r} cannot be imported: {type(error).__name__}: {words} ({os.path.relpath(last.filename)}:{last.lineno})"
+
+
+def lease_problems(handlers: Iterable[HandlerSpec], nodes: Iterable[NodeInfo]) -> list[str]:
+    """A sentence for each handler whose timeout is longer than a node can keep a message for it."""
+    return [
+        f"{place_of(spec.function)}: timeout={spec.timeout:g} is longer than {node.node} keeps a message in flight, "
+        f"{node.limits.max_lease:g} s: lower timeout, or start nsqd with --max-msg-timeout={spec.timeout:g}s"
+        for node in nodes
+        for spec in handlers
+        if spec.timeout > node.limits.max_lease
+    ]
+
+
+@contextmanager
+def brokers(settings: Settings) -> Iterator[tuple[str, ...]]:
+    """The broker URLs of ``settings``; without any, that of an nsqd of our own which lives as long as the block."""
+    if settings.brokers:
+        yield settings.brokers
+        return
+    from framework.nsqd.embedded import ensure  # noqa: PLC0415
+
+    nsqd = ensure(settings.data_path, tcp_address=settings.nsqd_tcp_address, http_address=settings.nsqd_http_address)
+    try:
+        yield (nsqd.url,)
+    finally:
+        nsqd.stop()
+
+
+class App:
+    """One worker: the handlers, the connections they need, and this process's publisher."""
+
+    def __init__(self, handlers: Sequence[HandlerSpec], settings: Settings) -> None:
+        self.handlers = list(handlers)
+        self.settings = settings
+        self._supervisor: Supervisor | None = None
+        self._stopping = False
+
+    def run(self) -> None:
+        """Return when stopped. Raises BadSetting, BadHandler, BrokerUnreachable before any handler was called."""
+        if self.settings.ledger:
+            check_writable(self.settings.ledger, "--ledger")
+        with brokers(self.settings) as urls:  # stopped last: messages are given back to it
+            transports = open_transports(urls)
+            self._refuse_long_timeouts(transports)
+            with _publisher(transports) as publish:
+                self._run(transports, publish)
+
+    def _run(self, transports: Sequence[Transport], publish: Publisher) -> None:
+        supervisor = Supervisor(
+            self.handlers,
+            transports,
+            publish=publish.publish,
+            drain=self.settings.drain,
+            connect_deadline=self.settings.connect_deadline,
+            poll_interval=self.settings.poll_interval,
+        )
+        self._supervisor = supervisor
+        if self._stopping:  # a signal came before there was anything to stop
+            return
+        announcer = gevent.spawn(_say_when_ready, supervisor)
+        try:
+            supervisor.run()
+        finally:
+            announcer.kill()
+            self._write_ledgers(supervisor)
+
+    def stop(self, now: bool = False) -> None:
+        """Stop taking messages and let ``run`` return; may be called from a signal handler.
+
+        ``now``, or a second call: give back what runs, at once.
+        """
+        self._stopping = True
+        if self._supervisor is not None:
+            self._supervisor.stop(now)
+
+    def _refuse_long_timeouts(self, transports: Iterable[Transport]) -> None:
+        for transport in transports:
+            try:
+                problems = lease_problems(self.handlers, transport.probe())
+            except BrokerUnreachable:
+                continue  # the supervisor waits for it
+            if problems:
+                raise WrongUse(problems[0])
+
+    def _write_ledgers(self, supervisor: Supervisor) -> None:
+        ledgers = {name: ledger.as_dict() for name, ledger in supervisor.ledgers.items()}
+        for name, counts in ledgers.items():
+            log.info("ledger %s %s", name, " ".join(f"{key}={count}" for key, count in counts.items()))
+        if self.settings.ledger:
+            self.settings.ledger.write_text(json.dumps(ledgers, indent=2) + "\n")
+
+
+@contextmanager
+def _publisher(transports: Sequence[Transport]) -> Iterator[Publisher]:
+    """This process's publisher while the block runs."""
+    made = Publisher(transports)
+    publisher.use(made)
+    try:
+        yield made
+    finally:
+        publisher.use(None)
+        made.close()
+
+
+def _say_when_ready(supervisor: Supervisor) -> None:
+    while not supervisor.ready:
+        gevent.sleep(0.02)
+    log.info("ready")

@@ -1,0 +1,45 @@
+"""Which brokers a verb that runs no handlers talks to, and waiting until they answer."""
+
+from __future__ import annotations
+
+import time
+
+from framework.errors import BrokerUnreachable
+from framework.settings import DEFAULT_BROKER, Settings
+from framework.transports import open_transports
+from framework.transports.contract import NodeInfo, Transport
+
+_BETWEEN_TRIES = 0.25
+
+
+def running(settings: Settings) -> tuple[str, ...]:
+    """The brokers of ``settings``, else the embedded nsqd that runs on its folder; may be none."""
+    if settings.brokers:
+        return settings.brokers
+    from framework.nsqd.embedded import find  # noqa: PLC0415
+
+    url = find(settings.data_path)
+    return (url,) if url else ()
+
+
+def reach(settings: Settings) -> list[Transport]:
+    """Transports whose brokers have answered; those of nsqd's own address where none is set or runs.
+
+    Raises BadSetting, and BrokerUnreachable past connect_deadline.
+    """
+    transports = open_transports(running(settings) or [DEFAULT_BROKER])
+    for transport in transports:
+        probe(transport, settings.connect_deadline)
+    return transports
+
+
+def probe(transport: Transport, deadline: float | None) -> list[NodeInfo]:
+    """Ask every node who it is until all answer. Raises BrokerUnreachable after ``deadline`` seconds (None: never)."""
+    until = None if deadline is None else time.monotonic() + deadline
+    while True:
+        try:
+            return transport.probe()
+        except BrokerUnreachable:
+            if until is not None and time.monotonic() + _BETWEEN_TRIES > until:
+                raise
+            time.sleep(_BETWEEN_TRIES)

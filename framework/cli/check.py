@@ -1,0 +1,105 @@
+"""``workers check``: everything that would keep ``workers run`` from working, in one table, before it is deployed."""
+
+from __future__ import annotations
+
+import click
+
+from framework.app import import_handlers, lease_problems
+from framework.cli import options
+from framework.cli.brokers import probe, running
+from framework.cli.exit_codes import Exit, as_text
+from framework.errors import BrokerUnreachable, WrongUse
+from framework.handler import HandlerSpec, place_of
+from framework.observe.logging import scrub
+from framework.settings import TABLE, Settings
+from framework.transports import open_transports
+from framework.transports.contract import NodeInfo, Transport
+
+
+class Findings:
+    """The table: a row for each thing looked at, printed as it is found, and the worst of the exit codes."""
+
+    def __init__(self) -> None:
+        self.code = Exit.CLEAN
+
+    def good(self, what: str, words: str) -> None:
+        click.echo(f"ok    {what:<9}{scrub(words)}")
+
+    def bad(self, what: str, words: str, code: Exit) -> None:
+        click.echo(f"FAIL  {what:<9}{scrub(words)}")
+        if self.code is not Exit.WRONG_USE:  # what a person must mend comes before what may mend itself
+            self.code = code
+
+
+@click.command(epilog="\b\nExit codes:\n" + as_text())
+@click.argument("modules", nargs=-1, required=True, metavar="MODULE...")
+@options.settings()
+def command(modules: tuple[str, ...], settings: Settings) -> int:
+    """Say whether `workers run MODULE...` with the same settings would work; nothing is started or changed.
+
+    Looks at the settings, the modules and their handlers, whether the brokers answer, and whether they keep a message
+    for as long as each handler may run.
+    """
+    findings = Findings()
+    for name, row in TABLE.items():
+        value = getattr(settings, name)
+        findings.good("setting", f"{name} = {_shown(value) if value else row.shown_default}")
+    handlers = _check_modules(modules, findings)
+    nodes = _check_brokers(settings, findings)
+    for problem in lease_problems(handlers, nodes):
+        findings.bad("lease", problem, Exit.WRONG_USE)
+    return findings.code
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return " ".join(value)
+    return f"{value:g} s" if isinstance(value, float) else str(value)
+
+
+def _check_modules(modules: tuple[str, ...], findings: Findings) -> list[HandlerSpec]:
+    try:
+        handlers = import_handlers(modules)
+    except WrongUse as error:
+        findings.bad("module", str(error), Exit.WRONG_USE)
+        return []
+    for spec in handlers:
+        findings.good("handler", f"{spec.name} {place_of(spec.function)}: {_options(spec)}")
+    return handlers
+
+
+def _options(spec: HandlerSpec) -> str:
+    batch = f", batches of {spec.batch} within {spec.linger:g} s" if spec.batch else ""
+    return (
+        f"{spec.concurrency} at once, {spec.max_in_flight} in flight, {spec.timeout:g} s, "
+        f"{spec.max_attempts or 'any number of'} attempts{batch}"
+    )
+
+
+def _check_brokers(settings: Settings, findings: Findings) -> list[NodeInfo]:
+    urls = running(settings)
+    if not urls:
+        findings.good("broker", f"none set: `workers run` starts an nsqd on {settings.data_path}")
+        return []
+    try:
+        transports = open_transports(urls)
+    except WrongUse as error:
+        findings.bad("broker", str(error), Exit.WRONG_USE)
+        return []
+    return [node for transport in transports for node in _probe(transport, settings, findings)]
+
+
+def _probe(transport: Transport, settings: Settings, findings: Findings) -> list[NodeInfo]:
+    try:
+        nodes = probe(transport, settings.connect_deadline)
+    except BrokerUnreachable as error:
+        findings.bad("broker", str(error), Exit.UNREACHABLE)
+        return []
+    for node in nodes:
+        limits = node.limits
+        findings.good(
+            "broker",
+            f"{node.node} nsqd {node.version}: a lease is {limits.lease:g} s, {limits.max_lease:g} s at most; "
+            f"up to {limits.max_grant} in flight a connection",
+        )
+    return nodes

@@ -1,0 +1,82 @@
+"""The verbs of ``workers``, each imported when it is called; turns errors into a sentence and an exit code."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+
+import click
+
+from framework.cli.exit_codes import Exit, as_text
+from framework.errors import BrokerUnreachable, FrameworkError, PublishError, WrongUse
+from framework.observe.logging import scrub
+
+log = logging.getLogger(__name__)
+
+#: Verb -> what it does, in the order of --help. Each is ``framework.cli.<verb>:command``.
+VERBS = {
+    "run": "Run the handlers of modules until told to stop.",
+    "check": "Say whether `run` would work: modules, settings, brokers, leases.",
+    "publish": "Publish the lines of a file, a message a line.",
+    "tail": "Print the messages of a topic as they come.",
+    "nsqd": "Run the embedded nsqd.",
+}
+
+
+class Verbs(click.Group):
+    """A click group that imports a verb only to run it, so that --help and errors are quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = import_module(f"framework.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.command(cls=Verbs, epilog="\b\nExit codes:\n" + as_text(), context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("nsq-workers"), message="workers %(version)s")
+def root() -> None:
+    """Message-queue workers for NSQ: run handlers, check, publish, look, and an nsqd of their own."""
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run ``workers`` with ``arguments``; returns the exit code and never raises."""
+    try:
+        code = root.main(list(arguments), prog_name="workers", standalone_mode=False)
+    except click.ClickException as error:
+        return _say(_words(error), Exit.WRONG_USE)
+    except WrongUse as error:
+        return _say(str(error), Exit.WRONG_USE)
+    except (BrokerUnreachable, PublishError) as error:
+        return _say(str(error), Exit.UNREACHABLE)
+    except FrameworkError as error:
+        return _say(str(error), Exit.UNEXPECTED)
+    except (KeyboardInterrupt, click.Abort):
+        return 128 + signal.SIGINT
+    except Exception:
+        return _say(traceback.format_exc(), Exit.UNEXPECTED)
+    return code if isinstance(code, int) else Exit.CLEAN
+
+
+def _words(error: click.ClickException) -> str:
+    """Click's complaint in one sentence."""
+    words = error.format_message().strip().rstrip(".")
+    context = getattr(error, "ctx", None)
+    return f"{words}: see `{context.command_path} --help`" if context else words
+
+
+def _say(words: str, code: Exit) -> Exit:
+    log.debug("exit with %d because of", code, exc_info=True)
+    click.echo(f"workers: {scrub(words)}", err=True)
+    return code

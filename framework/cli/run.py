@@ -1,0 +1,38 @@
+"""``workers run``: import modules, and run their handlers until told to stop."""
+
+from __future__ import annotations
+
+import logging
+
+import click
+
+from framework.app import App, import_handlers
+from framework.cli import options
+from framework.cli.exit_codes import as_text
+from framework.cli.patching import imported_too_early, is_patched
+from framework.cli.signals import stopping
+from framework.errors import WrongUse
+from framework.observe import logging as lines
+from framework.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+@click.command(epilog="\b\nExit codes:\n" + as_text())
+@click.argument("modules", nargs=-1, required=True, metavar="MODULE...")
+@options.settings()
+def command(modules: tuple[str, ...], settings: Settings) -> int:
+    """Run the handlers that the modules MODULE... declare, until SIGTERM or SIGINT.
+
+    The first signal lets what runs finish, for as long as --drain; a second one gives everything back to the
+    broker at once. Flags override the environment, which overrides --config FILE.
+    """
+    if not is_patched():
+        raise WrongUse("`run` must be the first argument: start it as `workers run MODULE...`, in a process of its own")
+    lines.setup(settings.log_level)
+    for early in imported_too_early():
+        log.warning("imported before gevent could patch it, so it may block every handler: %s", early)
+    app = App(import_handlers(modules), settings)
+    with stopping(app) as signals:
+        app.run()
+    return signals.exit_code
