@@ -22,12 +22,14 @@ def running(settings: Settings) -> tuple[str, ...]:
     return (url,) if url else ()
 
 
-def reach(settings: Settings) -> list[Transport]:
-    """Transports whose brokers have answered; those of nsqd's own address where none is set or runs.
+def chosen(settings: Settings) -> tuple[str, ...]:
+    """The brokers that are ``running``; nsqd's own address where none is."""
+    return running(settings) or (DEFAULT_BROKER,)
 
-    Raises BadSetting, and BrokerUnreachable past connect_deadline.
-    """
-    transports = open_transports(running(settings) or [DEFAULT_BROKER])
+
+def reach(settings: Settings) -> list[Transport]:
+    """Transports whose brokers have answered. Raises BadSetting, and BrokerUnreachable past connect_deadline."""
+    transports = open_transports(chosen(settings))
     for transport in transports:
         probe(transport, settings.connect_deadline)
     return transports

@@ -54,6 +54,9 @@ def run_command(arguments: Sequence[str]) -> int:
     """Run ``workers`` with ``arguments``; returns the exit code and never raises."""
     try:
         code = root.main(list(arguments), prog_name="workers", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return Exit.WRONG_USE
     except click.ClickException as error:
         return _say(_words(error), Exit.WRONG_USE)
     except WrongUse as error:
@@ -73,7 +76,7 @@ def _words(error: click.ClickException) -> str:
     """Click's complaint in one sentence."""
     words = error.format_message().strip().rstrip(".")
     context = getattr(error, "ctx", None)
-    return f"{words}: see `{context.command_path} --help`" if context else words
+    return f"{words} (see `{context.command_path} --help`)" if context else words
 
 
 def _say(words: str, code: Exit) -> Exit:

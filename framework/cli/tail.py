@@ -10,8 +10,8 @@ from collections.abc import Callable
 import click
 
 from framework import names
-from framework.cli import options
-from framework.cli.brokers import reach
+from framework.cli import channels, options
+from framework.cli.brokers import chosen, reach
 from framework.cli.exit_codes import as_text
 from framework.cli.signals import stopping
 from framework.engine.supervisor import Supervisor
@@ -26,20 +26,25 @@ _PREFETCH = 100
 
 @click.command(epilog="\b\nExit codes:\n" + as_text())
 @click.argument("topic")
-@click.option("--channel", help="The channel to read; messages printed from a channel that others read are taken from them.")
+@click.option("--channel", help="Read this channel instead: what it prints, its other readers do not get.")
 @click.option("-n", "--count", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
+@click.option(
+    "--http-address", multiple=True, metavar="HOST:PORT", help="Where nsqd answers HTTP, if not on the port after its TCP port."
+)
 @options.settings("brokers", "data_path", "connect_deadline")
-def command(topic: str, channel: str | None, count: int | None, settings: Settings) -> int:
+def command(topic: str, channel: str | None, count: int | None, http_address: tuple[str, ...], settings: Settings) -> int:
     """Print the bodies of TOPIC's messages as they come, a line each, until SIGINT, SIGTERM or N messages.
 
-    Reads through an ephemeral channel of its own, so that every other channel still gets each message. NSQ gives what
-    waits in a topic without channels to the first channel that comes: tail a topic that has one.
+    Reads through an ephemeral channel of its own, so that every other channel still gets each message. A topic without
+    a channel is refused: NSQ would give all that waits in it to this one, and throw it away with it.
     """
     names.check("topic", topic)
     tail = Tail(count)
     options_: Options = {"concurrency": 1, "max_in_flight": min(count or _PREFETCH, _PREFETCH), "max_attempts": 0}
     spec = make_spec(tail.printer(), topic, channel or f"tail{secrets.token_hex(4)}{names.EPHEMERAL}", options_)
     transports = reach(settings)
+    if channel is None:
+        channels.require_one(chosen(settings), topic, http_address)
     publisher = Publisher(transports)
     with stopping(tail) as signals:
         tail.run(Supervisor([spec], transports, publish=publisher.publish, connect_deadline=settings.connect_deadline))
