@@ -30,6 +30,7 @@ _CONNECT_WAIT = 15.0
 _IDLE = 1.5
 """Seconds without a message from before, after which a channel counts as drained."""
 _LAND_TIMEOUT = 60.0
+_DRAIN = 5.0
 _STOP_WAIT = 10.0
 
 
@@ -73,10 +74,10 @@ class Collector:
         self._wait_for(lambda: time.monotonic() - self._last_old > _IDLE, None)
 
     def stop(self) -> None:
-        """Requeue what is not durable, and end."""
+        """Finish what is becoming durable, requeue the rest, and end."""
         self._stopping.set()
         if self._supervisor is not None:
-            self._supervisor.stop(now=True)
+            self._supervisor.stop()
         if self._thread.is_alive():
             self._thread.join(_STOP_WAIT)
 
@@ -119,9 +120,8 @@ class Collector:
         from framework.engine.supervisor import Supervisor  # noqa: PLC0415
         from framework.transports import open_transports  # noqa: PLC0415
 
-        self._supervisor = Supervisor(
-            [self._spec()], open_transports(self._options.urls), publish=_no_dead_letters, connect_deadline=None
-        )
+        transports = open_transports(self._options.urls)
+        self._supervisor = Supervisor([self._spec()], transports, publish=_no_dead_letters, drain=_DRAIN, connect_deadline=None)
         if not self._stopping.is_set():
             self._supervisor.run()
 

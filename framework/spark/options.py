@@ -225,6 +225,10 @@ def _read_options(values: Mapping[str, Any]) -> ReadOptions:
     if "spoolDir" not in values:
         raise BadSetting("option spoolDir is missing: the folder of the spool to read")
     embedded = values.get("collector", "embedded") == "embedded"
+    in_flight = values.get("maxInFlight", 5000)
+    segment = values.get("segmentMaxMessages", min(2500, in_flight))
+    if segment > in_flight:
+        raise BadSetting(f"option segmentMaxMessages={segment} can never fill with maxInFlight={in_flight}: raise maxInFlight")
     return ReadOptions(
         spool_dir=Path(os.path.abspath(values["spoolDir"])),
         embedded=embedded,
@@ -238,8 +242,8 @@ def _read_options(values: Mapping[str, Any]) -> ReadOptions:
         fail_on_data_loss=values.get("failOnDataLoss", True),
         trim=values.get("retention", "commit" if embedded else "keep") == "commit",
         dedupe_window=values.get("dedupeWindow", WINDOW),
-        max_in_flight=values.get("maxInFlight", 5000),
-        segment_max_messages=values.get("segmentMaxMessages", 2500),
+        max_in_flight=in_flight,
+        segment_max_messages=segment,
         segment_linger=values.get("segmentLinger", 0.25),
     )
 

@@ -87,6 +87,12 @@ def test_options_without_effect_are_refused() -> None:
         options.batch_read({"spoolDir": "s", "collector": "embedded"})
 
 
+def test_a_segment_is_never_larger_than_what_may_be_in_flight() -> None:
+    assert options.stream_read({**EMBEDDED, "maxInFlight": "100"}).segment_max_messages == 100
+    with pytest.raises(WrongUse, match="segmentMaxMessages=2000 can never fill with maxInFlight=1000"):
+        options.stream_read({**EMBEDDED, "maxInFlight": "1000", "segmentMaxMessages": "2000"})
+
+
 def test_the_sink_has_its_own_options() -> None:
     write = options.write({"nsqdTcpAddresses": "a:4150", "topic": "t", "checkpointLocation": "/c", "mpubMaxMessages": "7"})
     assert (write.urls, write.topic, write.mpub_max_messages) == (("nsq://a:4150",), "t", 7)

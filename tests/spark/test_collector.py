@@ -1,0 +1,121 @@
+"""The embedded collector against a real nsqd, without Spark: it lands a channel, and only then finishes."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from framework.spark import options
+from framework.spark.collector import NAME, Collector
+from framework.spool import Spool, segment
+from framework.testing.servers import Server, free_port
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def collect(tmp_path: Path) -> Iterator[Callable[..., Collector]]:
+    """Starts collectors of orders/archive into one spool, and stops them."""
+    started: list[Collector] = []
+
+    def start(address: str, **more: str) -> Collector:
+        given = {
+            "spoolDir": str(tmp_path / "spool"),
+            "topic": "orders",
+            "channel": "archive",
+            "nsqdTcpAddresses": address,
+            **more,
+        }
+        collector = Collector(options.stream_read(given))
+        started.append(collector)
+        collector.start()
+        return collector
+
+    yield start
+    for collector in started:
+        collector.stop()
+
+
+def publish(nsqd: Server, first: int, last: int) -> None:
+    nsqd.http("/mpub?topic=orders", b"\n".join(b"m%d" % n for n in range(first, last)))
+
+
+def landed(tmp_path: Path) -> Counter[bytes]:
+    return Counter(
+        body
+        for one in segment.listing(tmp_path / "spool" / NAME)
+        for body in segment.read(one.path, ["value"])["value"].to_pylist()
+    )
+
+
+def wait_for(condition: Callable[[], bool], collector: Collector, seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        collector.check()
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_a_channel_is_landed_and_finished(nsqd: Server, tmp_path: Path, collect: Callable[..., Collector]) -> None:
+    publish(nsqd, 0, 10_000)
+    collector = collect(nsqd.address)
+    collector.drain_channel()
+    assert landed(tmp_path) == Counter(b"m%d" % n for n in range(10_000))
+    wait_for(lambda: nsqd.channel_stats("orders", "archive")["in_flight_count"] == 0, collector)
+    assert nsqd.channel_stats("orders", "archive")["depth"] == 0
+    collector.stop()
+    assert collector.counts() == {"received": 10_000, "finished": 10_000, "requeued": 0, "dead": 0, "lease_lost": 0}
+
+
+def test_a_quiet_channel_is_landed_within_its_linger(nsqd: Server, tmp_path: Path, collect: Callable[..., Collector]) -> None:
+    collector = collect(nsqd.address, segmentLinger="50ms")
+    collector.drain_channel()
+    publish(nsqd, 0, 1)
+    wait_for(lambda: sum(landed(tmp_path).values()) == 1, collector, 5)
+
+
+def test_stopping_gives_the_rest_back_and_loses_nothing(nsqd: Server, tmp_path: Path, collect: Callable[..., Collector]) -> None:
+    publish(nsqd, 0, 5_000)
+    first = collect(nsqd.address, segmentMaxMessages="100", maxInFlight="500")
+    wait_for(lambda: sum(landed(tmp_path).values()) >= 300, first)
+    first.stop()
+    assert nsqd.channel_stats("orders", "archive")["in_flight_count"] == 0, "nothing waits for its timeout"
+    second = collect(nsqd.address)
+    second.drain_channel()
+    assert landed(tmp_path) == Counter(b"m%d" % n for n in range(5_000))
+
+
+def test_a_broker_that_is_down_is_waited_for(
+    start_nsqd: Callable[..., Server], tmp_path: Path, collect: Callable[..., Collector]
+) -> None:
+    nsqd = start_nsqd("--mem-queue-size=0")
+    publish(nsqd, 0, 100)
+    nsqd.stop()
+    collector = collect(nsqd.address)
+    wait_for(lambda: collector._supervisor is not None, collector)
+    nsqd.start()
+    wait_for(lambda: sum(landed(tmp_path).values()) == 100, collector)
+
+
+def test_draining_gives_up_on_a_broker_that_does_not_answer(
+    tmp_path: Path, collect: Callable[..., Collector], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("framework.spark.collector._CONNECT_WAIT", 0.5)
+    collect(f"127.0.0.1:{free_port()}").drain_channel()
+    assert "this run reads what the spool holds already" in caplog.text
+
+
+def test_a_spool_that_another_process_fills_ends_the_query_with_the_reason(
+    nsqd: Server, tmp_path: Path, collect: Callable[..., Collector], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("framework.spark.collector._LOCK_WAIT", 0.2)
+    with Spool(tmp_path / "spool", NAME):
+        collector = collect(nsqd.address)
+        with pytest.raises(Exception, match="is this collector already"):
+            wait_for(lambda: False, collector, 5)

@@ -1,0 +1,55 @@
+"""A collector worker that kills itself, once, at the point it is told: ``dying_collector.py SPOOL ADDRESS POINT``.
+
+Points: ``written`` (the file is durable and has no name yet), ``named`` (it has its name, the folder is not synced), ``durable``
+(landed, nothing finished), ``never``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from framework.handler import HandlerSpec
+from framework.message import Batch
+from framework.spool import Spool, segment
+
+SPOOL, ADDRESS, POINT = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+landed = 0
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Dying(Spool):
+    def land(self, batch: Batch) -> int:
+        global landed  # noqa: PLW0603
+        if landed >= 3000 and POINT == "written":
+            segment._name = lambda *_: die()  # type: ignore[assignment]
+        if landed >= 3000 and POINT == "named":
+            segment.sync_folder = lambda *_: die()
+        rows = super().land(batch)
+        landed += rows
+        if landed > 3000 and POINT == "durable":
+            die()
+        return rows
+
+
+def main() -> None:
+    from framework.engine.supervisor import Supervisor
+    from framework.transports import open_transports
+
+    spool = Dying(SPOOL, "worker")
+    spec = HandlerSpec(
+        topic="orders", channel="archive", function=spool.land, decode=None, concurrency=1, max_in_flight=1000,
+        timeout=30, max_attempts=0, batch=1000, linger=0.05,
+    )  # fmt: skip
+    supervisor = Supervisor([spec], open_transports([f"nsq://{ADDRESS}"]), publish=lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
+    supervisor.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""kill -9 of a collector at each point between receiving a batch and finishing it: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from framework.spool import segment
+from framework.testing.servers import Server
+
+pytestmark = pytest.mark.real
+SCRIPT = Path(__file__).parent / "scripts" / "dying_collector.py"
+
+
+@pytest.mark.parametrize(("point", "kept"), [("written", 3000), ("named", 4000), ("durable", 4000)])
+def test_a_killed_collector_loses_nothing_and_doubles_nothing(
+    start_nsqd: Callable[..., Server], tmp_path: Path, point: str, kept: int
+) -> None:
+    nsqd = start_nsqd("--msg-timeout=1s")
+    sent = Counter(b"m%d" % n for n in range(10_000))
+    nsqd.http("/topic/create?topic=orders", b"")
+    nsqd.http("/channel/create?topic=orders&channel=archive", b"")
+    nsqd.http("/mpub?topic=orders", b"\n".join(sent))
+    command = [sys.executable, str(SCRIPT), str(tmp_path / "spool"), nsqd.address]
+
+    assert subprocess.run([*command, point], timeout=30, check=False).returncode == -signal.SIGKILL
+    assert sum(landed(tmp_path).values()) == kept
+
+    second = subprocess.Popen([*command, "never"])
+    try:
+        wait_until_empty(nsqd, second)
+        second.send_signal(signal.SIGTERM)
+        assert second.wait(20) == 0
+    finally:
+        second.kill()
+        second.wait()
+    assert landed(tmp_path) == sent
+    assert nsqd.channel_stats("orders", "archive")["timeout_count"] >= 1000, "the batch did come again"
+
+
+def landed(tmp_path: Path) -> Counter[bytes]:
+    segments = segment.listing(tmp_path / "spool" / "worker")
+    return Counter(body for one in segments for body in segment.read(one.path)["value"].to_pylist())
+
+
+def wait_until_empty(nsqd: Server, worker: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 40
+    while True:
+        channel = nsqd.channel_stats("orders", "archive")
+        if channel["depth"] == channel["in_flight_count"] == channel["deferred_count"] == 0:
+            return
+        assert worker.poll() is None
+        assert time.monotonic() < until, channel
+        time.sleep(0.05)
