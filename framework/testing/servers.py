@@ -126,7 +126,7 @@ class Server:
 
     def channel_stats(self, topic: str, channel: str) -> dict[str, Any]:
         """The /stats entry of one channel; empty while it does not exist."""
-        for entry in self.http(f"/stats?format=json&topic={topic}")["topics"]:
+        for entry in self.http(f"/stats?format=json&topic={topic}")["topics"] or []:  # null for an unknown topic
             for one in entry["channels"]:
                 if one["channel_name"] == channel:
                     return dict(one)
