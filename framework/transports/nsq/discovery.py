@@ -1,0 +1,54 @@
+"""Asks every nsqlookupd at once, and remembers the last answer of each: one that fails removes no node."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+import gevent
+
+from framework.errors import BrokerUnreachable, FrameworkError
+from framework.transports.nsq.http import TIMEOUT, Lookupd, Producer
+
+log = logging.getLogger(__name__)
+_ALL = ""  # the key of /nodes in the memory, beside those of topics
+
+
+class Discovery:
+    """The nsqds that several nsqlookupds know of, keyed by broadcast address and TCP port."""
+
+    def __init__(self, lookupds: Sequence[str], *, timeout: float = TIMEOUT) -> None:
+        self._lookupds = [Lookupd(address, timeout=timeout) for address in lookupds]
+        self._known: dict[tuple[str, str], frozenset[str]] = {}
+
+    def lookup(self, topic: str) -> set[str]:
+        """The nodes that have ``topic``. Blocks, for the timeout of one request at most.
+
+        Raises BrokerUnreachable when no nsqlookupd answered.
+        """
+        return self._ask(topic, lambda lookupd: lookupd.lookup(topic).producers)
+
+    def nodes(self) -> set[str]:
+        """Every node. Raises BrokerUnreachable when no nsqlookupd answered."""
+        return self._ask(_ALL, Lookupd.nodes)
+
+    def _ask(self, key: str, question: Callable[[Lookupd], Iterable[Producer]]) -> set[str]:
+        asked = [gevent.spawn(self._answer, lookupd, key, question) for lookupd in self._lookupds]
+        gevent.joinall(asked)
+        failures = [one.value for one in asked if one.value]
+        if failures and len(failures) == len(asked):
+            raise BrokerUnreachable(f"no nsqlookupd answered: {'; '.join(failures)}")
+        return self.known(key)
+
+    def known(self, key: str = _ALL) -> set[str]:
+        """The union of what each nsqlookupd said last of a topic (or, without one, of all nodes)."""
+        return set().union(*(self._known.get((one.address, key), frozenset()) for one in self._lookupds))
+
+    def _answer(self, lookupd: Lookupd, key: str, question: Callable[[Lookupd], Iterable[Producer]]) -> str:
+        """Ask one and remember; the words of the failure, empty when there was none."""
+        try:
+            self._known[lookupd.address, key] = frozenset(producer.node for producer in question(lookupd))
+        except FrameworkError as error:
+            log.warning("%s; its nodes stay as they were", error)
+            return str(error)
+        return ""

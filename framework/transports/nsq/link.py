@@ -1,0 +1,244 @@
+"""One publishing connection to an nsqd: commands of many greenlets pipelined, its OKs matched to them in order.
+
+It lives on one hub. Whether to try again, and where, is the producer's to say.
+Source: TCP protocol specification, PUB, MPUB and DPUB; nsqd answers in order and closes after any error here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+
+from gevent.hub import Waiter, get_hub
+
+from framework.errors import BrokerError, BrokerUnreachable, FrameworkError, ProtocolError, PublishError
+from framework.transports.nsq import wire
+from framework.transports.nsq.dial import RECV_SIZE, Line, dial
+
+_READ, _WRITE = 1, 2
+_TICK = 1.0
+_IDLE = 0.01  # seconds after which a look at the socket comes before trusting it: one recv
+_FAILED = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
+
+
+class NotStored(FrameworkError):
+    """nsqd certainly did not store the command, through no fault of the command: it may be sent again."""
+
+
+class Pending:
+    """A command whose answer is awaited; ``end`` is where its last byte lies in the stream of all commands."""
+
+    __slots__ = ("end", "since", "waiter")
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self.since = monotonic()
+        self.waiter = Waiter()
+
+
+class Link:
+    """Made by ``to``. Of no more use once ``error`` is set."""
+
+    def __init__(self, line: Line, heartbeat: float, patience: float) -> None:
+        self.node = line.node
+        self.error: Exception | None = None
+        self._feed = line.decoder.feed
+        self._sock = line.release()
+        self._silence = 2 * heartbeat
+        self._patience = patience
+        self._last_read = monotonic()
+        self._pending: deque[Pending] = deque()
+        self._queue: list[bytes] = []
+        self._queued = 0  # bytes of commands ever queued, and ever handed to the socket
+        self._sent = 0
+        self._tail = b""
+        self._tail_at = 0
+        self._flush_due = False
+        self._start_watchers(line.pending)
+
+    @classmethod
+    def to(cls, node: str, *, heartbeat: float, patience: float, timeout: float) -> Link:
+        """Dial ``node``; blocks. ``patience``: seconds that an answer may take.
+
+        Raises BrokerUnreachable, BrokerError, ProtocolError."""
+        with dial(node, heartbeat=heartbeat, timeout=timeout) as line:
+            return cls(line, heartbeat, patience)
+
+    def _start_watchers(self, frames: list[bytes | BrokerError]) -> None:
+        loop = get_hub().loop
+        self._run_callback = loop.run_callback
+        self._reader = loop.io(self._sock.fileno(), _READ)
+        self._writer = loop.io(self._sock.fileno(), _WRITE)
+        self._ticker = loop.timer(_TICK, _TICK, ref=False)
+        self._reader.start(self._guarded, self._read)
+        self._ticker.start(self._guarded, self._tick)
+        self._run_callback(self._guarded, self._take, frames)
+
+    def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
+        """Every callback comes through here: the hub would print an exception, and publishers wait for ever."""
+        try:
+            self._flush_due = True  # at the end of this; so that what is published meanwhile schedules none
+            work(*arguments)
+            self._flush()
+        except Exception as error:
+            self._end(error)
+
+    # --- publishers ----------------------------------------------------------------------------------------
+
+    def ask(self, command: bytes) -> Exception | None:
+        """Send a PUB, MPUB or DPUB and wait for its answer: None is OK; else NotStored or PublishError."""
+        if self.error is not None:
+            return NotStored(str(self.error))
+        self._queue.append(command)
+        self._queued += len(command)
+        pending = Pending(self._queued)
+        self._pending.append(pending)
+        if not self._flush_due:
+            self._flush_due = True
+            self._run_callback(self._guarded, _nothing)
+        outcome: Exception | None = pending.waiter.get()
+        return outcome
+
+    def usable(self) -> bool:
+        """Whether nothing is known against it. Where the hub does not run between publishes (a plain thread),
+        heartbeats and the end of the stream wait unseen in the socket: they are read first."""
+        if self.error is None and not self._pending and monotonic() - self._last_read > _IDLE:
+            self._guarded(self._read_all)
+        return self.error is None
+
+    def close(self) -> None:
+        """Close it; whoever waits for an answer gets NotStored or PublishError."""
+        self._end(BrokerUnreachable("the producer was closed"))
+
+    def shut(self) -> None:
+        """End it from another native thread, whose hub then sees the end of the stream."""
+        try:
+            self._sock.shutdown(2)
+        except OSError:
+            pass
+
+    # --- reading -------------------------------------------------------------------------------------------
+
+    def _read(self) -> bool:
+        """One recv; whether there was anything."""
+        try:
+            data = self._sock.recv(RECV_SIZE)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._end(self._broken(str(error)))
+            return False
+        if not data:
+            self._end(self._broken("it was closed"))
+            return False
+        self._last_read = monotonic()
+        messages, frames = self._feed(data)
+        if messages:
+            raise ProtocolError(f"nsqd {self.node} sent a message to a connection that did not subscribe")
+        self._take(frames)
+        return True
+
+    def _read_all(self) -> None:
+        while self._read():
+            pass
+        self._last_read = monotonic()
+
+    def _take(self, frames: list[bytes | BrokerError]) -> None:
+        for frame in frames:
+            if frame == wire.OK and self._pending:
+                self._pending.popleft().waiter.switch(None)
+            elif frame == wire.HEARTBEAT:
+                self._queue.append(wire.NOP)
+                self._queued += len(wire.NOP)
+            elif isinstance(frame, BrokerError):
+                self._refused(frame)
+            elif self.error is None:
+                raise ProtocolError(f"nsqd {self.node} sent {frame[:80]!r}, which nothing asked for")
+
+    def _refused(self, error: BrokerError) -> None:
+        """It answers the oldest command; nsqd reads none after it, so those are certainly not stored."""
+        refused = self._pending.popleft() if self._pending else None
+        self._sent = 0  # so to those that follow
+        self._end(error)
+        if refused is not None:
+            refused.waiter.switch(self._verdict(error))
+
+    def _verdict(self, error: BrokerError) -> Exception:
+        if error.code in _FAILED:
+            if error.words.endswith("exiting"):
+                return NotStored(f"nsqd {self.node}: {error}")
+            return PublishError(f"nsqd {self.node}: {error}", stored=None)  # an MPUB may be stored in part
+        return PublishError(f"nsqd {self.node}: {error}", stored=False)
+
+    def _tick(self) -> None:
+        now = monotonic()
+        if now - self._last_read > self._silence:
+            self._read()  # a hub that was blocked has the heartbeats waiting
+            if now - self._last_read > self._silence:
+                self._end(self._broken(f"it was silent for {self._silence:g} s"))
+        if self._pending and now - self._pending[0].since > self._patience:
+            self._end(self._broken(f"it gave no answer for {self._patience:g} s"))
+
+    # --- sending -------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._tail:
+            self._send()
+        if not self._tail and self._queue:
+            self._tail = b"".join(self._queue) if len(self._queue) > 1 else self._queue[0]
+            self._queue.clear()
+            self._send()
+
+    def _send(self) -> None:
+        if self.error is not None:
+            return
+        try:
+            sent = self._sock.send(memoryview(self._tail)[self._tail_at :])
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self._read_all()  # an error frame says more than EPIPE
+            self._end(self._broken(str(error)))
+            return
+        self._sent += sent
+        self._tail_at += sent
+        if self._tail_at == len(self._tail):
+            self._tail, self._tail_at = b"", 0
+            self._writer.stop()
+        elif not self._writer.active:
+            self._writer.start(self._guarded, _nothing)
+
+    # --- the end -------------------------------------------------------------------------------------------
+
+    def _broken(self, why: str) -> BrokerUnreachable:
+        return BrokerUnreachable(f"the connection to nsqd {self.node} broke: {why}")
+
+    def _end(self, error: Exception) -> None:
+        if self.error is not None:
+            return
+        self.error = error
+        for watcher in (self._reader, self._writer, self._ticker):
+            watcher.stop()
+            watcher.close()
+        self._sock.close()
+        self._queue.clear()
+        self._tail = b""
+        waiting, self._pending = self._pending, deque()
+        if waiting:
+            self._run_callback(_fail, waiting, self._sent, error)
+
+
+def _fail(waiting: deque[Pending], sent: int, error: Exception) -> None:
+    """In the hub: tell each whether nsqd can have read the whole of its command (``sent`` bytes were sent)."""
+    for pending in waiting:
+        if pending.end > sent:
+            pending.waiter.switch(NotStored(str(error)))
+        else:
+            words = f"{error}; whether the messages are stored is not known, and publishing them again may double them"
+            pending.waiter.switch(PublishError(words, stored=None))
+
+
+def _nothing() -> None:
+    """For callbacks that only flush."""

@@ -1,0 +1,73 @@
+"""NSQ as a ``contract.Transport``: which nsqds there are, and connections and producers to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import gevent
+
+from framework.errors import BrokerUnreachable, FrameworkError
+from framework.transports.contract import Capabilities, NodeInfo, Receiver
+from framework.transports.nsq import urls as _urls
+from framework.transports.nsq.connection import MAX_DEFER, NsqConnection, connect
+from framework.transports.nsq.dial import dial
+from framework.transports.nsq.discovery import Discovery
+from framework.transports.nsq.producer import NsqProducer
+
+
+def open(urls: Sequence[str]) -> NsqTransport:
+    """A transport over all of ``urls`` (``nsq://``, ``nsq+lookupd://``). Raises BadSetting; connects to nothing."""
+    return NsqTransport(_urls.read(urls))
+
+
+class NsqTransport:
+    """One or more nsqds, named directly, through nsqlookupds, or both."""
+
+    capabilities = Capabilities(touch=True, attempts=True, fan_out=True, max_defer=MAX_DEFER)
+
+    def __init__(self, addresses: _urls.Addresses) -> None:
+        self._direct = set(addresses.nsqds)
+        self._discovery = Discovery(addresses.lookupds)
+        self._options = addresses.options
+
+    def discover(self, topic: str) -> set[str]:
+        """The nsqds named directly, and those that hold ``topic`` by any nsqlookupd."""
+        try:
+            return self._direct | self._discovery.lookup(topic)
+        except BrokerUnreachable:
+            if not self._direct:
+                raise
+            return self._direct | self._discovery.known(topic)
+
+    def connect(self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None) -> NsqConnection:
+        return connect(node, topic, channel, receiver, lease=lease, heartbeat=self._options.heartbeat)
+
+    def producer(self) -> NsqProducer:
+        return NsqProducer(self.nodes, self._options)
+
+    def nodes(self) -> set[str]:
+        """Every nsqd there is, whatever its topics. Raises BrokerUnreachable as ``discover`` does."""
+        try:
+            return self._direct | self._discovery.nodes()
+        except BrokerUnreachable:
+            if not self._direct:
+                raise
+            return self._direct | self._discovery.known()
+
+    def probe(self) -> list[NodeInfo]:
+        nodes = sorted(self.nodes())
+        if not nodes:
+            raise BrokerUnreachable("the nsqlookupds know of no nsqd yet: start one with --lookupd-tcp-address")
+        asked = [gevent.spawn(self._probe, node) for node in nodes]
+        gevent.joinall(asked)
+        failures = [str(one.value) for one in asked if isinstance(one.value, FrameworkError)]
+        if failures:
+            raise BrokerUnreachable("; ".join(failures))
+        return [one.get() for one in asked]
+
+    def _probe(self, node: str) -> NodeInfo | FrameworkError:
+        try:
+            with dial(node, heartbeat=self._options.heartbeat) as line:
+                return NodeInfo(node, line.identity.version, line.identity.limits())
+        except FrameworkError as error:
+            return error
