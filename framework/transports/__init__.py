@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from urllib.parse import urlsplit
 
 from framework.errors import BadSetting
 from framework.transports.contract import Transport
@@ -22,7 +21,7 @@ def open_transports(urls: Sequence[str]) -> list[Transport]:
     """
     families: dict[str, list[str]] = {}
     for url in urls:
-        scheme = urlsplit(url).scheme
+        scheme = url.partition("://")[0]
         if scheme not in _MODULES:
             known = ", ".join(f"{s}://" for s in _MODULES)
             raise BadSetting(f"broker URL {url!r}: the scheme must be one of {known}")
