@@ -1,0 +1,244 @@
+"""Finding nsqds: every nsqlookupd is asked, one that fails takes nothing away, and strange answers harm nobody."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+
+import gevent
+import pytest
+from gevent.server import StreamServer
+
+from framework.errors import BrokerError, BrokerUnreachable, ProtocolError
+from framework.testing.servers import Server, free_port
+from framework.transports import open_transports
+from framework.transports.nsq.discovery import Discovery
+from framework.transports.nsq.http import Lookupd, Nsqd
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def fake_http():
+    """``fake_http(b"HTTP/1.1 200 OK...")`` answers every request by these bytes and closes; None never answers."""
+    servers = []
+
+    def start(answer: bytes | None) -> str:
+        def serve(sock, _address) -> None:
+            sock.recv(65536)
+            if answer is None:
+                gevent.sleep(30)
+            else:
+                sock.sendall(answer)
+
+        servers.append(StreamServer(("127.0.0.1", 0), serve))
+        servers[-1].start()
+        return f"127.0.0.1:{servers[-1].server_port}"
+
+    yield start
+    for server in servers:
+        server.stop(0)
+
+
+def http(body: bytes, status: str = "200 OK") -> bytes:
+    return b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status.encode(), len(body), body)
+
+
+def producers(*nodes: tuple[str, int]) -> dict:
+    return {
+        "channels": [],
+        "producers": [{"broadcast_address": host, "tcp_port": port, "http_port": 4151} for host, port in nodes],
+    }
+
+
+def registered(lookupd: Server, topic: str, n: int) -> None:
+    deadline = time.monotonic() + 10
+    while len(Lookupd(lookupd.http_address).lookup(topic).producers) != n:
+        assert time.monotonic() < deadline
+        gevent.sleep(0.02)
+
+
+# --- real servers ------------------------------------------------------------------------------------------
+
+
+def test_the_nodes_of_a_topic_are_the_union_of_all_lookupds_and_of_those_named(start_nsqd, start_nsqlookupd):
+    l1, l2 = start_nsqlookupd(), start_nsqlookupd()
+    a = start_nsqd(f"--lookupd-tcp-address={l1.address}")
+    b = start_nsqd(f"--lookupd-tcp-address={l2.address}", f"--lookupd-tcp-address={l1.address}")
+    other = start_nsqd(f"--lookupd-tcp-address={l2.address}")
+    for nsqd in (a, b):
+        nsqd.http("/topic/create?topic=orders", b"")
+    other.http("/topic/create?topic=elsewhere", b"")
+    registered(l1, "orders", 2)
+    registered(l2, "orders", 1)
+    (transport,) = open_transports([f"nsq+lookupd://{l1.http_address},{l2.http_address}", "nsq://named:4150"])
+    assert transport.discover("orders") == {a.address, b.address, "named:4150"}
+    assert transport.discover("unknown") == {"named:4150"}
+    assert transport.nodes() == {a.address, b.address, other.address, "named:4150"}
+
+
+def test_a_lookupd_that_goes_away_takes_no_node_with_it(start_nsqd, start_nsqlookupd, caplog):
+    l1, l2 = start_nsqlookupd(), start_nsqlookupd()
+    a = start_nsqd(f"--lookupd-tcp-address={l1.address}")
+    b = start_nsqd(f"--lookupd-tcp-address={l2.address}")
+    for nsqd, lookupd in ((a, l1), (b, l2)):
+        nsqd.http("/topic/create?topic=orders", b"")
+        registered(lookupd, "orders", 1)
+    (transport,) = open_transports([f"nsq+lookupd://{l1.http_address},{l2.http_address}"])
+    assert transport.discover("orders") == {a.address, b.address}
+    l1.kill()
+    with caplog.at_level(logging.WARNING):
+        assert transport.discover("orders") == {a.address, b.address}
+    assert [l1.http_address in r.getMessage() for r in caplog.records] == [True]
+    l2.kill()
+    with pytest.raises(BrokerUnreachable, match=l2.http_address):
+        transport.discover("orders")
+
+
+def test_a_node_that_a_lookupd_no_longer_names_is_gone(start_nsqd, start_nsqlookupd):
+    lookupd = start_nsqlookupd()
+    nsqd = start_nsqd(f"--lookupd-tcp-address={lookupd.address}")
+    nsqd.http("/topic/create?topic=orders", b"")
+    registered(lookupd, "orders", 1)
+    (transport,) = open_transports([f"nsq+lookupd://{lookupd.http_address}"])
+    assert transport.discover("orders") == {nsqd.address}
+    nsqd.kill()
+    registered(lookupd, "orders", 0)
+    assert transport.discover("orders") == set()
+
+
+def test_nodes_named_directly_do_not_depend_on_lookupds():
+    (transport,) = open_transports([f"nsq+lookupd://127.0.0.1:{free_port()}", "nsq://named"])
+    assert transport.discover("orders") == {"named:4150"}
+    assert transport.nodes() == {"named:4150"}
+
+
+def test_publishing_by_a_lookupd_reaches_an_nsqd(start_nsqd, start_nsqlookupd):
+    lookupd = start_nsqlookupd()
+    nsqd = start_nsqd(f"--lookupd-tcp-address={lookupd.address}")
+    (transport,) = open_transports([f"nsq+lookupd://{lookupd.http_address}"])
+    producer = transport.producer()
+    producer.publish("orders", [b"x"])
+    producer.close()
+    assert Nsqd(nsqd.http_address).stats("orders").topics[0].message_count == 1
+
+
+def test_probing_says_who_is_there_and_names_who_is_not(start_nsqd):
+    nsqd = start_nsqd("--msg-timeout=7s", "--max-msg-timeout=70s", "--max-rdy-count=11")
+    (info,) = open_transports([f"nsq://{nsqd.address}"])[0].probe()
+    assert (info.node, info.version) == (nsqd.address, "1.3.0")
+    assert (info.limits.lease, info.limits.max_lease, info.limits.max_grant) == (7, 70, 11)
+    gone = f"127.0.0.1:{free_port()}"
+    with pytest.raises(BrokerUnreachable, match=gone):
+        open_transports([f"nsq://{nsqd.address},{gone}"])[0].probe()
+
+
+def test_probing_a_lookupd_without_nodes_says_so(start_nsqlookupd):
+    with pytest.raises(BrokerUnreachable, match="no nsqd yet"):
+        open_transports([f"nsq+lookupd://{start_nsqlookupd().http_address}"])[0].probe()
+
+
+# --- strange answers ---------------------------------------------------------------------------------------
+
+STRANGE = {
+    "html": http(b"<html>It works!</html>"),
+    "an error page": http(b"<html>oops</html>", "500 Internal Server Error"),
+    "an error": http(b'{"message":"INTERNAL_ERROR"}', "500 Internal Server Error"),
+    "another json": http(b'{"producers": 7}'),
+    "a list": http(b"[]"),
+    "not utf-8": http(b"\xff\xfe"),
+    "not http": b"  V2 or what\r\n\r\n",
+    "nothing": b"",
+    "half": b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{",
+    "a port of text": http(b'{"producers":[{"broadcast_address":"h","tcp_port":"x"}]}'),
+}
+
+
+@pytest.mark.parametrize("answer", STRANGE.values(), ids=STRANGE.keys())
+def test_a_strange_answer_is_a_failure_of_that_lookupd_alone(fake_http, answer, caplog):
+    good = fake_http(http(json.dumps(producers(("h", 1))).encode()))
+    strange = fake_http(answer)
+    with caplog.at_level(logging.WARNING):
+        assert Discovery([strange, good]).lookup("orders") == {"h:1"}
+    assert [strange in r.getMessage() for r in caplog.records] == [True]
+    with pytest.raises(BrokerUnreachable, match=strange):
+        Discovery([strange]).lookup("orders")
+
+
+def test_a_silent_lookupd_costs_no_more_than_its_timeout(fake_http):
+    good, silent = fake_http(http(json.dumps(producers(("h", 1))).encode())), fake_http(None)
+    started = time.monotonic()
+    assert Discovery([silent, silent, good], timeout=0.3).lookup("orders") == {"h:1"}
+    assert time.monotonic() - started < 0.6
+
+
+def test_servers_before_1_0_are_understood(fake_http):
+    wrapped = {"status_code": 200, "status_txt": "OK", "data": producers(("::1", 4150))}
+    assert Discovery([fake_http(http(json.dumps(wrapped).encode()))]).lookup("orders") == {"[::1]:4150"}
+    unknown = http(b'{"status_code":500,"status_txt":"INVALID_ARG_TOPIC","data":null}', "500 Internal Server Error")
+    assert Discovery([fake_http(unknown)]).lookup("orders") == set()
+
+
+# --- the HTTP APIs -----------------------------------------------------------------------------------------
+
+
+def test_nsqds_api(nsqd):
+    api = Nsqd(nsqd.http_address)
+    api.ping()
+    assert (api.info().version, api.info().tcp_port) == ("1.3.0", nsqd.tcp_port)
+    assert not api.stats("orders").topics
+    api.create_topic("orders")
+    api.create_channel("orders", "billing")
+    nsqd.http("/mpub?topic=orders", b"a\nb\nc")
+    api.pause_topic("orders")
+    api.pause_channel("orders", "billing")
+    (topic,) = api.stats().topics
+    (channel,) = topic.channels
+    assert (topic.topic_name, topic.paused, channel.channel_name, channel.paused) == ("orders", True, "billing", True)
+    assert topic.message_count == 3
+    assert channel.clients == []
+    assert api.stats(clients=False).topics[0].channels[0].clients is None
+    api.empty_topic("orders")
+    api.empty_channel("orders", "billing")
+    api.pause_topic("orders", paused=False)
+    api.pause_channel("orders", "billing", paused=False)
+    (topic,) = api.stats("orders", "billing").topics
+    assert (topic.paused, topic.channels[0].paused, topic.depth + topic.channels[0].depth) == (False, False, 0)
+    api.delete_channel("orders", "billing")
+    api.delete_topic("orders")
+    assert not api.stats().topics
+
+
+def test_a_refusal_carries_the_servers_words(nsqd):
+    with pytest.raises(BrokerError, match="TOPIC_NOT_FOUND") as caught:
+        Nsqd(nsqd.http_address).create_channel("orders", "billing")
+    assert (caught.value.code, caught.value.fatal) == ("TOPIC_NOT_FOUND", False)
+    assert nsqd.http_address in str(caught.value)
+
+
+def test_lookupds_api(start_nsqd, start_nsqlookupd):
+    lookupd = start_nsqlookupd()
+    nsqd = start_nsqd(f"--lookupd-tcp-address={lookupd.address}")
+    api = Lookupd(lookupd.http_address)
+    api.ping()
+    assert api.info().version == "1.3.0"
+    nsqd.http("/topic/create?topic=orders", b"")
+    nsqd.http("/channel/create?topic=orders&channel=billing", b"")
+    registered(lookupd, "orders", 1)
+    (node,) = api.nodes()
+    assert (node.node, node.http_port, node.topics) == (nsqd.address, nsqd.http_port, ["orders"])
+    assert api.lookup("orders").channels == ["billing"]
+    api.create_topic("new")
+    assert api.lookup("new").producers == []
+
+
+def test_a_server_that_is_not_there_is_named():
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(BrokerUnreachable, match=address):
+        Nsqd(address).ping()
+
+
+def test_an_answer_of_another_server_is_a_protocol_error(fake_http):
+    with pytest.raises(ProtocolError, match="It works"):
+        Nsqd(fake_http(STRANGE["html"])).info()
