@@ -1,0 +1,278 @@
+"""nsqd's HTTP API: publishing, administration, statistics; its status codes and its words. Source: nsqd v1.3.0 http.go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from struct import Struct
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+
+from framework.names import is_valid
+from framework.nsqd import stats
+from framework.nsqd.broker import Broker
+from framework.nsqd.channel import Channel
+from framework.nsqd.journal import NotStored
+from framework.nsqd.protocol import Client
+from framework.nsqd.store import Entry
+from framework.nsqd.topic import Topic
+
+_INT32 = Struct(">i")
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+_JSON = ("Content-Type", "application/json; charset=utf-8")
+_TEXT = ("Content-Type", "text/plain; charset=utf-8")
+_API = ("X-NSQ-Content-Type", "nsq; version=1.0")
+_REASONS = {
+    200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 413: "Request Entity Too Large",
+    500: "Internal Server Error", 503: "Service Unavailable",
+}  # fmt: skip
+
+
+class Status(Exception):
+    """An answer other than 200; ``words`` are nsqd's."""
+
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__(words)
+        self.code = code
+        self.words = words
+
+
+class Request:
+    """One request's query and body."""
+
+    def __init__(self, environ: dict[str, Any]) -> None:
+        self.query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
+        self.length = int(environ.get("CONTENT_LENGTH") or -1)
+        self._input = environ["wsgi.input"]
+
+    def get(self, name: str) -> str | None:
+        """The first value of a parameter."""
+        values = self.query.get(name)
+        return values[0] if values else None
+
+    def body(self, most: int) -> bytes:
+        """Up to ``most`` + 1 bytes of the body."""
+        return bytes(self._input.read(most + 1))
+
+
+Answer = str | dict[str, Any] | None
+
+
+class Api:
+    """The WSGI application over one broker."""
+
+    def __init__(self, broker: Broker, clients: Iterable[Client], ports: Callable[[], tuple[int, int]]) -> None:
+        """``clients`` are all that are connected; ``ports`` gives those of TCP and HTTP."""
+        self._broker = broker
+        self._clients = clients
+        self._ports = ports
+        self._routes: dict[str, dict[str, Callable[[Request], Answer]]] = {
+            "/ping": {"GET": self._ping},
+            "/info": {"GET": lambda request: stats.info(broker, *ports())},
+            "/stats": {"GET": self._stats},
+            "/pub": {"POST": self._pub},
+            "/mpub": {"POST": self._mpub},
+            "/topic/create": {"POST": self._create_topic},
+            "/topic/delete": {"POST": self._delete_topic},
+            "/topic/empty": {"POST": self._empty_topic},
+            "/topic/pause": {"POST": lambda request: self._pause_topic(request, True)},
+            "/topic/unpause": {"POST": lambda request: self._pause_topic(request, False)},
+            "/channel/create": {"POST": self._create_channel},
+            "/channel/delete": {"POST": self._delete_channel},
+            "/channel/empty": {"POST": self._empty_channel},
+            "/channel/pause": {"POST": lambda request: self._pause_channel(request, True)},
+            "/channel/unpause": {"POST": lambda request: self._pause_channel(request, False)},
+        }
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        path, method = environ.get("PATH_INFO", ""), environ["REQUEST_METHOD"]
+        headers = [_API]
+        try:
+            route = self._routes.get(path)
+            if route is None:
+                raise Status(404, "NOT_FOUND")
+            if method not in route:
+                headers.append(("Allow", ", ".join([*route, "OPTIONS"])))
+                raise Status(405, "METHOD_NOT_ALLOWED")
+            code, answer = 200, route[method](Request(environ))
+        except Status as status:
+            code, answer = status.code, status.words if path == "/ping" else {"message": status.words}
+        except NotStored as error:
+            code, answer = 503, {"message": f"NOT_STORED {error}"}
+        if isinstance(answer, dict):
+            headers.append(_JSON)
+        elif answer:
+            headers.append(_TEXT)
+        if path == "/ping" and isinstance(answer, str):
+            headers.remove(_API)
+        data = msgspec.json.encode(answer) if isinstance(answer, dict) else (answer or "").encode()
+        start_response(f"{code} {_REASONS[code]}", [*headers, ("Content-Length", str(len(data)))])
+        return [data]
+
+    # --- statistics ----------------------------------------------------------------------------------------------
+
+    def _ping(self, request: Request) -> Answer:
+        if self._broker.error is not None:
+            raise Status(500, stats.health(self._broker))
+        return "OK"
+
+    def _stats(self, request: Request) -> Answer:
+        body = stats.stats(
+            self._broker, self._clients, request.get("topic") or "", request.get("channel") or "",
+            with_clients=_BOOLEANS.get(request.get("include_clients") or "", True),
+            memory=_BOOLEANS.get(request.get("include_mem") or "", True),
+        )  # fmt: skip
+        return body if request.get("format") == "json" else stats.text(self._broker, body)
+
+    # --- publishing ------------------------------------------------------------------------------------------------
+
+    def _pub(self, request: Request) -> Answer:
+        most = self._broker.options.max_msg_size
+        body = b"" if request.length > most else request.body(most)
+        if request.length > most or len(body) > most:
+            raise Status(413, "MSG_TOO_BIG")
+        if not body:
+            raise Status(400, "MSG_EMPTY")
+        topic = self._topic_made(request)
+        delay = self._delay(request.get("defer"))
+        due = int(time.time() * 1000) + delay if delay else 0
+        return self._publish(Entry(topic.id, _INT32.pack(len(body)) + body, 1, due), topic)
+
+    def _delay(self, text: str | None) -> int:
+        if text is None:
+            return 0
+        digits = text.removeprefix("-").removeprefix("+")
+        if not (digits.isascii() and digits.isdigit()) or len(text) - len(digits) > 1:
+            raise Status(400, "INVALID_DEFER")
+        delay = int(text)
+        if not 0 <= delay <= self._broker.options.max_req_timeout * 1000:
+            raise Status(400, "INVALID_DEFER")
+        return delay
+
+    def _mpub(self, request: Request) -> Answer:
+        if request.length > self._broker.options.max_body_size:
+            raise Status(413, "BODY_TOO_BIG")
+        topic = self._topic_made(request)
+        body = request.body(self._broker.options.max_body_size)
+        binary = request.get("binary")
+        if binary is not None and _BOOLEANS.get(binary, True):
+            payload, count = self._binary(body)
+        else:
+            payload, count = self._lines(body)
+        return self._publish(Entry(topic.id, payload, count), topic) if count else "OK"
+
+    def _lines(self, body: bytes) -> tuple[bytes, int]:
+        if len(body) > self._broker.options.max_body_size:
+            raise Status(413, "BODY_TOO_BIG")
+        lines = [line for line in body.split(b"\n") if line]
+        if lines and len(max(lines, key=len)) > self._broker.options.max_msg_size:
+            raise Status(413, "MSG_TOO_BIG")
+        return b"".join(part for line in lines for part in (_INT32.pack(len(line)), line)), len(lines)
+
+    def _binary(self, body: bytes) -> tuple[bytes, int]:
+        options = self._broker.options
+        if len(body) < 4 or not 0 < (count := _INT32.unpack_from(body)[0]) <= (options.max_body_size - 4) // 5:
+            raise Status(413, "BAD_BODY")
+        offset = 4
+        for _ in range(count):
+            if offset + 4 > len(body):
+                raise Status(413, "BAD_MESSAGE")
+            (size,) = _INT32.unpack_from(body, offset)
+            offset += 4 + size
+            if not 0 < size <= options.max_msg_size or offset > len(body):
+                raise Status(413, "BAD_MESSAGE")
+        return body[4:offset], count
+
+    def _publish(self, entry: Entry, topic: Topic) -> Answer:
+        group = self._broker.publish([(topic, entry)])
+        if group is not None:
+            group.wait()
+        return "OK"
+
+    # --- topics ------------------------------------------------------------------------------------------------------
+
+    def _topic_made(self, request: Request) -> Topic:
+        name = request.get("topic")
+        if name is None:
+            raise Status(400, "MISSING_ARG_TOPIC")
+        if not is_valid(name):
+            raise Status(400, "INVALID_TOPIC")
+        return self._broker.topic(name)
+
+    def _topic(self, request: Request, *, checked: bool = False) -> Topic:
+        name = request.get("topic")
+        if name is None:
+            raise Status(400, "MISSING_ARG_TOPIC")
+        if checked and not is_valid(name):
+            raise Status(400, "INVALID_TOPIC")
+        if name not in self._broker.topics:
+            raise Status(404, "TOPIC_NOT_FOUND")
+        return self._broker.topics[name]
+
+    def _create_topic(self, request: Request) -> Answer:
+        self._broker.settle(self._topic_made(request))
+        return None
+
+    def _delete_topic(self, request: Request) -> Answer:
+        topic = self._topic(request)
+        self._broker.delete_topic(topic.name)
+        self._broker.settle(topic)
+        return None
+
+    def _empty_topic(self, request: Request) -> Answer:
+        self._topic(request, checked=True).empty()
+        self._broker.save()
+        return None
+
+    def _pause_topic(self, request: Request, paused: bool) -> Answer:
+        topic = self._topic(request)
+        topic.pause(paused)
+        self._broker.settle(topic)
+        return None
+
+    # --- channels ----------------------------------------------------------------------------------------------------
+
+    def _names(self, request: Request) -> tuple[Topic, str]:
+        names = []
+        for kind in ("topic", "channel"):
+            name = request.get(kind)
+            if name is None:
+                raise Status(400, f"MISSING_ARG_{kind.upper()}")
+            if not is_valid(name):
+                raise Status(400, f"INVALID_ARG_{kind.upper()}")
+            names.append(name)
+        if names[0] not in self._broker.topics:
+            raise Status(404, "TOPIC_NOT_FOUND")
+        return self._broker.topics[names[0]], names[1]
+
+    def _channel(self, request: Request) -> Channel:
+        topic, name = self._names(request)
+        if name not in topic.channels:
+            raise Status(404, "CHANNEL_NOT_FOUND")
+        return topic.channels[name]
+
+    def _create_channel(self, request: Request) -> Answer:
+        topic, name = self._names(request)
+        topic.channel(name)
+        self._broker.settle(topic)
+        return None
+
+    def _delete_channel(self, request: Request) -> Answer:
+        channel = self._channel(request)
+        channel.topic.delete_channel(channel.name)
+        self._broker.settle(channel.topic)
+        return None
+
+    def _empty_channel(self, request: Request) -> Answer:
+        self._channel(request).empty()
+        self._broker.save()
+        return None
+
+    def _pause_channel(self, request: Request, paused: bool) -> Answer:
+        channel = self._channel(request)
+        channel.pause(paused)
+        self._broker.declare(channel.topic)
+        self._broker.settle(channel.topic)
+        return None

@@ -1,0 +1,208 @@
+"""SQLite beside the log: where each batch lies and how far each channel is. Derived: it can be lost and rebuilt.
+
+It is not synced with each commit, so after a power cut it may be older than the log, which costs redeliveries and
+never a message. It decides nothing; the store does.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from array import array
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+FINISHED = -1
+"""The due time of a ``later`` row whose message was finished before the cursor reached it."""
+
+_SCHEMA = """
+create table if not exists pos(one integer primary key check (one = 1), seg integer, off integer);
+create table if not exists topic(id integer primary key, name text, next integer, pumped integer, paused integer);
+create table if not exists channel(
+    id integer primary key, topic integer, name text, cursor integer, paused integer, inflight blob);
+create table if not exists later(
+    channel integer, seq integer, due integer, attempts integer, primary key (channel, seq)) without rowid;
+create table if not exists batch(
+    topic integer, first integer, n integer, dead integer, seg integer, off integer, len integer,
+    primary key (topic, first)) without rowid;
+"""
+
+
+class Row(NamedTuple):
+    """Where one batch lies. ``dead``: the topic was emptied of it."""
+
+    topic: int
+    first: int
+    n: int
+    dead: int
+    seg: int
+    off: int
+    len: int
+
+
+class TopicRow(NamedTuple):
+    id: int
+    name: str
+    next: int
+    pumped: int
+    paused: int
+
+
+class ChannelRow(NamedTuple):
+    id: int
+    topic: int
+    name: str
+    cursor: int
+    paused: int
+    inflight: bytes
+
+
+class LaterRow(NamedTuple):
+    channel: int
+    seq: int
+    due: int
+    attempts: int
+
+
+class Index:
+    """The tables of one ``index.db``. For one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create it. Raises sqlite3.DatabaseError when it is damaged."""
+        self.path = path
+        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            self._db.execute("pragma journal_mode=wal").fetchall()
+            self._db.execute("pragma synchronous=normal").fetchall()
+            self._check()
+            self._db.executescript(_SCHEMA)
+        except sqlite3.Error:
+            self._db.close()
+            raise
+
+    def _check(self) -> None:
+        verdict = self._db.execute("pragma quick_check(1)").fetchall()
+        if verdict != [("ok",)]:
+            raise sqlite3.DatabaseError(str(verdict))
+
+    def close(self) -> None:
+        self._db.close()
+
+    @contextmanager
+    def transaction(self, *, synced: bool = False) -> Iterator[None]:
+        """All or nothing; ``synced`` survives a power cut too (for what a file's removal depends on)."""
+        if synced:
+            self._db.execute("pragma synchronous=full").fetchall()
+        self._db.execute("begin immediate")
+        try:
+            yield
+            self._db.execute("commit")
+        except BaseException:
+            self._db.execute("rollback")
+            raise
+        finally:
+            if synced:
+                self._db.execute("pragma synchronous=normal").fetchall()
+
+    # --- position and batches ----------------------------------------------------------------------------
+
+    def position(self) -> tuple[int, int] | None:
+        """The (segment, offset) up to which the log is indexed."""
+        row = self._db.execute("select seg, off from pos").fetchone()
+        return None if row is None else (row[0], row[1])
+
+    def put_batches(self, rows: Iterable[Row], position: tuple[int, int]) -> None:
+        """Index new batches, and the log up to ``position``."""
+        self.add_batches(rows)
+        self._db.execute("insert or replace into pos values (1, ?, ?)", position)
+
+    def add_batches(self, rows: Iterable[Row]) -> None:
+        self._db.executemany("insert or replace into batch values (?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def batches(self, topic: int, seq: int, limit: int) -> list[Row]:
+        """The batch that holds ``seq``, if any, and those behind it, in order."""
+        holds = self._db.execute(
+            "select * from batch where topic = ? and first <= ? order by first desc limit 1", (topic, seq)
+        ).fetchall()
+        start = holds[0][1] if holds and holds[0][1] + holds[0][2] > seq else seq
+        rows = self._db.execute(
+            "select * from batch where topic = ? and first >= ? order by first limit ?", (topic, start, limit)
+        ).fetchall()
+        return [Row(*row) for row in rows]
+
+    def remove_batch(self, topic: int, first: int) -> None:
+        self._db.execute("delete from batch where topic = ? and first = ?", (topic, first))
+
+    def remove_batches(self, topic: int, low: int, high: int) -> None:
+        self._db.execute("delete from batch where topic = ? and first >= ? and first < ?", (topic, low, high))
+
+    def bury(self, topic: int, low: int, high: int) -> None:
+        """Mark the batches of [low, high) as emptied."""
+        self._db.execute("update batch set dead = 1 where topic = ? and first >= ? and first < ?", (topic, low, high))
+
+    def count(self, topic: int, low: int, high: int) -> int:
+        """How many messages of [low, high) are there and not emptied."""
+        (total,) = self._db.execute(
+            "select coalesce(sum(n), 0) from batch where topic = ? and first >= ? and first < ? and dead = 0", (topic, low, high)
+        ).fetchone()
+        part = self._db.execute(
+            "select first, n from batch where topic = ? and first < ? and dead = 0 order by first desc limit 1", (topic, low)
+        ).fetchone()
+        return int(total) + (max(0, part[0] + part[1] - low) if part else 0)
+
+    def ranges(self) -> list[tuple[int, int, int, int]]:
+        """(segment, topic, lowest seq, end) for each topic of each segment."""
+        return self._db.execute("select seg, topic, min(first), max(first + n) from batch group by seg, topic").fetchall()
+
+    # --- topics and channels -------------------------------------------------------------------------------
+
+    def topics(self) -> list[TopicRow]:
+        return [TopicRow(*row) for row in self._db.execute("select * from topic").fetchall()]
+
+    def channels(self) -> list[ChannelRow]:
+        return [ChannelRow(*row) for row in self._db.execute("select * from channel").fetchall()]
+
+    def later(self, channel: int) -> list[LaterRow]:
+        return [LaterRow(*row) for row in self._db.execute("select * from later where channel = ?", (channel,)).fetchall()]
+
+    def put_topics(self, rows: Iterable[TopicRow]) -> None:
+        self._db.executemany("insert or replace into topic values (?, ?, ?, ?, ?)", rows)
+
+    def put_channels(self, rows: Iterable[ChannelRow]) -> None:
+        self._db.executemany("insert or replace into channel values (?, ?, ?, ?, ?, ?)", rows)
+
+    def put_later(self, rows: Iterable[LaterRow]) -> None:
+        self._db.executemany("insert or replace into later values (?, ?, ?, ?)", rows)
+
+    def remove_later(self, channel: int, seqs: Iterable[int]) -> None:
+        self._db.executemany("delete from later where channel = ? and seq = ?", ((channel, seq) for seq in seqs))
+
+    def clear_later(self, channel: int) -> None:
+        self._db.execute("delete from later where channel = ?", (channel,))
+
+    def has_later(self, channel: int, low: int, high: int) -> bool:
+        """Whether a message of [low, high) waits, unfinished, for its time or its next try."""
+        query = "select 1 from later where channel = ? and seq >= ? and seq < ? and due != ? limit 1"
+        return self._db.execute(query, (channel, low, high, FINISHED)).fetchone() is not None
+
+    def remove_topic(self, topic: int) -> None:
+        for row in self._db.execute("select id from channel where topic = ?", (topic,)).fetchall():
+            self.remove_channel(row[0])
+        self._db.execute("delete from batch where topic = ?", (topic,))
+        self._db.execute("delete from topic where id = ?", (topic,))
+
+    def remove_channel(self, channel: int) -> None:
+        self.clear_later(channel)
+        self._db.execute("delete from channel where id = ?", (channel,))
+
+
+def pack(seqs: Iterable[int]) -> bytes:
+    """Sequence numbers as a blob of u64, little endian on every machine that this runs on."""
+    return array("Q", seqs).tobytes()
+
+
+def unpack(blob: bytes) -> array[int]:
+    seqs: array[int] = array("Q")
+    seqs.frombytes(blob)
+    return seqs

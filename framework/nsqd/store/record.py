@@ -1,0 +1,128 @@
+"""The log's records, bytes to values and back; no file is opened here.
+
+A record is a header (magic, CRC-32 of all that follows, seeded with the folder's salt; payload length, topic
+number, first sequence number, count, time of publishing in ns, due time in ms) and a payload. With a count, the
+payload is ``[int32 size][body]`` that many times: an MPUB's body as it came. With a count of 0 it is a Declaration.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+
+import msgspec
+
+MAGIC = b"\xa9NQ1"
+_HEADER = struct.Struct(">4sIIIQIqQ")
+_SIZE = struct.Struct(">i")
+HEADER_BYTES = _HEADER.size
+
+MAX_RECORD_BYTES = 1 << 20
+MAX_RECORD_MESSAGES = 500
+"""What one record holds at most (a lone bigger message excepted): a flipped bit loses one record, no more."""
+
+
+class Batch(msgspec.Struct, frozen=True, gc=False):
+    """One record: ``count`` messages of one topic, numbered from ``first``."""
+
+    topic: int
+    first: int
+    count: int
+    ts: int
+    """When it was published, in ns since 1970."""
+    due: int
+    """When it may be delivered, in ms since 1970; 0 is at once."""
+    payload: bytes
+
+    @property
+    def end(self) -> int:
+        """The sequence number behind its last message."""
+        return self.first + self.count
+
+
+class Declared(msgspec.Struct, frozen=True):
+    """A channel as a Declaration names it."""
+
+    id: int
+    cursor: int
+    paused: bool = False
+
+
+class Declaration(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a record with count 0 says of its topic, so that the log alone suffices to rebuild the index."""
+
+    name: str
+    pumped: int = 0
+    paused: bool = False
+    channels: dict[str, Declared] = {}
+    dropped: bool = False
+
+
+def declare(topic: int, first: int, ts: int, declaration: Declaration) -> Batch:
+    """The record of a declaration."""
+    return Batch(topic, first, 0, ts, 0, msgspec.json.encode(declaration))
+
+
+def declaration(batch: Batch) -> Declaration:
+    """The declaration in a record with count 0."""
+    return msgspec.json.decode(batch.payload, type=Declaration)
+
+
+def encode(batch: Batch, salt: int) -> tuple[bytes, bytes]:
+    """The header and the payload, to be written one behind the other."""
+    fields = (len(batch.payload), batch.topic, batch.first, batch.count, batch.ts, batch.due)
+    header = _HEADER.pack(MAGIC, 0, *fields)
+    crc = zlib.crc32(batch.payload, zlib.crc32(header[8:], salt))
+    return _HEADER.pack(MAGIC, crc, *fields), batch.payload
+
+
+def decode(data: bytes | memoryview, offset: int, salt: int) -> Batch | None:
+    """The record at ``offset``; None where there is none, or its CRC is wrong, or it is not whole."""
+    if offset + HEADER_BYTES > len(data):
+        return None
+    magic, crc, length, topic, first, count, ts, due = _HEADER.unpack_from(data, offset)
+    start = offset + HEADER_BYTES
+    if magic != MAGIC or start + length > len(data):
+        return None
+    payload = bytes(data[start : start + length])
+    if zlib.crc32(payload, zlib.crc32(data[offset + 8 : start], salt)) != crc:
+        return None
+    return Batch(topic, first, count, ts, due, payload)
+
+
+def find(data: bytes, offset: int, salt: int) -> int:
+    """Where the next whole record at or behind ``offset`` begins; -1 when there is none.
+
+    A record that was published as a message body is not one: its CRC lacks this folder's salt.
+    """
+    while (offset := data.find(MAGIC, offset)) >= 0:
+        if decode(data, offset, salt) is not None:
+            return offset
+        offset += 1
+    return -1
+
+
+def bodies(payload: bytes, count: int) -> Iterator[bytes]:
+    """The messages of a payload, in order."""
+    offset = 0
+    for _ in range(count):
+        (size,) = _SIZE.unpack_from(payload, offset)
+        yield payload[offset + 4 : offset + 4 + size]
+        offset += 4 + size
+
+
+def split(payload: bytes, count: int) -> list[tuple[bytes, int]]:
+    """Cut a payload that is over a record's limits into (payload, count) pairs that are not."""
+    if count <= MAX_RECORD_MESSAGES and len(payload) <= MAX_RECORD_BYTES:
+        return [(payload, count)]
+    pieces, start, offset, held = [], 0, 0, 0
+    for _ in range(count):
+        size = 4 + int(_SIZE.unpack_from(payload, offset)[0])
+        if held and (held == MAX_RECORD_MESSAGES or offset + size - start > MAX_RECORD_BYTES):
+            pieces.append((payload[start:offset], held))
+            start, held = offset, 0
+        offset += size
+        held += 1
+    pieces.append((payload[start:offset], held))
+    return pieces

@@ -1,0 +1,96 @@
+"""What the store and its user tell each other: entries to append, states found at start, states to save."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from framework.nsqd.store.record import Declaration
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """Messages to append: a payload as a record holds it."""
+
+    topic: int
+    payload: bytes
+    count: int
+    due: int = 0
+    """When it may be delivered, in ms since 1970; 0 is at once."""
+
+
+class Declare(NamedTuple):
+    """A topic as it is from now on: created, with its channels, paused, or dropped."""
+
+    topic: int
+    what: Declaration
+
+
+class Pending(NamedTuple):
+    """A message below its channel's cursor that is not finished."""
+
+    due: int
+    """In ms since 1970; 0 is at once."""
+    attempts: int
+
+
+@dataclass
+class ChannelState:
+    """A channel as it was found at start."""
+
+    id: int
+    name: str
+    cursor: int
+    paused: bool = False
+    inflight: list[int] = field(default_factory=list)
+    waiting: int = 0
+    """Messages of [cursor, pumped) that were never delivered."""
+    pending: dict[int, Pending] = field(default_factory=dict)
+    """What was in flight, requeued or deferred, by sequence number."""
+    ahead: set[int] = field(default_factory=set)
+    """Deferred messages at or behind the cursor that are in ``pending``, or finished already."""
+
+
+@dataclass
+class TopicState:
+    """A topic as it was found at start."""
+
+    id: int
+    name: str
+    next: int
+    """The sequence number of its next message."""
+    pumped: int = 0
+    """Messages below it belong to the channels; those from it on wait in the topic."""
+    paused: bool = False
+    depth: int = 0
+    """Messages that wait in the topic."""
+    channels: dict[str, ChannelState] = field(default_factory=dict)
+
+
+class TopicSave(NamedTuple):
+    """A topic's state, to be kept."""
+
+    id: int
+    pumped: int
+    paused: bool
+    emptied: tuple[tuple[int, int], ...] = ()
+    """Ranges [low, high) of messages that nobody shall get."""
+
+
+class ChannelSave(NamedTuple):
+    """A channel's state, to be kept. What is below ``cursor`` and in neither of the others is finished."""
+
+    id: int
+    topic: int
+    name: str
+    cursor: int
+    paused: bool
+    inflight: Iterable[int]
+    put: Mapping[int, Pending]
+    """Requeued, timed out or deferred since the last save, by sequence number."""
+    drop: Iterable[int]
+    """Finished since the last save, of those that were ``put``."""
+    clear: bool = False
+    """Forget first all that was ``put`` before."""

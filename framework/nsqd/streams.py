@@ -1,0 +1,205 @@
+"""The two directions of a client's socket: a buffered reader that blocks its greenlet, and a writer that never does."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from struct import Struct
+from typing import Any
+
+import gevent
+from gevent import get_hub
+from gevent.event import Event
+from gevent.socket import socket
+
+from framework.nsqd.alarm import Alarm
+
+_INT32 = Struct(">i")
+_READ_BYTES = 256 << 10
+MAX_LINE = 16 << 10
+"""nsqd's read buffer: a longer line ends the connection without a word."""
+HIGH_WATER = 1 << 20
+"""Bytes that wait to be sent, above which a client gets no messages and its commands are not read."""
+_SLICE_SECONDS = 0.001
+_WRITE = 2
+
+
+class EndOfStream(Exception):
+    """The client closed its side, or the connection broke."""
+
+
+class Incoming:
+    """Bytes from the client. ``before_blocking`` is called each time before waiting for more."""
+
+    def __init__(self, sock: socket, before_blocking: Callable[[], None]) -> None:
+        self.buffer = bytearray()
+        self.position = 0
+        self._sock = sock
+        self._before_blocking = before_blocking
+        self._yielded = 0.0
+
+    def more(self) -> None:
+        """Wait for more bytes; those before ``position`` go. Raises EndOfStream."""
+        self._before_blocking()
+        del self.buffer[: self.position]
+        self.position = 0
+        now = time.monotonic()
+        if now - self._yielded > _SLICE_SECONDS:
+            gevent.sleep(0)  # a client that always has data must not hold up the others and the timers
+            self._yielded = time.monotonic()
+        try:
+            data = self._sock.recv(_READ_BYTES)
+        except OSError as error:
+            raise EndOfStream(str(error)) from error
+        if not data:
+            raise EndOfStream
+        self.buffer += data
+
+    def need(self, count: int) -> None:
+        """Have at least ``count`` bytes behind ``position``. Raises EndOfStream."""
+        while len(self.buffer) - self.position < count:
+            self.more()
+
+    def line(self) -> bytes:
+        """Up to the next newline, without it and without one carriage return before it. Raises EndOfStream."""
+        start = 0
+        while (end := self.buffer.find(b"\n", self.position + start)) < 0:
+            start = len(self.buffer) - self.position
+            if start >= MAX_LINE:
+                raise EndOfStream("line too long")
+            self.more()
+        if end - self.position >= MAX_LINE:
+            raise EndOfStream("line too long")
+        found = bytes(self.buffer[self.position : end])
+        self.position = end + 1
+        return found.removesuffix(b"\r")
+
+    def int32(self) -> int:
+        """A big-endian signed number. Raises EndOfStream."""
+        self.need(4)
+        (number,) = _INT32.unpack_from(self.buffer, self.position)
+        self.position += 4
+        return int(number)
+
+    def take(self, count: int) -> bytes:
+        """Exactly ``count`` bytes. Raises EndOfStream."""
+        self.need(count)
+        taken = bytes(memoryview(self.buffer)[self.position : self.position + count])
+        self.position += count
+        return taken
+
+
+class Outgoing:
+    """Bytes to the client: joined and sent once at the end of a turn of the hub. No method blocks but ``wait``."""
+
+    def __init__(self, sock: socket, drained: Callable[[], None], stuck: Callable[[], None]) -> None:
+        """``drained`` is called when a full buffer has emptied, ``stuck`` when the client read nothing in time."""
+        self._fd = sock.fileno()
+        self._drained = drained
+        self._stuck = stuck
+        self._parts: list[bytes] = []
+        self._scheduled = False
+        self._watcher: Any = None
+        self._room = Event()
+        self._room.set()
+        self._alarm = Alarm(self._check)
+        self._progress = 0.0
+        self.size = 0
+        """Bytes that wait to be sent."""
+        self.closed = False
+        self.patience: float | None = None
+        """Seconds after which a client that takes nothing is given up; None: never."""
+
+    def write(self, parts: list[bytes]) -> None:
+        if self.closed:
+            return
+        self._parts += parts
+        self.size += sum(map(len, parts))
+        if self.size > HIGH_WATER:
+            self._room.clear()
+        if not self._scheduled:
+            self._scheduled = True
+            get_hub().loop.run_callback(self.flush)
+
+    def flush(self) -> None:
+        """Send what can be sent without waiting."""
+        self._scheduled = False
+        if self._watcher is None and self._parts and not self.closed:
+            self._send()
+
+    def _send(self) -> None:
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        try:
+            sent = os.write(self._fd, data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.close()
+            return
+        if sent:
+            self._progress = time.monotonic()
+        self.size -= sent
+        if self.size:
+            self._parts = [data[sent:]]
+            self._await_room()
+        else:
+            self._parts = []
+            self._emptied()
+
+    def _await_room(self) -> None:
+        if self._watcher is None:
+            self._progress = time.monotonic()
+            self._watcher = get_hub().loop.io(self._fd, _WRITE)
+            self._watcher.start(self._writable)
+            if self.patience is not None:
+                self._alarm.set(self._progress + self.patience)
+
+    def _writable(self) -> None:
+        self._stop_watching()
+        if not self.closed:
+            self._send()
+
+    def _emptied(self) -> None:
+        self._alarm.cancel()
+        if not self._room.is_set():
+            self._room.set()
+            self._drained()
+
+    def _check(self) -> None:
+        if self.size and self.patience is not None:
+            if time.monotonic() - self._progress >= self.patience:
+                self._stuck()
+            else:
+                self._alarm.set(self._progress + self.patience)
+
+    @property
+    def full(self) -> bool:
+        """So much waits that nothing more should be added until all of it is sent."""
+        return not self._room.is_set()
+
+    def wait(self) -> None:
+        """Block the greenlet while too much waits to be sent."""
+        self._room.wait()
+
+    def linger(self, seconds: float) -> None:
+        """Block up to ``seconds`` until all is sent."""
+        until = time.monotonic() + seconds
+        self.flush()
+        while self.size and not self.closed and time.monotonic() < until:
+            gevent.sleep(0.005)
+
+    def close(self) -> None:
+        """Forget what was not sent; the socket itself is its owner's to close."""
+        self.closed = True
+        self._parts = []
+        self.size = 0
+        self._stop_watching()
+        self._alarm.cancel()
+        self._room.set()
+
+    def _stop_watching(self) -> None:
+        if self._watcher is not None:
+            self._watcher.stop()
+            self._watcher.close()
+            self._watcher = None

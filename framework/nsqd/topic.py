@@ -1,0 +1,169 @@
+"""A topic: numbers for its messages, and the hand-over of each committed batch to every channel that it has."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from framework.names import EPHEMERAL
+from framework.nsqd.channel import Channel
+from framework.nsqd.store import Batch, ChannelState, Declaration, Declared, Entry, TopicSave, TopicState
+
+if TYPE_CHECKING:
+    from framework.nsqd.broker import Broker
+    from framework.nsqd.journal import Group
+
+
+class Topic:
+    """One topic. Messages below ``pumped`` belong to its channels; the others wait here for a channel or an unpause."""
+
+    def __init__(self, broker: Broker, state: TopicState) -> None:
+        self.broker = broker
+        self.id = state.id
+        self.name = state.name
+        self.ephemeral = state.name.endswith(EPHEMERAL)
+        self.next = state.next
+        self.pumped = state.pumped
+        self.paused = state.paused
+        self.depth = state.depth
+        self.message_count = self.message_bytes = 0
+        self.deleted = False
+        self.declared: Group | None = None
+        """The commit that makes its name, channels and pauses durable."""
+        self.dirty = False
+        self._held: deque[Batch] = deque()
+        """An #ephemeral topic's own messages: they have no other place."""
+        self._emptied: list[tuple[int, int]] = []
+        self.channels: dict[str, Channel] = {one.name: Channel(self, one) for one in state.channels.values()}
+        if self.ephemeral:
+            self.start_at(time.time_ns())
+
+    def touched(self) -> None:
+        """Its state changed: to be saved with the next round."""
+        if not self.dirty and not self.ephemeral:
+            self.dirty = True
+            self.broker.changed.append(self)
+
+    # --- messages ----------------------------------------------------------------------------------------------
+
+    def start_at(self, seq: int) -> None:
+        """The number of its first message, as its declaration in the log has it."""
+        if not self.next:
+            self.next = self.pumped = seq
+            for channel in self.channels.values():
+                channel.backlog.start_at(seq)
+
+    def put_in_memory(self, entry: Entry) -> None:
+        """A publish to an #ephemeral topic: done at once, and gone with the process."""
+        batch = Batch(self.id, self.next, entry.count, time.time_ns(), entry.due, entry.payload)
+        self.committed(batch)
+        self.serve()
+
+    def committed(self, batch: Batch) -> None:
+        """The log has the batch: from here on it is delivered."""
+        self.message_count += batch.count
+        self.message_bytes += len(batch.payload) - 4 * batch.count
+        self.next = batch.end
+        if self.channels and not self.paused:
+            self.pumped = batch.end
+            for channel in self.channels.values():
+                channel.message_count += batch.count
+                channel.backlog.offer(batch)
+        elif not self.ephemeral:
+            self.depth += batch.count
+        elif self.depth + batch.count <= self.broker.options.mem_queue_size or not self.depth:
+            self._held.append(batch)
+            self.depth += batch.count
+        self.touched()
+
+    def serve(self) -> None:
+        for channel in list(self.channels.values()):
+            channel.serve()
+
+    def _hand_over(self) -> None:
+        """All that waited here goes to the channels that there are now."""
+        if not self.channels or self.paused or self.pumped == self.next:
+            return
+        low, count = self.pumped, self.depth
+        self.pumped, self.depth = self.next, 0
+        held, self._held = self._held, deque()
+        for channel in self.channels.values():
+            channel.message_count += count
+            if self.ephemeral:
+                for batch in held:
+                    channel.backlog.offer(batch)
+            else:
+                channel.backlog.offer_stored(low, count)
+        self.touched()
+        self.broker.soon(self.serve)
+
+    # --- channels ------------------------------------------------------------------------------------------------
+
+    def channel(self, name: str) -> Channel:
+        """The channel, made if there is none; the first one gets what waited in the topic."""
+        found = self.channels.get(name)
+        if found is None:
+            found = self.channels[name] = Channel(self, ChannelState(self.broker.new_id(), name, self.pumped))
+            self.broker.log("INFO", f"TOPIC({self.name}): new channel({name})")
+            self.broker.declare(self)
+            self._hand_over()
+        return found
+
+    def delete_channel(self, name: str) -> None:
+        """Close its consumers' connections and forget its messages."""
+        channel = self.channels.pop(name)
+        self.broker.log("INFO", f"TOPIC({self.name}): deleting channel {name}")
+        channel.close()
+        self.broker.declare(self)
+        if not self.channels and self.ephemeral:
+            self.broker.delete_topic(self.name)
+
+    def client_left(self, channel: Channel) -> None:
+        """An #ephemeral channel goes with its last client."""
+        if channel.ephemeral and not channel.clients and self.channels.get(channel.name) is channel:
+            self.delete_channel(channel.name)
+
+    # --- administration --------------------------------------------------------------------------------------------
+
+    def pause(self, paused: bool) -> None:
+        """While paused, messages wait in the topic."""
+        self.paused = paused
+        self.broker.declare(self)
+        self._hand_over()
+        self.touched()
+
+    def empty(self) -> None:
+        """Drop what waits in the topic; what its channels have stays."""
+        if self.pumped < self.next:
+            self._emptied.append((self.pumped, self.next))
+            self.broker.forget_recent(self.id, self.pumped, self.next)
+            self.pumped, self.depth = self.next, 0
+            self._held.clear()
+            self.touched()
+
+    def close(self) -> None:
+        """It was deleted: so are its channels."""
+        self.deleted = True
+        for channel in list(self.channels.values()):
+            channel.close()
+        self.channels.clear()
+        self._held.clear()
+
+    # --- saving --------------------------------------------------------------------------------------------------
+
+    def declaration(self) -> Declaration:
+        """What the log shall know of it."""
+        channels = {one.name: Declared(one.id, one.cursor, one.paused) for one in self.channels.values() if one.kept}
+        return Declaration(self.name, self.pumped, self.paused, channels, dropped=self.deleted)
+
+    def snapshot(self) -> TopicSave:
+        """Its state as of now."""
+        self.dirty = False
+        emptied, self._emptied = tuple(self._emptied), []
+        return TopicSave(self.id, self.pumped, self.paused, emptied)
+
+    def unsaved(self, save: TopicSave) -> None:
+        """That snapshot could not be kept."""
+        self._emptied = list(save.emptied) + self._emptied
+        self.touched()
