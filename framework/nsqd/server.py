@@ -22,13 +22,12 @@ from framework.errors import WrongUse
 from framework.nsqd import options as flags
 from framework.nsqd import stats
 from framework.nsqd.broker import Broker
+from framework.nsqd.embedded import RUNNING
 from framework.nsqd.http import Api
 from framework.nsqd.options import LEVELS, BadFlag, Options
 from framework.nsqd.protocol import Client
 from framework.nsqd.store import FolderInUse, FolderUnusable, Store
 
-RUNNING = "nsqd.json"
-"""In the data folder while it runs: its process id and addresses."""
 _BACKLOG = 1024
 _SWITCH_SECONDS = 0.001
 
@@ -164,7 +163,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         options = flags.parse(arguments)
     except BadFlag as error:
-        sys.stderr.write(f"{error}\n{flags.usage()}\n")
+        sys.stderr.write(f"nsqd: {error} (--help lists the flags)\n")
         return 2
     if options.help or options.version:
         sys.stdout.write(f"{flags.usage() if options.help else stats.version_line()}\n")

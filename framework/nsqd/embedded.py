@@ -1,0 +1,124 @@
+"""The embedded nsqd of a data folder: found where it runs already, else started as a child process. No server code here."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from framework.errors import BrokerUnreachable
+
+RUNNING = "nsqd.json"
+"""In the data folder while an nsqd runs on it: its process id and addresses."""
+LOG = "nsqd.log"
+"""In the data folder: what an nsqd that was started from here has to say, warnings and worse."""
+_START_SECONDS = 15.0
+_STOP_SECONDS = 15.0
+_POLL_SECONDS = 0.01
+_CONNECT_SECONDS = 1.0
+_ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104
+
+
+class EmbeddedNsqd:
+    """An nsqd on a data folder. ``process`` is None when somebody else started it; then ``stop`` leaves it alone."""
+
+    def __init__(self, tcp_address: str, http_address: str, process: subprocess.Popen[bytes] | None = None) -> None:
+        self.tcp_address = tcp_address
+        self.http_address = http_address
+        self.process = process
+
+    @property
+    def url(self) -> str:
+        """For ``--broker``: ``nsq://127.0.0.1:4150``."""
+        return f"nsq://{self.tcp_address}"
+
+    def stop(self) -> None:
+        """End it cleanly if it was started by us; returns when it has gone."""
+        if self.process is None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process = None
+
+
+def find(data_path: Path) -> str | None:
+    """The URL of the nsqd that runs on this folder; None when there is none."""
+    found = _running(data_path)
+    return found.url if found else None
+
+
+def ensure(
+    data_path: Path, *, tcp_address: str = "127.0.0.1:4150", http_address: str = "127.0.0.1:4151"
+) -> EmbeddedNsqd:  # fmt: skip
+    """The nsqd on this folder, started with these addresses (port 0: any free one) if there is none yet.
+
+    Raises BrokerUnreachable with nsqd's own words when it cannot start.
+    """
+    found = _running(data_path)
+    if found is None:
+        data_path.mkdir(parents=True, exist_ok=True)
+        found = _start(data_path, tcp_address, http_address)
+    return found
+
+
+def _start(data_path: Path, tcp_address: str, http_address: str) -> EmbeddedNsqd:
+    command = [
+        sys.executable, "-m", "framework.nsqd", f"--data-path={data_path}", "--log-level=warn",
+        f"--tcp-address={tcp_address}", f"--http-address={http_address}",
+    ]  # fmt: skip
+    with (data_path / LOG).open("ab") as log:
+        start = log.tell()
+        # A session of its own: Ctrl-C reaches a terminal's whole group, and this one must outlive the workers.
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True
+        )  # fmt: skip
+    until = time.monotonic() + _START_SECONDS
+    while time.monotonic() < until:
+        ended = process.poll() is not None
+        found = _running(data_path)
+        if found is not None:
+            if not ended:
+                found.process = process
+            return found  # somebody else's, when ours ended because that one was quicker
+        if ended and not _someone_is_starting(data_path, start):
+            break
+        time.sleep(_POLL_SECONDS)
+    process.kill()
+    process.wait()
+    raise BrokerUnreachable(_last_words(data_path, start) or f"the embedded nsqd on {data_path} did not start")
+
+
+def _someone_is_starting(data_path: Path, start: int) -> bool:
+    return "in use by another nsqd" in _last_words(data_path, start)
+
+
+def _last_words(data_path: Path, start: int) -> str:
+    with (data_path / LOG).open("rb") as log:
+        log.seek(start)
+        lines = log.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+def _running(data_path: Path) -> EmbeddedNsqd | None:
+    try:
+        said = json.loads((data_path / RUNNING).read_text())
+        os.kill(said["pid"], 0)
+        tcp, http = _reachable(said["tcp_address"]), _reachable(said["http_address"])
+        host, _, port = tcp.rpartition(":")
+        with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS):
+            return EmbeddedNsqd(tcp, http)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # none, or one that was killed and left its file
+
+
+def _reachable(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    return f"{_ANYWHERE.get(host.strip('[]'), host)}:{port}"
