@@ -259,7 +259,7 @@ class Consumer:
         """Give back all that is in flight, and tell the handlers that still run."""
         for connection in list(self.accounts):
             self._give_back(list(connection.in_flight))
-        self._slots.abandon("the worker stops; the message is delivered again")
+        self._slots.abandon("the worker stops")
 
     def close(self) -> None:
         """Close the connections and end the slots. ``accounts`` empties as the connections end."""

@@ -118,7 +118,8 @@ class Credit:
             line.wanting = True
             want = most
         # Small headrooms are kept exactly, they carry the latency; of a large one 40 % more or less is not worth a command.
-        slack = 0.4 * line.headroom if line.headroom > 3 else 0.0
+        headroom = want - in_flight
+        slack = 0.4 * headroom if headroom > 3 else 0.0
         if line.granted > most or abs(want - line.granted) > slack:
             self._set(line, want)
         return line.granted
@@ -142,9 +143,10 @@ class Credit:
 
     @property
     def budget(self) -> int:
-        """What may be in flight now: max_in_flight, or less when the handlers are slow; a floor for each line in any case."""
+        """What may be in flight now: max_in_flight, or less when the handlers are slow."""
         depth = self._concurrency + int(self._pace * PREFETCH)
-        return min(self.max_in_flight, max(depth, len(self.lines)))
+        idle = max(0, len(self.lines) - 1)  # the floors of idle lines must not take slots from the busy one
+        return min(self.max_in_flight, depth + idle)
 
     @property
     def taken(self) -> int:
@@ -221,8 +223,8 @@ def fair_level(demands: Iterable[int], budget: int) -> int:
     left, ordered = budget, sorted(demands)
     for index, demand in enumerate(ordered):
         level = left // (len(ordered) - index)
-        if demand >= level:
-            return max(0, level)
+        if demand > level:
+            return level
         left -= demand
     return budget  # all demands fit
 

@@ -237,6 +237,10 @@ class Running:
     def stop(self, *, now: bool = False) -> dict[str, int]:
         """Stop, check the books, and return the first handler's ledger."""
         self.supervisor.stop(now)
+        return self.end()
+
+    def end(self) -> dict[str, int]:
+        """Wait for the end of a stop, check the books, and return the first handler's ledger."""
         self.greenlet.get(timeout=30)
         for ledger in self.supervisor.ledgers.values():
             assert ledger.balance(0) == 0, ledger
@@ -268,7 +272,7 @@ def run(broker: FakeBroker) -> Iterator[Callable[..., Running]]:
         *handlers: Any, dead: Callable[[str, bytes], None] | None = None, supervisor: Any = None, **options: Any
     ) -> Running:
         specs = [h if isinstance(h, HandlerSpec) else make_spec(h, **options) for h in handlers]
-        publish = dead or (lambda topic, body: broker.publish(topic, body))
+        publish = dead or broker.publish
         one = Running(Supervisor(specs, [broker], publish=publish, **(supervisor or {})))
         started.append(one)
         return one

@@ -1,0 +1,307 @@
+"""Who may have how many in flight: the invariant against an adversary of a broker, and what each rule is for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from framework.engine.credit import BUSY_TURN, PERIOD, SPAN, Credit, Line, fair_level
+
+LAG = PERIOD / 2
+"""Seconds: how long a grant may take to reach the broker, and a message to come back."""
+
+
+@dataclass(eq=False)
+class Remote:
+    """The broker's side of one line: it may act on any grant that is younger than LAG, or on the newest that is older."""
+
+    line: Line
+    grants: list[tuple[float, int]] = field(default_factory=lambda: [(-1.0, 0)])
+    coming: list[float] = field(default_factory=list)
+    here: int = 0
+
+    def hear(self, now: float) -> None:
+        if self.line.granted != self.grants[-1][1]:
+            self.grants.append((now, self.line.granted))
+
+    def highest(self, now: float) -> int:
+        old = [index for index, (at, _) in enumerate(self.grants) if at <= now - LAG]
+        del self.grants[: old[-1] if old else 0]
+        return max(granted for _, granted in self.grants)
+
+    @property
+    def in_flight(self) -> int:
+        return self.here + len(self.coming)
+
+
+class AnyBroker(RuleBasedStateMachine):
+    """Whatever comes, in whatever order, and however late: never more than max_in_flight is in flight."""
+
+    @initialize(max_in_flight=st.integers(1, 60), concurrency=st.integers(1, 60))
+    def begin(self, max_in_flight: int, concurrency: int) -> None:
+        self.credit = Credit(max_in_flight, concurrency)
+        self.remotes: list[Remote] = []
+        self.now, self.last_tick, self.settled = 0.0, 0.0, 0
+
+    def regrant(self, remote: Remote) -> None:
+        self.credit.grant(remote.line, remote.here)
+        remote.hear(self.now)
+
+    def arrive(self, remote: Remote, count: int) -> None:
+        if count:
+            remote.here += count
+            del remote.coming[:count]
+            self.credit.arrived(remote.line, count, self.now, 0.0)
+            self.regrant(remote)
+
+    @precondition(lambda self: len(self.remotes) < 8)
+    @rule()
+    def connect(self) -> None:
+        remote = Remote(self.credit.connect(40, self.now))
+        self.remotes.append(remote)
+        self.regrant(remote)
+
+    @precondition(lambda self: self.remotes)
+    @rule(which=st.integers(0, 7))
+    def disconnect(self, which: int) -> None:
+        self.credit.disconnect(self.remotes.pop(which % len(self.remotes)).line)
+
+    @precondition(lambda self: self.remotes)
+    @rule(which=st.integers(0, 7), count=st.integers(1, 40))
+    def the_broker_sends(self, which: int, count: int) -> None:
+        remote = self.remotes[which % len(self.remotes)]
+        room = remote.highest(self.now) - remote.in_flight
+        remote.coming += [self.now] * max(0, min(count, room))
+
+    @precondition(lambda self: self.remotes)
+    @rule(which=st.integers(0, 7), count=st.integers(1, 40))
+    def messages_arrive(self, which: int, count: int) -> None:
+        remote = self.remotes[which % len(self.remotes)]
+        self.arrive(remote, min(count, len(remote.coming)))
+
+    @precondition(lambda self: self.remotes)
+    @rule(which=st.integers(0, 7), count=st.integers(1, 40))
+    def handlers_settle(self, which: int, count: int) -> None:
+        remote = self.remotes[which % len(self.remotes)]
+        count = min(count, remote.here)
+        remote.here -= count
+        self.settled += count
+        self.regrant(remote)
+
+    @rule(seconds=st.floats(0.0, PERIOD))
+    def time_goes_by(self, seconds: float) -> None:
+        self.now += seconds
+        for remote in self.remotes:
+            self.arrive(remote, sum(at <= self.now - LAG for at in remote.coming))
+        if self.now - self.last_tick >= PERIOD:
+            self.tick()
+
+    @rule()
+    def headroom_decays(self) -> None:
+        self.credit.decay(self.now, 0.0)
+        for remote in self.remotes:
+            self.regrant(remote)
+
+    def tick(self) -> None:
+        by_line = {remote.line: remote for remote in self.remotes}
+        for line in self.credit.tick(self.now, self.settled, self.now - self.last_tick):
+            self.regrant(by_line[line])
+        self.settled, self.last_tick = 0, self.now
+
+    @invariant()
+    def never_more_than_max_in_flight(self) -> None:
+        if not hasattr(self, "credit"):
+            return
+        limit = self.credit.max_in_flight
+        assert sum(max(remote.line.granted, remote.in_flight) for remote in self.remotes) <= limit
+        assert sum(max(remote.highest(self.now), remote.in_flight) for remote in self.remotes) <= limit
+        assert self.credit.taken <= limit
+
+    @invariant()
+    def the_books_are_right(self) -> None:
+        if hasattr(self, "credit"):
+            assert self.credit._reserved == sum(line.reserved for line in self.credit.lines)
+
+
+TestAnyBroker = AnyBroker.TestCase
+TestAnyBroker.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+
+
+class Traffic:
+    """Lines whose messages are handled at once, with time that passes as told."""
+
+    def __init__(self, lines: int, max_in_flight: int, concurrency: int = 10) -> None:
+        self.credit = Credit(max_in_flight, concurrency)
+        self.now, self.settled = 1.0, 0
+        self.lines = [self.connect() for _ in range(lines)]
+        self.tick()
+
+    def connect(self) -> Line:
+        line = self.credit.connect(2500, self.now)
+        self.credit.grant(line, 0)
+        return line
+
+    def tick(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.now += PERIOD
+            for line in self.credit.tick(self.now, self.settled, PERIOD):
+                self.credit.grant(line, line.in_flight)
+            self.settled = 0
+
+    def full(self, line: Line, *, after: float = 0.0001, in_flight: int = 0) -> None:
+        """As many messages come as the grant lets in."""
+        self.now += after
+        count = line.granted - line.in_flight
+        if count > 0:
+            self.credit.arrived(line, count, self.now, 0.0)
+        self.settled += line.granted - in_flight
+        self.credit.grant(line, in_flight)
+
+    def flood(self, line: Line, ticks: int = 10) -> None:
+        for _ in range(ticks):
+            for _ in range(12):
+                self.full(line)
+            self.tick()
+
+
+def test_a_lone_connection_starts_with_one_and_grows_to_everything_when_it_floods() -> None:
+    traffic = Traffic(1, 2500)
+    line = traffic.lines[0]
+    assert line.granted == 1
+    traffic.flood(line)
+    assert line.granted >= 0.6 * 2500  # 40 % of a large headroom is not worth a command
+
+
+def test_light_traffic_keeps_a_headroom_of_one_so_that_the_broker_sends_at_once() -> None:
+    traffic = Traffic(1, 2500)
+    line = traffic.lines[0]
+    for _ in range(50):
+        traffic.full(line, after=0.005)
+    assert line.granted == 1
+
+
+def test_a_grant_is_what_is_in_flight_plus_the_headroom() -> None:
+    traffic = Traffic(1, 2500, concurrency=100)
+    line = traffic.lines[0]
+    assert traffic.credit.grant(line, 30) == 31
+
+
+def test_the_backlog_of_a_stall_doubles_the_headroom_and_no_more() -> None:
+    traffic = Traffic(1, 2500)
+    line = traffic.lines[0]
+    line.since = traffic.now
+    traffic.credit.arrived(line, 10, traffic.now, 0.0)
+    assert line.headroom == 2
+
+
+def test_silence_lowers_the_headroom_to_one_within_two_spans() -> None:
+    traffic = Traffic(1, 2500)
+    line = traffic.lines[0]
+    traffic.flood(line)
+    assert traffic.credit.decay(traffic.now + SPAN * 1.1, 0.0) in (True, False)
+    assert not traffic.credit.decay(traffic.now + SPAN * 2.2, 0.0)
+    assert traffic.credit.grant(line, 0) == 1
+
+
+def test_long_hub_turns_stretch_the_span_or_busy_connections_would_be_lowered_unread() -> None:
+    traffic = Traffic(1, 2500)
+    line = traffic.lines[0]
+    traffic.flood(line)
+    before = line.headroom
+    line.since = traffic.now
+    assert traffic.credit.decay(traffic.now + 0.015, turn=0.004)
+    assert line.headroom == before
+
+
+def test_an_idle_connection_keeps_its_floor_while_another_takes_the_rest() -> None:
+    traffic = Traffic(3, 10)
+    busy, *idle = traffic.lines
+    traffic.flood(busy)
+    assert 5 <= busy.granted <= 8
+    assert [line.granted for line in idle] == [1, 1]
+
+
+def test_two_greedy_connections_share_evenly_and_leave_the_idle_one_its_floor() -> None:
+    traffic = Traffic(3, 101)
+    first, second, idle = traffic.lines
+    traffic.flood(first)
+    for _ in range(20):
+        for _ in range(12):
+            traffic.full(first)
+            traffic.full(second)
+        traffic.tick()
+    assert idle.granted == 1
+    assert 30 <= first.granted <= 50  # 50 is even; 40 % of a large headroom is not worth a command
+    assert 30 <= second.granted <= 50
+
+
+def test_a_new_connection_gets_its_floor_from_those_that_hold_everything() -> None:
+    traffic = Traffic(1, 10)
+    traffic.flood(traffic.lines[0])
+    assert traffic.credit.grant(traffic.lines[0], 9) == 10
+    late = traffic.connect()
+    assert late.granted == 0
+    traffic.tick(4)
+    assert late.granted == 1
+
+
+def test_what_was_lowered_is_not_spent_again_before_a_whole_period_has_passed() -> None:
+    traffic = Traffic(2, 10)
+    first, second = traffic.lines
+    traffic.flood(first)
+    first.headroom = 1
+    assert traffic.credit.grant(first, 0) == 1
+    second.headroom = 9
+    assert traffic.credit.grant(second, 0) == 1
+    traffic.tick(2)
+    assert second.granted == 9
+
+
+@pytest.mark.parametrize(("lines", "max_in_flight"), [(3, 1), (8, 3)])
+def test_more_connections_than_max_in_flight_take_turns(lines: int, max_in_flight: int) -> None:
+    traffic = Traffic(lines, max_in_flight)
+    served: dict[Line, float] = {}
+    while len(served) < lines and traffic.now < 60:
+        traffic.tick()
+        assert sum(line.granted for line in traffic.lines) <= max_in_flight
+        for line in traffic.lines:
+            if line.granted:
+                served.setdefault(line, traffic.now)
+    assert len(served) == lines
+    assert max(served.values()) < 1.0 + 4 * PERIOD * lines / max_in_flight
+
+
+def test_a_busy_connection_gives_up_its_turn_after_a_while() -> None:
+    traffic = Traffic(2, 1)
+    held: list[Line] = []
+    for _ in range(40):
+        traffic.tick()
+        for line in traffic.lines:
+            if line.granted:
+                traffic.credit.arrived(line, 1, traffic.now, 0.0)  # always something to do
+                if not held or held[-1] is not line:
+                    held.append(line)
+    assert len(held) >= int(40 * PERIOD / (BUSY_TURN + 3 * PERIOD))
+
+
+def test_slow_handlers_get_no_deeper_prefetch_than_their_slots_and_twenty_milliseconds_of_work() -> None:
+    traffic = Traffic(1, 2500, concurrency=50)
+    line = traffic.lines[0]
+    line.headroom = 2500
+    for _ in range(20):
+        traffic.settled = 50  # in 50 ms: 1,000 a second
+        traffic.tick()
+        traffic.credit.grant(line, min(line.granted, 2500))
+    assert line.granted == 50 + 20
+
+
+@pytest.mark.parametrize(
+    ("demands", "budget", "level"),
+    [([1, 1, 100], 10, 8), ([100, 100], 10, 5), ([3, 100, 100], 11, 4), ([1, 1], 10, 10), ([5, 5, 5], 2, 0)],
+)
+def test_the_fair_level_is_as_high_as_the_budget_allows(demands: list[int], budget: int, level: int) -> None:
+    assert fair_level(demands, budget) == level

@@ -1,0 +1,245 @@
+"""Connections to nodes that come, fail and go; and stopping in the right order. On a broker in memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import gevent
+import pytest
+from gevent.event import Event
+
+from framework.engine.supervisor import Supervisor
+from framework.errors import BadHandler, BrokerUnreachable, HandlerTimeout
+from framework.transports.contract import Limits
+
+
+@pytest.fixture(autouse=True)
+def _quick_reconnects(monkeypatch):
+    monkeypatch.setattr("framework.engine.backoff.RECONNECT_CAP", 0.05)
+
+
+def test_every_handler_is_connected_to_every_node(broker, run, spec):
+    broker.node("b:1")
+    worker = run(spec(len, topic="orders"), spec(len, topic="refunds"))
+    worker.until(lambda: len(broker.connections()) == 4)
+    assert worker.supervisor.ready
+    worker.stop()
+    assert not broker.connections()
+
+
+def test_it_is_not_ready_before_every_handler_has_a_connection(broker, run, spec):
+    broker.nodes["a:1"].up = False
+    worker = run(spec(len))
+    worker.until(lambda: broker.dials >= 2)
+    assert not worker.supervisor.ready
+    broker.nodes["a:1"].up = True
+    worker.until(lambda: worker.supervisor.ready)
+
+
+def test_a_node_that_dies_and_comes_back_is_used_again_and_nothing_is_lost(broker, run):
+    seen = set()
+
+    def function(message):
+        seen.add(message.body)
+        gevent.sleep(0.001)
+
+    worker = run(function, concurrency=5)
+    node = broker.nodes["a:1"]
+    broker.publish("orders", *[b"%d" % i for i in range(300)])
+    worker.until(lambda: len(seen) > 50)
+    node.kill()
+    worker.until(lambda: broker.dials >= 4)
+    node.up = True
+    worker.until(lambda: len(set(broker.finished)) == 300)
+    assert len(seen) == 300
+    worker.stop()
+
+
+def test_one_dead_node_does_not_hold_up_the_others(broker, run):
+    broker.node("b:1").up = False
+    worker = run(lambda message: None)
+    broker.publish("orders", *[b"x"] * 100)
+    worker.until(lambda: len(broker.finished) == 100)
+
+
+def test_a_node_that_appears_is_found_by_the_poll(broker, run):
+    worker = run(lambda message: None, supervisor={"poll_interval": 0.05})
+    worker.until(lambda: worker.supervisor.ready)
+    broker.node("b:1").publish("orders", [b"x"])
+    worker.until(lambda: broker.finished)
+
+
+def test_a_failed_discovery_removes_no_node(broker, run):
+    worker = run(lambda message: None, supervisor={"poll_interval": 0.02})
+    worker.until(lambda: worker.supervisor.ready)
+    broker.discovery_error = BrokerUnreachable("no lookupd answered")
+    gevent.sleep(0.1)
+    node = broker.nodes["a:1"]
+    node.kill()
+    node.up = True
+    worker.until(lambda: node.connections)
+
+
+def test_without_a_broker_it_gives_up_at_the_deadline_and_says_what_to_do(broker, run):
+    broker.nodes["a:1"].up = False
+    worker = run(lambda message: None, supervisor={"connect_deadline": 0.3})
+    began = time.monotonic()
+    with pytest.raises(BrokerUnreachable, match=r"handler orders/billing: no broker reached within 0.3 s \(a:1 refused"):
+        worker.greenlet.get(timeout=5)
+    assert time.monotonic() - began < 3
+
+
+def test_without_a_deadline_it_waits_for_ever(broker, run):
+    broker.nodes["a:1"].up = False
+    worker = run(lambda message: None, supervisor={"connect_deadline": None})
+    worker.until(lambda: broker.dials > 5)
+    worker.stop()
+
+
+def test_a_topic_that_no_node_has_yet_is_waited_for_beyond_the_deadline(broker, run):
+    node = broker.nodes.pop("a:1")
+    worker = run(lambda message: None, supervisor={"connect_deadline": 0.1, "poll_interval": 0.05})
+    gevent.sleep(0.3)
+    assert not worker.greenlet.dead
+    broker.nodes["a:1"] = node
+    worker.until(lambda: worker.supervisor.ready)
+
+
+def test_a_timeout_that_the_node_cannot_honour_is_refused_with_the_flag_to_change(broker, run):
+    broker.nodes["a:1"].limits = Limits(lease=60, max_lease=900, max_grant=2500)
+    worker = run(lambda message: None, timeout=1200.0)
+    with pytest.raises(BadHandler) as refused:
+        worker.greenlet.get(timeout=5)
+    assert str(refused.value) == (
+        "handler orders/billing: timeout=1200 s is longer than a:1 lets a message be in flight (900 s); "
+        "lower the handler's timeout option, or start nsqd with --max-msg-timeout=1200s"
+    )
+
+
+def test_stopping_finishes_what_has_started_and_gives_back_the_rest_at_once(broker, run):
+    gate, started = Event(), []
+
+    def function(message):
+        started.append(message.id)
+        gate.wait()
+
+    worker = run(function, concurrency=3, max_in_flight=10)
+    broker.node("b:1")
+    broker.publish("orders", *[b"x"] * 20)
+    worker.until(lambda: len(started) == 3)
+    node = broker.nodes["a:1"]
+    worker.supervisor.stop()
+    worker.until(lambda: node.connections[0].draining and len(node.queues["orders"]) == 17, seconds=1.0)
+    assert not worker.greenlet.dead
+    gate.set()
+    ledger = worker.end()
+    assert sorted(broker.finished) == sorted(started)
+    assert ledger["finished"] == 3
+    assert ledger["lease_lost"] == 0
+
+
+def test_leases_are_kept_while_it_drains(broker, run):
+    broker.nodes["a:1"].limits = Limits(lease=0.6, max_lease=60.0, max_grant=2500)
+    worker = run(lambda message: gevent.sleep(1.5), timeout=20)
+    broker.publish("orders", b"x")
+    worker.until(lambda: broker.connections() and broker.connections()[0].in_flight)
+    connection = broker.connections()[0]
+    assert worker.stop() == {"received": 1, "finished": 1, "requeued": 0, "dead": 0, "lease_lost": 0}
+    assert connection.touches >= 4
+
+
+def test_what_has_not_ended_within_the_drain_time_is_given_back(broker, run):
+    told = []
+
+    def function(message):
+        try:
+            gevent.sleep(60)
+        except HandlerTimeout as error:
+            told.append(str(error))
+            raise
+
+    worker = run(function, supervisor={"drain": 0.3})
+    broker.publish("orders", b"x", b"y")
+    worker.until(lambda: broker.connections() and len(broker.connections()[0].in_flight) == 2)
+    began = time.monotonic()
+    assert worker.stop() == {"received": 2, "finished": 0, "requeued": 2, "dead": 0, "lease_lost": 0}
+    assert 0.25 < time.monotonic() - began < 2
+    assert told == ["the worker stops"] * 2
+
+
+def test_a_second_stop_gives_everything_back_at_once(broker, run):
+    worker = run(lambda message: gevent.sleep(60))
+    broker.publish("orders", b"x")
+    worker.until(lambda: broker.connections() and broker.connections()[0].in_flight)
+    worker.supervisor.stop()
+    gevent.sleep(0.05)
+    began = time.monotonic()
+    assert worker.stop()["requeued"] == 1
+    assert time.monotonic() - began < 1
+
+
+def test_a_handler_that_will_not_end_does_not_hold_up_the_stop(broker, run):
+    def function(message):
+        while True:
+            try:
+                gevent.sleep(60)
+            except HandlerTimeout:
+                pass
+
+    worker = run(function)
+    broker.publish("orders", b"x")
+    worker.until(lambda: broker.connections() and broker.connections()[0].in_flight)
+    began = time.monotonic()
+    assert worker.stop(now=True)["requeued"] == 1
+    assert time.monotonic() - began < 3
+
+
+def test_a_dead_connection_does_not_hold_up_the_stop(broker, run):
+    worker = run(lambda message: gevent.sleep(60))
+    broker.publish("orders", b"x")
+    worker.until(lambda: broker.connections() and broker.connections()[0].in_flight)
+    broker.nodes["a:1"].kill()
+    began = time.monotonic()
+    worker.stop()
+    assert time.monotonic() - began < 2
+
+
+def test_it_can_be_stopped_before_it_runs(broker, spec):
+    supervisor = Supervisor([spec(len)], [broker], publish=lambda topic, body: None)
+    supervisor.stop()
+    began = time.monotonic()
+    supervisor.run()
+    assert time.monotonic() - began < 3
+
+
+def test_it_runs_on_the_hub_of_a_native_thread_and_is_stopped_from_another(broker, spec):
+    handled = threading.Event()
+    supervisor = Supervisor([spec(lambda message: handled.set())], [broker], publish=lambda topic, body: None)
+
+    def body():
+        broker.publish("orders", b"x")
+        supervisor.run()
+        gevent.get_hub().destroy()
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    assert handled.wait(10)
+    supervisor.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert supervisor.ledgers["orders/billing"].as_dict()["finished"] == 1
+
+
+def test_a_fault_of_one_handlers_timer_does_not_stop_the_others(broker, run, spec, monkeypatch, caplog):
+    ticked = []
+
+    def tick(consumer, now):
+        if consumer.spec.topic == "orders":
+            raise ZeroDivisionError
+        ticked.append(now)
+
+    monkeypatch.setattr("framework.engine.consumer.Consumer.tick", tick)
+    worker = run(spec(len, topic="orders"), spec(len, topic="refunds"))
+    worker.until(lambda: len(ticked) > 2)
+    assert "handler orders/billing: a timer failed" in caplog.text

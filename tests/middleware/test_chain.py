@@ -1,0 +1,196 @@
+"""The policies around a handler's function: what each exception becomes, and what a dead letter holds."""
+
+from __future__ import annotations
+
+import json
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from framework.errors import BadMessage, HandlerTimeout, PublishError, Reject, Retry, UndecodablePayload
+from framework.handler import HandlerSpec
+from framework.message import Message
+from framework.middleware import compile_chain
+from framework.middleware.dead_letter import topic_name
+from framework.middleware.outcome import DEAD, Requeue
+from framework.names import is_valid
+
+SUBSCRIPTION = SimpleNamespace(topic="orders", channel="billing", node="a:4150")
+
+
+def message(body: bytes = b"body", attempts: int = 1) -> Message:
+    return Message(b"0123456789abcdef", 1_700_000_000_000_000_000, attempts, body, SUBSCRIPTION)
+
+
+class Stored(list[tuple[str, bytes]]):
+    """Where dead letters go; ``refuse`` makes it raise."""
+
+    refuse: Exception | None = None
+    max_size = 10**6
+
+    def publish(self, topic: str, body: bytes) -> None:
+        if self.refuse is not None:
+            raise self.refuse
+        if len(body) > self.max_size:
+            raise BadMessage(f"{len(body)} bytes are over the maximum")
+        self.append((topic, body))
+
+
+@pytest.fixture
+def stored() -> Stored:
+    return Stored()
+
+
+def chain(function: Any, stored: Stored, **options: Any) -> Any:
+    defaults: dict[str, Any] = {
+        "topic": "orders", "channel": "billing", "decode": None, "concurrency": 1, "max_in_flight": 1, "timeout": 60.0,
+        "max_attempts": 5, "batch": 0, "linger": 0.0,
+    }  # fmt: skip
+    spec = HandlerSpec(function=function, **{**defaults, **options})
+    return compile_chain(spec, publish=stored.publish, delay=lambda attempts: 10.0 * attempts)
+
+
+def raising(error: BaseException) -> Any:
+    def function(_: Any) -> None:
+        raise error
+
+    return function
+
+
+def test_returning_finishes_whatever_is_returned(stored: Stored) -> None:
+    assert chain(lambda m: "ignored", stored)(message()) is None
+
+
+def test_the_function_gets_what_decode_makes_of_the_message(stored: Stored) -> None:
+    got: list[Any] = []
+    chain(got.append, stored, decode=lambda m: m.body.decode())(message(b"text"))
+    assert got == ["text"]
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), HandlerTimeout("x"), SystemExit(1), Retry("x")])
+def test_raising_requeues_by_the_schedule(stored: Stored, error: BaseException) -> None:
+    assert chain(raising(error), stored)(message(attempts=3)) == Requeue(30.0)
+    assert not stored
+
+
+def test_retry_says_its_own_delay(stored: Stored) -> None:
+    assert chain(raising(Retry(delay=0)), stored)(message()) == Requeue(0)
+    assert chain(raising(Retry(delay=7.5)), stored)(message()) == Requeue(7.5)
+
+
+def test_an_interrupt_of_the_process_is_not_swallowed(stored: Stored) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        chain(raising(KeyboardInterrupt()), stored)(message())
+
+
+@pytest.mark.parametrize("error", [Reject("no such customer"), UndecodablePayload("no such customer")])
+def test_what_is_rejected_becomes_a_dead_letter_that_says_why(stored: Stored, error: Exception) -> None:
+    assert chain(raising(error), stored)(message(b"raw\nbody", attempts=2)) is DEAD
+    [(topic, letter)] = stored
+    header, _, body = letter.partition(b"\n")
+    told = json.loads(header)
+    assert topic == "orders.billing.dead"
+    assert body == b"raw\nbody"
+    assert {key: told[key] for key in ("topic", "channel", "id", "node", "attempts", "published")} == {
+        "topic": "orders", "channel": "billing", "id": "0123456789abcdef", "node": "a:4150", "attempts": 2,
+        "published": "2023-11-14T22:13:20+00:00",
+    }  # fmt: skip
+    assert told["reason"].endswith("no such customer")
+    assert "Traceback" in told["traceback"]
+    assert told["dead"] > told["published"]
+
+
+def test_a_message_without_attempts_left_is_buried_before_the_function_runs(stored: Stored) -> None:
+    calls: list[Message] = []
+    handle = chain(calls.append, stored, max_attempts=3)
+    assert handle(message(attempts=3)) is None
+    assert handle(message(attempts=4)) is DEAD
+    assert len(calls) == 1
+    assert json.loads(stored[0][1].split(b"\n")[0])["reason"] == "delivered more than max_attempts=3 times"
+
+
+def test_no_limit_of_attempts_is_zero(stored: Stored) -> None:
+    assert chain(lambda m: None, stored, max_attempts=0)(message(attempts=65535)) is None
+
+
+def test_a_dead_letter_that_cannot_be_stored_sends_the_message_round_again(stored: Stored) -> None:
+    stored.refuse = PublishError("no broker")
+    assert chain(raising(Reject()), stored)(message()) == Requeue(10.0)
+
+
+def test_a_dead_letter_over_the_brokers_size_is_stored_without_its_traceback_then_without_its_header(stored: Stored) -> None:
+    body = b"x" * 1000
+    stored.max_size = 1000 + 300
+    assert chain(raising(Reject()), stored)(message(body)) is DEAD
+    stored.max_size = 1000
+    assert chain(raising(Reject()), stored)(message(body)) is DEAD
+    with_header, bare = (letter for _, letter in stored)
+    assert "traceback" not in json.loads(with_header.split(b"\n")[0])
+    assert bare == body
+
+
+def test_a_body_that_no_broker_takes_any_more_is_kept_where_it_is(stored: Stored) -> None:
+    stored.max_size = 10
+    assert chain(raising(Reject()), stored)(message(b"x" * 100)) == Requeue(10.0)
+
+
+def test_failures_are_logged_once_with_a_traceback_only_for_the_unexpected(stored: Stored, caplog: Any) -> None:
+    with caplog.at_level(logging.INFO):
+        chain(raising(ValueError("surprise")), stored)(message(b"secret"))
+        chain(raising(Retry("as planned")), stored)(message(b"secret"))
+    surprise, planned = caplog.records
+    assert surprise.getMessage() == (
+        "handler orders/billing: message 0123456789abcdef failed at attempt 1: ValueError: surprise; delivered again in 10.0 s"
+    )
+    assert surprise.exc_info
+    assert not planned.exc_info
+    assert "secret" not in caplog.text
+
+
+def test_a_batch_without_a_word_is_finished(stored: Stored) -> None:
+    messages = [message(), message()]
+    assert chain(lambda batch: None, stored, batch=10)(messages) == dict.fromkeys(messages)
+
+
+def test_a_batch_settles_each_message_as_it_was_told(stored: Stored) -> None:
+    good, later, bad, spent = message(), message(attempts=2), message(), message(attempts=9)
+    seen: list[Message] = []
+
+    def function(batch: Any) -> None:
+        seen.extend(batch)
+        batch.fail(later, ValueError("not now"))
+        batch.fail(bad, Reject("never"))
+        batch.fail(message(), Reject("of another batch"))
+
+    outcomes = chain(function, stored, batch=10)([good, later, bad, spent])
+    assert outcomes == {good: None, later: Requeue(20.0), bad: DEAD, spent: DEAD}
+    assert seen == [good, later, bad]
+    assert len(stored) == 2
+
+
+def test_a_batch_that_raises_is_requeued_whole_each_by_its_attempts_and_logged_once(stored: Stored, caplog: Any) -> None:
+    first, second = message(attempts=1), message(attempts=2)
+    outcomes = chain(raising(OSError("disk full")), stored, batch=10)([first, second])
+    assert outcomes == {first: Requeue(10.0), second: Requeue(20.0)}
+    assert len(caplog.records) == 1
+
+
+def test_a_batch_with_no_attempts_left_at_all_does_not_call_the_function(stored: Stored) -> None:
+    assert chain(lambda batch: pytest.fail("called"), stored, batch=10)([spent := message(attempts=6)]) == {spent: DEAD}
+
+
+def test_one_dead_letter_that_cannot_be_stored_does_not_fail_the_others_of_its_batch(stored: Stored) -> None:
+    stored.refuse = PublishError("no broker")
+    good, spent = message(), message(attempts=6)
+    assert chain(lambda batch: None, stored, batch=10)([good, spent]) == {good: None, spent: Requeue(60.0)}
+
+
+def test_the_dead_letter_topic_is_always_a_valid_name_and_tells_long_ones_apart() -> None:
+    assert topic_name("orders", "billing") == "orders.billing.dead"
+    assert topic_name("orders#ephemeral", "tail#ephemeral") == "orders.tail.dead"
+    first, second = topic_name("t" * 64, "c" * 63 + "1"), topic_name("t" * 64, "c" * 63 + "2")
+    assert first != second
+    assert is_valid(first)
+    assert len(first) == 64
