@@ -68,6 +68,10 @@ class PublishError(FrameworkError):
         self.stored = stored
 
 
+class MessageRefused(BadMessage, PublishError):
+    """The broker itself refused a body, by a limit that was not known here. Nothing of that request is stored."""
+
+
 class AlreadySettled(FrameworkError):
     """A message was finished or requeued twice, or after its lease was lost."""
 

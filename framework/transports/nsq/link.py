@@ -12,13 +12,14 @@ from time import monotonic
 
 from gevent.hub import Waiter, get_hub
 
-from framework.errors import BrokerError, BrokerUnreachable, FrameworkError, ProtocolError, PublishError
+from framework.errors import BrokerError, BrokerUnreachable, FrameworkError, MessageRefused, ProtocolError, PublishError
 from framework.transports.nsq import wire
 from framework.transports.nsq.dial import RECV_SIZE, Line, dial
 
 _READ, _WRITE = 1, 2
 _TICK = 1.0
 _IDLE = 0.01  # seconds after which a look at the socket comes before trusting it: one recv
+_BODY_REFUSED = ("E_BAD_MESSAGE", "E_BAD_BODY")
 _FAILED = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 
 
@@ -169,6 +170,8 @@ class Link:
             if error.words.endswith("exiting"):
                 return NotStored(f"nsqd {self.node}: {error}")
             return PublishError(f"nsqd {self.node}: {error}", stored=None)  # an MPUB may be stored in part
+        if error.code in _BODY_REFUSED:
+            return MessageRefused(f"nsqd {self.node}: {error}", stored=False)
         return PublishError(f"nsqd {self.node}: {error}", stored=False)
 
     def _tick(self) -> None:
