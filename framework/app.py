@@ -45,6 +45,8 @@ def _import(name: str) -> None:
     if "/" in name or name.endswith(".py"):
         dotted = name.removesuffix(".py").strip("./").replace("/", ".")
         raise BadModule(f"{name!r} is a path: give the module's name, {dotted!r}")
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise BadModule(f"{name!r} is not a module's name: write it as after `import`, for example shop.handlers")
     try:
         import_module(name)
     except WrongUse:

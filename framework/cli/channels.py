@@ -50,7 +50,7 @@ def _channels(server: Nsqd | Lookupd, topic: str) -> list[str]:
     if isinstance(server, Lookupd):
         return server.lookup(topic).channels
     try:
-        return [channel.channel_name for one in server.stats(topic, clients=False).topics for channel in one.channels]
+        return [channel.channel_name for one in server.stats(topic, clients=False).topics or [] for channel in one.channels]
     except BrokerError as error:
         if "NOT_FOUND" in error.code:
             return []
