@@ -18,4 +18,4 @@ def add_up(batch: Batch) -> None:
             total += int(message.body)
         except ValueError:
             batch.fail(message, Reject(f"{message.body!r} is not a number"))
-    print(f"{len(batch)} readings, {len(batch.outcomes)} of them bad, sum {total}", flush=True)
+    print(f"sum {total} of {len(batch)} readings, {len(batch.outcomes)} of them bad", flush=True)

@@ -24,8 +24,9 @@ from framework.message import Batch, Message
 from framework.publisher import Publisher, publish, publish_many
 
 if TYPE_CHECKING:
-    from framework.spool import Spool
+    from framework.spool import Spool as Spool
 
+# Spool is not in __all__: `from framework import *` must not ask for pyarrow.
 __all__ = [
     "AlreadySettled",
     "BadHandler",
@@ -41,7 +42,6 @@ __all__ = [
     "Publisher",
     "Reject",
     "Retry",
-    "Spool",
     "UndecodablePayload",
     "WrongUse",
     "handler",

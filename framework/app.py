@@ -15,7 +15,7 @@ import gevent
 
 from framework import publisher
 from framework.engine.supervisor import Supervisor
-from framework.errors import BadModule, BrokerUnreachable, WrongUse
+from framework.errors import BadModule, BadSetting, BrokerUnreachable, WrongUse
 from framework.handler import HandlerSpec, place_of, registered
 from framework.publisher import Publisher
 from framework.settings import Settings, check_writable
@@ -80,13 +80,23 @@ def lease_problems(handlers: Iterable[HandlerSpec], nodes: Iterable[NodeInfo]) -
 
 @contextmanager
 def brokers(settings: Settings) -> Iterator[tuple[str, ...]]:
-    """The broker URLs of ``settings``; without any, that of an nsqd of our own which lives as long as the block."""
+    """The broker URLs of ``settings``; without any, that of an nsqd of our own which lives as long as the block.
+
+    Raises BadSetting when that nsqd cannot start.
+    """
     if settings.brokers:
         yield settings.brokers
         return
     from framework.nsqd.embedded import ensure  # noqa: PLC0415
 
-    nsqd = ensure(settings.data_path, tcp_address=settings.nsqd_tcp_address, http_address=settings.nsqd_http_address)
+    try:
+        nsqd = ensure(settings.data_path, tcp_address=settings.nsqd_tcp_address, http_address=settings.nsqd_http_address)
+    except OSError as error:
+        words = f"--data-path {settings.data_path} cannot be used: {error.strerror}: name a folder that is yours, or a --broker"
+        raise BadSetting(words) from error
+    except BrokerUnreachable as error:
+        words = f"the embedded nsqd does not start: {error} (--nsqd-tcp-address, --nsqd-http-address), or give a --broker"
+        raise BadSetting(words) from error
     try:
         yield (nsqd.url,)
     finally:

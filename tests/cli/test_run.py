@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from framework.testing import servers
@@ -177,6 +179,17 @@ def test_a_broker_that_never_answers_is_exit_3_after_the_deadline(app: Callable[
     assert 1 <= time.monotonic() - started < 10
 
 
+def test_a_signal_while_it_waits_for_a_broker_is_a_clean_end(app: Callable[..., Path]) -> None:
+    folder = app(SAY)
+    address = f"nsq://127.0.0.1:{servers.free_port()}"
+    with working(
+        "run", "shop", "--broker", address, "--connect-deadline", "never", cwd=folder, ready="cannot be reached"
+    ) as worker:
+        started = time.monotonic()
+        assert worker.stop() == 0
+        assert time.monotonic() - started < 5
+
+
 def test_a_timeout_that_the_server_cannot_honour_is_refused_with_the_flag_to_change(
     app: Callable[..., Path], start_nsqd: Callable[..., Server]
 ) -> None:
@@ -291,3 +304,50 @@ def test_undecodable_messages_become_dead_letters_and_the_connection_lives(app: 
     assert numbers(worker) == {1, 2}
     assert len([line for line in worker.out if line.startswith("dead ") and "the body does not decode to dict" in line]) == 2
     assert adds_up(folder / "ledger.json") == {"received": 4, "finished": 2, "requeued": 0, "dead": 2, "lease_lost": 0}
+
+
+EMBEDDED = {"WORKERS_NSQD_TCP_ADDRESS": "127.0.0.1:0", "WORKERS_NSQD_HTTP_ADDRESS": "127.0.0.1:0"}
+
+
+def test_without_a_broker_it_runs_an_nsqd_of_its_own_and_stops_it_last(app: Callable[..., Path]) -> None:
+    folder = app(SAY)
+    with working("run", "shop", cwd=folder, env=EMBEDDED) as worker:
+        running = folder / "var" / "nsqd" / "nsqd.json"
+        process = psutil.Process(json.loads(running.read_text())["pid"])
+        assert call("publish", "orders", cwd=folder, stdin=b"1\n").returncode == 0
+        worker.wait_for("got 1")
+        assert worker.stop() == 0
+    assert not running.exists()
+    assert not process.is_running()
+
+
+def test_a_second_worker_uses_the_nsqd_of_the_first_and_leaves_it_alone(app: Callable[..., Path]) -> None:
+    folder = app(SAY)
+    with working("run", "shop", cwd=folder, env=EMBEDDED) as first:
+        with working("run", "shop", cwd=folder, env=EMBEDDED) as second:
+            assert second.stop() == 0
+        assert call("publish", "orders", cwd=folder, stdin=b"1\n").returncode == 0
+        first.wait_for("got 1")
+        assert first.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [("shop.py", "--data-path shop.py cannot be used: File exists"), ("shop.py/x", "cannot be used: Not a directory")],
+)
+def test_a_data_path_that_cannot_be_used_is_exit_2(app: Callable[..., Path], path: str, words: str) -> None:
+    done = call("run", "shop", "--data-path", path, cwd=app(SAY), env=EMBEDDED)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_address_that_is_taken_is_exit_2_and_names_the_flags(app: Callable[..., Path]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = call("run", "shop", "--nsqd-tcp-address", address, cwd=app(SAY), env=EMBEDDED)
+    assert done.returncode == 2
+    assert f"cannot listen on {address}" in done.stderr
+    assert "--nsqd-tcp-address" in done.stderr
+    assert "--broker" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
