@@ -1,0 +1,411 @@
+"""The engine against real nsqds: leases, credit, failures of either side, and the end, as nsqd itself counts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gevent
+import pytest
+from gevent.event import Event
+
+from framework.engine.supervisor import Supervisor
+from framework.errors import HandlerTimeout
+from framework.handler import HandlerSpec
+from framework.testing.servers import Server
+from framework.transports import open_transports
+
+pytestmark = pytest.mark.real
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Running:
+    """A supervisor on real nsqds, in a greenlet."""
+
+    def __init__(self, servers: Sequence[Server], specs: Sequence[HandlerSpec], urls: Sequence[str] = (), **options: Any) -> None:
+        transports = open_transports(urls or [f"nsq://{server.address}?heartbeat=1s" for server in servers])
+        self.producer = transports[0].producer()
+        publish = lambda topic, body: self.producer.publish(topic, [body])  # noqa: E731
+        self.supervisor = Supervisor(specs, transports, publish=publish, **options)
+        self.greenlet = gevent.spawn(self.supervisor.run)
+
+    def until(self, condition: Callable[[], Any], seconds: float = 20.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if self.greenlet.dead:
+                self.greenlet.get()
+            assert time.monotonic() < deadline, "the condition did not become true in time"
+            gevent.sleep(0.005)
+
+    def stop(self) -> dict[str, int]:
+        """Stop, and check that every ledger adds up."""
+        self.supervisor.stop()
+        return self.end()
+
+    def end(self) -> dict[str, int]:
+        self.greenlet.get(timeout=40)
+        self.producer.close()
+        for ledger in self.supervisor.ledgers.values():
+            assert ledger.balance(0) == 0, ledger
+        return next(iter(self.supervisor.ledgers.values())).as_dict()
+
+
+def spec(function: Callable[[Any], Any], **options: Any) -> HandlerSpec:
+    defaults: dict[str, Any] = {
+        "topic": "orders", "channel": "billing", "decode": None, "concurrency": 10, "max_in_flight": 200, "timeout": 30.0,
+        "max_attempts": 5, "batch": 0, "linger": 0.05,
+    }  # fmt: skip
+    return HandlerSpec(function=function, **{**defaults, **options})
+
+
+@pytest.fixture
+def run() -> Iterator[Callable[..., Running]]:
+    started: list[Running] = []
+
+    def start(servers: Server | Sequence[Server], *specs: HandlerSpec, **options: Any) -> Running:
+        one = Running([servers] if isinstance(servers, Server) else servers, specs, **options)
+        started.append(one)
+        return one
+
+    yield start
+    for one in started:
+        if not one.greenlet.dead:
+            one.supervisor.stop(now=True)
+            one.greenlet.join(timeout=10)
+
+
+def publish(server: Server, bodies: Sequence[bytes], topic: str = "orders") -> None:
+    for start in range(0, len(bodies), 5000):
+        server.http(f"/mpub?topic={topic}", b"\n".join(bodies[start : start + 5000]))
+
+
+def test_every_message_is_finished_as_nsqd_counts_it(nsqd, run):
+    seen = Counter()
+    worker = run(nsqd, spec(lambda message: seen.update([message.body]), max_in_flight=2500))
+    bodies = [b"%d" % i for i in range(20_000)]
+    publish(nsqd, bodies)
+    worker.until(lambda: len(seen) == 20_000)
+    assert worker.stop() == {"received": 20_000, "finished": 20_000, "requeued": 0, "dead": 0, "lease_lost": 0}
+    assert set(seen.values()) == {1}
+    stats = nsqd.channel_stats("orders", "billing")
+    assert (stats["depth"], stats["in_flight_count"], stats["requeue_count"], stats["timeout_count"]) == (0, 0, 0, 0)
+
+
+def test_a_lone_message_is_handled_within_milliseconds(nsqd, run):
+    delays = []
+    worker = run(nsqd, spec(lambda message: delays.append(time.time() - message.timestamp / 1e9), max_in_flight=2500))
+    worker.until(lambda: worker.supervisor.ready)
+    for i in range(60):
+        worker.producer.publish("orders", [b"%d" % i])
+        gevent.sleep(0.02)
+    worker.until(lambda: len(delays) == 60)
+    assert sorted(delays)[30] < 0.02  # nsqd's output buffer alone would make it 25 ms, by default 250
+
+
+@pytest.mark.slow
+def test_a_handler_longer_than_two_heartbeats_and_two_leases_keeps_its_connection_and_its_message(start_nsqd, run):
+    server = start_nsqd("--msg-timeout=2s")
+    calls = []
+
+    def function(message):
+        calls.append(message.attempts)
+        gevent.sleep(5)
+
+    worker = run(server, spec(function, concurrency=2, max_in_flight=6))
+    publish(server, [b"%d" % i for i in range(4)])  # two run, two wait for longer than a lease
+    worker.until(lambda: server.channel_stats("orders", "billing").get("depth") == 0 and len(calls) >= 2)
+    connected = server.channel_stats("orders", "billing")["clients"][0]["connect_ts"]
+    worker.until(lambda: worker.supervisor.ledgers["orders/billing"].finished == 4)
+    stats = server.channel_stats("orders", "billing")
+    assert calls == [1, 1, 1, 1]
+    assert stats["timeout_count"] == 0
+    assert len(stats["clients"]) == 1  # since the connection, nobody connected anew
+    assert stats["clients"][0]["finish_count"] == 4
+    assert stats["clients"][0]["connect_ts"] == connected
+    assert worker.stop() == {"received": 4, "finished": 4, "requeued": 0, "dead": 0, "lease_lost": 0}
+
+
+@pytest.mark.slow
+def test_a_lease_is_kept_no_longer_than_the_timeout(start_nsqd, run):
+    server = start_nsqd("--msg-timeout=1s")
+
+    timed_out = Event()
+
+    def stubborn(message):
+        while message.attempts == 1 and not timed_out.is_set():
+            try:
+                timed_out.wait()
+            except HandlerTimeout:
+                pass
+
+    worker = run(server, spec(stubborn, timeout=1.0))
+    publish(server, [b"x"])
+    # late by up to five seconds: so often does nsqd look for new channels to scan
+    worker.until(lambda: server.channel_stats("orders", "billing").get("timeout_count") == 1, seconds=12)
+    timed_out.set()
+    worker.until(lambda: worker.supervisor.ledgers["orders/billing"].lease_lost == 1)
+    worker.until(lambda: worker.supervisor.ledgers["orders/billing"].finished == 1)
+    assert worker.stop() == {"received": 2, "finished": 1, "requeued": 0, "dead": 0, "lease_lost": 1}
+
+
+def test_in_flight_as_nsqd_counts_it_never_exceeds_max_in_flight_over_three_nsqds(start_nsqd, run):
+    servers = [start_nsqd() for _ in range(3)]
+    done, most = [], 0
+
+    def function(message):
+        gevent.sleep(0.004)
+        done.append(message.body)
+
+    worker = run(servers, spec(function, concurrency=20, max_in_flight=10))
+    for number, server in enumerate(servers):
+        publish(server, [b"%d.%d" % (number, i) for i in range(400)])
+    threadpool = gevent.get_hub().threadpool
+    while len(done) < 1200:
+        counts = [threadpool.apply(server.channel_stats, ("orders", "billing")) for server in servers]
+        most = max(most, sum(len(c.in_flight) for consumer in worker.supervisor._consumers for c in consumer.accounts))
+        assert sum(stats.get("in_flight_count", 0) for stats in counts) <= 10 + 2  # three answers are not of one moment
+    assert 5 <= most <= 10
+    assert worker.stop()["finished"] == 1200
+
+
+def test_one_busy_nsqd_of_three_is_not_starved_by_the_idle_ones(start_nsqd, run):
+    servers = [start_nsqd() for _ in range(3)]
+    done = []
+
+    def function(message):
+        gevent.sleep(0.005)
+        done.append(message.body)
+
+    worker = run(servers, spec(function, concurrency=20, max_in_flight=10))
+    worker.until(lambda: len(worker.supervisor._consumers) == 1 and len(worker.supervisor._consumers[0].accounts) == 3)
+    publish(servers[1], [b"%d" % i for i in range(800)])
+    began = time.monotonic()
+    worker.until(lambda: len(done) == 800)
+    assert time.monotonic() - began < 800 * 0.005 / 4  # eight at a time would be 0.5 s, three at a time 1.3 s
+    worker.stop()
+
+
+def test_more_nsqds_than_max_in_flight_are_all_served(start_nsqd, run):
+    servers = [start_nsqd() for _ in range(3)]
+    done = []
+    worker = run(servers, spec(lambda message: done.append(message.body), max_in_flight=1))
+    for server in servers:
+        publish(server, [b"%d" % i for i in range(50)])
+    worker.until(lambda: len(done) == 150)
+    assert worker.stop()["finished"] == 150
+
+
+def test_nsqds_are_found_through_nsqlookupd(start_nsqd, start_nsqlookupd, run):
+    lookupd = start_nsqlookupd()
+    server = start_nsqd(f"--lookupd-tcp-address={lookupd.address}")
+    done = []
+    url = f"nsq+lookupd://{lookupd.http_address}"
+    worker = run([], spec(lambda message: done.append(message.body)), urls=[url], connect_deadline=0.2, poll_interval=0.5)
+    gevent.sleep(0.4)  # past the deadline: the topic does not exist yet, and that is no error
+    publish(server, [b"x"])
+    worker.until(lambda: done)
+    worker.stop()
+
+
+@pytest.mark.slow
+def test_a_killed_nsqd_that_comes_back_is_used_again_and_the_other_one_all_the_time(start_nsqd, run):
+    servers = [start_nsqd(), start_nsqd()]
+    done = []
+    worker = run(servers, spec(lambda message: done.append(message.body)))
+    worker.until(lambda: worker.supervisor.ready)
+    servers[0].kill()
+    publish(servers[1], [b"while %d" % i for i in range(100)])
+    worker.until(lambda: len(done) == 100)
+    servers[0].start()
+    publish(servers[0], [b"after %d" % i for i in range(100)])
+    worker.until(lambda: len(done) == 200, seconds=30)
+    worker.stop()
+
+
+@pytest.mark.slow
+def test_an_nsqd_killed_in_the_middle_loses_no_message_that_it_still_has(start_nsqd, run):
+    server = start_nsqd("--mem-queue-size=0", "--msg-timeout=2s", "--sync-every=1")
+    seen = Counter()
+
+    def function(message):
+        seen[message.body] += 1
+        gevent.sleep(0.001)
+
+    worker = run(server, spec(function, concurrency=5, max_in_flight=20))
+    publish(server, [b"%d" % i for i in range(400)])
+    worker.until(lambda: len(seen) > 100)
+    server.kill()
+    server.start()
+    # nsqd itself forgets what was in flight when it is killed: at most max_in_flight messages
+    worker.until(lambda: len(seen) >= 400 - 20, seconds=40)
+    worker.stop()
+
+
+def test_poison_goes_to_the_dead_letter_topic_by_nsqds_count_of_attempts_and_pauses_nobody(nsqd, run, monkeypatch):
+    monkeypatch.setattr("framework.engine.backoff.RETRY_BASE", 0.0)
+    attempts, fine, letters = [], [], []
+
+    def function(message):
+        if message.body == b"poison":
+            attempts.append(message.attempts)
+            raise ValueError("never")
+        fine.append(message.body)
+
+    worker = run(
+        nsqd,
+        spec(function, concurrency=1, max_attempts=3),
+        spec(lambda message: letters.append(message.body), topic="orders.billing.dead", channel="look"),
+    )
+    publish(nsqd, [b"poison", *[b"%d" % i for i in range(500)]])
+    worker.until(lambda: letters and len(fine) == 500)
+    header, _, body = letters[0].partition(b"\n")
+    assert attempts == [1, 2, 3]
+    assert body == b"poison"
+    assert json.loads(header)["attempts"] == 4
+    assert worker.stop() == {"received": 504, "finished": 500, "requeued": 3, "dead": 1, "lease_lost": 0}
+
+
+def test_a_batch_handler_gets_full_batches(nsqd, run):
+    sizes = []
+    worker = run(nsqd, spec(lambda batch: sizes.append(len(batch)), batch=500, linger=1.0, max_in_flight=2500, concurrency=1))
+    publish(nsqd, [b"%d" % i for i in range(5000)])
+    worker.until(lambda: sum(sizes) == 5000)
+    assert sizes == [500] * 10
+    assert worker.stop()["finished"] == 5000
+
+
+def test_on_stop_what_has_not_started_is_with_another_consumer_within_a_second(nsqd, run):
+    started, elsewhere = [], []
+    gate = Event()
+
+    def slow(message):
+        started.append(message.id)
+        gate.wait()
+
+    first = run(nsqd, spec(slow, concurrency=2, max_in_flight=100))
+    consumer = first.supervisor._consumers
+    first.until(lambda: first.supervisor.ready)
+    consumer[0]._credit._concurrency = 50  # prefetch as if the handlers had been quick until now
+    publish(nsqd, [b"%d" % i for i in range(50)])
+    first.until(lambda: nsqd.channel_stats("orders", "billing").get("in_flight_count", 0) >= 30)
+    second = run(nsqd, spec(lambda message: elsewhere.append(time.monotonic()), max_in_flight=100))
+    second.until(lambda: second.supervisor.ready)
+    began = time.monotonic()
+    first.supervisor.stop()
+    second.until(lambda: len(elsewhere) == 48)
+    assert max(elsewhere) - began < 1.0
+    gate.set()
+    ledger = first.end()
+    assert (len(started), ledger["finished"], ledger["lease_lost"]) == (2, 2, 0)
+    assert second.stop()["finished"] >= 48
+    assert nsqd.channel_stats("orders", "billing")["timeout_count"] == 0
+
+
+WORKER = """
+import os, signal, sys, time
+from gevent import monkey; monkey.patch_all()
+import gevent
+from framework.engine.supervisor import Supervisor
+from framework.errors import HandlerTimeout
+from framework.handler import HandlerSpec
+from framework.transports import open_transports
+
+url, journal = sys.argv[1:]
+out = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+def function(message):
+    gevent.sleep(0.002)
+    os.write(out, message.body + b"\\n")
+
+spec = HandlerSpec("orders", "billing", function, None, 20, 200, 60.0, 0, 0, 0.0)
+supervisor = Supervisor([spec], open_transports([url]), publish=print)
+gevent.signal_handler(signal.SIGTERM, supervisor.stop)
+supervisor.run()
+print(supervisor.ledgers["orders/billing"].as_dict(), flush=True)
+"""
+
+
+class Process:
+    """A worker process of its own, that writes each body it has handled to a journal."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.journal = folder / "journal"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WORKER, f"nsq://{server.address}", str(self.journal)],
+            cwd=ROOT, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def handled(self) -> list[bytes]:
+        return self.journal.read_bytes().split(b"\n")[:-1] if self.journal.exists() else []
+
+    def until(self, condition: Callable[[], Any], seconds: float = 60.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, "the worker ended"
+            assert time.monotonic() < deadline, "the condition did not become true in time"
+            time.sleep(0.02)
+
+    def end(self, sig: signal.Signals) -> str:
+        os.kill(self.process.pid, sig)
+        return self.process.communicate(timeout=30)[0]
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Callable[[Server], Process]]:
+    started: list[Process] = []
+
+    def start(server: Server) -> Process:
+        started.append(Process(server, tmp_path))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.communicate()
+
+
+@pytest.mark.slow
+def test_a_worker_killed_in_the_middle_of_ten_thousand_messages_loses_none(start_nsqd, processes):
+    server = start_nsqd("--msg-timeout=2s")
+    bodies = [b"%d" % i for i in range(10_000)]
+    publish(server, bodies)
+    first = processes(server)
+    first.until(lambda: len(first.handled()) > 2000)
+    first.end(signal.SIGKILL)
+    assert len(first.handled()) < 9000
+    second = processes(server)
+    second.until(lambda: server.channel_stats("orders", "billing")["clients"] and len(set(second.handled())) == 10_000)
+    second.until(lambda: server.channel_stats("orders", "billing")["in_flight_count"] == 0)
+    assert set(second.handled()) == set(bodies)
+    assert len(second.handled()) <= 10_000 + 200
+    second.end(signal.SIGTERM)
+
+
+@pytest.mark.slow
+def test_sigterm_in_the_middle_finishes_or_gives_back_everything_and_nothing_is_handled_twice(start_nsqd, processes):
+    server = start_nsqd("--msg-timeout=60s")
+    bodies = [b"%d" % i for i in range(10_000)]
+    publish(server, bodies)
+    first = processes(server)
+    first.until(lambda: len(first.handled()) > 2000)
+    began = time.monotonic()
+    first.end(signal.SIGTERM)
+    assert time.monotonic() - began < 5
+    assert first.process.returncode == 0
+    stats = server.channel_stats("orders", "billing")
+    assert (stats["in_flight_count"], stats["timeout_count"]) == (0, 0)
+    assert stats["depth"] + stats["deferred_count"] == 10_000 - len(first.handled())
+    second = processes(server)
+    second.until(lambda: len(second.handled()) == 10_000)
+    assert set(second.handled()) == set(bodies)
+    second.end(signal.SIGTERM)
