@@ -91,13 +91,17 @@ class Link:
         """Send a PUB, MPUB or DPUB and wait for its answer: None is OK; else NotStored or PublishError."""
         if self.error is not None:
             return NotStored(str(self.error))
+        alone = not self._pending
         self._queue.append(command)
         self._queued += len(command)
         pending = Pending(self._queued)
         self._pending.append(pending)
         if not self._flush_due:
-            self._flush_due = True
-            self._run_callback(self._guarded, _nothing)
+            if alone:
+                self._guarded(_nothing)  # now: nothing gathers where one publisher waits for each answer
+            else:
+                self._flush_due = True
+                self._run_callback(self._guarded, _nothing)
         outcome: Exception | None = pending.waiter.get()
         return outcome
 

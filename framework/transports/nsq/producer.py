@@ -55,6 +55,12 @@ class NsqProducer:
         if self._closed:
             raise PublishError("the producer is closed: make a new one")
         outlet = self._outlet()
+        if len(bodies) == 1 and not delay:
+            outlet.store(wire.pub(topic, bodies[0]))
+        else:
+            self._store_many(outlet, topic, bodies, delay)
+
+    def _store_many(self, outlet: Outlet, topic: str, bodies: Sequence[bytes], delay: float) -> None:
         done = 0
         for command, count in self._commands(topic, bodies, delay):
             try:
@@ -82,18 +88,16 @@ class NsqProducer:
     def _check(self, topic: str, bodies: Sequence[bytes], delay: float) -> None:
         if not 0 <= delay <= MAX_DEFER:
             raise BadMessage(f"topic {topic!r}: a delay of {delay!r} s is out of range, nsqd takes 0 to {MAX_DEFER:g} s")
-        if isinstance(bodies, (bytes, str)) or not set(map(type, bodies)) <= {bytes}:
+        if isinstance(bodies, bytes | str) or not set(map(type, bodies)) <= {bytes}:
             raise _not_bytes(topic, bodies)
         largest = self._options.max_msg_size
-        if bodies and (min(map(len, bodies)) == 0 or max(map(len, bodies)) > largest):
+        if not all(bodies) or (bodies and len(max(bodies, key=len)) > largest):
             raise _bad_size(topic, bodies, largest)
 
     def _commands(self, topic: str, bodies: Sequence[bytes], delay: float) -> Iterator[tuple[bytes, int]]:
         """Each command with how many messages it holds."""
         if delay:
             yield from ((wire.dpub(topic, delay, body), 1) for body in bodies)  # there is no deferred MPUB
-        elif len(bodies) == 1:
-            yield wire.pub(topic, bodies[0]), 1
         else:
             for part in split(bodies, self._options.max_body_size):
                 yield wire.mpub(topic, part), len(part)
@@ -101,6 +105,10 @@ class NsqProducer:
 
 def split(bodies: Sequence[bytes], max_body: int) -> Iterator[Sequence[bytes]]:
     """``bodies`` in order, in parts whose MPUB bodies are of ``max_body`` bytes at most (one alone may be more)."""
+    if wire.mpub_size(list(map(len, bodies))) <= max_body:
+        if bodies:
+            yield bodies
+        return
     start, size = 0, 4
     for i, body in enumerate(bodies):
         cost = 4 + len(body)
@@ -108,8 +116,7 @@ def split(bodies: Sequence[bytes], max_body: int) -> Iterator[Sequence[bytes]]:
             yield bodies[start:i]
             start, size = i, 4
         size += cost
-    if start < len(bodies):
-        yield bodies[start:]
+    yield bodies[start:]
 
 
 class Outlet:

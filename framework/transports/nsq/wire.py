@@ -78,7 +78,7 @@ def req(message_id: bytes, delay: float) -> bytes:
 
 
 def pub(topic: str, body: bytes) -> bytes:
-    return f"PUB {topic}\n".encode() + _sized(body)
+    return b"PUB %b\n%b%b" % (topic.encode(), _SIZE.pack(len(body)), body)
 
 
 def dpub(topic: str, delay: float, body: bytes) -> bytes:
@@ -88,12 +88,12 @@ def dpub(topic: str, delay: float, body: bytes) -> bytes:
 
 def mpub(topic: str, bodies: Sequence[bytes]) -> bytes:
     """MPUB; its body size covers the count and every message with its size field."""
-    pieces: list[bytes] = [b""] * (2 * len(bodies))
     sizes = list(map(len, bodies))
-    pieces[::2] = map(_SIZE.pack, sizes)
-    pieces[1::2] = bodies
-    head = f"MPUB {topic}\n".encode() + _HEAD.pack(mpub_size(sizes), len(bodies))
-    return head + b"".join(pieces)
+    pieces: list[bytes] = [b""] * (1 + 2 * len(bodies))
+    pieces[0] = f"MPUB {topic}\n".encode() + _HEAD.pack(mpub_size(sizes), len(bodies))
+    pieces[1::2] = map(_SIZE.pack, sizes)
+    pieces[2::2] = bodies
+    return b"".join(pieces)
 
 
 def mpub_size(sizes: Sequence[int]) -> int:

@@ -1,0 +1,44 @@
+"""This framework, as the benchmarks run it."""
+
+import signal
+import sys
+
+import gevent
+
+from benchmarks.measure import BODY
+from framework import Message, Publisher, handler
+from framework.engine.supervisor import Supervisor
+from framework.handler import registered
+from framework.transports import open_transports
+
+job, address = sys.argv[1:]
+transports = open_transports([f"nsq://{address}"])
+publisher = Publisher(transports)
+TOPIC = "bench#ephemeral"
+
+
+def consume() -> None:
+    @handler("bench", "bench", concurrency=50, max_in_flight=2500)
+    def nothing(message: Message) -> None:
+        pass
+
+    supervisor = Supervisor(registered(), transports, publish=publisher.publish)
+    gevent.signal_handler(signal.SIGTERM, supervisor.stop)
+    supervisor.run()
+
+
+def sync() -> None:
+    while True:
+        publisher.publish(TOPIC, BODY)
+
+
+def pipelined() -> None:
+    gevent.joinall([gevent.spawn(sync) for _ in range(100)])
+
+
+def mpub() -> None:
+    while True:
+        publisher.publish_many(TOPIC, [BODY] * 500)
+
+
+globals()[job]()
