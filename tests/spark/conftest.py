@@ -51,6 +51,8 @@ def spark() -> Iterator[Any]:
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.memory", "1g")
+            # A short life: half the CPU time without the second compiler (measured: 13 s in place of 26).
+            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
             .getOrCreate()
         )
         session.sparkContext.setLogLevel("ERROR")

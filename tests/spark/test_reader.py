@@ -96,6 +96,31 @@ def test_commit_deletes_only_what_no_batch_needs_and_the_ids_do_not(land: Land) 
     assert source.latestOffset(later, EVERYTHING)["collectors"] == {"a": [12, 0]}
 
 
+def test_latest_skips_what_is_there_already(land: Land) -> None:
+    folder = land(0, 10)
+    source = reader(folder, startingOffsets="latest")
+    start = source.initialOffset()
+    assert source.latestOffset(start, EVERYTHING) is start
+    land(10, 12)
+    assert ids(source, start, source.latestOffset(start, EVERYTHING)) == ["000000000000000a", "000000000000000b"]
+
+
+def test_another_spool_under_an_old_checkpoint_is_an_error(land: Land) -> None:
+    folder = land(0, 10)
+    start = reader(folder).initialOffset()
+    end = reader(folder).latestOffset(start, EVERYTHING)
+    (folder / "epoch").write_text("another\n")
+    with pytest.raises(SpoolError, match="not the spool that the checkpoint knows"):
+        reader(folder).latestOffset(end, EVERYTHING)
+    with pytest.raises(SpoolError, match="not the spool that the checkpoint knows"):
+        reader(folder).partitions(start, end)
+    on = reader(folder, failOnDataLoss="false")
+    assert on.partitions(start, end) == []
+    anew = on.latestOffset(end, EVERYTHING)
+    assert len(ids(on, end, anew)) == 10
+    assert on.latestOffset(anew, EVERYTHING) is anew
+
+
 def test_retention_keep_deletes_nothing(land: Land) -> None:
     folder = land(0, 10)
     land(10, 20)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from framework.spool import Spool, segment
+from framework.spool import Spool
 
 pytestmark = pytest.mark.spark
 Land = Callable[..., Path]
@@ -119,24 +119,6 @@ def test_a_running_query_sees_what_lands_and_a_new_collector(spark: Any, land: L
         query.stop()
 
 
-def test_latest_skips_what_is_there_already(spark: Any, land: Land, tmp_path: Path) -> None:
-    folder = land(0, 10)
-    assert run_available(spark, folder, tmp_path, startingOffsets="latest") == []
-    land(10, 15)
-    assert run_available(spark, folder, tmp_path, startingOffsets="latest") == [5]
-
-
-def test_two_queries_read_one_spool_and_neither_deletes_it(spark: Any, land: Land, tmp_path: Path) -> None:
-    folder = land(0, 10)
-    for out in ("one", "two"):
-        run_available(spark, folder, tmp_path / out)
-    land(10, 20)
-    for out in ("one", "two"):
-        run_available(spark, folder, tmp_path / out)
-        assert sum(ids(spark, tmp_path / out).values()) == 20
-    assert len(segment.listing(folder / "a")) == 2
-
-
 def test_another_spool_under_an_old_checkpoint_is_an_error(spark: Any, land: Land, tmp_path: Path) -> None:
     folder = land(0, 10)
     run_available(spark, folder, tmp_path)
@@ -144,17 +126,6 @@ def test_another_spool_under_an_old_checkpoint_is_an_error(spark: Any, land: Lan
     with pytest.raises(Exception, match="not the spool that the checkpoint knows"):
         run_available(spark, folder, tmp_path)
     assert run_available(spark, folder, tmp_path, failOnDataLoss="false") == [10], "it begins anew on the new spool"
-
-
-def test_a_segment_that_is_gone_is_an_error_unless_said_otherwise(spark: Any, land: Land, tmp_path: Path) -> None:
-    folder = land(0, 10)
-    run_available(spark, folder, tmp_path)
-    land(10, 20)
-    land(20, 30)
-    segment.listing(folder / "a")[1].path.unlink()
-    with pytest.raises(Exception, match="segments 2 to 2 of collector a are gone"):
-        run_available(spark, folder, tmp_path)
-    assert run_available(spark, folder, tmp_path, failOnDataLoss="false") == [10]
 
 
 def test_a_wrong_option_fails_the_load_with_one_sentence(spark: Any, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
 
-from framework.errors import WrongUse
+from framework.errors import PublishError, WrongUse
 from framework.spark import options
+from framework.spark import writer as writer_module
 from framework.spark.writer import NsqStreamWriter, NsqWriter, messages
 
 TO_A = options.write({"nsqdTcpAddresses": "127.0.0.1:1", "topic": "a"})
@@ -49,3 +50,44 @@ def test_what_cannot_be_written_is_refused_at_the_start(writer: type[NsqWriter])
         writer(TO_A, StructType().add("value", StringType()).add("user", StringType()), False)
     with pytest.raises(WrongUse, match="column topic would not be published"):
         writer(TO_A, StructType().add("value", StringType()).add("topic", StringType()), False)
+
+
+class Broker:
+    """A transport and its producer, which refuses the topic ``full``."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, list[bytes]]] = []
+        self.closed = False
+
+    def producer(self) -> Broker:
+        return self
+
+    def publish(self, topic: str, bodies: list[bytes]) -> None:
+        if topic == "full":
+            raise PublishError("no nsqd took the messages")
+        self.sent.append((topic, bodies))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    broker = Broker()
+    monkeypatch.setattr(writer_module, "open_transports", lambda urls: [broker])
+    return broker
+
+
+def test_a_task_publishes_in_mpubs_of_the_size_asked_for(broker: Broker) -> None:
+    write = options.write({"nsqdTcpAddresses": "127.0.0.1:1", "topic": "a", "mpubMaxMessages": "2"})
+    rows = [pa.record_batch({"value": ["1", "2", "3"]}), pa.record_batch({"value": ["4"]})]
+    assert NsqWriter(write, StructType().add("value", StringType()), False).write(iter(rows)).rows == 4
+    assert broker.sent == [("a", [b"1", b"2"]), ("a", [b"3"]), ("a", [b"4"])]
+    assert broker.closed
+
+
+def test_a_publish_that_fails_fails_the_task_and_closes_the_producer(broker: Broker) -> None:
+    schema = StructType().add("value", StringType()).add("topic", StringType())
+    with pytest.raises(PublishError, match="no nsqd took"):
+        NsqWriter(ANYWHERE, schema, False).write(iter([pa.record_batch({"value": ["1"], "topic": ["full"]})]))
+    assert broker.closed
