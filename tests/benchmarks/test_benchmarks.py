@@ -1,0 +1,46 @@
+"""The benchmarks measure what they say: our own client is run for a moment, and nsqd agrees that all ended well."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from framework.testing import servers
+
+sys.path.append(str(Path(__file__).parents[2]))  # they are part of the project, not of the package
+from benchmarks import consume, measure, publish
+
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nsqd")]  # the fixture skips where there is no real nsqd
+
+
+def test_consuming_is_measured_and_ends_clean():
+    result = consume.run("ours", 20_000)
+    assert result.fault == ""
+    assert result.rate > 1000
+    assert 0 < result.client_cpu < 1000
+
+
+def test_a_run_that_does_not_end_clean_says_what_is_left(nsqd: servers.Server):
+    measure.fill(nsqd, 10)
+    assert consume._fault(nsqd, 10, patience=0.1) == "depth 10, not finished 10"
+
+
+@pytest.mark.parametrize("job", publish.JOBS)
+def test_publishing_is_measured(job, monkeypatch):
+    monkeypatch.setattr(publish, "WINDOW", 0.3)
+    monkeypatch.setattr(publish, "WARM_UP", 500)
+    assert publish.run("ours", job).rate > 100
+
+
+def test_the_table_compares_medians():
+    def results(*rates: float) -> list[measure.Result]:
+        return [measure.Result(rate, 2.0, 3.0) for rate in rates]
+
+    text = measure.table(
+        "title", {"ours": results(3000, 1000, 2000), "peer": [*results(500, 500), measure.Result(4000, 2, 3, "depth 7")]}
+    )
+    assert text.splitlines()[2].split() == ["ours", "2.0", "(1.0,", "3.0)", "1.00x", "2.00", "3.00"]
+    assert text.splitlines()[3].split() == ["peer", "0.5", "(0.5,", "4.0)", "4.00x", "2.00", "3.00"]
+    assert text.splitlines()[4].strip() == "peer: depth 7"
