@@ -58,7 +58,9 @@ class Consumer:
         self._slots = Slots(hub, turns, spec.concurrency, self._queue, self._work)
         if spec.batch:
             self._queue = self._slots.queue = BatchQueue(hub, spec.batch, spec.linger, self._slots.pump)
-        self._credit = Credit(spec.max_in_flight, spec.concurrency * max(1, spec.batch))
+        # The slots of a batch handler hold whole batches, and one more may fill meanwhile.
+        depth = (spec.concurrency + 1) * spec.batch if spec.batch else spec.concurrency
+        self._credit = Credit(spec.max_in_flight, depth)
         self._decay = hub.loop.timer(CREDIT_SPAN, CREDIT_SPAN)
         self._ticked_at, self._ticked_settled = clock(), 0
         self._closed_early: WeakSet[Connection] = WeakSet()
@@ -248,12 +250,15 @@ class Consumer:
         self._unstarted.clear()
 
     @property
+    def handling(self) -> bool:
+        """Some message can still be settled. What runs for a connection that ended cannot."""
+        return any(connection.in_flight for connection in self.accounts)
+
+    @property
     def quiet(self) -> bool:
-        """Nothing runs, nothing is unsent, nothing can come any more. Connections that ended do not hold it up."""
-        return all(
-            account.drained and not connection.in_flight and not connection.unsent()
-            for connection, account in self.accounts.items()
-        )  # fmt: skip
+        """Nothing is in flight or unsent, and nothing can come any more."""
+        settled = all(account.drained and not connection.unsent() for connection, account in self.accounts.items())
+        return settled and not self.handling
 
     def abandon(self) -> None:
         """Give back all that is in flight, and tell the handlers that still run."""

@@ -46,8 +46,6 @@ class Line:
     """The highest grant in the period before it."""
     taken: int = 0
     """What it may have in flight at the broker, messages on their way included."""
-    reserved: int = 0
-    """``taken``, or the floor that is kept free for it."""
     wanting: bool = True
     """It was refused something since the last tick; a new line is in want until it has its floor."""
 
@@ -56,13 +54,14 @@ class Credit:
     """The accounts of one handler's connections."""
 
     def __init__(self, max_in_flight: int, concurrency: int) -> None:
+        """``concurrency``: how many messages the handlers can work on at once."""
         self.max_in_flight = max_in_flight
         self.lines: list[Line] = []
         self._concurrency = concurrency
         self._pace = 0.0
         """Messages settled per second: quick to rise, slow to fall."""
-        self._reserved = 0
-        """The sum of the lines' ``reserved``; kept, because it is read for every read of a socket."""
+        self.taken = 0
+        """What may be in flight at the brokers, at most: the sum of the lines' ``taken``, kept because every read needs it."""
         self._level = max_in_flight
         """No line is granted more; below max_in_flight only while some line is in want."""
         self._calm = 0
@@ -73,13 +72,12 @@ class Credit:
         """A new connection; it has no grant yet."""
         line = Line(max_grant, since=now, turn_since=now)
         self.lines.append(line)
-        self._recount()
         return line
 
     def disconnect(self, line: Line) -> None:
         """The connection ended: whatever it had is free at once, since nothing can come on it any more."""
         self.lines.remove(line)
-        self._recount()
+        self.taken -= line.taken
 
     # -- traffic
 
@@ -145,27 +143,23 @@ class Credit:
     def budget(self) -> int:
         """What may be in flight now: max_in_flight, or less when the handlers are slow."""
         depth = self._concurrency + int(self._pace * PREFETCH)
-        idle = max(0, len(self.lines) - 1)  # the floors of idle lines must not take slots from the busy one
+        idle = max(0, len(self.lines) - 1)  # what idle lines hold must not take slots from the busy one
         return min(self.max_in_flight, depth + idle)
-
-    @property
-    def taken(self) -> int:
-        """What may be in flight at the brokers, at most, all messages on their way included."""
-        return sum(line.taken for line in self.lines)
 
     # -- the arithmetic
 
     @property
     def _crowded(self) -> bool:
-        """More lines than max_in_flight: not every one can have a floor, so they take turns."""
+        """More lines than max_in_flight: not every one can have a grant of one, so they take turns."""
         return len(self.lines) > self.max_in_flight
 
     def _most(self, line: Line) -> int:
         """The largest grant that ``line`` may have now."""
         if self._crowded and line.granted == 0:
             return 0  # its turn is given by _rotate, or the busiest would always be quicker than who waits
-        room = self.budget - (self._reserved - line.reserved)
-        return max(0, min(room, self._level, line.max_grant))
+        room = self.budget - (self.taken - line.taken)
+        floor = min(line.granted, 1)  # what others have too much is not taken from an idle line's one
+        return max(floor, min(room, self._level, line.max_grant))
 
     def _set(self, line: Line, granted: int) -> None:
         line.granted = granted
@@ -173,22 +167,15 @@ class Credit:
         self._account(line)
 
     def _account(self, line: Line) -> None:
+        before = line.taken
         line.taken = max(line.granted, line.in_flight, line.peak, line.peak_before)
-        reserved = line.taken or (0 if self._crowded else 1)
-        self._reserved += reserved - line.reserved
-        line.reserved = reserved
-
-    def _recount(self) -> None:
-        """The floor depends on how many lines there are."""
-        self._reserved = sum(line.reserved for line in self.lines)
-        for line in self.lines:
-            self._account(line)
+        self.taken += line.taken - before
 
     def _share(self) -> None:
         """Set the level, while some line is in want, so that all who want get the same and nobody more than it uses."""
         if any(line.wanting for line in self.lines) and len(self.lines) > 1:
             self._calm = 0
-            demands = (self.max_in_flight if line.wanting else line.reserved for line in self.lines)
+            demands = (self.max_in_flight if line.wanting else line.taken for line in self.lines)
             self._level = max(1, fair_level(demands, self.budget))
         elif self._calm < CALM:
             self._calm += 1
@@ -200,7 +187,7 @@ class Credit:
     def _rotate(self, now: float) -> None:
         """Take turns from those that had theirs, and give the free ones to who has waited longest."""
         waiting = sorted((line for line in self.lines if line.granted == 0), key=_turn_since)
-        free = self.max_in_flight - self._reserved
+        free = self.max_in_flight - self.taken
         for line in waiting[: max(0, free)]:
             if line.taken == 0:
                 self._set(line, 1)

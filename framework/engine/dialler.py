@@ -15,6 +15,8 @@ from framework.transports.contract import Connection, Transport
 
 log = logging.getLogger(__name__)
 
+UNKNOWN_POLL = 1.0
+"""Seconds between two discoveries, at most, while no node is known."""
 STEADY = 10.0
 """Seconds after which a connection counts as good, and the next failure as the first."""
 
@@ -52,20 +54,28 @@ class Dialler:
     # -- discovery
 
     def _discover_for_ever(self) -> None:
-        topic = self.consumer.spec.topic
+        failures = 0
         while True:
             self._look.clear()
-            try:
-                self._known = self._transport.discover(topic)
-            except FrameworkError as error:  # the nodes stay: only an answer can remove one
-                self.error = error
-                log.warning("topic %s: discovery failed: %s", topic, error)
-            except Exception as error:
-                self.error = error
-                log.exception("topic %s: discovery failed", topic)
-            else:
-                self._use(self._known)
-            self._look.wait(backoff.spread(self._poll_interval if self._known else min(1.0, self._poll_interval)))
+            failures = 0 if self._discover() else failures + 1
+            if _worth_a_line(failures):
+                log.warning("topic %s: discovery failed: %s; its nodes stay as they were", self.consumer.spec.topic, self.error)
+            pause = self._poll_interval if self._known else min(UNKNOWN_POLL, self._poll_interval)
+            self._look.wait(backoff.spread(pause))
+
+    def _discover(self) -> bool:
+        """Whether discovery was answered. Only an answer can remove a node."""
+        try:
+            self._known = self._transport.discover(self.consumer.spec.topic)
+        except FrameworkError as error:
+            self.error = error
+            return False
+        except Exception as error:
+            log.exception("topic %s: discovery failed, which is a bug", self.consumer.spec.topic)
+            self.error = error
+            return False
+        self._use(self._known)
+        return True
 
     def _use(self, nodes: set[str]) -> None:
         for node in nodes:
@@ -114,7 +124,7 @@ class Dialler:
 
     def _note(self, node: str, error: Exception | None, failures: int) -> None:
         self.error = error or self.error
-        level = logging.WARNING if failures in (1, 2, 5) or failures % 20 == 0 else logging.DEBUG
+        level = logging.WARNING if _worth_a_line(failures) else logging.DEBUG
         log.log(level, "handler %s: not connected to %s: %s", self.consumer.spec.name, node, error or "the connection was closed")
         self._changed.set()
 
@@ -133,3 +143,8 @@ class Ended:
     def wait(self) -> Exception | None:
         self._event.wait()
         return self._error
+
+
+def _worth_a_line(failures: int) -> bool:
+    """A node that stays away for hours must not fill the log."""
+    return failures in (1, 2, 5) or (failures > 0 and failures % 20 == 0)

@@ -154,15 +154,16 @@ class Supervisor:
         gevent.sleep(0.001)  # a turn of the hub: what was said so far has gone out
         for consumer in self._consumers:
             consumer.give_back_unstarted()
-        self._wait_quiet(self._drain_time, hurry=True)
+        self._wait(lambda consumer: not consumer.handling, self._drain_time, hurry=True)
         for consumer in self._consumers:  # on the hub, because it throws into slots, which come back to where it is
             hub.loop.run_callback(consumer.abandon)
         gevent.sleep(0.001)
-        self._wait_quiet(GOODBYE, hurry=False)
+        self._wait(lambda consumer: consumer.quiet, GOODBYE)
 
-    def _wait_quiet(self, seconds: float, *, hurry: bool) -> None:
+    def _wait(self, condition: Callable[[Consumer], bool], seconds: float, *, hurry: bool = False) -> None:
+        """Until ``condition`` holds for all handlers, but no longer than ``seconds``; with ``hurry``, until told to stop now."""
         deadline = time.monotonic() + seconds
-        while not all(consumer.quiet for consumer in self._consumers):
+        while not all(map(condition, self._consumers)):
             if time.monotonic() > deadline or (hurry and self._now):
                 return
             gevent.sleep(0.01)
@@ -171,9 +172,7 @@ class Supervisor:
         for consumer in self._consumers:
             hub.loop.run_callback(consumer.close)
         gevent.sleep(0.001)
-        deadline = time.monotonic() + GOODBYE
-        while any(consumer.accounts for consumer in self._consumers) and time.monotonic() < deadline:
-            gevent.sleep(0.01)
+        self._wait(lambda consumer: not consumer.accounts, GOODBYE)
 
     # -- the hub
 

@@ -114,7 +114,7 @@ class FakeConnection:
             elif verb == "requeue":
                 self._receiver.tally.requeued += 1
                 self._node.put(what[0], what[1])
-            elif verb == "drain":
+            elif verb == "drain" and not self._node.mute:
                 self._loop.run_callback(self._receiver.drained, self)
         self._node.ring()
 
@@ -125,6 +125,8 @@ class FakeNode:
     def __init__(self, broker: FakeBroker, name: str) -> None:
         self.broker, self.name = broker, name
         self.up = True
+        self.mute = False
+        """It does not answer a drain."""
         self.limits = Limits(lease=60.0, max_lease=900.0, max_grant=2500)
         self.queues: dict[str, deque[tuple[bytes, int, bytes]]] = {}
         self.connections: list[FakeConnection] = []

@@ -94,13 +94,17 @@ def test_no_wake_up_is_lost_and_concurrency_is_never_exceeded(jobs, size: int, s
     rng = random.Random(seed * 1000 + size)
     one = jobs(size)
 
+    def burn_then_block() -> None:
+        burn(1.2 * SLICE)
+        gevent.sleep(rng.random() * 0.003)
+
     def fail() -> None:
         gevent.sleep(rng.random() * 0.001)
         raise KeyError
 
     kinds: list[Callable[[], Any]] = [
         lambda: None, lambda: gevent.sleep(0), lambda: gevent.sleep(rng.random() * 0.003), lambda: burn(rng.random() * 0.001),
-        lambda: gevent.spawn(gevent.sleep, 0).join(), fail,
+        lambda: gevent.spawn(gevent.sleep, 0).join(), fail, burn_then_block,
     ]  # fmt: skip
     quiet: list[bool] = []
 
@@ -111,7 +115,7 @@ def test_no_wake_up_is_lost_and_concurrency_is_never_exceeded(jobs, size: int, s
     watcher.start(never_idle_beside_work)
     total = 0
     for _ in range(60):
-        batch = rng.choices(kinds, weights=[20, 2, 2, 2, 1, 2], k=rng.randint(1, 40))
+        batch = rng.choices(kinds, weights=[40, 4, 4, 4, 2, 4, 1], k=rng.randint(1, 40))
         total += len(batch)
         one.put(*batch)
     one.until(lambda: one.done == total)

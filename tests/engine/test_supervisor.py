@@ -205,6 +205,15 @@ def test_a_dead_connection_does_not_hold_up_the_stop(broker, run):
     assert time.monotonic() - began < 2
 
 
+def test_a_node_that_does_not_answer_the_drain_holds_up_the_stop_for_two_seconds_only(broker, run):
+    broker.nodes["a:1"].mute = True
+    worker = run(lambda message: None)
+    worker.until(lambda: worker.supervisor.ready)
+    began = time.monotonic()
+    worker.stop()
+    assert time.monotonic() - began < 4
+
+
 def test_it_can_be_stopped_before_it_runs(broker, spec):
     supervisor = Supervisor([spec(len)], [broker], publish=lambda topic, body: None)
     supervisor.stop()
