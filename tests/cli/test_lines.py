@@ -113,6 +113,7 @@ def test_text_in_any_encoding_without_zeros_is_text() -> None:
         (b"\x28\xb5\x2f\xfd whatever", "is compressed with zstd"),
         (b"PK\x03\x04 whatever", "is compressed with zip"),
     ],
+    ids=["random", "control", "elf", "utf-16", "gzip of binary", "bzip2", "xz", "zstd", "zip"],
 )
 def test_an_input_that_is_no_text_is_refused_before_its_first_line(data: bytes, words: str) -> None:
     with pytest.raises(BadInput, match=words):
