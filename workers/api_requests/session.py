@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
@@ -28,25 +30,53 @@ _SETTINGS = {
     # A trigger that comes late is no news where the machine is small.
     "spark.log.level": "ERROR",
 }
-_FOR_SHORT_RUNS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""The JVM's fast compiler alone: a run of a minute never gets the slow compiler's time back."""
+_FOR_SHORT_RUNS = {
+    # What compiles and plans for long runs never gives its time back within a minute: 66 CPU seconds in place of 35.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+}
 
 
 def start(name: str, *, master: str = "local[*]", short: bool = False, log: Path | None = None) -> SparkSession:
     """A session, its JVM in a process group of its own, so that a signal to ours lets the queries end in order.
 
     ``log``: where the JVM's messages go, in place of stderr. The JVM ends by itself when this process does.
-    Raises JavaMissing with a sentence where there is no usable Java.
+    Raises PySparkException where Java is missing.
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # Spark looks for pyspark_nsq on sys.path alone, where an editable install is not.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     settings = {**_SETTINGS, "spark.app.name": name, "spark.master": master}
     if short:
-        settings["spark.driver.extraJavaOptions"] = _FOR_SHORT_RUNS
+        settings |= _FOR_SHORT_RUNS
     conf = SparkConf().setAll(list(settings.items()))
     options: dict[str, object] = {"start_new_session": True}
     if log is not None:
         options |= {"stdout": log.open("ab"), "stderr": subprocess.STDOUT}
     context = SparkContext(conf=conf, gateway=launch_gateway(conf, options))  # type: ignore[no-untyped-call]
     return SparkSession(context)
+
+
+def jvm(spark: SparkSession) -> int:
+    """The JVM's process id, which is its process group's, too."""
+    return int(_process(spark).pid)
+
+
+def stop(spark: SparkSession) -> None:
+    """End the session and its JVM; returns when the JVM has gone."""
+    process = _process(spark)
+    with suppress(Exception):  # the JVM may have been killed
+        spark.stop()
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _process(spark: SparkSession) -> subprocess.Popen[bytes]:
+    gateway: Any = spark.sparkContext._gateway
+    return gateway.proc  # type: ignore[no-any-return]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
@@ -90,8 +91,8 @@ def _visits(looked: DataFrame) -> list[Visit]:
 
 def _visit(row: Row, found: list[Probes], burst: Burst | None, hammering: Hammering | None) -> Visit:
     return Visit(
-        row.address, row.first_seen, row.last_seen, row.requests, row.ordinary, row.certain, row.hostile, row.possible,
-        row.kinds, row.reads_robots, found, burst, hammering,
+        row.address, _utc(row.first_seen), _utc(row.last_seen), row.requests, row.ordinary, row.certain, row.hostile,
+        row.possible, row.kinds, row.reads_robots, found, burst, hammering,
     )  # fmt: skip
 
 
@@ -101,8 +102,8 @@ def _figures(looked: DataFrame) -> DataFrame:
 
     counted = f.col("certain") | f.col("possible")
     return looked.groupBy("address").agg(
-        f.min("time").alias("first_seen"),
-        f.max("time").alias("last_seen"),
+        f.unix_micros(f.min("time")).alias("first_seen"),
+        f.unix_micros(f.max("time")).alias("last_seen"),
         f.count(f.lit(1)).alias("requests"),
         different("path", "ordinary"),
         different("target", "certain"),
@@ -144,7 +145,7 @@ def _bursts(looked: DataFrame, figures: DataFrame, busy: list[str]) -> DataFrame
         f.count_if("missing").alias("errors"),
         f.count_distinct(f.when(f.col("missing"), f.col("path"))).alias("paths"),
         f.count_distinct(f.when(searched, _place())).alias("places"),
-        f.min("time").alias("start"),
+        f.unix_micros(f.min("time")).alias("start"),
         _seconds(),
     )
     worst = f.struct("requests", "errors", "paths", "places", "start", "seconds")
@@ -152,7 +153,12 @@ def _bursts(looked: DataFrame, figures: DataFrame, busy: list[str]) -> DataFrame
 
 
 def _burst(row: Row) -> Burst:
-    return Burst(*row)
+    return Burst(row.requests, row.errors, row.paths, row.places, _utc(row.start), row.seconds)
+
+
+def _utc(micros: int) -> datetime:
+    """Not left to Row, whose times are in the local zone."""
+    return datetime.fromtimestamp(micros / 1e6, UTC)
 
 
 def _place() -> Column:

@@ -1,0 +1,299 @@
+"""The Spark job: three streams from the spools of the channels archive, growth and spam to Parquet and to suspects.
+
+    python -m workers.api_requests.job --follow             until a signal; the Procfile's line
+    python -m workers.api_requests.job --until 16275        until every channel has done that many lines
+
+It goes on where it stopped: the state folder holds Spark's checkpoints and everything that is counted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from framework import FrameworkError, WrongUse
+from workers.api_requests import growth, session
+from workers.api_requests.archive import archive
+from workers.api_requests.handlers import CHANNELS
+from workers.api_requests.parse import parse, rejects, requests
+from workers.api_requests.store import Store
+from workers.api_requests.suspects import Bench, sink_options
+from workers.api_requests.tally import Tally
+
+_POLL = 0.2  # seconds
+_PATIENCE = 60.0  # seconds without a new line before --until gives up
+_EVERY = {"archive": "30 seconds", "growth": "10 seconds", "spam": "10 seconds"}  # archive: fewer, larger files
+_AT_ONCE = "0 seconds"
+
+Process = Callable[[DataFrame, int], dict[str, int]]
+
+
+class Failed(Exception):
+    """The job cannot go on; the words are for the terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The job's folders."""
+
+    spool: Path
+    output: Path
+    state: Path
+
+
+class Channel:
+    """One stream: what it does with a batch, and how far it is."""
+
+    def __init__(self, name: str, process: Process, places: Places) -> None:
+        self.name = name
+        self.tally = Tally(places.state / "tally" / f"{name}.json")
+        self._process = process
+        self._spool = places.spool / name
+        self._checkpoint = places.state / "checkpoints" / name
+
+    def start(self, spark: SparkSession, every: str) -> StreamingQuery:
+        lines = spark.readStream.format("nsq").option("spoolDir", str(self._spool)).option("collector", "external")
+        stream = lines.option("retention", "commit").load().writeStream.queryName(self.name)
+        stream = stream.option("checkpointLocation", str(self._checkpoint)).trigger(processingTime=every)
+        return stream.foreachBatch(self._batch).start()
+
+    def _batch(self, rows: DataFrame, batch: int) -> None:
+        counts = self._process(rows, batch)
+        if counts:
+            self.tally.add(batch, counts)
+
+
+class Job:
+    """The three channels in one session."""
+
+    def __init__(self, spark: SparkSession, places: Places, brokers: tuple[str, ...], *, judge_each: bool) -> None:
+        scratch = places.state / "scratch"
+        self._archived = Store(places.output / "archive", scratch, by="date")
+        self._rejected = Store(places.output / "rejected", scratch)
+        self._hours = Store(places.state / "hours", scratch)
+        self._growth = places.output / "growth"
+        self.bench = Bench(spark, Store(places.state / "evidence", scratch), places.output / "spam", brokers)
+        self._judge_each = judge_each
+        self._spark = spark
+        works = (self._archive, self._count, self._suspect)
+        self.channels = [Channel(name, work, places) for name, work in zip(CHANNELS, works, strict=True)]
+
+    def start(self, every: dict[str, str]) -> list[StreamingQuery]:
+        return [channel.start(self._spark, every[channel.name]) for channel in self.channels]
+
+    def done(self) -> dict[str, dict[str, int]]:
+        return {channel.name: channel.tally.totals() for channel in self.channels}
+
+    def least(self) -> int:
+        """The lines that every channel has done."""
+        return min(channel.tally.total() for channel in self.channels)
+
+    def _archive(self, rows: DataFrame, batch: int) -> dict[str, int]:
+        archived, rejected = archive(rows, batch, archived=self._archived, rejected=self._rejected)
+        return _counts(archived, rejected)
+
+    def _count(self, rows: DataFrame, batch: int) -> dict[str, int]:
+        parsed = parse(rows).drop("value", "raw").persist()
+        counts = _counts(requests(parsed).count(), rejects(parsed).count())
+        if counts:
+            growth.count(requests(parsed), batch, state=self._hours, output=self._growth)
+        parsed.unpersist()
+        return counts
+
+    def _suspect(self, rows: DataFrame, batch: int) -> dict[str, int]:
+        parsed = parse(rows).drop("value", "raw").persist()
+        counts = _counts(self.bench.collect(requests(parsed), batch), rejects(parsed).count())
+        parsed.unpersist()
+        if counts and self._judge_each:
+            self.bench.judge()
+            self.bench.merge(batch)
+        return counts
+
+
+def _counts(good: int, bad: int) -> dict[str, int]:
+    return {"parsed": good, "rejected": bad} if good or bad else {}
+
+
+class Watch:
+    """Waits for the queries, tells how far they are, and sees when one ends or a signal comes."""
+
+    def __init__(self, job: Job, tell: Callable[..., None]) -> None:
+        self._job = job
+        self._tell = tell
+        self._told: dict[str, dict[str, int]] = {}
+        self._stopped = threading.Event()
+        self._moved = time.monotonic()
+
+    def stop(self, *_: object) -> None:
+        self._stopped.set()
+
+    def until(self, queries: list[StreamingQuery], finished: Callable[[], bool], patience: float | None) -> bool:
+        """Whether ``finished`` came before a signal.
+
+        Raises Failed when a query ends, or nothing moves for ``patience`` seconds.
+        """
+        while not self._stopped.is_set():
+            self._report()
+            if finished():
+                return True
+            for query in queries:
+                if not query.isActive:
+                    raise Failed(_why(query))
+            if any(query.status["isDataAvailable"] for query in queries):
+                self._moved = time.monotonic()
+            if patience is not None and time.monotonic() - self._moved > patience:
+                raise Failed(f"nothing has arrived for {patience:.0f} s: the channels have done {self._job.done()}")
+            self._stopped.wait(_POLL)
+        return False
+
+    def _report(self) -> None:
+        done = self._job.done()
+        if done != self._told:
+            self._told, self._moved = done, time.monotonic()
+            self._tell("lines", done=done)
+
+
+def _why(query: StreamingQuery) -> str:
+    """The first line of what went wrong that says something."""
+    try:
+        error: Any = query.exception()
+    except Exception as failed:
+        error = failed
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    python = [line for line in lines if line.startswith(("framework.errors.", "pyspark.errors.", "OSError", "RuntimeError"))]
+    return f"channel {query.name}: {(python or lines or ['it ended'])[0]}"
+
+
+def _target(until: int | None, summary: Path | None) -> int | None:
+    """How many lines there will be; None while it is not known."""
+    if summary is None:
+        return until
+    try:
+        return int(json.loads(summary.read_text())["published"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def run(job: Job, watch: Watch, target: Callable[[], int | None] | None) -> int:
+    """The whole job in a session that is up. Returns the exit code. Raises Failed."""
+    queries = job.start(_EVERY if target is None else dict.fromkeys(_EVERY, _AT_ONCE))
+    try:
+        if target is None:
+            watch.until(queries, lambda: False, None)
+            return 0
+        if not watch.until(queries, lambda: (wanted := target()) is not None and job.least() >= wanted, _PATIENCE):
+            return 0
+    finally:
+        _stop(queries)
+    job.bench.judge()
+    return 0
+
+
+def _stop(queries: list[StreamingQuery]) -> None:
+    for query in queries:
+        try:
+            query.stop()
+        except Exception as error:  # the session may be going down as well
+            click.echo(f"job: stopping {query.name}: {type(error).__name__}", err=True)
+
+
+def _lock(state: Path) -> int:
+    state.mkdir(parents=True, exist_ok=True)
+    handle = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise WrongUse(f"--state {state}: another job works in this folder; stop it, or name another folder") from None
+    return handle
+
+
+def _teller(events: bool) -> Callable[..., None]:
+    """Tells what happens on stdout: as JSON for a program, else in words."""
+
+    def tell(event: str, **more: Any) -> None:
+        if events:
+            click.echo(json.dumps({"event": event, **more}))
+        elif event == "lines":
+            words = (f"{name} {sum(counts.values()):,}" for name, counts in more["done"].items())
+            click.echo(f"job: lines done: {', '.join(words)}")
+        else:
+            click.echo(f"job: {event} {' '.join(f'{k}={v}' for k, v in more.items())}".rstrip())
+        sys.stdout.flush()
+
+    return tell
+
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--follow", is_flag=True, help="Go on until SIGTERM or SIGINT.")
+@click.option("--until", type=click.IntRange(min=0), metavar="N", help="End when every channel has done N lines.")
+@click.option("--until-summary", type=click.Path(path_type=Path), metavar="FILE",
+              help="Like --until, with the count that `workers publish --summary FILE` writes when it ends.")  # fmt: skip
+@click.option("--spool", type=_FOLDER, default="var/spool", show_default=True, help="What the handlers land in.")
+@click.option("--output", type=_FOLDER, default="var/api_requests", show_default=True, help="archive, rejected, growth, spam.")
+@click.option("--state", type=_FOLDER, default="var/job", show_default=True, help="Checkpoints and counts.")
+@click.option("--broker", "brokers", multiple=True, envvar="BROKER_URL", default=["nsq://127.0.0.1:4150"], show_default=True,
+              metavar="URL", help="Where the suspects are published.")  # fmt: skip
+@click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+@click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="Where the JVM's messages go; stderr.")
+@click.option("--events", is_flag=True, help="Tell what happens as JSON, a line each.")
+def command(**options: Any) -> int:
+    """Archive the API requests that the handlers land, count growth, and find suspects."""
+    follow, until, summary = options["follow"], options["until"], options["until_summary"]
+    if follow + (until is not None) + (summary is not None) != 1:
+        raise WrongUse("say one of --follow, --until N and --until-summary FILE")
+    sink_options(options["brokers"])
+    places = Places(*(options[name].absolute() for name in ("spool", "output", "state")))
+    held = _lock(places.state)
+    tell = _teller(options["events"])
+    stopped: list[Callable[[], None]] = []
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sig, lambda *_: stopped[0]() if stopped else sys.exit(0))
+    tell("starting")
+    spark = session.start("api_requests", master=options["master"], short=not follow, log=options["log"])
+    try:
+        tell("ready", jvm=session.jvm(spark))
+        job = Job(spark, places, options["brokers"], judge_each=follow)
+        watch = Watch(job, tell)
+        stopped.append(watch.stop)
+        code = run(job, watch, None if follow else lambda: _target(until, summary))
+        tell("done", suspects=len(job.bench.known()))
+        return code
+    finally:
+        session.stop(spark)
+        os.close(held)
+
+
+def main() -> int:
+    """The exit code: 0 done or stopped, 1 the job failed, 2 wrong use."""
+    try:
+        return int(command(standalone_mode=False) or 0)
+    except click.ClickException as error:
+        click.echo(f"job: {error.format_message()}", err=True)
+        return 2
+    except WrongUse as error:
+        click.echo(f"job: {error}", err=True)
+        return 2
+    except (Failed, FrameworkError, PySparkException) as error:
+        click.echo(f"job: {str(error).splitlines()[0]}", err=True)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
