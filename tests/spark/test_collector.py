@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -89,6 +91,24 @@ def test_stopping_gives_the_rest_back_and_loses_nothing(nsqd: Server, tmp_path: 
     second = collect(nsqd.address)
     second.drain_channel()
     assert landed(tmp_path) == Counter(b"m%d" % n for n in range(5_000))
+
+
+def test_a_query_that_is_stopped_gives_back_what_is_not_durable(nsqd: Server, tmp_path: Path) -> None:
+    publish(nsqd, 0, 10)
+    script = Path(__file__).parent / "scripts" / "source_process.py"
+    process = subprocess.Popen([sys.executable, str(script), str(tmp_path / "spool"), nsqd.address], stdin=subprocess.PIPE)
+    try:
+        until = time.monotonic() + 20
+        while nsqd.channel_stats("orders", "archive").get("in_flight_count") != 10:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        process.terminate()
+        process.wait(15)
+        assert nsqd.channel_stats("orders", "archive")["in_flight_count"] == 0, "nothing waits for its timeout"
+        assert nsqd.channel_stats("orders", "archive")["depth"] + sum(landed(tmp_path).values()) == 10
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_a_broker_that_is_down_is_waited_for(

@@ -55,6 +55,20 @@ def test_a_limit_is_kept_inside_segments(land: Land) -> None:
     assert read == [f"{n:016x}" for n in range(20)]
 
 
+def test_every_row_has_a_place_of_its_own_however_the_batches_fall(land: Land) -> None:
+    folder = land(0, 10)
+    land(10, 20)
+    source = reader(folder, minPartitions="2")
+    start = source.initialOffset()
+    places = []
+    while (end := source.latestOffset(start, ReadMaxRows(7))) != start:
+        for task in source.partitions(start, end):
+            for rows in source.read(task):
+                places += list(zip(*(rows[name].to_pylist() for name in ("collector", "segment", "position")), strict=True))
+        start = end
+    assert places == [("a", n // 10 + 1, n % 10) for n in range(20)]
+
+
 def test_a_plan_is_the_same_under_other_options(land: Land) -> None:
     folder = land(0, 100)
     before = reader(folder, minPartitions="4")
