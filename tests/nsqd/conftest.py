@@ -1,0 +1,159 @@
+"""What the tests of the embedded nsqd share: it started as a process, and a client that speaks bytes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework.testing import servers
+from framework.testing.servers import Server, free_port
+
+MESSAGE = 2
+
+
+def embedded(data: Path, *flags: str) -> Server:
+    """The embedded nsqd as a process, not started yet."""
+    tcp, http = free_port(), free_port()
+    command = [
+        sys.executable, "-m", "framework.nsqd", f"--tcp-address=127.0.0.1:{tcp}", f"--http-address=127.0.0.1:{http}",
+        "--broadcast-address=127.0.0.1", f"--data-path={data}", *flags,
+    ]  # fmt: skip
+    return Server(command, tcp_port=tcp, http_port=http, data=data)
+
+
+@pytest.fixture
+def start_embedded(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Starts embedded nsqds: ``start_embedded("--msg-timeout=2s")``."""
+    started: list[Server] = []
+
+    def start(*flags: str) -> Server:
+        server = embedded(tmp_path / f"embedded-{len(started)}", *flags)
+        server.start()
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.kill()
+
+
+@pytest.fixture
+def ours(start_embedded: Callable[..., Server]) -> Server:
+    """One embedded nsqd with default flags."""
+    return start_embedded()
+
+
+class Talk:
+    """A client that sends what it is given and collects frames."""
+
+    def __init__(self, address: tuple[str, int], hello: bytes = b"  V2") -> None:
+        self.socket = socket.create_connection(address, 10)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.closed = False
+        self.frames: list[tuple[int, bytes]] = []
+        self._buffer = b""
+        self.send(hello)
+
+    def send(self, data: bytes) -> None:
+        try:
+            self.socket.sendall(data)
+        except OSError:
+            pass  # closed by the server: what it said before is read all the same
+
+    def read(self, seconds: float) -> bool:
+        """Read once, for at most ``seconds``; whether anything came."""
+        self.socket.settimeout(max(0.001, seconds))
+        try:
+            data = self.socket.recv(1 << 18)
+        except TimeoutError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self.closed = True
+            return False
+        self._buffer += data
+        self._decode()
+        return True
+
+    def _decode(self) -> None:
+        at = 0
+        while len(self._buffer) - at >= 8:
+            size, kind = struct.unpack_from(">ii", self._buffer, at)
+            if len(self._buffer) - at < 4 + size:
+                break
+            self.frames.append((kind, self._buffer[at + 8 : at + 4 + size]))
+            at += 4 + size
+        self._buffer = self._buffer[at:]
+
+    def until(self, done: Callable[[], bool], seconds: float = 10.0) -> bool:
+        """Read until ``done()``, the end of the connection, or the deadline; returns ``done()``."""
+        deadline = time.monotonic() + seconds
+        while not done() and not self.closed and (left := deadline - time.monotonic()) > 0:
+            self.read(left)
+        return done()
+
+    @property
+    def messages(self) -> list[tuple[bytes, int, bytes]]:
+        """(id, attempts, body) of every message so far."""
+        return [(data[10:26], int.from_bytes(data[8:10], "big"), data[26:]) for kind, data in self.frames if kind == MESSAGE]
+
+    @property
+    def replies(self) -> list[bytes]:
+        """Responses and errors so far, heartbeats left out."""
+        return [data for kind, data in self.frames if kind != MESSAGE and data != b"_heartbeat_"]
+
+    def get(self, count: int, seconds: float = 10.0) -> list[tuple[bytes, int, bytes]]:
+        """Wait for ``count`` messages in all."""
+        assert self.until(lambda: len(self.messages) >= count, seconds), (self.frames[-5:], self.closed)
+        return self.messages
+
+    def reply(self, count: int, seconds: float = 10.0) -> list[bytes]:
+        """Wait for ``count`` replies in all."""
+        assert self.until(lambda: len(self.replies) >= count, seconds), (self.frames[-5:], self.closed)
+        return self.replies
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+@pytest.fixture
+def talk() -> Iterator[Callable[..., Talk]]:
+    """Connects to a server: ``talk(server)``."""
+    open_: list[Talk] = []
+
+    def connect(server: Server, hello: bytes = b"  V2", **options: Any) -> Talk:
+        client = Talk(("127.0.0.1", server.tcp_port), hello)
+        open_.append(client)
+        return client
+
+    yield connect
+    for client in open_:
+        client.close()
+
+
+LIMITS = (
+    "--deflate=false", "--snappy=false", "--max-msg-size=1000", "--max-body-size=5000", "--max-channel-consumers=2",
+    "--msg-timeout=30s", "--output-buffer-timeout=25ms",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
+    """A real nsqd and ours, with the same small limits."""
+    try:
+        real = servers.real_nsqd(tmp_path_factory.mktemp("real"), *LIMITS)
+    except servers.ServerMissing as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    with servers.running(real), servers.running(embedded(tmp_path_factory.mktemp("ours"), *LIMITS)) as own:
+        yield real, own
