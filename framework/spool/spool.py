@@ -7,9 +7,12 @@ segments for each collector. It does not talk to a broker, and reading for Spark
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from framework.message import Batch, Message
 
 _T = TypeVar("_T")
+_log = logging.getLogger(__name__)
 _EPOCH = "epoch"
 _LOCK = "lock"
 SEGMENT_BYTES = 64 * 1024 * 1024
@@ -41,16 +45,24 @@ class Spool:
     Nothing is touched until the first ``land`` or ``open``, so that a module that makes one can be imported
     anywhere. Safe to share between greenlets and threads. A collector is one process at a time.
 
-    ``window`` is how many message ids are remembered at the least, to drop what the broker delivers again.
-    Raises WrongUse for a bad collector name.
+    ``retention``: seconds after which a segment is deleted, read or not; None keeps them all. ``window``: how many
+    message ids are remembered at the least, to drop what the broker delivers again; the segments that hold them stay.
+
+    Raises WrongUse for a bad collector name or retention.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], collector: str = "main", *, window: int = WINDOW) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], collector: str = "main", *, retention: float | None = None, window: int = WINDOW
+    ) -> None:
         if not _COLLECTOR.fullmatch(collector) or collector == _EPOCH:
             raise WrongUse(f"collector name {collector!r} is not valid: use 1 to 64 of the characters a-z A-Z 0-9 . _ -")
+        if retention is not None and not retention > 0:
+            raise WrongUse(f"Spool(retention={retention!r}): seconds above 0 are needed, or None to keep everything")
         self.root = Path(folder)
         self.collector = collector
         self.folder = self.root / collector
+        self._retention = retention
+        self._expire_at = 0.0
         self._window = window
         self._lock_file: int | None = None
         self._next = 1
@@ -103,6 +115,7 @@ class Spool:
             new = self._new(batch)
             for keys in _by_size(new):
                 self._write(keys, [new[key] for key in keys])
+            self._expire()
             return len(new)
 
     def _write(self, keys: list[Key], messages: list[Message]) -> None:
@@ -114,6 +127,19 @@ class Spool:
             raise SpoolError(f"spool {self.folder}: {len(keys)} messages could not be written: {error.strerror}") from error
         self._next = landed.number + 1
         self._seen.update(keys)
+
+    def _expire(self) -> None:
+        now = time.time()
+        if self._retention is None or now < self._expire_at:
+            return
+        self._expire_at = now + min(60.0, self._retention / 10)
+        try:
+            kept = segments.listing(self.folder)
+            expired = list(takewhile(lambda one: one.path.stat().st_mtime < now - (self._retention or 0), kept))
+            if expired:
+                segments.trim(self.folder, expired[-1].number + 1, self._window)
+        except OSError as error:  # what was landed is durable all the same; the next round tries again
+            _log.warning("spool %s: expired segments were not deleted: %s", self.folder, error)
 
     def _new(self, batch: Batch) -> dict[Key, Message]:
         new: dict[Key, Message] = {}

@@ -211,6 +211,20 @@ def test_trimming_keeps_what_the_ids_need(tmp_path: Path, batch: MakeBatch) -> N
     assert segment.listing(spool.folder)[-1].number == 7
 
 
+def test_segments_older_than_the_retention_go_and_the_ids_stay_known(tmp_path: Path, batch: MakeBatch) -> None:
+    spool = Spool(tmp_path, retention=3600, window=15)
+    for n in range(0, 50, 10):
+        spool.land(batch(n, n + 10))
+    assert len(segment.listing(spool.folder)) == 5
+    for one in segment.listing(spool.folder)[:4]:
+        os.utime(one.path, (0, 0))
+    spool.close()
+    with Spool(tmp_path, retention=3600, window=15) as again:
+        again.land(batch(50, 51))
+        assert [one.number for one in segment.listing(again.folder)] == [4, 5, 6], "1 to 3 are not needed for 15 ids"
+        assert again.land(batch(35, 51)) == 0
+
+
 def test_the_epoch_is_minted_once_and_new_for_a_new_folder(tmp_path: Path) -> None:
     assert epoch(tmp_path / "a") is None
     first = ensure_epoch(tmp_path / "a")
@@ -236,6 +250,11 @@ def test_a_bad_collector_name_is_refused_at_once(tmp_path: Path, name: str) -> N
     with pytest.raises(WrongUse, match="collector name"):
         Spool(tmp_path / "s", name)
     assert not (tmp_path / "s").exists()
+
+
+def test_a_bad_retention_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(WrongUse, match="retention=0"):
+        Spool(tmp_path, retention=0)
 
 
 def test_making_a_spool_touches_nothing(tmp_path: Path) -> None:
