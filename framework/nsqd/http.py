@@ -33,10 +33,11 @@ _REASONS = {
 class Status(Exception):
     """An answer other than 200; ``words`` are nsqd's."""
 
-    def __init__(self, code: int, words: str) -> None:
+    def __init__(self, code: int, words: str, *, plain: bool = False) -> None:
         super().__init__(words)
         self.code = code
         self.words = words
+        self.plain = plain
 
 
 class Request:
@@ -98,7 +99,7 @@ class Api:
                 raise Status(405, "METHOD_NOT_ALLOWED")
             code, answer = 200, route[method](Request(environ))
         except Status as status:
-            code, answer = status.code, status.words if path == "/ping" else {"message": status.words}
+            code, answer = status.code, status.words if status.plain else {"message": status.words}
         except NotStored as error:
             code, answer = 503, {"message": f"NOT_STORED {error}"}
         if isinstance(answer, dict):
@@ -115,7 +116,7 @@ class Api:
 
     def _ping(self, request: Request) -> Answer:
         if self._broker.error is not None:
-            raise Status(500, stats.health(self._broker))
+            raise Status(500, stats.health(self._broker), plain=True)
         return "OK"
 
     def _stats(self, request: Request) -> Answer:
