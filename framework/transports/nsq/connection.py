@@ -85,7 +85,8 @@ class NsqConnection:
             self._flush()
         except Exception as error:
             self._end(error)
-        self._busy = False
+        finally:
+            self._busy = False
         if self._closing and not self._closed and not self.unsent():
             self._end(None)
 
@@ -171,6 +172,8 @@ class NsqConnection:
 
     def _take_frames(self, frames: list[bytes | BrokerError]) -> None:
         for frame in frames:
+            if self._closed:
+                return
             if frame == wire.HEARTBEAT:
                 self._others.append(wire.NOP)
             elif isinstance(frame, BrokerError):

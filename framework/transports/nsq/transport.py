@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import gevent
 
 from framework.errors import BrokerUnreachable, FrameworkError
-from framework.transports.contract import Capabilities, NodeInfo, Receiver
+from framework.transports.contract import Capabilities, NodeInfo, Receiver, Transport
 from framework.transports.nsq import urls as _urls
 from framework.transports.nsq.connection import MAX_DEFER, NsqConnection, connect
 from framework.transports.nsq.dial import dial
@@ -15,7 +15,7 @@ from framework.transports.nsq.discovery import Discovery
 from framework.transports.nsq.producer import NsqProducer
 
 
-def open(urls: Sequence[str]) -> NsqTransport:
+def open(urls: Sequence[str]) -> Transport:
     """A transport over all of ``urls`` (``nsq://``, ``nsq+lookupd://``). Raises BadSetting; connects to nothing."""
     return NsqTransport(_urls.read(urls))
 

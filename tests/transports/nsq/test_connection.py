@@ -88,7 +88,7 @@ def test_a_requeued_message_comes_again_with_its_attempts_counted(nsqd, subscrib
     assert receiver.tally.requeued == 1
 
 
-@pytest.mark.parametrize("delay", [-5, 0.0015, 10**9])
+@pytest.mark.parametrize("delay", [-5, 0.0015, 10**9, float("inf")])
 def test_any_delay_is_one_that_nsqd_takes(nsqd, subscribe, tools, delay):
     fill(nsqd, 1)
     receiver = tools.Recorder()
