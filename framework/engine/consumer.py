@@ -82,7 +82,7 @@ class Consumer:
     def _work(self, slot: Slot) -> None:
         """Dispatch, in a slot, until nothing waits or the hub's turn is spent."""
         queue: Any = self._queue
-        chain, turns, now = self._chain, self._turns, clock()
+        chain, turns, slots, now = self._chain, self._turns, self._slots, clock()
         try:
             while queue:
                 slot.job = job = queue.popleft()  # a Message; of a BatchQueue, a list of them
@@ -97,7 +97,7 @@ class Consumer:
                     self._settle(job, outcome)
                 slot.job = None
                 now = clock()  # the end of this one is the start of the next: one clock a message
-                if now - turns.stamp > SLICE:
+                if now - turns.stamp > SLICE and now > slots.share_ends:
                     break
         except BaseException:  # not the handler's: the chain takes those
             self._give_back(_messages_of(slot.job))

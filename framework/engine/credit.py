@@ -46,8 +46,8 @@ class Line:
     """The highest grant in the period before it."""
     taken: int = 0
     """What it may have in flight at the broker, messages on their way included."""
-    wanting: bool = True
-    """It was refused something since the last tick; a new line is in want until it has its floor."""
+    wanting: bool = False
+    """It was refused something since the last tick."""
 
 
 class Credit:

@@ -14,11 +14,15 @@ from typing import Any
 
 from greenlet import GreenletExit, greenlet  # type: ignore[import-untyped]
 
-from framework.engine.turns import Turns
+from framework.engine.turns import SLICE, Turns
 from framework.errors import HandlerTimeout
 
 log = logging.getLogger(__name__)
+clock = time.monotonic
+"""The clock of every lease and limit in the engine."""
 
+SHARE = 0.001
+"""Seconds that a handler may use even of a turn that the others have spent."""
 AGAIN = 5.0
 """Seconds after which a handler that swallowed its HandlerTimeout gets another."""
 
@@ -45,6 +49,8 @@ class Slots:
         self.queue = queue
         """What waits for a slot; true when a slot may take from it."""
         self._work = work
+        self.share_ends = 0.0
+        """When this handler's own part of the turn is over; see ``SHARE``."""
         self._open = True
         # Not run_callback: gevent may run what it is given before it polls again, and a spent turn must end in a poll.
         self._kick = hub.loop.timer(0.0)
@@ -54,6 +60,7 @@ class Slots:
     def pump(self) -> None:
         """Let slots take from the queue until it is empty, all are busy, or the turn is spent. Call it on the hub only."""
         queue, idle = self.queue, self._idle
+        self.share_ends = clock() + SHARE
         while queue and idle:
             slot = idle.pop()
             if not slot.greenlet:  # never started, or dead: switching into a dead greenlet returns at once, and does nothing
@@ -61,10 +68,13 @@ class Slots:
                 slot.greenlet.switch(slot)
             else:
                 slot.greenlet.switch()
-            if self._turns.spent():
+            if self._spent(clock()):
                 break
         if queue and idle:
             self.kick()
+
+    def _spent(self, now: float) -> bool:
+        return now - self._turns.stamp > SLICE and now > self.share_ends
 
     def kick(self) -> None:
         """Have the hub pump in its next turn. Idempotent."""
@@ -121,8 +131,3 @@ class Slots:
             if slot.greenlet:
                 slot.greenlet.throw(GreenletExit)
         self._idle.clear()
-
-
-def clock() -> float:
-    """The clock of every lease and limit in the engine: monotonic seconds."""
-    return time.monotonic()

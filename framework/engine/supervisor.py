@@ -134,7 +134,10 @@ class Supervisor:
         """Past the deadline: raise for the handlers without a connection. A topic that no node has yet is worth waiting for."""
         for consumer in self._consumers:
             mine = [dialler for dialler in self._diallers if dialler.consumer is consumer]
-            if consumer.accounts or any(dialler.found_no_node for dialler in mine):
+            if consumer.accounts:
+                continue
+            if any(dialler.found_no_node for dialler in mine):
+                log.warning("handler %s: no node has the topic yet; waiting for one", consumer.spec.name)
                 continue
             why = "; ".join(str(dialler.error) for dialler in mine if dialler.error) or "no broker was given"
             raise BrokerUnreachable(

@@ -37,7 +37,3 @@ class Turns:
 
     def _end(self) -> None:
         self.mean += (time.monotonic() - self.stamp - self.mean) * 0.1
-
-    def spent(self) -> bool:
-        """Whether this turn has used up its slice."""
-        return time.monotonic() - self.stamp > SLICE

@@ -188,18 +188,20 @@ def test_waiting_messages_of_a_dead_connection_are_forgotten_and_delivered_again
     gate, calls = Event(), []
 
     def function(message):
-        calls.append(message.id)
+        calls.append(message.body)
         gate.wait()
 
-    worker = run(function, concurrency=1, batch=0)
-    node = broker.nodes["a:1"]
-    broker.publish("orders", *[b"x"] * 3)
-    worker.until(lambda: calls)
-    node.connections[0].end(ConnectionError("cut"))
+    other = broker.node("b:1")
+    worker = run(function, concurrency=1)
+    broker.publish("orders", b"runs")
+    worker.until(lambda: calls and other.connections)
+    other.publish("orders", [b"waits"])
+    worker.until(lambda: other.connections[0].in_flight)
+    other.connections[0].end(ConnectionError("cut"))
     gate.set()
-    worker.until(lambda: len(broker.finished) == 3)
-    assert len(calls) == 4  # the one that ran is handled again; none of the waiting ones twice
-    worker.stop()
+    worker.until(lambda: len(broker.finished) == 2)
+    assert calls == [b"runs", b"waits"]
+    assert worker.stop() == {"received": 3, "finished": 2, "requeued": 0, "dead": 0, "lease_lost": 1}
 
 
 def test_leases_are_touched_while_messages_run_and_while_they_wait(broker, run):

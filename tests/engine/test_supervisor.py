@@ -56,6 +56,15 @@ def test_a_node_that_dies_and_comes_back_is_used_again_and_nothing_is_lost(broke
     worker.stop()
 
 
+def test_a_connection_that_ended_gives_its_share_to_the_next(broker, run):
+    worker = run(lambda message: None, max_in_flight=1)
+    node = broker.nodes["a:1"]
+    for number in range(1, 4):
+        broker.publish("orders", b"x")
+        worker.until(lambda number=number: len(broker.finished) == number)
+        node.connections[0].end(ConnectionError("cut"))
+
+
 def test_one_dead_node_does_not_hold_up_the_others(broker, run):
     broker.node("b:1").up = False
     worker = run(lambda message: None)
