@@ -173,6 +173,24 @@ def test_a_silent_lookupd_costs_no_more_than_its_timeout(fake_http):
     assert time.monotonic() - started < 0.6
 
 
+def test_a_lookupd_that_answers_by_the_byte_costs_no_more_than_its_timeout():
+    def dribble(sock, _address) -> None:
+        try:
+            for byte in http(b" " * 1000):
+                sock.sendall(bytes([byte]))
+                gevent.sleep(0.05)
+        except OSError:
+            pass
+
+    server = StreamServer(("127.0.0.1", 0), dribble)
+    server.start()
+    started = time.monotonic()
+    with pytest.raises(BrokerUnreachable, match=r"did not answer .* within 0\.3 s"):
+        Discovery([f"127.0.0.1:{server.server_port}"], timeout=0.3).lookup("orders")
+    assert time.monotonic() - started < 1
+    server.stop(0)
+
+
 def test_servers_before_1_0_are_understood(fake_http):
     wrapped = {"status_code": 200, "status_txt": "OK", "data": producers(("::1", 4150))}
     assert Discovery([fake_http(http(json.dumps(wrapped).encode()))]).lookup("orders") == {"[::1]:4150"}
