@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import gevent
 import pytest
 from gevent.event import Event
 
 from framework.errors import HandlerTimeout, Reject, Retry, UndecodablePayload
+from framework.message import Message
 from framework.transports.contract import Limits
 
 
@@ -126,6 +128,25 @@ def test_handlers_that_block_run_beside_each_other_up_to_the_concurrency(broker,
     broker.publish("orders", *[b"x"] * 200)
     worker.until(lambda: len(broker.finished) == 200)
     assert most == 7
+
+
+def test_handlers_that_burn_cpu_let_the_hub_turn_every_few_milliseconds(broker, run):
+    turns = 0
+
+    def function(message):
+        until = time.perf_counter() + 0.001
+        while time.perf_counter() < until:
+            pass
+
+    worker = run(function, concurrency=1)
+    worker.until(lambda: worker.supervisor.ready)
+    connection = broker.connections()[0]
+    batch = [Message(b"%016d" % i, 0, 1, b"x", connection) for i in range(200)]
+    gevent.get_hub().loop.run_callback(connection.take, batch)
+    while len(broker.finished) < 200:
+        gevent.sleep(0)
+        turns += 1
+    assert turns >= 15  # 200 ms in slices of 5 ms
 
 
 def test_in_flight_never_exceeds_max_in_flight_over_all_nodes(broker, run):

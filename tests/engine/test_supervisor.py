@@ -11,6 +11,7 @@ from gevent.event import Event
 
 from framework.engine.supervisor import Supervisor
 from framework.errors import BadHandler, BrokerUnreachable, HandlerTimeout
+from framework.message import Message
 from framework.transports.contract import Limits
 
 
@@ -146,6 +147,26 @@ def test_stopping_finishes_what_has_started_and_gives_back_the_rest_at_once(brok
     assert sorted(broker.finished) == sorted(started)
     assert ledger["finished"] == 3
     assert ledger["lease_lost"] == 0
+
+
+def test_what_still_arrives_while_it_drains_is_given_back_unseen(broker, run):
+    gate, seen = Event(), []
+
+    def function(message):
+        seen.append(message.body)
+        gate.wait()
+
+    worker = run(function)
+    broker.publish("orders", b"runs")
+    worker.until(lambda: seen)
+    connection = broker.connections()[0]
+    worker.supervisor.stop()
+    worker.until(lambda: connection.draining)
+    gevent.get_hub().loop.run_callback(connection.take, [Message(b"%016d" % 99, 0, 1, b"late", connection)])
+    worker.until(lambda: broker.nodes["a:1"].queues["orders"])
+    gate.set()
+    assert worker.end() == {"received": 2, "finished": 1, "requeued": 1, "dead": 0, "lease_lost": 0}
+    assert seen == [b"runs"]
 
 
 def test_leases_are_kept_while_it_drains(broker, run):
