@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 _LOCK_WAIT = 30.0
 """Seconds to wait for a former process of the same query to end."""
 _CONNECT_WAIT = 15.0
-_IDLE = 1.5
-"""Seconds without a message from before, after which a channel counts as drained."""
+_IDLE = 2.0
+"""Seconds without a message from before, after which a channel counts as drained; a segment's linger comes on top."""
 _LAND_TIMEOUT = 60.0
 _DRAIN = 5.0
 _STOP_WAIT = 10.0
@@ -46,6 +46,8 @@ class Collector:
         self._error: Exception | None = None
         self._cutoff = 0
         self._last_old = 0.0
+        self._landing = False
+        """Whether a batch with messages from before the cutoff is being landed."""
 
     def start(self) -> None:
         self._thread.start()
@@ -71,7 +73,8 @@ class Collector:
             _log.warning("no broker of %s answers: this run reads what the spool holds already", ", ".join(self._options.urls))
             return
         self._last_old = time.monotonic()
-        self._wait_for(lambda: time.monotonic() - self._last_old > _IDLE, None)
+        idle = _IDLE + self._options.segment_linger
+        self._wait_for(lambda: not self._landing and time.monotonic() - self._last_old > idle, None)
 
     def stop(self) -> None:
         """Finish what is becoming durable, requeue the rest, and end."""
@@ -91,9 +94,13 @@ class Collector:
         return True
 
     def _land(self, batch: Batch) -> None:
-        self._spool.land(batch)
-        if any(message.timestamp < self._cutoff for message in batch):
-            self._last_old = time.monotonic()
+        self._landing = any(message.timestamp < self._cutoff for message in batch)  # a disk may be slower than idle is long
+        try:
+            self._spool.land(batch)
+        finally:
+            if self._landing:
+                self._last_old = time.monotonic()
+            self._landing = False
 
     def _run(self) -> None:
         try:
@@ -109,9 +116,12 @@ class Collector:
         while not self._stopping.is_set():
             try:
                 return self._spool.open()
-            except WrongUse:
+            except WrongUse as error:
                 if time.monotonic() > until:
-                    raise
+                    raise WrongUse(
+                        f"{error}. Two queries cannot collect into one spoolDir, nor share a channel: each gets a part. Give "
+                        "each its own spoolDir and channel, or let both read one spool with collector=external"
+                    ) from None
             time.sleep(0.1)
         return None
 

@@ -103,32 +103,40 @@ class Option:
     about: str
 
 
-_WHERE = [
+WHERE = [
     Option("nsqdTcpAddresses", _addresses, "the nsqds, host:port with commas between"),
     Option("lookupdHttpAddresses", _addresses, "the nsqlookupds that know the nsqds, host:port with commas between"),
-    Option("topic", _topic, "the topic"),
+    Option("topic", _topic, "the topic to consume, or to write to; a sink may have a column `topic` in its place"),
 ]
 BATCH_READ = [
     Option("spoolDir", _text, "the spool's folder; on storage that every executor sees"),
-    Option("collector", _one_of("embedded", "external"), "who fills the spool: the query itself, or processes of their own"),
+    Option(
+        "collector",
+        _one_of("embedded", "external"),
+        "`embedded`: the query fills the spool itself; `external`: other processes do (embedded)",
+    ),
     Option("minPartitions", _whole, "the least partitions of a batch; default: the driver's cores, fewer under 1,000 rows each"),
     Option("maxRecordsPerPartition", _whole, "the most rows in a partition (50000)"),
     Option("failOnDataLoss", _flag, "fail when rows that were planned, or the spool itself, are gone (true)"),
 ]
 STREAM_READ = [
     *BATCH_READ,
-    *_WHERE,
+    *WHERE,
     Option("channel", _channel, "the channel that the embedded collector consumes"),
     Option("maxMessagesPerTrigger", _whole, "the most rows in a micro-batch; default: all there are"),
     Option("startingOffsets", _starting, "earliest or latest of the spool, for a query without a checkpoint (earliest)"),
-    Option("retention", _one_of("commit", "keep"), "whether committed segments are deleted (embedded: commit, external: keep)"),
+    Option(
+        "retention",
+        _one_of("commit", "keep"),
+        "`commit` deletes what is committed, `keep` nothing (embedded: commit, external: keep)",
+    ),
     Option("dedupeWindow", _whole, f"how many message ids the embedded collector remembers at the least ({WINDOW})"),
     Option("maxInFlight", _whole, "the most messages received and not yet durable (5000)"),
     Option("segmentMaxMessages", _whole, "the most messages in a segment (2500)"),
     Option("segmentLinger", _seconds, "how long a segment waits to fill (250ms)"),
 ]
 WRITE = [
-    *_WHERE,
+    *WHERE,
     Option("mpubMaxMessages", _whole, "the most messages in one MPUB (500)"),
 ]
 
@@ -161,6 +169,12 @@ class WriteOptions:
     urls: tuple[str, ...]
     topic: str | None
     mpub_max_messages: int
+
+
+def table(options: Iterable[Option]) -> str:
+    """The options as a Markdown table, for the documentation."""
+    rows = [f"| `{option.name}` | {option.about} |" for option in options]
+    return "\n".join(["| option | |", "|---|---|", *rows])
 
 
 def check_any(given: Mapping[str, str]) -> None:

@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import gevent
 import pytest
 
 pytest.importorskip("pyspark")
 
+from framework.message import Batch
 from framework.spark import options
 from framework.spark.collector import NAME, Collector
 from framework.spool import Spool, segment
@@ -73,6 +75,23 @@ def test_a_channel_is_landed_and_finished(nsqd: Server, tmp_path: Path, collect:
     assert nsqd.channel_stats("orders", "archive")["depth"] == 0
     collector.stop()
     assert collector.counts() == {"received": 10_000, "finished": 10_000, "requeued": 0, "dead": 0, "lease_lost": 0}
+
+
+def test_a_slow_disk_is_not_taken_for_the_end_of_a_channel(
+    nsqd: Server, tmp_path: Path, collect: Callable[..., Collector], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("framework.spark.collector._IDLE", 0.2)
+    land = Spool.land
+
+    def slow(self: Spool, batch: Batch) -> int:
+        gevent.sleep(0.5)
+        return land(self, batch)
+
+    monkeypatch.setattr(Spool, "land", slow)
+    publish(nsqd, 0, 400)
+    collector = collect(nsqd.address, segmentMaxMessages="100", segmentLinger="10ms")
+    collector.drain_channel()
+    assert sum(landed(tmp_path).values()) == 400
 
 
 def test_a_quiet_channel_is_landed_within_its_linger(nsqd: Server, tmp_path: Path, collect: Callable[..., Collector]) -> None:
@@ -137,5 +156,5 @@ def test_a_spool_that_another_process_fills_ends_the_query_with_the_reason(
     monkeypatch.setattr("framework.spark.collector._LOCK_WAIT", 0.2)
     with Spool(tmp_path / "spool", NAME):
         collector = collect(nsqd.address)
-        with pytest.raises(Exception, match="is this collector already"):
+        with pytest.raises(Exception, match="Two queries cannot collect into one spoolDir"):
             wait_for(lambda: False, collector, 5)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from framework.errors import WrongUse
 from framework.spark import options
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
 
 EMBEDDED = {"spoolDir": "/spool", "topic": "orders", "channel": "archive", "nsqdTcpAddresses": "a:4150, b:4150"}
 
@@ -100,3 +104,9 @@ def test_the_sink_has_its_own_options() -> None:
         options.write({"nsqdTcpAddresses": "a:4150", "spoolDir": "s"})
     with pytest.raises(WrongUse, match="exactly one of"):
         options.write({"topic": "t"})
+
+
+def test_the_documentation_lists_the_options_as_they_are() -> None:
+    text = DOCUMENT.read_text()
+    assert options.table(options.STREAM_READ) in text
+    assert options.table(options.WRITE) in text
