@@ -34,7 +34,7 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.folder = Folder(path)
-        self.reports: list[str] = list(self.folder.reports)
+        self.reports: list[str] = self.folder.reports
         """Sentences about what was found damaged; the user logs and empties it."""
         self.topics: dict[int, TopicState] = {}
         """By topic number. At start: all that was found; then kept by ``append`` and ``save``."""

@@ -1,0 +1,486 @@
+"""The storage: what was appended is read back, whatever happened to the process, the index or single bytes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sqlite3
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from framework.nsqd.store import (
+    Batch,
+    ChannelSave,
+    Declaration,
+    Declare,
+    Declared,
+    Entry,
+    FolderInUse,
+    FolderUnusable,
+    Pending,
+    Store,
+    TopicSave,
+    log,
+    record,
+    store,
+)
+
+TOPIC, CHANNEL = 7, 70
+
+
+def payload(*bodies: bytes) -> bytes:
+    return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+
+
+def declared(topic: int = TOPIC, *channels: str) -> Declare:
+    return Declare(
+        topic, Declaration(f"t{topic}", channels={name: Declared(CHANNEL + at, 0) for at, name in enumerate(channels)})
+    )
+
+
+def publish(opened: Store, *bodies: bytes, topic: int = TOPIC) -> list[Batch]:
+    return opened.append([Entry(topic, payload(*bodies), len(bodies))])
+
+
+def everything(opened: Store, topic: int = TOPIC) -> list[bytes]:
+    """All bodies of the topic, read as a channel reads them."""
+    found: list[bytes] = []
+    seq = 0
+    while batches := opened.read(topic, seq, 1 << 20):
+        for batch in batches:
+            found += record.bodies(batch.payload, batch.count)
+        seq = batches[-1].end
+    return found
+
+
+def saved(cursor: int, **changes: object) -> ChannelSave:
+    fields = {"paused": False, "inflight": (), "put": {}, "drop": ()} | changes
+    return ChannelSave(CHANNEL, TOPIC, "c", cursor, **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def opened(folder: Path) -> Iterator[Store]:
+    one = Store(folder)
+    one.append([declared(TOPIC, "c")])
+    yield one
+    one.close()
+
+
+def killed(opened: Store, folder: Path, copy: Path) -> Path:
+    """The folder as a kill -9 would leave it now."""
+    shutil.copytree(folder, copy)
+    return copy
+
+
+def test_messages_come_back_in_order_and_numbered_without_gaps(opened: Store) -> None:
+    batches = [*publish(opened, b"a", b"b"), *publish(opened, b"c")]
+    assert everything(opened) == [b"a", b"b", b"c"]
+    assert batches[1].first == batches[0].end
+
+
+def test_single_messages_of_a_group_become_one_record(opened: Store) -> None:
+    batches = opened.append([Entry(TOPIC, payload(b"%d" % at), 1) for at in range(10)])
+    assert [batch.count for batch in batches] == [10]
+    assert everything(opened) == [b"%d" % at for at in range(10)]
+
+
+def test_a_deferred_message_has_a_record_of_its_own(opened: Store) -> None:
+    batches = opened.append(
+        [Entry(TOPIC, payload(b"a"), 1), Entry(TOPIC, payload(b"b"), 1, 5000), Entry(TOPIC, payload(b"c"), 1)]
+    )
+    assert [(batch.count, batch.due) for batch in batches] == [(1, 0), (1, 5000), (1, 0)]
+
+
+def test_a_big_publish_is_cut_into_records_that_a_flipped_bit_can_cost(opened: Store) -> None:
+    bodies = [b"x" * 3000 for _ in range(1200)]
+    batches = publish(opened, *bodies)
+    assert all(batch.count <= record.MAX_RECORD_MESSAGES and len(batch.payload) <= record.MAX_RECORD_BYTES for batch in batches)
+    assert everything(opened) == bodies
+
+
+def test_what_was_appended_survives_a_kill_without_any_save(opened: Store, folder: Path, tmp_path: Path) -> None:
+    publish(opened, b"a", b"b")
+    again = Store(killed(opened, folder, tmp_path / "killed"))
+    assert everything(again) == [b"a", b"b"]
+    assert again.topics[TOPIC].channels["c"].waiting == 2
+    assert again.reports == []
+    again.close()
+
+
+def test_numbers_go_on_after_a_reopen(opened: Store, folder: Path, tmp_path: Path) -> None:
+    (first,) = publish(opened, b"a")
+    again = Store(killed(opened, folder, tmp_path / "killed"))
+    (second,) = publish(again, b"b")
+    assert second.first == first.end
+    again.close()
+
+
+def test_a_topic_made_anew_never_repeats_a_number(opened: Store) -> None:
+    (first,) = publish(opened, b"a")
+    opened.append([Declare(TOPIC, Declaration("t7", dropped=True)), declared(8)])
+    assert publish(opened, b"b", topic=8)[0].first > first.end
+    assert everything(opened) == []
+
+
+def test_a_channels_state_is_as_it_was_saved(opened: Store, folder: Path, tmp_path: Path) -> None:
+    (batch,) = publish(opened, *[b"%d" % at for at in range(10)])
+    first = batch.first
+    opened.save(channels=[saved(first + 6, inflight=[first + 1, first + 4], put={first + 2: Pending(99, 3)})])
+    again = Store(killed(opened, folder, tmp_path / "killed"))
+    channel = again.topics[TOPIC].channels["c"]
+    assert channel.cursor == first + 6
+    assert channel.waiting == 4
+    assert channel.pending == {first + 1: Pending(0, 1), first + 4: Pending(0, 1), first + 2: Pending(99, 3)}
+    again.close()
+
+
+def test_a_message_in_flight_at_the_crash_counts_one_attempt_more(opened: Store, folder: Path, tmp_path: Path) -> None:
+    (batch,) = publish(opened, b"a")
+    opened.save(channels=[saved(batch.end, inflight=[batch.first], put={batch.first: Pending(0, 4)})])
+    again = Store(killed(opened, folder, tmp_path / "killed"))
+    assert again.topics[TOPIC].channels["c"].pending == {batch.first: Pending(0, 5)}
+    again.close()
+
+
+def test_a_message_finished_ahead_of_the_cursor_stays_finished(opened: Store, folder: Path, tmp_path: Path) -> None:
+    (batch,) = publish(opened, b"a", b"b")
+    opened.save(channels=[saved(batch.first, put={batch.first + 1: Pending(-1, 0)})])
+    again = Store(killed(opened, folder, tmp_path / "killed"))
+    channel = again.topics[TOPIC].channels["c"]
+    assert (channel.pending, channel.ahead, channel.waiting) == ({}, {batch.first + 1}, 1)
+    again.close()
+
+
+def test_a_folder_is_for_one_process(opened: Store, folder: Path) -> None:
+    with pytest.raises(FolderInUse, match="in use by another nsqd"):
+        Store(folder)
+
+
+def test_a_folder_of_another_version_is_refused(folder: Path) -> None:
+    Store(folder).close()
+    (folder / "meta.json").write_text('{"format": 99, "salt": 1}')
+    with pytest.raises(FolderUnusable, match="says format 99"):
+        Store(folder)
+
+
+def segment(folder: Path, number: int = 1) -> Path:
+    return folder / "log" / f"{number:010}.log"
+
+
+def test_a_torn_tail_is_cut_and_reported_and_nothing_else_is_lost(opened: Store, folder: Path, tmp_path: Path) -> None:
+    publish(opened, b"a")
+    end = segment(folder).stat().st_size
+    publish(opened, b"never confirmed")
+    copy = killed(opened, folder, tmp_path / "killed")
+    os.truncate(segment(copy), segment(copy).stat().st_size - 3)
+    shutil.rmtree(copy / "index.db-wal", ignore_errors=True)
+    for name in ("index.db", "index.db-wal", "index.db-shm"):
+        (copy / name).unlink(missing_ok=True)
+    again = Store(copy)
+    assert everything(again) == [b"a"]
+    assert segment(copy).stat().st_size == end
+    assert "never confirmed: cut off" in again.reports[0]
+    publish(again, b"b")
+    assert everything(again) == [b"a", b"b"]
+    again.close()
+
+
+@pytest.mark.parametrize("indexed", [True, False], ids=["met when it is read", "met when the log is scanned"])
+def test_a_flipped_byte_costs_its_record_and_no_other(folder: Path, tmp_path: Path, indexed: bool) -> None:
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    for at in range(5):
+        publish(opened, b"%d" % at * 20)
+    opened.close()
+    if not indexed:
+        (folder / "index.db").unlink()
+    data = bytearray(segment(folder).read_bytes())
+    data[data.find(b"2" * 20) + 5] ^= 1
+    segment(folder).write_bytes(data)
+    again = Store(folder)
+    assert everything(again) == [b"%d" % at * 20 for at in (0, 1, 3, 4)]
+    assert len(again.reports) == 1
+    assert "damaged" in again.reports[0]
+    (kept,) = (folder / "bad").iterdir()
+    assert b"2" * 14 in kept.read_bytes()
+    again.close()
+
+
+def test_a_lost_index_is_rebuilt_from_the_log(opened: Store, folder: Path, tmp_path: Path) -> None:
+    publish(opened, b"a", b"b")
+    opened.append([declared(8, "d")])
+    publish(opened, b"c", topic=8)
+    copy = killed(opened, folder, tmp_path / "killed")
+    for name in ("index.db", "index.db-wal", "index.db-shm"):
+        (copy / name).unlink(missing_ok=True)
+    again = Store(copy)
+    assert (everything(again), everything(again, 8)) == ([b"a", b"b"], [b"c"])
+    assert {topic.name: list(topic.channels) for topic in again.topics.values()} == {"t7": ["c"], "t8": ["d"]}
+    again.close()
+
+
+def test_a_damaged_index_is_set_aside_and_rebuilt(folder: Path) -> None:
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    publish(opened, b"a")
+    opened.close()
+    (folder / "index.db").write_bytes(b"this is no database" * 500)
+    again = Store(folder)
+    assert everything(again) == [b"a"]
+    assert "rebuilt from the log" in again.reports[0]
+    again.close()
+
+
+def changed_index(folder: Path, statement: str) -> None:
+    with sqlite3.connect(folder / "index.db") as db:
+        db.execute(statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "update batch set off = off + 1 where first = (select min(first) from batch)",
+        "update batch set n = n + 1 where first = (select min(first) from batch)",
+        "delete from batch where first = (select min(first) from batch)",
+        "update batch set first = first + 1 where first = (select max(first) from batch)",
+    ],
+    ids=["a wrong place", "a wrong count", "a lost row", "a wrong number"],
+)
+def test_a_wrong_row_of_the_index_is_corrected_from_the_log(folder: Path, statement: str) -> None:
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    for at in range(3):
+        publish(opened, *[b"%d-%d" % (at, one) for one in range(3)])
+    opened.close()
+    changed_index(folder, statement)
+    again = Store(folder)
+    first = everything(again)
+    wanted = [b"%d-%d" % (at, one) for at in range(3) for one in range(3)]
+    assert sorted(set(first)) == wanted or "corrected" in " ".join(again.reports)
+    assert everything(again) == wanted
+    again.close()
+
+
+def test_a_published_copy_of_the_log_is_no_record(folder: Path) -> None:
+    """The salt: whoever publishes bytes that look like a record cannot have them taken for one after damage."""
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    forged = b"".join(record.encode(Batch(TOPIC, 1, 1, 0, 0, payload(b"forged")), 0))
+    publish(opened, forged)
+    opened.close()
+    (folder / "index.db").unlink()
+    data = bytearray(segment(folder).read_bytes())
+    data[data.find(forged) - 30] ^= 1
+    segment(folder).write_bytes(data)
+    again = Store(folder)
+    assert everything(again) == []
+    again.close()
+
+
+def test_a_write_that_fails_half_way_leaves_nothing_of_its_group(
+    opened: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(opened, b"a")
+    size = segment(folder).stat().st_size
+
+    def half(fd: int, buffers: list[bytes], offset: int) -> int:
+        os.pwrite(fd, buffers[0], offset)
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(log, "_write_all", half)
+    with pytest.raises(OSError, match="no space left"):
+        publish(opened, b"lost")
+    assert segment(folder).stat().st_size == size
+    monkeypatch.undo()
+    publish(opened, b"b")
+    assert everything(opened) == [b"a", b"b"]
+
+
+def test_after_a_failed_sync_a_new_segment_is_written(opened: Store, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(opened, b"a")
+
+    def failing(fd: int) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", failing)
+    with pytest.raises(OSError, match="input/output error"):
+        publish(opened, b"lost")
+    monkeypatch.undo()
+    publish(opened, b"b")
+    assert everything(opened) == [b"a", b"b"]
+    assert segment(folder, 2).exists()
+
+
+def test_nothing_is_published_into_the_reserve(opened: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.statvfs(opened.folder.path)
+
+    class Full:
+        f_bavail, f_frsize, f_blocks = 1, real.f_frsize, real.f_blocks
+
+    monkeypatch.setattr(os, "statvfs", lambda path: Full)
+    with pytest.raises(OSError, match="reserve"):
+        publish(opened, b"a")
+    monkeypatch.undo()
+    publish(opened, b"b")
+    assert everything(opened) == [b"b"]
+
+
+@pytest.fixture
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "SEGMENT_BYTES", 2000)
+    monkeypatch.setattr(store, "_ROLL_BYTES", 500)
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_a_segment_goes_when_all_its_messages_are_finished(opened: Store, folder: Path) -> None:
+    batches = [publish(opened, b"x" * 900)[0] for _ in range(7)]
+    opened.save([TopicSave(TOPIC, batches[-1].end, False)], [saved(batches[-1].end, inflight=[batches[3].first])])
+    opened.sweep()
+    kept = sorted(int(path.stem) for path in (folder / "log").iterdir())
+    assert everything(opened)[:1] == [b"x" * 900]
+    assert 1 not in kept
+    opened.save(channels=[saved(batches[-1].end)])
+    opened.sweep()
+    assert everything(opened) == []
+    assert len(list((folder / "log").iterdir())) == 1
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_a_segment_stays_while_a_message_of_it_is_deferred(opened: Store, folder: Path) -> None:
+    batches = [publish(opened, b"%d" % at * 900)[0] for at in range(7)]
+    later = {batches[0].first: Pending(1 << 60, 2)}
+    opened.save([TopicSave(TOPIC, batches[-1].end, False)], [saved(batches[-1].end, put=later)])
+    opened.sweep()
+    assert segment(folder).exists()
+    assert opened.bodies(TOPIC, later)[batches[0].first][1] == b"0" * 900
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_topics_and_channels_survive_the_loss_of_the_index_after_their_first_segment_went(folder: Path) -> None:
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    batches = [publish(opened, b"x" * 900)[0] for _ in range(7)]
+    opened.save([TopicSave(TOPIC, batches[-1].end, False)], [saved(batches[-1].end)])
+    opened.sweep()
+    assert not segment(folder).exists()
+    publish(opened, b"new")
+    opened.close()
+    (folder / "index.db").unlink()
+    again = Store(folder)
+    assert list(again.topics[TOPIC].channels) == ["c"]
+    assert everything(again)[-1:] == [b"new"]
+    again.close()
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_a_lost_index_does_not_move_a_channel_past_what_was_in_flight(folder: Path) -> None:
+    """Later segments' heads name a cursor beyond it; the first that is met must win."""
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    first = publish(opened, b"in flight" * 100)[0]
+    opened.save([TopicSave(TOPIC, first.end, False)], [saved(first.end, inflight=[first.first])])
+    for _ in range(4):
+        publish(opened, b"x" * 900)
+    opened.close()
+    (folder / "index.db").unlink()
+    again = Store(folder)
+    assert len(again.log.numbers) > 1
+    assert again.topics[TOPIC].channels["c"].cursor <= first.first
+    again.close()
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Any sequence of appends, saves, kills and losses of the index: no unfinished message is ever missing."""
+
+    @initialize()
+    def start(self) -> None:
+        import tempfile
+
+        self.root = Path(tempfile.mkdtemp(prefix="store-"))
+        self.folder = self.root / "0"
+        self.segment_bytes, store.SEGMENT_BYTES = store.SEGMENT_BYTES, 3000
+        self.roll_bytes, store._ROLL_BYTES = store._ROLL_BYTES, 500
+        self.opened = Store(self.folder)
+        self.opened.append([declared(TOPIC, "c")])
+        self.bodies: dict[int, bytes] = {}
+        self.unfinished: set[int] = set()
+        self.count = 0
+
+    def teardown(self) -> None:
+        if hasattr(self, "opened"):
+            self.opened.close()
+            store.SEGMENT_BYTES, store._ROLL_BYTES = self.segment_bytes, self.roll_bytes
+            shutil.rmtree(self.root)
+
+    @rule(sizes=st.lists(st.integers(1, 400), min_size=1, max_size=12), due=st.booleans())
+    def publish(self, sizes: list[int], due: bool) -> None:
+        bodies = [b"%08d" % (self.count + at) + b"x" * size for at, size in enumerate(sizes)]
+        self.count += len(bodies)
+        entries = [Entry(TOPIC, payload(body), 1, 1 << 50 if due else 0) for body in bodies]
+        for batch in self.opened.append(entries):
+            for at, body in enumerate(record.bodies(batch.payload, batch.count)):
+                self.bodies[batch.first + at] = body
+                self.unfinished.add(batch.first + at)
+
+    @precondition(lambda self: self.bodies)
+    @rule(data=st.data())
+    def deliver_and_finish(self, data: st.DataObject) -> None:
+        """A channel that has delivered up to somewhere, finished some, has some in flight and some deferred."""
+        below = max(self.bodies) + 1
+        kept = {seq for seq in self.unfinished if data.draw(st.booleans())}
+        put = {seq: Pending(1 << 60, 1) for seq in kept if seq % 2}
+        inflight = [seq for seq in kept if not seq % 2]
+        drop = [seq for seq in self.bodies if seq not in kept]
+        self.opened.save([TopicSave(TOPIC, below, False)], [saved(below, inflight=inflight, put=put, drop=drop)])
+        self.unfinished = kept
+
+    @rule()
+    def sweep(self) -> None:
+        self.opened.sweep()
+
+    @rule(lose_index=st.booleans())
+    def kill(self, lose_index: bool) -> None:
+        fresh = self.root / f"{int(self.folder.name) + 1}"
+        shutil.copytree(self.folder, fresh)
+        self.opened.close()
+        shutil.rmtree(self.folder)
+        self.folder = fresh
+        if lose_index:
+            for name in ("index.db", "index.db-wal", "index.db-shm"):
+                (fresh / name).unlink(missing_ok=True)
+        self.opened = Store(fresh)
+        assert self.opened.reports == []
+        channel = self.opened.topics[TOPIC].channels["c"]
+        for seq in self.unfinished:
+            assert seq >= channel.cursor or seq in channel.pending
+        if not lose_index:
+            assert set(channel.pending) <= self.unfinished
+            return
+        # Without its index the channel starts again at what the log has: more may come back, nothing less.
+        self.opened.save([TopicSave(TOPIC, channel.cursor, False)], [saved(channel.cursor, put=channel.pending)])
+        self.unfinished |= {seq for seq in self.bodies if seq >= channel.cursor and self.opened.bodies(TOPIC, [seq]).get(seq)}
+
+    @invariant()
+    def every_unfinished_message_can_be_read(self) -> None:
+        if not hasattr(self, "opened"):
+            return
+        found = self.opened.bodies(TOPIC, sorted(self.unfinished))
+        assert {seq: found[seq][1] for seq in self.unfinished} == {seq: self.bodies[seq] for seq in self.unfinished}
+
+
+TestStoreMachine = StoreMachine.TestCase
+TestStoreMachine.settings = settings(
+    max_examples=25, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
+)
