@@ -1,0 +1,123 @@
+"""The demo's child processes: started in groups of their own, watched, and all gone at the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+_POLL = 0.05  # seconds
+STOP_SECONDS = 12.0  # from SIGTERM to SIGKILL
+
+
+class ChildDied(Exception):
+    """A process that should be running has ended; the words name it and say what it said last."""
+
+
+class Child:
+    """One process, the first of a group of its own, so that a Ctrl-C at the terminal does not reach it."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, *, environ: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self.log = log
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environ or {})},
+                start_new_session=True,
+            )
+
+    @property
+    def code(self) -> int | None:
+        """The exit code; None while it runs."""
+        return self.process.poll()
+
+    def said(self) -> list[str]:
+        """The complete lines that it wrote so far."""
+        text = self.log.read_text(errors="replace")
+        return text[: text.rfind("\n") + 1].splitlines()
+
+    def last_words(self) -> str:
+        """The last line that is no traceback's."""
+        lines = [line.strip() for line in self.said() if line.strip() and not line.startswith((" ", "Traceback"))]
+        return lines[-1] if lines else "it said nothing"
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the whole group."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+
+class Children:
+    """All of them. ``check`` is called while waiting, and may raise to end the wait."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
+        self._running: list[Child] = []
+        self._groups: set[int] = set()
+
+    def start(self, child: Child) -> Child:
+        self._running.append(child)
+        return child
+
+    def adopt(self, group: int) -> None:
+        """Also see to it that this process group is gone at the end."""
+        self._groups.add(group)
+
+    def wait(self, finished: Callable[[], bool], *, but: Child | None = None, within: float | None = None) -> bool:
+        """Whether ``finished`` came ``within`` so many seconds. Raises ChildDied when a child ends, ``but`` that one."""
+        until = None if within is None else time.monotonic() + within
+        while True:
+            self._check()
+            if finished():
+                return True
+            for child in self._running:
+                if child is not but and child.code is not None:
+                    raise ChildDied(f"{child.name} ended with code {child.code}: {child.last_words()} (all of it: {child.log})")
+            if until is not None and time.monotonic() > until:
+                return False
+            time.sleep(_POLL)
+
+    def end(self, child: Child) -> int:
+        """SIGTERM, and SIGKILL if it takes too long; returns its exit code."""
+        if child.code is None:
+            child.signal(signal.SIGTERM)
+        until = time.monotonic() + STOP_SECONDS
+        while child.code is None and time.monotonic() < until:
+            time.sleep(_POLL)
+        child.signal(signal.SIGKILL)  # whatever else is in the group
+        if child in self._running:
+            self._running.remove(child)
+        return child.process.wait()
+
+    def end_all(self) -> None:
+        """The youngest first, since each uses those before it. Never raises."""
+        for child in reversed(self._running.copy()):
+            child.signal(signal.SIGTERM)
+        for child in reversed(self._running.copy()):
+            self.end(child)
+        for group in self._groups:
+            _end_group(group)
+
+
+def _end_group(group: int) -> None:
+    """A JVM ends by itself when its parent has; this is for the one that does not."""
+    until = time.monotonic() + STOP_SECONDS
+    with suppress(ProcessLookupError, PermissionError):
+        while time.monotonic() < until:
+            os.killpg(group, 0)
+            time.sleep(_POLL)
+        os.killpg(group, signal.SIGKILL)
+
+
+def python(*arguments: str) -> list[str]:
+    """A command of this very Python."""
+    return [sys.executable, *arguments]
