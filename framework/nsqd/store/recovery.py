@@ -40,6 +40,8 @@ def recover(store: Store) -> tuple[int, int]:
 
 def _exists(store: Store, position: tuple[int, int]) -> bool:
     segment, offset = position
+    if segment < store.log.numbers[0]:
+        return True  # finished and removed since: the scan begins with the oldest that there is
     if segment not in store.log.numbers:
         return False
     return segment != store.log.active or offset <= store.log.size
