@@ -21,7 +21,7 @@ SPAN = 0.002
 PREFETCH = 0.02
 """Seconds of work, at the handlers' pace, that may wait for a free slot."""
 CALM = 4
-"""Ticks without a connection in want after which the fair level is lifted."""
+"""Ticks without a connection in want after which the fair levels are lifted."""
 BUSY_TURN = 0.25
 """Seconds that a busy connection keeps its turn where there are more connections than max_in_flight."""
 
@@ -31,6 +31,8 @@ class Line:
     """One connection's account."""
 
     max_grant: int
+    level: int
+    """It is granted no more than this; below max_in_flight only while some line is in want."""
     since: float
     """When the headroom was last used up, or lowered."""
     turn_since: float
@@ -62,15 +64,13 @@ class Credit:
         """Messages settled per second: quick to rise, slow to fall."""
         self.taken = 0
         """What may be in flight at the brokers, at most: the sum of the lines' ``taken``, kept because every read needs it."""
-        self._level = max_in_flight
-        """No line is granted more; below max_in_flight only while some line is in want."""
         self._calm = 0
 
     # -- connections come and go
 
     def connect(self, max_grant: int, now: float) -> Line:
         """A new connection; it has no grant yet."""
-        line = Line(max_grant, since=now, turn_since=now)
+        line = Line(max_grant, self.max_in_flight, since=now, turn_since=now)
         self.lines.append(line)
         return line
 
@@ -159,7 +159,7 @@ class Credit:
             return 0  # its turn is given by _rotate, or the busiest would always be quicker than who waits
         room = self.budget - (self.taken - line.taken)
         floor = min(line.granted, 1)  # what others have too much is not taken from an idle line's one
-        return max(floor, min(room, self._level, line.max_grant))
+        return max(floor, min(room, line.level, line.max_grant))
 
     def _set(self, line: Line, granted: int) -> None:
         line.granted = granted
@@ -172,17 +172,22 @@ class Credit:
         self.taken += line.taken - before
 
     def _share(self) -> None:
-        """Set the level, while some line is in want, so that all who want get the same and nobody more than it uses."""
-        if any(line.wanting for line in self.lines) and len(self.lines) > 1:
+        """Set the levels, while some line is in want, so that all who want get the same and nobody more than it uses."""
+        wanting = [line for line in self.lines if line.wanting]
+        if wanting and len(self.lines) > 1:
             self._calm = 0
             demands = (self.max_in_flight if line.wanting else line.taken for line in self.lines)
-            self._level = max(1, fair_level(demands, self.budget))
+            level, spare = fair_level(demands, self.budget)
+            for line in self.lines:
+                line.level = max(1, level)
+                line.wanting = False
+            for line in wanting[: spare if level else 0]:
+                line.level += 1
         elif self._calm < CALM:
             self._calm += 1
         else:
-            self._level = self.max_in_flight
-        for line in self.lines:
-            line.wanting = False
+            for line in self.lines:
+                line.level = self.max_in_flight
 
     def _rotate(self, now: float) -> None:
         """Take turns from those that had theirs, and give the free ones to who has waited longest."""
@@ -205,15 +210,15 @@ def span_of(turn: float) -> float:
     return max(SPAN, 4 * turn)
 
 
-def fair_level(demands: Iterable[int], budget: int) -> int:
-    """The level L with sum(min(demand, L)) <= budget, as high as it can be: max-min fairness, in whole messages."""
+def fair_level(demands: Iterable[int], budget: int) -> tuple[int, int]:
+    """Max-min fairness in whole messages: the highest level L with sum(min(demand, L)) <= budget, and what is then left over."""
     left, ordered = budget, sorted(demands)
     for index, demand in enumerate(ordered):
-        level = left // (len(ordered) - index)
-        if demand > level:
-            return level
+        count = len(ordered) - index
+        if demand > left // count:
+            return left // count, left % count
         left -= demand
-    return budget  # all demands fit
+    return budget, 0  # all demands fit
 
 
 def _granted(line: Line) -> int:

@@ -139,6 +139,21 @@ class AnyBroker(RuleBasedStateMachine):
         if hasattr(self, "credit"):
             assert self.credit.taken == sum(line.taken for line in self.credit.lines)
 
+    def teardown(self) -> None:
+        """However it got here: once all is settled, every line is granted something again, at once or in its turn."""
+        if not hasattr(self, "credit"):
+            return
+        for remote in self.remotes:
+            remote.here, remote.coming = 0, []
+            self.regrant(remote)
+        served: set[Line] = set()
+        for _ in range(6 + 4 * len(self.remotes)):
+            self.now += PERIOD
+            self.tick()
+            served |= {remote.line for remote in self.remotes if remote.line.granted}
+            self.never_more_than_max_in_flight()
+        assert served == {remote.line for remote in self.remotes}
+
 
 TestAnyBroker = AnyBroker.TestCase
 TestAnyBroker.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
@@ -264,6 +279,16 @@ def test_slow_handlers_that_leave_less_to_share_do_not_cost_an_idle_connection_i
     assert idle.granted == 1
 
 
+def test_what_an_even_share_leaves_over_is_granted_too() -> None:
+    traffic = Traffic(3, 10)
+    first, second, idle = traffic.lines
+    for _ in range(20):
+        for line in (first, second):
+            traffic.credit.grant(line, line.granted)  # always full
+        traffic.tick()
+    assert (first.granted, second.granted, idle.granted) == (5, 4, 1)
+
+
 def test_a_new_connection_gets_its_floor_from_those_that_hold_everything() -> None:
     traffic = Traffic(1, 10)
     traffic.flood(traffic.lines[0])
@@ -336,8 +361,11 @@ def test_slow_handlers_get_no_deeper_prefetch_than_their_slots_and_twenty_millis
 
 
 @pytest.mark.parametrize(
-    ("demands", "budget", "level"),
-    [([1, 1, 100], 10, 8), ([100, 100], 10, 5), ([3, 100, 100], 11, 4), ([1, 1], 10, 10), ([5, 5, 5], 2, 0)],
-)
-def test_the_fair_level_is_as_high_as_the_budget_allows(demands: list[int], budget: int, level: int) -> None:
-    assert fair_level(demands, budget) == level
+    ("demands", "budget", "level", "spare"),
+    [
+        ([1, 1, 100], 10, 8, 0), ([100, 100], 10, 5, 0), ([3, 100, 100], 11, 4, 0), ([1, 10, 10], 10, 4, 1),
+        ([1, 1], 10, 10, 0), ([5, 5, 5], 2, 0, 2),
+    ],
+)  # fmt: skip
+def test_the_fair_level_is_as_high_as_the_budget_allows(demands: list[int], budget: int, level: int, spare: int) -> None:
+    assert fair_level(demands, budget) == (level, spare)
