@@ -225,6 +225,26 @@ def test_waiting_messages_of_a_dead_connection_are_forgotten_and_delivered_again
     assert worker.stop() == {"received": 3, "finished": 2, "requeued": 0, "dead": 0, "lease_lost": 1}
 
 
+def test_a_message_whose_lease_is_lost_while_it_waits_is_not_started(broker, run):
+    gate, calls = Event(), []
+
+    def function(message):
+        calls.append(message.body)
+        gate.wait()
+
+    other = broker.node("b:1")
+    worker = run(function, concurrency=1)
+    broker.publish("orders", b"runs")
+    worker.until(lambda: calls and other.connections)
+    other.publish("orders", [b"waits"])
+    worker.until(lambda: other.connections[0].in_flight)
+    other.connections[0].lose(next(iter(other.connections[0].in_flight)))
+    gate.set()
+    worker.until(lambda: len(broker.finished) == 2)
+    assert calls == [b"runs", b"waits"]
+    assert worker.stop()["lease_lost"] == 1
+
+
 def test_leases_are_touched_while_messages_run_and_while_they_wait(broker, run):
     broker.nodes["a:1"].limits = Limits(lease=0.6, max_lease=60.0, max_grant=2500)
     gate = Event()
