@@ -26,9 +26,10 @@ _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104
 class EmbeddedNsqd:
     """An nsqd on a data folder. ``process`` is None when somebody else started it; then ``stop`` leaves it alone."""
 
-    def __init__(self, tcp_address: str, http_address: str, process: subprocess.Popen[bytes] | None = None) -> None:
+    def __init__(self, tcp_address: str, http_address: str, pid: int, process: subprocess.Popen[bytes] | None = None) -> None:
         self.tcp_address = tcp_address
         self.http_address = http_address
+        self.pid = pid
         self.process = process
 
     @property
@@ -84,10 +85,10 @@ def _start(data_path: Path, tcp_address: str, http_address: str) -> EmbeddedNsqd
     while time.monotonic() < until:
         ended = process.poll() is not None
         found = _running(data_path)
-        if found is not None:
-            if not ended:
-                found.process = process
-            return found  # somebody else's, when ours ended because that one was quicker
+        if found is not None and found.pid == process.pid:
+            return EmbeddedNsqd(found.tcp_address, found.http_address, found.pid, process)
+        if found is not None and ended:
+            return found  # somebody else was quicker
         if ended and not _someone_is_starting(data_path, start):
             break
         time.sleep(_POLL_SECONDS)
@@ -114,7 +115,7 @@ def _running(data_path: Path) -> EmbeddedNsqd | None:
         tcp, http = _reachable(said["tcp_address"]), _reachable(said["http_address"])
         host, _, port = tcp.rpartition(":")
         with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS):
-            return EmbeddedNsqd(tcp, http)
+            return EmbeddedNsqd(tcp, http, int(said["pid"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None  # none, or one that was killed and left its file
 

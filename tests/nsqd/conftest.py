@@ -51,6 +51,13 @@ def ours(start_embedded: Callable[..., Server]) -> Server:
     return start_embedded()
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One embedded nsqd for all tests of a file that neither end it nor look at topics of others."""
+    with servers.running(embedded(tmp_path_factory.mktemp("shared"))) as server:
+        yield server
+
+
 class Talk:
     """A client that sends what it is given and collects frames."""
 
@@ -59,6 +66,8 @@ class Talk:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.closed = False
         self.frames: list[tuple[int, bytes]] = []
+        self.messages: list[tuple[bytes, int, bytes]] = []
+        """(id, attempts, body) of every message so far."""
         self._buffer = b""
         self.send(hello)
 
@@ -90,7 +99,10 @@ class Talk:
             size, kind = struct.unpack_from(">ii", self._buffer, at)
             if len(self._buffer) - at < 4 + size:
                 break
-            self.frames.append((kind, self._buffer[at + 8 : at + 4 + size]))
+            data = self._buffer[at + 8 : at + 4 + size]
+            self.frames.append((kind, data))
+            if kind == MESSAGE:
+                self.messages.append((data[10:26], int.from_bytes(data[8:10], "big"), data[26:]))
             at += 4 + size
         self._buffer = self._buffer[at:]
 
@@ -101,10 +113,10 @@ class Talk:
             self.read(left)
         return done()
 
-    @property
-    def messages(self) -> list[tuple[bytes, int, bytes]]:
-        """(id, attempts, body) of every message so far."""
-        return [(data[10:26], int.from_bytes(data[8:10], "big"), data[26:]) for kind, data in self.frames if kind == MESSAGE]
+    def forget(self) -> None:
+        """Start counting anew."""
+        self.frames.clear()
+        self.messages.clear()
 
     @property
     def replies(self) -> list[bytes]:

@@ -295,8 +295,8 @@ def test_answers_as_nsqd_does(pair: tuple[Server, Server], talk: Callable[..., A
     assert ours.result() == theirs.result()
 
 
-def test_ids_are_sixteen_hexadecimal_characters_and_grow(ours: Server, talk: Callable[..., Any]) -> None:
-    client = talk(ours)
+def test_ids_are_sixteen_hexadecimal_characters_and_grow(shared: Server, talk: Callable[..., Any]) -> None:
+    client = talk(shared)
     client.send((READY + mpub(b"a", b"b", b"c")).replace(b"{t}", b"ids"))
     ids = [message_id for message_id, _, _ in client.get(3)]
     assert all(len(one) == 16 and one == b"%016x" % int(one, 16) for one in ids)

@@ -220,51 +220,51 @@ def test_memory_statistics_have_nsqds_keys(pair: tuple[Server, Server]) -> None:
     assert list(ours["memory"]) == list(theirs["memory"])
 
 
-def test_stats_for_people_name_topics_and_channels(ours: Server) -> None:
-    ours.http("/topic/create?topic=people", b"")
-    ours.http("/channel/create?topic=people&channel=c", b"")
-    text = ours.http("/stats")
+def test_stats_for_people_name_topics_and_channels(shared: Server) -> None:
+    shared.http("/topic/create?topic=people", b"")
+    shared.http("/channel/create?topic=people&channel=c", b"")
+    text = shared.http("/stats")
     assert text.startswith("nsqd v1.3.0 (built w/")
     assert "[people " in text
     assert "[c " in text
 
 
-def test_deleting_a_topic_ends_its_consumers_connections(ours: Server, talk: Callable[..., Any]) -> None:
-    client = talk(ours)
+def test_deleting_a_topic_ends_its_consumers_connections(shared: Server, talk: Callable[..., Any]) -> None:
+    client = talk(shared)
     client.send(b"SUB gone c\n")
     client.reply(1)
-    ours.http("/topic/delete?topic=gone", b"")
+    shared.http("/topic/delete?topic=gone", b"")
     assert client.until(lambda: client.closed)
 
 
-def test_emptying_a_channel_makes_late_finishes_fail(ours: Server, talk: Callable[..., Any]) -> None:
-    client = talk(ours)
+def test_emptying_a_channel_makes_late_finishes_fail(shared: Server, talk: Callable[..., Any]) -> None:
+    client = talk(shared)
     client.send(b"SUB late c\nRDY 1\nPUB late\n" + sized_one(b"a"))
     ((message_id, _, _),) = client.get(1)
-    ours.http("/channel/empty?topic=late&channel=c", b"")
+    shared.http("/channel/empty?topic=late&channel=c", b"")
     client.send(b"FIN " + message_id + b"\n")
     assert client.reply(3)[-1] == b"E_FIN_FAILED FIN " + message_id + b" failed ID not in flight"
 
 
-def test_a_paused_channel_delivers_nothing_until_it_is_not(ours: Server, talk: Callable[..., Any]) -> None:
-    client = talk(ours)
+def test_a_paused_channel_delivers_nothing_until_it_is_not(shared: Server, talk: Callable[..., Any]) -> None:
+    client = talk(shared)
     client.send(b"SUB pause c\nRDY 5\n")
     client.reply(1)
-    ours.http("/channel/pause?topic=pause&channel=c", b"")
-    ours.http("/pub?topic=pause", b"a")
+    shared.http("/channel/pause?topic=pause&channel=c", b"")
+    shared.http("/pub?topic=pause", b"a")
     assert not client.read(0.2)
-    ours.http("/channel/unpause?topic=pause&channel=c", b"")
+    shared.http("/channel/unpause?topic=pause&channel=c", b"")
     assert [body for _, _, body in client.get(1)] == [b"a"]
 
 
-def test_a_paused_topic_keeps_its_messages_for_the_channels_it_has_later(ours: Server, talk: Callable[..., Any]) -> None:
-    client = talk(ours)
+def test_a_paused_topic_keeps_its_messages_for_the_channels_it_has_later(shared: Server, talk: Callable[..., Any]) -> None:
+    client = talk(shared)
     client.send(b"SUB hold c\nRDY 5\n")
     client.reply(1)
-    ours.http("/topic/pause?topic=hold", b"")
-    ours.http("/pub?topic=hold", b"a")
+    shared.http("/topic/pause?topic=hold", b"")
+    shared.http("/pub?topic=hold", b"a")
     assert not client.read(0.2)
-    ours.http("/channel/create?topic=hold&channel=d", b"")
-    ours.http("/topic/unpause?topic=hold", b"")
+    shared.http("/channel/create?topic=hold&channel=d", b"")
+    shared.http("/topic/unpause?topic=hold", b"")
     assert [body for _, _, body in client.get(1)] == [b"a"]
-    assert ours.channel_stats("hold", "d")["depth"] == 1
+    assert shared.channel_stats("hold", "d")["depth"] == 1

@@ -435,16 +435,16 @@ class StoreMachine(RuleBasedStateMachine):
                 self.unfinished.add(batch.first + at)
 
     @precondition(lambda self: self.bodies)
-    @rule(data=st.data())
-    def deliver_and_finish(self, data: st.DataObject) -> None:
-        """A channel that has delivered up to somewhere, finished some, has some in flight and some deferred."""
+    @rule(mask=st.integers(0, 1 << 64))
+    def deliver_and_finish(self, mask: int) -> None:
+        """A channel that has delivered all, finished some, has some in flight and some deferred: by the mask's bits."""
         below = max(self.bodies) + 1
-        kept = {seq for seq in self.unfinished if data.draw(st.booleans())}
-        put = {seq: Pending(1 << 60, 1) for seq in kept if seq % 2}
-        inflight = [seq for seq in kept if not seq % 2]
+        kept = [seq for at, seq in enumerate(sorted(self.unfinished)) if mask >> at % 64 & 1]
+        put = {seq: Pending(1 << 60, 1) for seq in kept[::2]}
+        inflight = kept[1::2]
         drop = [seq for seq in self.bodies if seq not in kept]
         self.opened.save([TopicSave(TOPIC, below, False)], [saved(below, inflight=inflight, put=put, drop=drop)])
-        self.unfinished = kept
+        self.unfinished = set(kept)
 
     @rule()
     def sweep(self) -> None:

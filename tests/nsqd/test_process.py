@@ -1,0 +1,198 @@
+"""The process: flags as Go reads them, lines that tools wait for, one process a folder, clean ends, the embedded one."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.errors import BrokerUnreachable
+from framework.nsqd import golang, options
+from framework.nsqd.embedded import EmbeddedNsqd, ensure, find
+from framework.testing.servers import Server, free_port
+
+
+def run(*flags: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "framework.nsqd", *flags]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=cwd, check=False)
+
+
+def test_version_is_printed_as_nsqd_prints_it() -> None:
+    done = run("--version")
+    assert re.fullmatch(r"nsqd v1\.3\.0 \(built w/.+\)\n", done.stdout)
+    assert done.returncode == 0
+
+
+def test_an_unknown_flag_is_refused_as_go_refuses_it() -> None:
+    done = run("--tcp-adress=x")
+    assert done.returncode == 2
+    assert done.stderr == "nsqd: flag provided but not defined: -tcp-adress (--help lists the flags)\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--msg-timeout=60"], 'invalid value "60" for flag -msg-timeout'),
+        (["--max-rdy-count=many"], 'invalid value "many" for flag -max-rdy-count'),
+        (["--data-path"], "flag needs an argument: -data-path"),
+        (["--node-id=1024"], "out of range"),
+        (["--log-level=loud"], "debug, info, warn, error, fatal"),
+        (["--tls-required"], "not supported"),
+        (["--auth-http-address=x:1"], "not supported"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(flags: list[str], words: str) -> None:
+    with pytest.raises(options.BadFlag, match=re.escape(words)):
+        options.parse(flags)
+
+
+def test_flags_are_read_in_all_of_gos_forms() -> None:
+    got = options.parse(
+        ["-msg-timeout", "2s", "--max-rdy-count=7", "-max-msg-size=9", "--verbose", "-snappy=false", "--node-id", "3"]
+    )
+    assert (got.msg_timeout, got.max_rdy_count, got.max_msg_size, got.node_id) == (2.0, 7, 9, 3)
+    assert got.warnings == []
+
+
+def test_what_is_not_here_is_accepted_and_named() -> None:
+    got = options.parse(["--tls-cert=a", "--tls-key", "b", "--lookupd-tcp-address=c:4160", "--snappy", "--statsd-address=d"])
+    assert [warning.split()[0] for warning in got.warnings] == [
+        "-tls-cert", "-tls-key", "-lookupd-tcp-address", "-snappy", "-statsd-address"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("60s", 60), ("1h30m", 5400), ("1.5s", 1.5), ("250ms", 0.25), ("10us", 1e-5), ("-2s", -2), ("0", 0), (".5m", 30)],
+)
+def test_durations_are_gos(text: str, seconds: float) -> None:
+    assert golang.duration(text) == pytest.approx(seconds)
+
+
+@given(st.text(max_size=12))
+def test_no_text_breaks_the_duration_parser(text: str) -> None:
+    try:
+        golang.duration(text)
+    except ValueError:
+        pass
+
+
+def test_it_says_where_it_listens_and_what_a_sync_costs(start_embedded: Callable[..., Server]) -> None:
+    server = start_embedded()
+    deadline = time.monotonic() + 5
+    while not any("HTTP: listening" in line for line in server.log) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    stamp = r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} INFO: "
+    log = "\n".join(server.log)
+    assert re.search(stamp + rf"TCP: listening on 127\.0\.0\.1:{server.tcp_port}$", log, re.M)
+    assert re.search(stamp + rf"HTTP: listening on 127\.0\.0\.1:{server.http_port}$", log, re.M)
+    assert re.search(stamp + r"DISK: a sync of .+ takes \d+\.\d\d ms$", log, re.M)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_signals_end_it_cleanly(ours: Server, talk: Callable[..., Any], sent: signal.Signals) -> None:
+    client = talk(ours)
+    client.send(b"SUB end c\n")
+    client.reply(1)
+    assert ours.process is not None
+    ours.process.send_signal(sent)
+    assert ours.process.wait(10) == 0
+    assert client.until(lambda: client.closed)
+    assert any(line.endswith("NSQ: bye") for line in ours.log)
+
+
+def test_a_folder_in_use_is_one_sentence_and_exit_1(start_embedded: Callable[..., Server]) -> None:
+    server = start_embedded()
+    done = run(f"--data-path={server.data}", "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
+    assert done.returncode == 1
+    assert re.fullmatch(r"nsqd: the data folder .+ is in use by another nsqd: .+--data-path\n", done.stderr)
+
+
+def test_a_port_in_use_is_one_sentence_and_exit_1(start_embedded: Callable[..., Server], tmp_path: Path) -> None:
+    server = start_embedded()
+    done = run(f"--data-path={tmp_path / 'other'}", f"--tcp-address=127.0.0.1:{server.tcp_port}", "--http-address=127.0.0.1:0")
+    assert done.returncode == 1
+    assert done.stderr == (f"nsqd: cannot listen on 127.0.0.1:{server.tcp_port}: Address already in use; name another address\n")
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence_and_exit_1(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = run(f"--data-path={tmp_path / 'file' / 'below'}")
+    assert done.returncode == 1
+    assert done.stderr.startswith("nsqd: the data folder ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_nothing_but_the_loopback_is_listened_on_by_default() -> None:
+    assert (options.Options().tcp_address, options.Options().http_address) == ("127.0.0.1:4150", "127.0.0.1:4151")
+
+
+@pytest.fixture
+def addresses() -> dict[str, str]:
+    return {"tcp_address": f"127.0.0.1:{free_port()}", "http_address": f"127.0.0.1:{free_port()}"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "a" / "folder"
+
+
+def test_the_embedded_one_is_started_once_and_found_again(folder: Path, addresses: dict[str, str]) -> None:
+    assert find(folder) is None
+    started = ensure(folder, **addresses)
+    try:
+        assert started.url == find(folder) == f"nsq://{addresses['tcp_address']}"
+        found = ensure(folder, tcp_address="127.0.0.1:0", http_address="127.0.0.1:0")
+        assert (found.url, found.process) == (started.url, None)
+        found.stop()
+        assert find(folder) == started.url
+    finally:
+        started.stop()
+    assert find(folder) is None
+
+
+def test_two_that_start_at_once_share_one(folder: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(ensure, folder, tcp_address="127.0.0.1:0", http_address="127.0.0.1:0") for _ in range(2)]
+        both: list[EmbeddedNsqd] = [call.result() for call in calls]
+    try:
+        assert both[0].url == both[1].url
+        assert [one.process is None for one in both].count(True) == 1
+    finally:
+        for one in both:
+            one.stop()
+
+
+def test_what_a_killed_one_left_behind_does_not_mislead(folder: Path, addresses: dict[str, str]) -> None:
+    started = ensure(folder, **addresses)
+    assert started.process is not None
+    os.kill(started.process.pid, signal.SIGKILL)
+    started.process.wait()
+    assert find(folder) is None
+    again = ensure(folder, **addresses)
+    assert find(folder) == again.url
+    again.stop()
+
+
+def test_a_port_in_use_is_said_to_whoever_wanted_it(folder: Path, shared: Server) -> None:
+    with pytest.raises(BrokerUnreachable, match=f"cannot listen on 127.0.0.1:{shared.tcp_port}"):
+        ensure(folder, tcp_address=f"127.0.0.1:{shared.tcp_port}", http_address="127.0.0.1:0")
+
+
+def test_workers_nsqd_takes_nsqds_flags() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "framework.cli", "nsqd", "--version"], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.stdout.startswith("nsqd v1.3.0 (built w/")
