@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 SAVE_SECONDS = 0.05
 """How much of what was finished may come back after a kill -9."""
+_IDLE_SECONDS = 1.0
+"""How often the storage is given a turn to tidy up when nothing changes."""
 _RECENT_BYTES = 16 << 20
 
 
@@ -46,6 +48,7 @@ class Broker:
         self.journal = Journal(store, self._committed, self._failed)
         self._saving = Event()
         self._stopped = False
+        self._saved = 0.0
         self.topics: dict[str, Topic] = {}
         self._numbers: dict[int, Topic] = {}
         for state in list(store.topics.values()):
@@ -152,10 +155,12 @@ class Broker:
     def _save_rounds(self) -> None:
         while not self._stopped:
             gevent.sleep(SAVE_SECONDS)
-            self.save()
+            if self.changed or time.monotonic() - self._saved > _IDLE_SECONDS:
+                self.save()
 
     def save(self) -> None:
         """Save what changed; a failure is logged and tried again with the next round."""
+        self._saved = time.monotonic()
         changed, self.changed = self.changed, []
         topics = [(one, one.snapshot()) for one in changed if isinstance(one, Topic)]
         channels = [(one, one.snapshot()) for one in changed if isinstance(one, Channel)]

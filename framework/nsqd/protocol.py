@@ -84,14 +84,14 @@ class Client:
     def _end(self) -> None:
         self._beat.cancel()
         self._silence.cancel()
+        if self.channel is not None:  # first, so that it is sent no more messages while its last frames go out
+            self.channel.unsubscribe(self)
+            self.channel.topic.client_left(self.channel)
+            self.channel.serve()
         self._outgoing.linger(_LINGER_SECONDS)
         self._outgoing.close()
         self._read_out()
         self._sock.close()
-        if self.channel is not None:
-            self.channel.unsubscribe(self)
-            self.channel.topic.client_left(self.channel)
-            self.channel.serve()
 
     def _read_out(self) -> None:
         """Take what has arrived: closing with unread bytes would be a reset, which can overtake our last frame."""
