@@ -87,6 +87,13 @@ _SETTINGS = r"""
     /\.git/?(?:head)?\z  /\.ds_store  /\.svn/?\z  /\.hg/  /web\.config  /\.htaccess
     /(?:ws|user|app|deployment)[-_]?config\.json  /config\.(?:php|yml|yaml|ini)
 """
+GUESSES = "folders by guessing"
+_GUESSES = r"""
+    \A/(?:admin|administrator|adm|backend|backups?|bak|old|new|test|tests|testing|dev|staging|stage|beta|demo|temp|tmp|private|secret|hidden
+    |internal|conf|config|configuration|setup|install|db|database|data|sql|dump|logs?|cache|uploads?|upload|cpanel|webmail|panel|controlpanel
+    |dashboard|console|shell|cmd|phpinfo|info|root|user|users|member|members|login|signin|manage|manager|management|portal|secure|server
+    |cgi-bin|scripts|admin\.(?:php|aspx?|jsp)|login\.(?:php|aspx?|jsp)|includes?|inc|lib|src|old-site|backup\.(?:zip|tar\.gz|sql)|site\.(?:zip|tar\.gz))/?\z
+"""
 
 FAMILIES = (  # the first that matches counts
     Family("secret files", True, _any(_CREDENTIALS)),
@@ -106,6 +113,7 @@ FAMILIES = (  # the first that matches counts
     Family("server consoles", False, _any(_CONSOLES)),
     Family("settings", False, _any(_SETTINGS)),
     Family("open DNS resolvers", False, r"/dns-query"),
+    Family(GUESSES, False, "".join(_GUESSES.split())),
 )
 
 _HARMLESS = (

@@ -79,7 +79,12 @@ def _named(requests: DataFrame) -> DataFrame:
 def _visits(looked: DataFrame) -> list[Visit]:
     """One for each address that sent a probe, missed much, or posted much."""
     figures = _figures(looked)
-    worth = (f.col("hostile") > 0) | (f.col("possible") > 0) | (f.col("missing") >= _MANY) | (f.col("posts") >= _MANY)
+    worth = (
+        (f.col("hostile") > 0)
+        | (f.col("possible") + f.col("guesses") > 1)
+        | (f.col("missing") >= _MANY)
+        | (f.col("posts") >= _MANY)
+    )
     chosen = figures.where(worth).collect()
     by_family = _by_family(looked)
     busy = [row.address for row in chosen if row.missing >= _MANY]
@@ -92,7 +97,7 @@ def _visits(looked: DataFrame) -> list[Visit]:
 def _visit(row: Row, found: list[Probes], burst: Burst | None, hammering: Hammering | None) -> Visit:
     return Visit(
         row.address, _utc(row.first_seen), _utc(row.last_seen), row.requests, row.ordinary, row.certain, row.hostile,
-        row.possible, row.kinds, row.reads_robots, found, burst, hammering,
+        row.possible, row.guesses, row.kinds, row.reads_robots, found, burst, hammering,
     )  # fmt: skip
 
 
@@ -100,7 +105,7 @@ def _figures(looked: DataFrame) -> DataFrame:
     def different(what: str | Column, where: str) -> Column:
         return f.count_distinct(f.when(f.col(where), what if isinstance(what, Column) else f.col(what))).alias(where)
 
-    counted = f.col("certain") | f.col("possible")
+    counted, guessed = f.col("certain") | f.col("possible"), f.coalesce(f.col("label") == probes.GUESSES, f.lit(False))
     return looked.groupBy("address").agg(
         f.unix_micros(f.min("time")).alias("first_seen"),
         f.unix_micros(f.max("time")).alias("last_seen"),
@@ -108,8 +113,9 @@ def _figures(looked: DataFrame) -> DataFrame:
         different("path", "ordinary"),
         different("target", "certain"),
         different("target", "hostile"),
-        different(_item(), "possible"),
-        f.count_distinct(f.when(counted, f.col("label"))).alias("kinds"),
+        f.count_distinct(f.when(f.col("possible") & ~guessed, _item())).alias("possible"),
+        f.count_distinct(f.when(f.col("possible") & guessed, f.col("path"))).alias("guesses"),
+        f.count_distinct(f.when(counted & ~guessed, f.col("label"))).alias("kinds"),
         f.max(f.col("path") == "/robots.txt").alias("reads_robots"),
         f.count_if("missing").alias("missing"),
         f.count_if(f.col("method") == "POST").alias("posts"),
@@ -194,14 +200,17 @@ def _hammering(looked: DataFrame) -> DataFrame:
 
 
 def _on_a_list(looked: DataFrame, visits: list[Visit], known: Iterable[str]) -> list[Visit]:
-    """Those of ``visits`` that asked only for missing pages which ``known`` suspects work through and nobody else asks for."""
+    """Those of ``visits`` that asked only for missing pages which ``known`` suspects work through and nobody else asks for.
+
+    Only pages with a query: people guess ``/pma/`` by themselves, and ``/pma/index.php?lang=en`` nobody.
+    """
     addresses, suspected = [visit.address for visit in visits], list(known)
     if not addresses or not suspected:
         return []
     probing = looked.where(f.col("family").isNotNull())
-    swept = probing.where(f.col("address").isin(suspected) & f.col("possible")).select("target").distinct()
+    swept = probing.where(f.col("address").isin(suspected) & f.col("possible") & f.contains("target", f.lit("?")))
     own = looked.where(f.col("address").isin(addresses) & ~f.col("harmless"))
-    followers = own.join(swept.withColumn("swept", f.lit(True)), "target", "left").groupBy("address").agg(
+    followers = own.join(swept.select("target", f.lit(True).alias("swept")).distinct(), "target", "left").groupBy("address").agg(
         f.bool_and(f.col("swept").isNotNull()).alias("only"), f.collect_set("target").alias("targets")
     )  # fmt: skip
     lists = {row.address: row.targets for row in followers.where("only").collect()}

@@ -5,13 +5,13 @@ user agent nor the volume of requests is looked at.
 
 The points; SUSPECT_AT of them make a suspect:
     certain probes, not served         1: 2 points, 2 to 4: 3, 5 or more: 4 (served ones count too from 5 on)
-    possible probes, not there         5, or 3 of two kinds: 2 points; 10: 3
+    possible probes, not there         5, or 3 of two kinds: 2 points; 10, guessed folders included: 3
     three kinds of probes or more      1 point
     probes, and no ordinary page read  1 point
     a burst of errors                  1 point: 20 in ten minutes, 80 % of all requests, in 15 places
     breadth                            3 points: 60 missing places in ten minutes (150 if it reads robots.txt), no page read
     a hammered form                    3 points: 20 posts in ten minutes to a login or comment form, never let in
-    another suspect's list             3 points: asks only for pages that suspects alone ask for, two or more
+    another suspect's list             3 points: asks only for what suspects alone ask for, to the letter, two or more
     an ordinary visitor too            -1 point: three ordinary pages or more
 """
 
@@ -79,8 +79,11 @@ class Visit:
     hostile: int
     """Different certain probes, whatever the answer."""
     possible: int
-    """Different possible probes for what does not exist here."""
+    """Different possible probes for what does not exist here, guessed folders not among them."""
+    guesses: int
+    """Different folders that people and dictionaries guess, and that do not exist here."""
     kinds: int
+    """Of probes, without the guesses."""
     reads_robots: bool
     probes: Sequence[Probes] = ()
     burst: Burst | None = None
@@ -133,7 +136,7 @@ def _certain_points(visit: Visit) -> int:
 
 
 def _possible_points(visit: Visit) -> int:
-    if visit.possible >= 10:
+    if visit.possible + visit.guesses >= 10:
         return 3
     return 2 if visit.possible >= 5 or (visit.possible >= 3 and visit.kinds >= 2) else 0
 

