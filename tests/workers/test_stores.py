@@ -1,0 +1,135 @@
+"""What the job keeps on disk: files that a repeated batch does not double, counts, growth, the block list."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from workers.api_requests.blocklist import BlockList, Entry
+from workers.api_requests.tally import Tally
+
+NOON = datetime(2024, 5, 12, 12, tzinfo=UTC)
+
+DAYS = {
+    "2024-05-12": (938, 81, 81), "2024-05-13": (1361, 142, 126), "2024-05-14": (1407, 346, 297), "2024-05-15": (1145, 88, 69),
+    "2024-05-16": (1770, 118, 73), "2024-05-17": (1026, 97, 78), "2024-05-18": (1004, 100, 56), "2024-05-19": (1068, 131, 78),
+    "2024-05-20": (760, 86, 59),
+}  # fmt: skip
+"""Requests, addresses and new addresses of the shipped log."""
+
+
+class TestTheTally:
+    def test_batches_add_up(self, tmp_path: Path) -> None:
+        tally = Tally(tmp_path / "t.json")
+        tally.add(0, {"parsed": 3, "rejected": 1})
+        tally.add(1, {"parsed": 2})
+        assert tally.totals() == {"parsed": 5, "rejected": 1}
+        assert tally.total() == 6
+
+    def test_a_batch_that_runs_again_is_not_counted_again(self, tmp_path: Path) -> None:
+        tally = Tally(tmp_path / "t.json")
+        tally.add(0, {"parsed": 3})
+        tally.add(1, {"parsed": 2})
+        again = Tally(tmp_path / "t.json")
+        again.add(1, {"parsed": 2})
+        assert again.total() == 5
+
+
+class TestTheBlockList:
+    def entry(self, address: str = "10.0.0.1", *, hours: int = 0, requests: int = 1) -> Entry:
+        return Entry(address, NOON, NOON + timedelta(hours=hours), requests, ("because",))
+
+    def test_keeps_what_it_is_told(self, tmp_path: Path) -> None:
+        BlockList(tmp_path / "b.sqlite").put(self.entry())
+        assert BlockList(tmp_path / "b.sqlite").entries() == [self.entry()]
+
+    def test_the_same_suspect_again_updates_its_entry(self, tmp_path: Path) -> None:
+        listed = BlockList(tmp_path / "b.sqlite")
+        for entry in (self.entry(), self.entry(hours=2, requests=9), self.entry("10.0.0.2")):
+            listed.put(entry)
+        assert listed.entries() == [self.entry(hours=2, requests=9), self.entry("10.0.0.2")]
+
+    def test_old_news_change_nothing(self, tmp_path: Path) -> None:
+        listed = BlockList(tmp_path / "b.sqlite")
+        listed.put(self.entry(hours=2, requests=9))
+        listed.put(self.entry(hours=1, requests=5))
+        assert listed.entries() == [self.entry(hours=2, requests=9)]
+
+    def test_no_file_is_an_empty_list(self, tmp_path: Path) -> None:
+        assert BlockList(tmp_path / "none.sqlite").entries() == []
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+class TestTheArchive:
+    def test_a_batch_that_runs_again_leaves_every_line_once(self, tmp_path: Path, as_lines: Any) -> None:
+        from workers.api_requests.archive import archive
+        from workers.api_requests.store import Store
+
+        lines = [f'10.0.0.{n} - - [{12 + n % 3}/May/2024:06:07:08 +0000] "GET /{n} HTTP/1.1" 200 {n}'.encode() for n in range(30)]
+        lines += [b"bad \xff line %d" % n for n in range(7)]
+        for batch in (0, 0, 1, 1):
+            some = lines[:20] if batch == 0 else lines[20:]
+            archived = Store(tmp_path / "archive", tmp_path / "scratch", by="date")
+            counts = archive(
+                as_lines(some), batch, archived=archived, rejected=Store(tmp_path / "rejected", tmp_path / "scratch")
+            )
+            assert sum(counts) == len(some)
+        raw = [
+            row["raw"]
+            for folder in ("archive", "rejected")
+            for row in ds.dataset(tmp_path / folder).to_table(["raw"]).to_pylist()
+        ]
+        assert Counter(raw) == Counter(lines)
+        assert len(list((tmp_path / "archive" / "date=2024-05-12").glob("*"))) == 2  # one file a day and batch
+
+    def test_a_store_that_was_merged_reads_the_same(self, tmp_path: Path, spark: Any) -> None:
+        from workers.api_requests.store import Store
+
+        store = Store(tmp_path / "s", tmp_path / "scratch")
+        for batch in range(3):
+            store.write(spark.range(batch * 10, batch * 10 + 10).coalesce(1), batch)
+        known = store.read(spark)
+        assert known is not None
+        store.merge(known, 1)  # as if 2 were yet to come
+        assert [path.name for path in sorted((tmp_path / "s").glob("*.parquet"))] == [
+            "batch-000000002.parquet",
+            "upto-000000001.parquet",
+        ]
+        store.write(spark.range(5).coalesce(1), 1)  # batch 1 runs again after a crash: it is in the merged file
+        assert store.count_files() == 2
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+class TestGrowth:
+    def test_is_exact_in_whatever_order_the_lines_come(self, tmp_path: Path, shipped: Any) -> None:
+        from pyspark.sql import functions as f
+
+        from workers.api_requests import growth
+        from workers.api_requests.parse import requests
+        from workers.api_requests.store import Store
+
+        good = requests(shipped)
+        order = list(range(3))
+        random.Random(3).shuffle(order)
+        for batch, part in enumerate([*order, order[-1]]):  # the last one runs again
+            some = good.where(f.pmod(f.xxhash64("raw"), f.lit(3)) == part)
+            state = Store(tmp_path / "state", tmp_path / "scratch")
+            growth.count(some, min(batch, 2), state=state, output=tmp_path / "growth")
+        days = pq.read_table(tmp_path / "growth" / "by_day.parquet").to_pylist()
+        assert {str(d["date"]): (d["requests"], d["addresses"], d["new_addresses"]) for d in days} == DAYS
+        hours = pq.read_table(tmp_path / "growth" / "by_hour.parquet").to_pylist()
+        assert len(hours) == 216
+        assert sum(hour["new_addresses"] for hour in hours) == 917
+        assert [day["complete"] for day in days] == [True] * 8 + [False]
+        assert days[0]["change"] is None
+        assert days[1]["change"] == pytest.approx(1361 / 938 - 1)
+        assert days[1]["date"] == date(2024, 5, 13)
