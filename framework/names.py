@@ -7,6 +7,7 @@ suffix included.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from framework.errors import BadName
 
@@ -15,6 +16,7 @@ EPHEMERAL = "#ephemeral"
 _NAME = re.compile(r"[.a-zA-Z0-9_-]+(?:#ephemeral)?")
 
 
+@lru_cache(1024)  # every publish asks, and few names are in use
 def is_valid(name: str) -> bool:
     """Whether nsqd takes ``name`` as a topic or channel."""
     return 1 <= len(name) <= MAX_LENGTH and _NAME.fullmatch(name) is not None
