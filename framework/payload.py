@@ -100,7 +100,7 @@ def encode(payload: Any) -> bytes:
 
     Raises BadMessage for an empty body, and for anything else.
     """
-    body = _encode(payload)
+    body = payload if type(payload) is bytes else _encode(payload)
     if not body:
         raise BadMessage("an empty body cannot be published: NSQ refuses it, so send at least one byte")
     return body

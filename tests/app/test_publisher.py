@@ -56,6 +56,22 @@ def test_publish_many_bounds_the_bytes_of_a_request() -> None:
     assert [len(bodies) for _, bodies, _ in broker.requests] == [2, 2, 1]
 
 
+def test_bytes_alone_and_bytes_among_others_go_the_same_way() -> None:
+    bodies = [b"%d" % n for n in range(2500)]
+    alone, tupled, among = Broker(), Broker(), Broker()
+    made(alone).publish_many("topic", bodies)
+    made(tupled).publish_many("topic", tuple(bodies))
+    made(among).publish_many("topic", [bodies[0].decode(), *bodies[1:]])
+    assert alone.requests == tupled.requests == among.requests
+
+
+def test_an_empty_body_among_bytes_is_refused_before_anything_is_sent() -> None:
+    broker = Broker()
+    with pytest.raises(BadMessage, match="empty"):
+        made(broker).publish_many("topic", [b"x", b"", b"x"])
+    assert broker.requests == []
+
+
 def test_publish_many_of_nothing_sends_nothing() -> None:
     broker = Broker()
     assert made(broker).publish_many("topic", []) == 0

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nsqd")]  # the fixture 
 
 
 def test_consuming_is_measured_and_ends_clean():
-    result = consume.run("ours", 20_000)
+    result = consume.run("ours", 100_000)
     assert result.fault == ""
     assert result.rate > 1000
     assert 0 < result.client_cpu < 1000

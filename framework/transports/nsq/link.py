@@ -27,15 +27,9 @@ class NotStored(FrameworkError):
     """nsqd certainly did not store the command, through no fault of the command: it may be sent again."""
 
 
-class Pending:
-    """A command whose answer is awaited; ``end`` is where its last byte lies in the stream of all commands."""
-
-    __slots__ = ("end", "since", "waiter")
-
-    def __init__(self, end: int) -> None:
-        self.end = end
-        self.since = monotonic()
-        self.waiter = Waiter()
+Pending = tuple[Waiter, int, float]
+"""A command whose answer is awaited: by whom; where its last byte lies in the stream of all commands; since when.
+A plain tuple, because every publish makes one."""
 
 
 class Link:
@@ -94,15 +88,15 @@ class Link:
         alone = not self._pending
         self._queue.append(command)
         self._queued += len(command)
-        pending = Pending(self._queued)
-        self._pending.append(pending)
+        waiter = Waiter()
+        self._pending.append((waiter, self._queued, monotonic()))
         if not self._flush_due:
             if alone:
                 self._guarded(_nothing)  # now: nothing gathers where one publisher waits for each answer
             else:
                 self._flush_due = True
                 self._run_callback(self._guarded, _nothing)
-        outcome: Exception | None = pending.waiter.get()
+        outcome: Exception | None = waiter.get()
         return outcome
 
     def usable(self) -> bool:
@@ -152,7 +146,7 @@ class Link:
     def _take(self, frames: list[bytes | BrokerError]) -> None:
         for frame in frames:
             if frame == wire.OK and self._pending:
-                self._pending.popleft().waiter.switch(None)
+                self._pending.popleft()[0].switch(None)
             elif frame == wire.HEARTBEAT:
                 self._queue.append(wire.NOP)
                 self._queued += len(wire.NOP)
@@ -163,11 +157,11 @@ class Link:
 
     def _refused(self, error: BrokerError) -> None:
         """It answers the oldest command; nsqd reads none after it, so those are certainly not stored."""
-        refused = self._pending.popleft() if self._pending else None
+        refused = self._pending.popleft()[0] if self._pending else None
         self._sent = 0  # so to those that follow
         self._end(error)
         if refused is not None:
-            refused.waiter.switch(self._verdict(error))
+            refused.switch(self._verdict(error))
 
     def _verdict(self, error: BrokerError) -> Exception:
         if error.code in _FAILED:
@@ -184,7 +178,7 @@ class Link:
             self._read()  # a hub that was blocked has the heartbeats waiting
             if now - self._last_read > self._silence:
                 self._end(self._broken(f"it was silent for {self._silence:g} s"))
-        if self._pending and now - self._pending[0].since > self._patience:
+        if self._pending and now - self._pending[0][2] > self._patience:
             self._end(self._broken(f"it gave no answer for {self._patience:g} s"))
 
     # --- sending -------------------------------------------------------------------------------------------
@@ -239,12 +233,12 @@ class Link:
 
 def _fail(waiting: deque[Pending], sent: int, error: Exception) -> None:
     """In the hub: tell each whether nsqd can have read the whole of its command (``sent`` bytes were sent)."""
-    for pending in waiting:
-        if pending.end > sent:
-            pending.waiter.switch(NotStored(str(error)))
+    for waiter, end, _ in waiting:
+        if end > sent:
+            waiter.switch(NotStored(str(error)))
         else:
             words = f"{error}; whether the messages are stored is not known, and publishing them again may double them"
-            pending.waiter.switch(PublishError(words, stored=None))
+            waiter.switch(PublishError(words, stored=None))
 
 
 def _nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 import threading
@@ -75,7 +76,7 @@ def test_what_exceeds_one_mpub_is_split(start_nsqd, make_producer, subscribe, to
 
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=30), st.integers(50, 200))
 def test_splitting_keeps_order_and_stays_under_the_limit(bodies, limit):
-    parts = list(split(bodies, limit))
+    parts = [bodies[part] for part in split([len(b) for b in bodies], limit)]
     assert [b for part in parts for b in part] == bodies
     assert all(wire.mpub_size([len(b) for b in part]) <= limit for part in parts)
     joined = [wire.mpub_size([len(b) for b in [*a, b[0]]]) for a, b in pairwise(parts)]
@@ -359,6 +360,21 @@ def test_a_connection_cut_before_the_answer_leaves_it_unknown_and_is_not_repeate
         make_producer(node).publish("orders", [b"x"])
     assert caught.value.stored is None
     assert seen == [b"x"]
+
+
+def test_a_list_that_changes_while_it_is_sent_is_sent_as_it_was(fake_nsqd, make_producer):
+    bodies = [bytes([i]) * 300 for i in range(1, 8)]
+    expected = [b"".join(struct.pack(">i", 300) + b for b in bodies[at : at + 3]) for at in (0, 3, 6)]
+    seen: list[bytes] = []
+
+    def change(sock, file) -> None:
+        while part := read_pub(file):
+            seen.append(part[4:])  # without the count
+            bodies[:] = [b"of another size"] * 7
+            sock.sendall(wire.encode_frame(wire.FRAME_RESPONSE, wire.OK))
+
+    make_producer(fake_nsqd(change), max_body_size=1000).publish("orders", bodies)
+    assert seen == expected
 
 
 def test_an_nsqd_that_is_exiting_is_left_for_another(fake_nsqd, nsqd, make_producer):

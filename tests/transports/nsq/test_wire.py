@@ -25,6 +25,7 @@ frames = st.one_of(
         st.binary(max_size=300),
     ),
     st.builds(wire.encode_frame, st.sampled_from([wire.FRAME_RESPONSE, wire.FRAME_ERROR]), st.binary(max_size=60)),
+    st.just(wire.encode_frame(wire.FRAME_RESPONSE, wire.OK)),
 )
 
 
@@ -50,6 +51,12 @@ def cut(data: bytes, at: list[int]) -> list[bytes]:
 def test_any_cut_of_the_stream_gives_the_same_values(stream, at):
     data = b"".join(stream)
     assert read(wire.Decoder(), cut(data, at)) == read(wire.Decoder(), [data])
+
+
+@given(st.integers(0, 50), st.sampled_from([wire.OK, wire.HEARTBEAT, b"O", b"KO"]), st.integers(0, 600))
+def test_oks_in_a_row_are_counted_up_to_what_is_no_ok(count, last, at):
+    stream = wire.encode_frame(wire.FRAME_RESPONSE, wire.OK) * count + wire.encode_frame(wire.FRAME_RESPONSE, last)
+    assert read(wire.Decoder(), cut(stream, [at])) == ([], [wire.OK] * count + [last])
 
 
 @given(st.lists(frames, max_size=6))
@@ -182,9 +189,12 @@ def test_identify_carries_json_with_its_size():
     assert json.loads(rest[4:]) == {"heartbeat_interval": 1000}
 
 
-@given(st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=20))
+sizes_around_the_table = st.integers(4090, 4100).map(lambda size: b"x" * size)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=50) | sizes_around_the_table, min_size=1, max_size=20))
 def test_an_mpub_states_its_exact_size_and_count(bodies):
-    head, _, rest = wire.mpub("t", bodies).partition(b"\n")
+    head, _, rest = wire.mpub("t", bodies, [len(b) for b in bodies]).partition(b"\n")
     size, count = struct.unpack(">ii", rest[:8])
     assert head == b"MPUB t"
     assert (size, count) == (len(rest) - 4, len(bodies))
