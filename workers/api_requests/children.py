@@ -7,16 +7,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 _POLL = 0.05  # seconds
+_TELLING_CODES = (2, 3)  # of `workers`: wrong use, no broker
 STOP_SECONDS = 12.0  # from SIGTERM to SIGKILL
 
 
 class ChildDied(Exception):
     """A process that should be running has ended; the words name it and say what it said last."""
+
+    def __init__(self, words: str, code: int) -> None:
+        super().__init__(words)
+        self.code = code if code in _TELLING_CODES else 1
+        """For the shell."""
 
 
 class Child:
@@ -62,15 +68,10 @@ class Children:
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
         self._running: list[Child] = []
-        self._groups: set[int] = set()
 
     def start(self, child: Child) -> Child:
         self._running.append(child)
         return child
-
-    def adopt(self, group: int) -> None:
-        """Also see to it that this process group is gone at the end."""
-        self._groups.add(group)
 
     def wait(self, finished: Callable[[], bool], *, but: Child | None = None, within: float | None = None) -> bool:
         """Whether ``finished`` came ``within`` so many seconds. Raises ChildDied when a child ends, ``but`` that one."""
@@ -81,7 +82,8 @@ class Children:
                 return True
             for child in self._running:
                 if child is not but and child.code is not None:
-                    raise ChildDied(f"{child.name} ended with code {child.code}: {child.last_words()} (all of it: {child.log})")
+                    words = f"{child.name} ended with code {child.code}: {child.last_words()} (all of it: {child.log})"
+                    raise ChildDied(words, child.code)
             if until is not None and time.monotonic() > until:
                 return False
             time.sleep(_POLL)
@@ -100,22 +102,47 @@ class Children:
 
     def end_all(self) -> None:
         """The youngest first, since each uses those before it. Never raises."""
+        below = [pid for child in self._running for pid in descendants(child.process.pid)]
         for child in reversed(self._running.copy()):
             child.signal(signal.SIGTERM)
         for child in reversed(self._running.copy()):
             self.end(child)
-        for group in self._groups:
-            _end_group(group)
+        kill(below)
 
 
-def _end_group(group: int) -> None:
-    """A JVM ends by itself when its parent has; this is for the one that does not."""
-    until = time.monotonic() + STOP_SECONDS
-    with suppress(ProcessLookupError, PermissionError):
-        while time.monotonic() < until:
-            os.killpg(group, 0)
-            time.sleep(_POLL)
-        os.killpg(group, signal.SIGKILL)
+def descendants(pid: int) -> list[int]:
+    """The processes below ``pid``, whatever groups they made for themselves."""
+    children: dict[int, list[int]] = {}
+    for child, parent in _parents():
+        children.setdefault(parent, []).append(child)
+    found, waiting = [], [pid]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    """Every process with its parent."""
+    if not Path("/proc/self/stat").exists():
+        listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False).stdout
+        for line in listing.splitlines():
+            child, parent = line.split()
+            yield int(child), int(parent)
+        return
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with suppress(OSError):  # it ended meanwhile
+                # The name before it stands in brackets, and may hold anything.
+                yield int(folder.name), int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+
+
+def kill(pids: Sequence[int]) -> None:
+    """At once, those that are still there. A JVM does not listen while it starts."""
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def python(*arguments: str) -> list[str]:

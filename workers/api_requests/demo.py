@@ -159,7 +159,7 @@ class Demo:
             blocklist = self._output / "blocklist.sqlite" if name == "workers" else spool / "blocklist.sqlite"
             workers = self._start(
                 name, "-m", "framework.cli", "run", "workers.api_requests.handlers", f"--broker={broker}",
-                f"--ledger={self._work / name}.json", "--connect-deadline=15s",
+                f"--ledger={self._work / name}.json", "--connect-deadline=10s",
                 API_REQUESTS_SPOOL=str(spool), API_REQUESTS_BLOCKLIST=str(blocklist),
             )  # fmt: skip
             self._said(workers, lambda line: "ready" if line.endswith(" ready") else "")
@@ -209,12 +209,12 @@ class Demo:
         """Show how far the job is, until it ends."""
         job = self._job
         assert job is not None
-        progress = _Progress(self._clock, self._shown, self._children, self._job_started, total)
+        progress = _Progress(self._clock, self._shown, self._job_started, total)
         self._children.wait(lambda: progress.look(job.said()) or job.code is not None, but=job)
         code = self._children.wait(lambda: job.code is not None, but=job) and self._children.end(job)
         progress.look(job.said())
         if code != 0 or not progress.done:
-            raise ChildDied(f"the Spark job ended with code {code}: {job.last_words()} (all of it: {job.log})")
+            raise Wrong(f"the Spark job ended with code {code}: {job.last_words()} (all of it: {job.log})")
 
     def _wait_for_blocklist(self) -> None:
         """The loop is closed when the handler has put every suspect on the list."""
@@ -259,10 +259,9 @@ class Demo:
 class _Progress:
     """Reads what the job tells, and shows it."""
 
-    def __init__(self, clock: Clock, shown: Display, children: Children, since: float, total: int) -> None:
+    def __init__(self, clock: Clock, shown: Display, since: float, total: int) -> None:
         self._clock = clock
         self._shown = shown
-        self._children = children
         self._started = self._since = since
         self._total = total
         self._read = 0
@@ -281,8 +280,7 @@ class _Progress:
                 getattr(self, f"_{event['event']}", lambda _: None)(event)
         return self.done
 
-    def _ready(self, event: dict[str, Any]) -> None:
-        self._children.adopt(event["jvm"])
+    def _ready(self, _: dict[str, Any]) -> None:
         self._clock.note("Spark", self._started)
         self._since = self._clock.now()
         self._shown.end("Spark", "session is up")

@@ -268,7 +268,7 @@ def command(**options: Any) -> int:
     tell("starting")
     spark = session.start("api_requests", master=options["master"], short=not follow, log=options["log"])
     try:
-        tell("ready", jvm=session.jvm(spark))
+        tell("ready")
         job = Job(spark, places, options["brokers"], judge_each=follow)
         watch = Watch(job, tell)
         stopped.append(watch.stop)

@@ -13,6 +13,8 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from workers.api_requests.children import descendants, kill
+
 _ROOT = Path(__file__).resolve().parents[2]
 
 _SETTINGS = {
@@ -54,13 +56,12 @@ def start(name: str, *, master: str = "local[*]", short: bool = False, log: Path
     options: dict[str, object] = {"start_new_session": True}
     if log is not None:
         options |= {"stdout": log.open("ab"), "stderr": subprocess.STDOUT}
-    context = SparkContext(conf=conf, gateway=launch_gateway(conf, options))  # type: ignore[no-untyped-call]
-    return SparkSession(context)
-
-
-def jvm(spark: SparkSession) -> int:
-    """The JVM's process id, which is its process group's, too."""
-    return int(_process(spark).pid)
+    try:
+        gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
+    except BaseException:
+        kill(descendants(os.getpid()))  # a JVM that is still starting does not see that we end
+        raise
+    return SparkSession(SparkContext(conf=conf, gateway=gateway))
 
 
 def stop(spark: SparkSession) -> None:
