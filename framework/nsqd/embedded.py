@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from framework.errors import BrokerUnreachable
+from framework.nsqd.users import Users
 
 RUNNING = "nsqd.json"
 """In the data folder while an nsqd runs on it: its process id and addresses."""
@@ -24,7 +25,10 @@ _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104
 
 
 class EmbeddedNsqd:
-    """An nsqd on a data folder. ``process`` is None when somebody else started it; then ``stop`` leaves it alone."""
+    """An nsqd on a data folder. ``process`` is None when somebody else started it."""
+
+    users: Users | None = None
+    """While it is used through here: what keeps an nsqd that a worker started from ending."""
 
     def __init__(self, tcp_address: str, http_address: str, pid: int, process: subprocess.Popen[bytes] | None = None) -> None:
         self.tcp_address = tcp_address
@@ -38,16 +42,22 @@ class EmbeddedNsqd:
         return f"nsq://{self.tcp_address}"
 
     def stop(self) -> None:
-        """End it cleanly if it was started by us; returns when it has gone."""
-        if self.process is None:
+        """Use it no more. The last user of one that a worker started ends it; the worker that started it waits for that."""
+        if self.users is None:
             return
-        self.process.terminate()
-        try:
-            self.process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process = None
+        if self.users.alone() and self.process is not None:
+            _end(self.process)
+        self.users.leave()
+        self.users = self.process = None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def find(data_path: Path) -> str | None:
@@ -61,18 +71,25 @@ def ensure(
 ) -> EmbeddedNsqd:  # fmt: skip
     """The nsqd on this folder, started with these addresses (port 0: any free one) if there is none yet.
 
+    One that is started here lives until its last user has called ``stop`` or ended, killed or not.
     Raises BrokerUnreachable with nsqd's own words when it cannot start.
     """
-    found = _running(data_path)
-    if found is None:
-        data_path.mkdir(parents=True, exist_ok=True)
-        found = _start(data_path, tcp_address, http_address)
+    data_path.mkdir(parents=True, exist_ok=True)
+    users = Users(data_path)
+    try:
+        if not users.join(_STOP_SECONDS):
+            raise BrokerUnreachable(f"the nsqd on {data_path} is ending, and does not come to its end")
+        found = _running(data_path) or _start(data_path, tcp_address, http_address)
+    except BaseException:
+        users.leave()
+        raise
+    found.users = users
     return found
 
 
 def _start(data_path: Path, tcp_address: str, http_address: str) -> EmbeddedNsqd:
     command = [
-        sys.executable, "-m", "framework.nsqd", f"--data-path={data_path}", "--log-level=warn",
+        sys.executable, "-m", "framework.nsqd", f"--data-path={data_path}", "--log-level=warn", "--while-used",
         f"--tcp-address={tcp_address}", f"--http-address={http_address}",
     ]  # fmt: skip
     with (data_path / LOG).open("ab") as log:

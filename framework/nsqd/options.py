@@ -49,6 +49,7 @@ class Options:
     max_deflate_level: int = 6
     client_timeout: float = 60.0
     """Twice the default heartbeat interval; nsqd has no flag for it."""
+    while_used: bool = False
     version: bool = False
     help: bool = False
     warnings: list[str] = field(default_factory=list)
@@ -87,6 +88,7 @@ def _ours(parse: Callable[[str], Any], usage: str, attribute: str) -> Flag:
 
 
 FLAGS: dict[str, Flag] = {
+    "while-used": _ours(_boolean, "stop when no worker uses the data path any more (not in nsqd)", "while_used"),
     "version": _ours(_boolean, "print version string", "version"),
     "tcp-address": _ours(str, "<addr>:<port> to listen on for TCP clients", "tcp_address"),
     "http-address": _ours(str, "<addr>:<port> to listen on for HTTP clients", "http_address"),

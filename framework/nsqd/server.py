@@ -27,9 +27,11 @@ from framework.nsqd.http import Api
 from framework.nsqd.options import LEVELS, BadFlag, Options
 from framework.nsqd.protocol import Client
 from framework.nsqd.store import FolderInUse, FolderUnusable, Store
+from framework.nsqd.users import Users
 
 _BACKLOG = 1024
 _SWITCH_SECONDS = 0.001
+_USERS_SECONDS = 0.25
 
 
 class Server:
@@ -75,12 +77,22 @@ class Server:
         self.log("INFO", f"HTTP: listening on {_address(self._http)}")
         gc.collect()
         gc.freeze()
+        if self.options.while_used:
+            gevent.spawn(self._stop_without_users)
         self._stop.wait()
         self._close()
 
     def stop(self) -> None:
         """May be called from a signal handler."""
         self._stop.set()
+
+    def _stop_without_users(self) -> None:
+        """A worker that was killed cannot stop the nsqd that it started. Users that come now wait until this process ends."""
+        users = Users(self.options.data_path)
+        while not users.alone():
+            gevent.sleep(_USERS_SECONDS)
+        self.log("INFO", "NSQ: no worker uses this nsqd any more")
+        self.stop()
 
     def _say_running(self) -> None:
         running = {"pid": os.getpid(), "tcp_address": _address(self._tcp), "http_address": _address(self._http)}
@@ -118,7 +130,11 @@ def _listen(address: str) -> socket.socket:
     if not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise BadFlag(f"address {address!r} is not <host>:<port>")
     host = host.removeprefix("[").removesuffix("]")
-    family, kind, number, _, where = socket.getaddrinfo(host or "0.0.0.0", int(port), type=socket.SOCK_STREAM)[0]  # noqa: S104
+    try:
+        found = socket.getaddrinfo(host or "0.0.0.0", int(port), type=socket.SOCK_STREAM)  # noqa: S104
+    except socket.gaierror as error:
+        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}; name another address") from error
+    family, kind, number, _, where = found[0]
     listener = socket.socket(family, kind, number)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

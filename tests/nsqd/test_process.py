@@ -180,6 +180,7 @@ def test_what_a_killed_one_left_behind_does_not_mislead(folder: Path, addresses:
     assert started.process is not None
     os.kill(started.process.pid, signal.SIGKILL)
     started.process.wait()
+    started.stop()
     assert find(folder) is None
     again = ensure(folder, **addresses)
     assert find(folder) == again.url
