@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import click
 
 from framework import names
-from framework.cli import channels, options
-from framework.cli.brokers import chosen, reach
+from framework.cli import options
+from framework.cli.brokers import reach
 from framework.cli.exit_codes import as_text
 from framework.cli.signals import stopping
 from framework.engine.supervisor import Supervisor
-from framework.errors import Retry
+from framework.errors import BrokerUnreachable, Retry, WrongUse
 from framework.handler import Options, make_spec
 from framework.message import Message
 from framework.publisher import Publisher
 from framework.settings import Settings
+from framework.transports.contract import Transport
 
 _PREFETCH = 100
 
@@ -28,11 +29,8 @@ _PREFETCH = 100
 @click.argument("topic")
 @click.option("--channel", help="Read this channel instead: what it prints, its other readers do not get.")
 @click.option("-n", "--count", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
-@click.option(
-    "--http-address", multiple=True, metavar="HOST:PORT", help="Where nsqd answers HTTP, if not on the port after its TCP port."
-)
 @options.settings("brokers", "data_path", "connect_deadline")
-def command(topic: str, channel: str | None, count: int | None, http_address: tuple[str, ...], settings: Settings) -> int:
+def command(topic: str, channel: str | None, count: int | None, settings: Settings) -> int:
     """Print the bodies of TOPIC's messages as they come, a line each, until SIGINT, SIGTERM or N messages.
 
     Reads through an ephemeral channel of its own, so that every other channel still gets each message. A topic without
@@ -44,12 +42,32 @@ def command(topic: str, channel: str | None, count: int | None, http_address: tu
     spec = make_spec(tail.printer(), topic, channel or f"tail{secrets.token_hex(4)}{names.EPHEMERAL}", options_)
     transports = reach(settings)
     if channel is None:
-        channels.require_one(chosen(settings), topic, http_address)
+        _require_channel(topic, transports)
     publisher = Publisher(transports)
     with stopping(tail) as signals:
         tail.run(Supervisor([spec], transports, publish=publisher.publish, connect_deadline=settings.connect_deadline))
     publisher.close()
     return signals.exit_code
+
+
+def _require_channel(topic: str, transports: Sequence[Transport]) -> None:
+    """Raises WrongUse when ``topic`` has no channel, and when that cannot be told."""
+    silent = []
+    for transport in transports:
+        try:
+            if transport.channels(topic):
+                return
+        except BrokerUnreachable as error:
+            silent.append(str(error))
+    if silent:
+        raise WrongUse(
+            f"it cannot be told whether topic {topic!r} has a channel ({'; '.join(silent)}): name the channel to read with "
+            "--channel, or nsqd's HTTP port in the URL, as nsq://host:4150?http_port=4151"
+        )
+    raise WrongUse(
+        f"topic {topic!r} has no channel yet: the first one gets all that waits there, and a tail's is thrown away; "
+        "start its handlers first, or name a channel to keep with --channel"
+    )
 
 
 class Tail:

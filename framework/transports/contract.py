@@ -142,6 +142,11 @@ class Transport(Protocol):
 
         Raises BrokerUnreachable when nothing answered: the engine then keeps the nodes that it has."""
 
+    def channels(self, topic: str) -> set[str]:
+        """The channels that ``topic`` has on any node. Blocks; never longer than a few seconds.
+
+        Raises BrokerUnreachable when it has none as far as is known, but not all could be asked."""
+
     def connect(self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None) -> Connection:
         """Dial, negotiate, subscribe with a grant of 0. Blocks up to its connect timeout. ``lease`` asks for
         a lease of so many seconds; None takes the broker's default.

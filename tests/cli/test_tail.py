@@ -14,7 +14,7 @@ pytestmark = pytest.mark.real
 
 
 def arguments(nsqd: Server, *more: str) -> list[str]:
-    return ["tail", "news", "--broker", f"nsq://{nsqd.address}", "--http-address", nsqd.http_address, *more]
+    return ["tail", "news", "--broker", f"nsq://{nsqd.address}?http_port={nsqd.http_port}", *more]
 
 
 def put(nsqd: Server, *bodies: str) -> None:
@@ -75,7 +75,7 @@ def test_a_topic_without_a_channel_is_refused_and_keeps_its_messages(nsqd: Serve
 
 def test_a_server_whose_http_api_is_silent_is_not_trusted(nsqd: Server, tmp_path: Path) -> None:
     put(nsqd, "one")
-    done = call("tail", "news", "--broker", f"nsq://{nsqd.address}", "--http-address", "127.0.0.1:1", cwd=tmp_path)
+    done = call("tail", "news", "--broker", f"nsq://{nsqd.address}?http_port=1", cwd=tmp_path)
     assert done.returncode == 2
     assert "it cannot be told whether topic 'news' has a channel" in done.stderr
     assert channels(nsqd) == []

@@ -8,6 +8,7 @@ import gevent
 
 from framework.errors import BrokerUnreachable, FrameworkError
 from framework.transports.contract import Capabilities, NodeInfo, Receiver, Transport
+from framework.transports.nsq import channels
 from framework.transports.nsq import urls as _urls
 from framework.transports.nsq.connection import MAX_DEFER, NsqConnection, connect
 from framework.transports.nsq.dial import dial
@@ -26,6 +27,7 @@ class NsqTransport:
     capabilities = Capabilities(touch=True, attempts=True, fan_out=True, max_defer=MAX_DEFER)
 
     def __init__(self, addresses: _urls.Addresses) -> None:
+        self._addresses = addresses
         self._direct = set(addresses.nsqds)
         self._discovery = Discovery(addresses.lookupds)
         self._options = addresses.options
@@ -38,6 +40,10 @@ class NsqTransport:
             if not self._direct:
                 raise
             return self._direct | self._discovery.known(topic)
+
+    def channels(self, topic: str) -> set[str]:
+        """By HTTP: of every nsqlookupd, and of the nsqds named directly."""
+        return channels.of_topic(topic, self._addresses)
 
     def connect(self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None) -> NsqConnection:
         return connect(node, topic, channel, receiver, lease=lease, heartbeat=self._options.heartbeat)

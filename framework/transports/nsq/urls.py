@@ -17,7 +17,7 @@ _PORTS = {"nsq": NSQD_PORT, "nsq+lookupd": LOOKUPD_PORT}
 _HOST = re.compile(r"\[[0-9a-fA-F:.%a-zA-Z0-9]+\]|[^\[\]:/\s]+")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0}
-_OPTIONS = ("heartbeat", "max_msg_size", "max_body_size")
+_OPTIONS = ("heartbeat", "max_msg_size", "max_body_size", "http_port")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,8 @@ class Options:
     """The --max-msg-size of the nsqds: larger bodies are refused before they are sent."""
     max_body_size: int = wire.MAX_BODY
     """The --max-body-size of the nsqds: what one MPUB may hold."""
+    http_port: int = 0
+    """Where the nsqds answer HTTP; 0: on the port after the one of their address, as nsqd does by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ def _options(given: dict[str, str]) -> Options:
         heartbeat=_heartbeat(given["heartbeat"]) if "heartbeat" in given else default.heartbeat,
         max_msg_size=_size("max_msg_size", given, default.max_msg_size),
         max_body_size=_size("max_body_size", given, default.max_body_size),
+        http_port=_port("http_port", given, default.http_port),
     )
 
 
@@ -121,4 +124,13 @@ def _size(name: str, given: dict[str, str], default: int) -> int:
     text = given.get(name, str(default))
     if not re.fullmatch(r"[1-9]\d{0,9}", text):
         raise BadSetting(f"{name}={text!r} in a broker URL: write a number of bytes, such as {name}={default}")
+    return int(text)
+
+
+def _port(name: str, given: dict[str, str], default: int) -> int:
+    text = given.get(name)
+    if text is None:
+        return default
+    if not re.fullmatch(r"\d{1,5}", text) or not 1 <= int(text) <= 65535:
+        raise BadSetting(f"{name}={text!r} in a broker URL: write a port from 1 to 65535, such as {name}={NSQD_PORT + 1}")
     return int(text)

@@ -124,6 +124,24 @@ def test_publishing_by_a_lookupd_reaches_an_nsqd(start_nsqd, start_nsqlookupd):
     assert Nsqd(nsqd.http_address).stats("orders").topics[0].message_count == 1
 
 
+def test_the_channels_of_a_topic_are_those_on_any_server(start_nsqd, start_nsqlookupd):
+    lookupd = start_nsqlookupd()
+    known = start_nsqd(f"--lookupd-tcp-address=127.0.0.1:{lookupd.tcp_port}")
+    named = start_nsqd()
+    for nsqd, channel in ((known, "by-lookupd"), (named, "by-nsqd")):
+        nsqd.http("/topic/create?topic=orders", b"")
+        nsqd.http(f"/channel/create?topic=orders&channel={channel}", b"")
+    registered(lookupd, "orders", 1)
+    urls = [f"nsq+lookupd://{lookupd.http_address}", f"nsq://{named.address}?http_port={named.http_port}"]
+    [transport] = open_transports(urls)
+    assert transport.channels("orders") == {"by-lookupd", "by-nsqd"}
+    assert transport.channels("news") == set()
+    named.kill()
+    assert transport.channels("orders") == {"by-lookupd"}
+    with pytest.raises(BrokerUnreachable, match=named.http_address):
+        transport.channels("news")
+
+
 def test_probing_says_who_is_there_and_names_who_is_not(start_nsqd):
     nsqd = start_nsqd("--msg-timeout=7s", "--max-msg-timeout=70s", "--max-rdy-count=11")
     (info,) = open_transports([f"nsq://{nsqd.address}"])[0].probe()

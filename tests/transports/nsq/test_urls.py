@@ -28,8 +28,8 @@ def test_addresses(urls, nsqds, lookupds):
 
 def test_options():
     assert read(["nsq://a"]).options == Options()
-    url = "nsq://a?heartbeat=1500ms&max_msg_size=10485760&max_body_size=20971520"
-    assert read([url]).options == Options(1.5, 10485760, 20971520)
+    url = "nsq://a?heartbeat=1500ms&max_msg_size=10485760&max_body_size=20971520&http_port=4251"
+    assert read([url]).options == Options(1.5, 10485760, 20971520, 4251)
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,12 @@ def test_options():
         ("nsq://host#x", r"nothing may follow the address but \?options"),
         ("nsq://host?heartbeet=1s", "did you mean heartbeat"),
         ("nsq://host?max_message_size=1", "did you mean max_msg_size"),
-        ("nsq://host?zzz=1", "did you mean heartbeat, max_msg_size, max_body_size"),
+        ("nsq://host?zzz=1", "did you mean heartbeat, max_msg_size, max_body_size, http_port"),
         ("nsq://host?heartbeat=500ms", "1s to 60s"),
         ("nsq://host?heartbeat=fast", "1s to 60s"),
         ("nsq://host?heartbeat=", "1s to 60s"),
         ("nsq://host?max_msg_size=1MB", "number of bytes"),
+        ("nsq://host?http_port=0", "a port from 1 to 65535, such as http_port=4151"),
         ("nsq://", "is not an address; write host:4150"),
         ("nsq+lookupd://", "write host:4161"),
         ("nsq://a,,b", "'' is not an address"),
