@@ -1,6 +1,7 @@
 """nsq-py, as fast as its public classes go, and without the log line that it writes for every RDY."""
 
 import logging
+import select
 import sys
 
 from nsq.client import Client  # type: ignore[import-not-found]
@@ -26,7 +27,8 @@ def sync() -> None:
 
 
 def pipelined() -> None:
-    """Its Client waits for every answer; a Connection, told to, does not."""
+    """Its Client waits for every answer; a Connection, told to, does not. Its read() does not wait at all: without
+    the select it would spin, at more than twice the CPU and half the rate."""
     connection = Connection(host, int(port))
     connection.setblocking(0)
     waiting = 0
@@ -36,6 +38,7 @@ def pipelined() -> None:
             waiting += 1
         while connection.pending():
             connection.flush()
+        select.select([connection], [], [])
         waiting -= len(connection.read())
 
 
