@@ -36,7 +36,8 @@ class Publisher:
         Raises BadName, BadMessage, PublishError, and WrongUse for a delay that the broker cannot keep.
         """
         names.check("topic", topic)
-        self._check_delay(delay)
+        if delay != 0:
+            self._check_delay(delay)
         self._send(topic, [_encode(payload)], delay)
 
     def publish_many(self, topic: str, payloads: Iterable[Any]) -> int:
