@@ -86,8 +86,10 @@ class Slots:
         while self._open:
             try:
                 self._work(slot)
-            except BaseException as error:  # the chain catches what handlers raise: this is a KeyboardInterrupt, or our fault
+            except KeyboardInterrupt as error:  # meant for the process: without a context the hub passes it on to it
                 self._hub.loop.run_callback(self._hub.handle_error, None, type(error), error, error.__traceback__)
+            except BaseException:  # the chain catches what handlers raise: this is our own fault, and must stop nothing else
+                log.exception("a slot failed, which is a bug; its message is given back")
             slot.job = None
             self._idle.append(slot)
             if self.queue:

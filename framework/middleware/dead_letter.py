@@ -18,7 +18,7 @@ from framework.errors import BadMessage, Reject
 from framework.handler import HandlerSpec
 from framework.message import Message
 from framework.middleware.outcome import DEAD, Outcome
-from framework.middleware.retry import describe
+from framework.middleware.retry import describe, encodable
 from framework.names import EPHEMERAL, MAX_LENGTH
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def letters(message: Message, reason: str, error: BaseException | None) -> Itera
 
 
 def _traceback(error: BaseException | None) -> str:
-    return "".join(traceback.format_exception(error))[-TRACEBACK_LIMIT:] if error is not None else ""
+    return encodable("".join(traceback.format_exception(error))[-TRACEBACK_LIMIT:]) if error is not None else ""
 
 
 def _publish_first_that_fits(publish: Publish, topic: str, message: Message, forms: Iterator[bytes]) -> None:

@@ -36,7 +36,8 @@ def compile_failed(spec: HandlerSpec, delay: Delay) -> Failed:
 
     def failed(message: Message, error: BaseException) -> Requeue:
         seconds = delay_after(error, message.attempts, delay)
-        log.warning(
+        log.log(
+            logging.INFO if isinstance(error, Retry) else logging.WARNING,  # what was asked for is no reason to worry
             "handler %s: message %s failed at attempt %d: %s; delivered again in %.1f s",
             spec.name, message.id.decode(errors="replace"), message.attempts, describe(error), seconds,
             exc_info=trace_of(error),
@@ -54,9 +55,22 @@ def delay_after(error: BaseException, attempts: int, delay: Delay) -> float:
 
 
 def describe(error: BaseException, limit: int = 300) -> str:
-    """The error in one bounded line."""
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return " ".join(text.split())[:limit]
+    """The error in one bounded line that can be encoded."""
+    words = _words_of(error)
+    text = f"{type(error).__name__}: {words}" if words else type(error).__name__
+    return encodable(" ".join(text.split())[:limit])
+
+
+def encodable(text: str) -> str:
+    """``text`` with lone surrogates escaped: names of files and what was decoded with surrogateescape have them."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _words_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # an app's own __str__ may fail, and that must cost no more than its words
+        return "(its own text cannot be had)"
 
 
 def trace_of(error: BaseException) -> BaseException | None:

@@ -136,6 +136,24 @@ def test_a_body_that_no_broker_takes_any_more_is_kept_where_it_is(stored: Stored
     assert chain(raising(Reject()), stored)(message(b"x" * 100)) == Requeue(10.0)
 
 
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def test_an_error_that_cannot_say_what_it_is_fails_its_message_alone(stored: Stored) -> None:
+    assert chain(raising(Unspeakable()), stored)(message()) == Requeue(10)
+
+
+def test_a_reason_that_cannot_be_encoded_is_escaped(stored: Stored) -> None:
+    name = b"caf\xe9".decode(errors="surrogateescape")
+    assert chain(raising(Reject(f"no file {name}")), stored)(message()) is DEAD
+    [(_, letter)] = stored
+    header = json.loads(letter.split(b"\n")[0])
+    assert header["reason"] == "Reject: no file caf\\udce9"
+    assert "caf\\udce9" in header["traceback"]
+
+
 def test_failures_are_logged_once_with_a_traceback_only_for_the_unexpected(stored: Stored, caplog: Any) -> None:
     with caplog.at_level(logging.INFO):
         chain(raising(ValueError("surprise")), stored)(message(b"secret"))
