@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
@@ -64,6 +65,34 @@ class TestTheBlockList:
 
     def test_no_file_is_an_empty_list(self, tmp_path: Path) -> None:
         assert BlockList(tmp_path / "none.sqlite").entries() == []
+
+
+class TestTidying:
+    def store(self, tmp_path: Path) -> Any:
+        from workers.api_requests.store import Store, write_file
+
+        for day in ("date=2024-05-12", "date=2024-05-13"):
+            for batch in range(12):
+                write_file(tmp_path / "a" / day / f"batch-{batch:09d}.parquet", pa.table({"n": [batch]}))
+        return Store(tmp_path / "a", tmp_path / "scratch", by="date")
+
+    def read(self, tmp_path: Path, day: str) -> list[int]:
+        return sorted(ds.dataset(tmp_path / "a" / day).to_table()["n"].to_pylist())
+
+    def test_joins_the_small_files_of_days_that_are_over(self, tmp_path: Path) -> None:
+        assert self.store(tmp_path).tidy(11) == 1
+        names = [path.name for path in sorted((tmp_path / "a" / "date=2024-05-12").iterdir())]
+        assert names == ["batch-000000011.parquet", "upto-000000010.parquet"]  # 11 may yet run again
+        assert self.read(tmp_path, "date=2024-05-12") == self.read(tmp_path, "date=2024-05-13") == list(range(12))
+
+    def test_joins_nothing_where_folders_cannot_be_exchanged(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("workers.api_requests.store.exchange", lambda *_: False)
+        assert self.store(tmp_path).tidy(11) == 0
+        assert len(list((tmp_path / "a" / "date=2024-05-12").iterdir())) == 12
+        assert self.read(tmp_path, "date=2024-05-12") == list(range(12))
+
+    def test_leaves_a_few_files_alone(self, tmp_path: Path) -> None:
+        assert self.store(tmp_path).tidy(8) == 0
 
 
 @pytest.mark.spark

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,7 @@ from workers.api_requests.tally import Tally
 
 _POLL = 0.2  # seconds
 _PATIENCE = 60.0  # seconds without a new line before --until gives up
-_EVERY = {"archive": "30 seconds", "growth": "10 seconds", "spam": "10 seconds"}  # archive: fewer, larger files
-_AT_ONCE = "0 seconds"
+_EVERY = {"archive": 30.0, "growth": 10.0, "spam": 10.0}  # seconds; archive: fewer, larger files
 
 Process = Callable[[DataFrame, int], dict[str, int]]
 
@@ -65,10 +65,10 @@ class Channel:
         self._spool = places.spool / name
         self._checkpoint = places.state / "checkpoints" / name
 
-    def start(self, spark: SparkSession, every: str) -> StreamingQuery:
+    def start(self, spark: SparkSession, every: float) -> StreamingQuery:
         lines = spark.readStream.format("nsq").option("spoolDir", str(self._spool)).option("collector", "external")
         stream = lines.option("retention", "commit").load().writeStream.queryName(self.name)
-        stream = stream.option("checkpointLocation", str(self._checkpoint)).trigger(processingTime=every)
+        stream = stream.option("checkpointLocation", str(self._checkpoint)).trigger(processingTime=f"{every:g} seconds")
         return stream.foreachBatch(self._batch).start()
 
     def _batch(self, rows: DataFrame, batch: int) -> None:
@@ -80,20 +80,21 @@ class Channel:
 class Job:
     """The three channels in one session."""
 
-    def __init__(self, spark: SparkSession, places: Places, brokers: tuple[str, ...], *, judge_each: bool) -> None:
+    def __init__(self, spark: SparkSession, places: Places, brokers: tuple[str, ...], *, follows: bool) -> None:
         scratch = places.state / "scratch"
         self._archived = Store(places.output / "archive", scratch, by="date")
         self._rejected = Store(places.output / "rejected", scratch)
         self._hours = Store(places.state / "hours", scratch)
         self._growth = places.output / "growth"
         self.bench = Bench(spark, Store(places.state / "evidence", scratch), places.output / "spam", brokers)
-        self._judge_each = judge_each
+        self._follows = follows
         self._spark = spark
         works = (self._archive, self._count, self._suspect)
         self.channels = [Channel(name, work, places) for name, work in zip(CHANNELS, works, strict=True)]
 
-    def start(self, every: dict[str, str]) -> list[StreamingQuery]:
-        return [channel.start(self._spark, every[channel.name]) for channel in self.channels]
+    def start(self, every: float | None) -> list[StreamingQuery]:
+        """``every``: seconds between the starts of batches; None for each channel's own."""
+        return [channel.start(self._spark, _EVERY[channel.name] if every is None else every) for channel in self.channels]
 
     def done(self) -> dict[str, dict[str, int]]:
         return {channel.name: channel.tally.totals() for channel in self.channels}
@@ -104,6 +105,8 @@ class Job:
 
     def _archive(self, rows: DataFrame, batch: int) -> dict[str, int]:
         archived, rejected = archive(rows, batch, archived=self._archived, rejected=self._rejected)
+        if self._follows:
+            self._archived.tidy(batch)
         return _counts(archived, rejected)
 
     def _count(self, rows: DataFrame, batch: int) -> dict[str, int]:
@@ -118,7 +121,7 @@ class Job:
         parsed = parse(rows).drop("value", "raw").persist()
         counts = _counts(self.bench.collect(requests(parsed), batch), rejects(parsed).count())
         parsed.unpersist()
-        if counts and self._judge_each:
+        if counts and self._follows:
             self.bench.judge()
             self.bench.merge(batch)
         return counts
@@ -188,9 +191,9 @@ def _target(until: int | None, summary: Path | None) -> int | None:
         return None
 
 
-def run(job: Job, watch: Watch, target: Callable[[], int | None] | None) -> int:
+def run(job: Job, watch: Watch, target: Callable[[], int | None] | None, every: float | None) -> int:
     """The whole job in a session that is up. Returns the exit code. Raises Failed."""
-    queries = job.start(_EVERY if target is None else dict.fromkeys(_EVERY, _AT_ONCE))
+    queries = job.start(every)
     try:
         if target is None:
             watch.until(queries, lambda: False, None)
@@ -245,11 +248,29 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option("--until", type=click.IntRange(min=0), metavar="N", help="End when every channel has done N lines.")
 @click.option("--until-summary", type=click.Path(path_type=Path), metavar="FILE",
               help="Like --until, with the count that `workers publish --summary FILE` writes when it ends.")  # fmt: skip
-@click.option("--spool", type=_FOLDER, default="var/spool", show_default=True, help="What the handlers land in.")
-@click.option("--output", type=_FOLDER, default="var/api_requests", show_default=True, help="archive, rejected, growth, spam.")
-@click.option("--state", type=_FOLDER, default="var/job", show_default=True, help="Checkpoints and counts.")
+@click.option(
+    "--spool",
+    type=_FOLDER,
+    envvar="API_REQUESTS_SPOOL",
+    default="var/spool",
+    show_default=True,
+    help="What the handlers land in.",
+)
+@click.option(
+    "--output",
+    type=_FOLDER,
+    envvar="API_REQUESTS_OUTPUT",
+    default="var/api_requests",
+    show_default=True,
+    help="archive, rejected, growth, spam.",
+)
+@click.option(
+    "--state", type=_FOLDER, envvar="API_REQUESTS_STATE", default="var/job", show_default=True, help="Checkpoints and counts."
+)
 @click.option("--broker", "brokers", multiple=True, envvar="BROKER_URL", default=["nsq://127.0.0.1:4150"], show_default=True,
               metavar="URL", help="Where the suspects are published.")  # fmt: skip
+@click.option("--every", type=click.FloatRange(min=0), envvar="API_REQUESTS_EVERY", metavar="SECONDS",
+              help="With --follow, how often a batch starts; 10, and 30 for the archive's larger files.")  # fmt: skip
 @click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
 @click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="Where the JVM's messages go; stderr.")
 @click.option("--events", is_flag=True, help="Tell what happens as JSON, a line each.")
@@ -269,10 +290,11 @@ def command(**options: Any) -> int:
     spark = session.start("api_requests", master=options["master"], short=not follow, log=options["log"])
     try:
         tell("ready")
-        job = Job(spark, places, options["brokers"], judge_each=follow)
+        job = Job(spark, places, options["brokers"], follows=follow)
         watch = Watch(job, tell)
         stopped.append(watch.stop)
-        code = run(job, watch, None if follow else lambda: _target(until, summary))
+        target = None if follow else partial(_target, until, summary)
+        code = run(job, watch, target, options["every"] if follow else 0.0)
         tell("done", suspects=len(job.bench.known()))
         return code
     finally:

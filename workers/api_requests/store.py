@@ -5,6 +5,7 @@ Spark's own file sink is exact only for readers that know its log; these files a
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shutil
@@ -71,6 +72,28 @@ class Store:
     def count_files(self) -> int:
         return len(self._files())
 
+    def tidy(self, batch: int, *, most: int = 8) -> int:
+        """In every sub-folder but the newest, join files of batches before ``batch`` when there are more than ``most``.
+
+        Returns how many sub-folders it joined. A reader sees the files before or the file after, at every moment: the
+        folders are exchanged in one step, and where the file system cannot do that, nothing is joined.
+        """
+        folders = sorted(path for path in self.folder.glob(f"{self._by}=*") if path.is_dir())[:-1]
+        return sum(self._tidy(folder, batch) for folder in folders if len(_before(folder, batch)) > most)
+
+    def _tidy(self, folder: Path, batch: int) -> bool:
+        fresh = self._scratch / folder.name
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        old = _before(folder, batch)
+        _join(old, fresh / f"upto-{batch - 1:09d}.parquet")
+        for path in set(folder.iterdir()) - set(old):
+            os.link(path, fresh / path.name)
+        _sync(fresh)
+        exchanged = exchange(fresh, folder)
+        shutil.rmtree(fresh)
+        return exchanged
+
 
 def write_file(path: Path, table: pa.Table) -> None:
     """One complete Parquet file, or the one that was there before."""
@@ -80,6 +103,32 @@ def write_file(path: Path, table: pa.Table) -> None:
     _sync(fresh)
     os.replace(fresh, path)
     _sync(path.parent)
+
+
+def _before(folder: Path, batch: int) -> list[Path]:
+    return sorted(path for match, path in _matches(folder) if int(match["number"]) < batch)
+
+
+def _join(files: list[Path], target: Path) -> None:
+    with pq.ParquetWriter(target, pq.read_schema(files[0]), compression="zstd") as writer:
+        for path in files:
+            for some in pq.ParquetFile(path).iter_batches():
+                writer.write_batch(some)
+    _sync(target)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Give two folders each other's names in one step; False, and nothing done, where that cannot be had.
+
+    Source: renameat2(2), RENAME_EXCHANGE.
+    """
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        return False
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    done: int = rename(here, os.fsencode(one), here, os.fsencode(other), swap)
+    return done == 0
 
 
 def _matches(folder: Path) -> Iterator[tuple[re.Match[str], Path]]:
