@@ -235,6 +235,10 @@ class Consumer:
 
     # -- the end
 
+    def hold(self) -> None:
+        """Start no more; may be called from anywhere. ``drain`` follows when the hub turns, which a handler that computes delays."""
+        self._slots.held = True
+
     def drain(self) -> None:
         """Start and take no more; what runs goes on, and its leases are kept."""
         self.stopping = True

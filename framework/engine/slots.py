@@ -51,6 +51,8 @@ class Slots:
         self._work = work
         self.share_ends = 0.0
         """When this handler's own part of the turn is over; see ``SHARE``."""
+        self.held = False
+        """Start nothing more. May be set from anywhere, a signal handler included."""
         self._open = True
         # Not run_callback: gevent may run what it is given before it polls again, and a spent turn must end in a poll.
         self._kick = hub.loop.timer(0.0)
@@ -59,6 +61,8 @@ class Slots:
 
     def pump(self) -> None:
         """Let slots take from the queue until it is empty, all are busy, or the turn is spent. Call it on the hub only."""
+        if self.held:
+            return
         queue, idle = self.queue, self._idle
         self.share_ends = clock() + SHARE
         while queue and idle:
@@ -68,7 +72,7 @@ class Slots:
                 slot.greenlet.switch(slot)
             else:
                 slot.greenlet.switch()
-            if self._spent(clock()):
+            if self._spent(clock()) or self.held:
                 break
         if queue and idle:
             self.kick()

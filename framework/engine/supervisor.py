@@ -81,6 +81,8 @@ class Supervisor:
         """
         self._stops += 1
         self._now = self._now or now or self._stops > 1
+        for consumer in list(self._consumers):
+            consumer.hold()
         bell = self._bell
         if bell is not None:
             bell.send()
@@ -139,7 +141,7 @@ class Supervisor:
             if any(dialler.found_no_node for dialler in mine):
                 log.warning("handler %s: no node has the topic yet; waiting for one", consumer.spec.name)
                 continue
-            why = "; ".join(str(dialler.error) for dialler in mine if dialler.error) or "no broker was given"
+            why = "; ".join(str(dialler.error) for dialler in mine if dialler.error) or "none has answered yet"
             raise BrokerUnreachable(
                 f"handler {consumer.spec.name}: no broker reached within {self._connect_deadline:g} s ({why}); "
                 "start the broker, or check its URL"

@@ -149,6 +149,26 @@ def test_stopping_finishes_what_has_started_and_gives_back_the_rest_at_once(brok
     assert ledger["lease_lost"] == 0
 
 
+def test_no_handler_is_started_after_a_stop_although_handlers_that_compute_keep_the_hub_from_turning(broker, run):
+    started = []
+
+    def compute(message):
+        started.append(message)
+        ends = time.monotonic() + 0.05
+        if len(started) == 2:
+            worker.supervisor.stop()  # as a signal handler does, between two instructions of a handler
+        while time.monotonic() < ends:
+            pass
+
+    worker = run(compute, concurrency=4)
+    broker.publish("orders", *[b"x"] * 8)
+    worker.greenlet.join(timeout=5)
+    assert worker.greenlet.dead
+    assert len(started) == 2
+    counts = worker.supervisor.ledgers["orders/billing"].as_dict()
+    assert (counts["finished"], counts["requeued"]) == (2, counts["received"] - 2)
+
+
 def test_what_still_arrives_while_it_drains_is_given_back_unseen(broker, run):
     gate, seen = Event(), []
 
