@@ -1,0 +1,55 @@
+"""The pipeline's handlers: what they keep, and what they need to be imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def python(code: str, **environ: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, **environ}
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_they_are_imported_without_spark() -> None:
+    code = "import sys; sys.modules['pyspark'] = None; import workers.api_requests.handlers as h; print(h.TOPIC, *h.CHANNELS)"
+    assert python(code) == "api_requests archive growth spam"
+
+
+def test_importing_them_touches_no_disk(tmp_path: Path) -> None:
+    python(
+        "import workers.api_requests.handlers", API_REQUESTS_SPOOL=str(tmp_path / "s"), API_REQUESTS_BLOCKLIST=str(tmp_path / "b")
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_suspect_is_put_on_the_list_that_the_environment_names(tmp_path: Path) -> None:
+    code = """
+from datetime import UTC, datetime
+from workers.api_requests.handlers import Suspect, block
+noon = datetime(2024, 5, 12, 12, tzinfo=UTC)
+block(Suspect("10.0.0.1", noon, noon, 3, ["because"]))
+"""
+    python(code, API_REQUESTS_BLOCKLIST=str(tmp_path / "b.sqlite"))
+    from workers.api_requests.blocklist import BlockList
+
+    (entry,) = BlockList(tmp_path / "b.sqlite").entries()
+    assert (entry.address, entry.requests, entry.reasons) == ("10.0.0.1", 3, ("because",))
+
+
+def test_one_without_an_address_is_rejected() -> None:
+    code = """
+from datetime import UTC, datetime
+from framework import Reject
+from workers.api_requests.handlers import Suspect, block
+try:
+    block(Suspect("", datetime.now(UTC), datetime.now(UTC), 3, []))
+except Reject as error:
+    print(error)
+"""
+    assert python(code) == "a suspect without an address"
