@@ -112,7 +112,10 @@ class TestTheChildren:
         assert [child.code for child in both] == [-signal.SIGTERM, -signal.SIGKILL]
 
     def test_grandchildren_are_gone_too_whatever_their_group(self, tmp_path: Path) -> None:
-        code = "import subprocess, sys, time; p = subprocess.Popen(['sleep', '60'], start_new_session=True); print(p.pid, flush=True); time.sleep(60)"
+        code = (
+            "import subprocess, time; p = subprocess.Popen(['sleep', '60'], start_new_session=True); "
+            "print(p.pid, flush=True); time.sleep(60)"
+        )
         children = Children(lambda: None)
         child = children.start(sleeper(tmp_path, code))
         assert children.wait(lambda: bool(child.said()), within=10)
