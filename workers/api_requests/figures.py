@@ -119,7 +119,7 @@ def read(output: Path, *, source: str, published: Mapping[str, int]) -> Figures:
 
 
 def _columns(folder: Path, columns: list[str]) -> pa.Table:
-    if not folder.exists():
+    if not any(folder.rglob("*.parquet")):
         return pa.table({name: [] for name in columns})
     return ds.dataset(folder, format="parquet").to_table(columns=columns)
 

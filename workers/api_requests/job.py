@@ -86,6 +86,8 @@ class Job:
         self._rejected = Store(places.output / "rejected", scratch)
         self._hours = Store(places.state / "hours", scratch)
         self._growth = places.output / "growth"
+        for name in ("archive", "rejected", "growth", "spam"):
+            (places.output / name).mkdir(parents=True, exist_ok=True)  # there also when nothing comes
         self.bench = Bench(spark, Store(places.state / "evidence", scratch), places.output / "spam", brokers)
         self._follows = follows
         self._spark = spark

@@ -42,7 +42,7 @@ class Store:
 
     def _publish(self, part: Path, fresh: Path, batch: int) -> int:
         rows = int(pq.read_metadata(part).num_rows)
-        if rows:
+        if rows or not any(self.folder.rglob("*.parquet")):  # one empty file has at least the columns
             folder = self.folder / part.parent.relative_to(fresh)
             folder.mkdir(parents=True, exist_ok=True)
             _sync(part)
