@@ -19,6 +19,7 @@ import msgspec
 from gevent import socket as gsocket
 
 from framework.errors import BrokerError, BrokerUnreachable, ProtocolError
+from framework.message import Message
 from framework.transports.contract import Limits
 from framework.transports.nsq import wire
 from framework.transports.nsq.urls import split_address
@@ -70,10 +71,18 @@ class Line:
             data = self._sock.recv(RECV_SIZE)
             if not data:
                 raise BrokerUnreachable(f"nsqd {self.node} closed the connection while it was being set up")
-            messages, self.pending = self.decoder.feed(data)
+            messages, self.pending = self._decoded(data)
             if messages:
                 raise ProtocolError(f"nsqd {self.node} sent a message before it was asked for any")
         return self.pending.pop(0)
+
+    def _decoded(self, data: bytes) -> tuple[list[Message], list[bytes | BrokerError]]:
+        try:
+            return self.decoder.feed(data)
+        except ProtocolError as error:
+            if data.startswith(b"HTTP/"):
+                raise ProtocolError(f"{self.node} answers HTTP: name nsqd's TCP port, 4150 unless told otherwise") from None
+            raise ProtocolError(f"{self.node}: {error}") from None
 
     def identify(self, lease: float | None, heartbeat: float) -> None:
         answer = self.ask(wire.MAGIC + wire.identify(_fields(lease, heartbeat)))

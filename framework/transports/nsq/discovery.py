@@ -20,6 +20,7 @@ class Discovery:
     def __init__(self, lookupds: Sequence[str], *, timeout: float = TIMEOUT) -> None:
         self._lookupds = [Lookupd(address, timeout=timeout) for address in lookupds]
         self._known: dict[tuple[str, str], frozenset[str]] = {}
+        self._silent: set[str] = set()
 
     def lookup(self, topic: str) -> set[str]:
         """The nodes that have ``topic``. Blocks, for the timeout of one request at most.
@@ -49,6 +50,13 @@ class Discovery:
         try:
             self._known[lookupd.address, key] = frozenset(producer.node for producer in question(lookupd))
         except FrameworkError as error:
-            log.warning("%s; its nodes stay as they were", error)
+            # Every handler asks every few seconds: one that stays away for hours must not fill the log.
+            log.log(
+                logging.DEBUG if lookupd.address in self._silent else logging.WARNING, "%s; its nodes stay as they were", error
+            )
+            self._silent.add(lookupd.address)
             return str(error)
+        if lookupd.address in self._silent:
+            self._silent.discard(lookupd.address)
+            log.info("nsqlookupd %s answers again", lookupd.address)
         return ""

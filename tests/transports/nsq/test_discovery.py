@@ -184,6 +184,22 @@ def test_a_strange_answer_is_a_failure_of_that_lookupd_alone(fake_http, answer, 
         Discovery([strange]).lookup("orders")
 
 
+def test_a_lookupd_that_stays_away_is_named_once_and_again_when_it_is_back(start_nsqlookupd, caplog):
+    lookupd = start_nsqlookupd()
+    discovery = Discovery([lookupd.http_address])
+    lookupd.stop()
+    with caplog.at_level(logging.INFO):
+        for topic in ("orders", "news", "orders"):
+            with pytest.raises(BrokerUnreachable):
+                discovery.lookup(topic)
+        lookupd.start()
+        discovery.lookup("orders")
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert "its nodes stay as they were" in said[0]
+    assert said[1] == f"nsqlookupd {lookupd.http_address} answers again"
+
+
 def test_a_silent_lookupd_costs_no_more_than_its_timeout(fake_http):
     good, silent = fake_http(http(json.dumps(producers(("h", 1))).encode())), fake_http(None)
     started = time.monotonic()
