@@ -18,7 +18,7 @@ from framework.engine.supervisor import Supervisor
 from framework.errors import BadModule, BadSetting, BrokerUnreachable, WrongUse
 from framework.handler import HandlerSpec, place_of, registered
 from framework.publisher import Publisher
-from framework.settings import Settings, check_writable
+from framework.settings import Settings, check_writable, write_at_end
 from framework.transports import open_transports
 from framework.transports.contract import NodeInfo, Transport
 
@@ -49,13 +49,13 @@ def _import(name: str) -> None:
         raise BadModule(f"{name!r} is not a module's name: write it as after `import`, for example shop.handlers")
     try:
         import_module(name)
-    except WrongUse:
+    except (WrongUse, KeyboardInterrupt):
         raise
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise BadModule(_what_it_raised(name, error)) from error
         raise BadModule(f"there is no module {error.name!r} in {os.getcwd()} or on the Python path: check the name") from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # SystemExit, a gevent.Timeout, what the app made itself
         raise BadModule(_what_it_raised(name, error)) from error
 
 
@@ -164,7 +164,7 @@ class App:
         for name, counts in ledgers.items():
             log.info("ledger %s %s", name, " ".join(f"{key}={count}" for key, count in counts.items()))
         if self.settings.ledger:
-            self.settings.ledger.write_text(json.dumps(ledgers, indent=2) + "\n")
+            write_at_end(self.settings.ledger, "--ledger", json.dumps(ledgers, indent=2) + "\n")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from framework.errors import BadSetting
+from framework.errors import BadSetting, FrameworkError
 
 #: Where a client looks when it is told nothing: nsqd's own default address.
 DEFAULT_BROKER = "nsq://127.0.0.1:4150"
@@ -53,6 +53,8 @@ def _urls(value: object) -> tuple[str, ...]:
     words = [part for part in parts if isinstance(part, str)]
     if len(words) < len(parts):
         raise ValueError("is not a URL or a list of them: write nsq://host:4150")
+    if not all(map(str.strip, words)):  # --broker "$UNSET" must not start an nsqd in place of the broker that was meant
+        raise ValueError("is not a URL: write nsq://host:4150")
     return tuple(url for word in words for url in _BETWEEN_URLS.split(word) if url)
 
 
@@ -162,6 +164,7 @@ def load(
     """
     environ = os.environ if environ is None else environ
     values = _from_file(config) if config else {}
+    _refuse_misspelt(environ)
     for name, row in TABLE.items():
         if environ.get(row.env):
             values[name] = _parsed(row, f"${row.env}", environ[row.env])
@@ -171,11 +174,21 @@ def load(
     return Settings(**values)
 
 
+def _refuse_misspelt(environ: Mapping[str, str]) -> None:
+    """Other programs have variables that start with WORKERS_ as well: only what is nearly one of ours is refused."""
+    ours = {row.env for row in TABLE.values()}
+    for name in environ:
+        nearest = name.startswith("WORKERS_") and name not in ours and get_close_matches(name, ours, 1, cutoff=0.9)
+        if nearest:
+            raise BadSetting(f"${name}: there is no such setting: did you mean ${nearest[0]}?")
+
+
 def _parsed(row: Setting, source: str, value: object) -> Any:
     try:
         return row.parse(value)
     except ValueError as error:
-        raise BadSetting(f"{source}: {value!r} {error}") from None
+        shown = " ".join(value) if isinstance(value, tuple) else value  # a flag that may be repeated
+        raise BadSetting(f"{source}: {shown!r} {error}") from None
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -204,6 +217,14 @@ def check_writable(file: Path, flag: str) -> None:
     """Raises BadSetting, before any work is done, for a ``file`` that could not be written after it."""
     if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
         raise BadSetting(f"{flag} {file} cannot be written: name a file in a folder that exists and is yours")
+
+
+def write_at_end(file: Path, flag: str, text: str) -> None:
+    """Raises FrameworkError, in one sentence: what ``check_writable`` could not see, a disk that is full by now."""
+    try:
+        file.write_text(text)
+    except OSError as error:
+        raise FrameworkError(f"{flag} {file} cannot be written: {error.strerror}; its counts are in the lines above") from error
 
 
 def as_markdown() -> str:

@@ -11,9 +11,9 @@ from framework.cli.exit_codes import Exit, as_text
 from framework.errors import BrokerUnreachable, WrongUse
 from framework.handler import HandlerSpec, place_of
 from framework.observe.logging import scrub
-from framework.settings import TABLE, Settings
+from framework.settings import TABLE, Settings, check_writable
 from framework.transports import open_transports
-from framework.transports.contract import NodeInfo, Transport
+from framework.transports.contract import Limits, NodeInfo, Transport
 
 
 class Findings:
@@ -44,6 +44,7 @@ def command(modules: tuple[str, ...], settings: Settings) -> int:
     for name, row in TABLE.items():
         value = getattr(settings, name)
         findings.good("setting", f"{name} = {_shown(value) if value else row.shown_default}")
+    _check_ledger(settings, findings)
     handlers = _check_modules(modules, findings)
     nodes = _check_brokers(settings, findings)
     for problem in lease_problems(handlers, nodes):
@@ -55,6 +56,14 @@ def _shown(value: object) -> str:
     if isinstance(value, tuple):
         return " ".join(value)
     return f"{value:g} s" if isinstance(value, float) else str(value)
+
+
+def _check_ledger(settings: Settings, findings: Findings) -> None:
+    try:
+        if settings.ledger:
+            check_writable(settings.ledger, "--ledger")
+    except WrongUse as error:
+        findings.bad("setting", str(error), Exit.WRONG_USE)
 
 
 def _check_modules(modules: tuple[str, ...], findings: Findings) -> list[HandlerSpec]:
@@ -79,14 +88,26 @@ def _options(spec: HandlerSpec) -> str:
 def _check_brokers(settings: Settings, findings: Findings) -> list[NodeInfo]:
     urls = running(settings)
     if not urls:
-        findings.good("broker", f"none set: `workers run` starts an nsqd on {settings.data_path}")
-        return []
+        return _check_embedded(settings, findings)
     try:
         transports = open_transports(urls)
     except WrongUse as error:
         findings.bad("broker", str(error), Exit.WRONG_USE)
         return []
     return [node for transport in transports for node in _probe(transport, settings, findings)]
+
+
+def _check_embedded(settings: Settings, findings: Findings) -> list[NodeInfo]:
+    """What `workers run` would start, as it would be."""
+    from framework.nsqd.embedded import obstacles  # noqa: PLC0415
+    from framework.nsqd.options import VERSION, Options  # noqa: PLC0415
+
+    findings.good("broker", f"none set: `workers run` starts an nsqd on {settings.data_path}")
+    for obstacle in obstacles(settings.data_path, tcp_address=settings.nsqd_tcp_address, http_address=settings.nsqd_http_address):
+        findings.bad("broker", obstacle, Exit.WRONG_USE)
+    known = Options()
+    limits = Limits(lease=known.msg_timeout, max_lease=known.max_msg_timeout, max_grant=known.max_rdy_count)
+    return [NodeInfo(settings.nsqd_tcp_address, VERSION, limits)]
 
 
 def _probe(transport: Transport, settings: Settings, findings: Findings) -> list[NodeInfo]:

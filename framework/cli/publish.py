@@ -20,7 +20,7 @@ from framework.cli.lines import Line, Reading
 from framework.cli.progress import progress
 from framework.errors import BadInput, BadMessage, PublishError
 from framework.publisher import CHUNK_BYTES, CHUNK_MESSAGES, Publisher
-from framework.settings import Settings, check_writable
+from framework.settings import Settings, check_writable, write_at_end
 
 STANDARD_INPUT = "-"
 _SHOWN = 5
@@ -52,6 +52,8 @@ def command(topic: str, file: str, summary: Path | None, settings: Settings) -> 
 
 def _opened(file: str) -> BufferedReader:
     standard = file == STANDARD_INPUT
+    if standard and sys.stdin is None:
+        raise BadInput("standard input is closed: name a text file, plain or .gz")
     try:
         return open(sys.stdin.fileno() if standard else file, "rb", closefd=not standard)
     except OSError as error:
@@ -140,8 +142,6 @@ def _report(reading: Reading, publishing: Publishing, summary: Path | None) -> i
         "oversized": len(publishing.oversized),
         "unreadable": reading.unreadable,
     }
-    if summary:
-        summary.write_text(json.dumps(counts) + "\n")
     click.echo(
         f"published {publishing.published} of {reading.lines} lines to {publishing.topic}; "
         f"refused {_some('empty', publishing.empty)}, {_some('oversized', publishing.oversized)}; "
@@ -149,6 +149,8 @@ def _report(reading: Reading, publishing: Publishing, summary: Path | None) -> i
     )
     if reading.complaint:
         click.echo(f"workers: {reading.complaint}: what could be read before that is published", err=True)
+    if summary:
+        write_at_end(summary, "--summary", json.dumps(counts) + "\n")
     return Exit.INCOMPLETE if publishing.oversized or reading.complaint else Exit.CLEAN
 
 

@@ -236,7 +236,7 @@ class Consumer:
     # -- the end
 
     def hold(self) -> None:
-        """Start no more; may be called from anywhere. ``drain`` follows when the hub turns, which a handler that computes delays."""
+        """Start no more; may be called from anywhere. ``drain`` follows when the hub turns, which computing handlers delay."""
         self._slots.held = True
 
     def drain(self) -> None:

@@ -87,6 +87,23 @@ def ensure(
     return found
 
 
+def obstacles(data_path: Path, *, tcp_address: str, http_address: str) -> list[str]:
+    """What would keep ``ensure`` from starting one, a sentence each. Nothing is made or started."""
+    found = []
+    here = data_path.absolute()
+    place = next(path for path in (here, *here.parents) if path.exists())
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        found.append(f"--data-path {data_path} cannot be used: {place} is not a folder to write in; name one that is yours")
+    for flag, address in (("--nsqd-tcp-address", tcp_address), ("--nsqd-http-address", http_address)):
+        host, _, port = address.rpartition(":")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            socket.create_server((host.strip("[]"), int(port)), family=family).close()
+        except OSError as error:
+            found.append(f"{flag}: cannot listen on {address}: {error.strerror}; name another address")
+    return found
+
+
 def _start(data_path: Path, tcp_address: str, http_address: str) -> EmbeddedNsqd:
     command = [
         sys.executable, "-m", "framework.nsqd", f"--data-path={data_path}", "--log-level=warn", "--while-used",

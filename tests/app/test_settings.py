@@ -80,6 +80,7 @@ def test_what_is_no_duration_is_refused(written: Any) -> None:
         ("poll_interval: 0", "poll_interval in {path}: 0 must be longer than 0"),
         ("brokers: 5", "brokers in {path}: 5 is not a URL or a list of them"),
         ("brokers: [nsq://a:1, 5]", "is not a URL or a list of them"),
+        ("brokers: ''", "brokers in {path}: '' is not a URL: write nsq://host:4150"),
         ("log_level: loud", "log_level in {path}: 'loud' is not a log level: write one of debug, info"),
         ("data_path: 5", "data_path in {path}: 5 is not a path"),
         ("nsqd_tcp_address: 4150", "nsqd_tcp_address in {path}: 4150 is not an address: write host:port"),
@@ -115,6 +116,12 @@ def test_a_mistake_in_the_environment_or_a_flag_names_it() -> None:
         load({}, None, {"WORKERS_DRAIN": "soon"})
     with pytest.raises(BadSetting, match=r"^--drain: 'soon' is not a duration"):
         load({"drain": "soon"}, None, {})
+
+
+def test_a_variable_that_is_nearly_a_setting_is_refused_and_one_of_another_program_is_not() -> None:
+    with pytest.raises(BadSetting, match=r"^\$WORKERS_DRIAN: there is no such setting: did you mean \$WORKERS_DRAIN\?"):
+        load({}, None, {"WORKERS_DRIAN": "5s"})
+    assert load({}, None, {"WORKERS_COUNT": "4", "WORKERS_HOME": "/", "DRAIN": "5"}) == Settings()
 
 
 @pytest.mark.parametrize(

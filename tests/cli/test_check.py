@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,6 +54,31 @@ def test_a_timeout_over_the_longest_lease_is_exit_2(folder: Path, start_nsqd: Ca
     done = call("check", "good", "--broker", f"nsq://{nsqd.address}", cwd=folder)
     assert done.returncode == 2
     assert "FAIL  lease    good.f (good.py:2): timeout=100 is longer than" in done.stdout
+
+
+EMBEDDED = {"WORKERS_NSQD_TCP_ADDRESS": "127.0.0.1:0", "WORKERS_NSQD_HTTP_ADDRESS": "127.0.0.1:0"}
+
+
+def test_without_a_broker_it_checks_the_nsqd_that_would_be_started_and_starts_none(folder: Path) -> None:
+    done = call("check", "good", cwd=folder, env=EMBEDDED)
+    assert done.returncode == 0, done.stdout
+    assert "ok    broker   none set: `workers run` starts an nsqd on var/nsqd" in done.stdout
+    assert not (folder / "var").exists()
+
+
+def test_what_would_keep_that_nsqd_from_starting_is_exit_2(folder: Path) -> None:
+    (folder / "long.py").write_text('from framework import handler\n@handler("a", "b", timeout=2000)\ndef f(m): ...\n')
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        more = ["--data-path", "good.py/x", "--nsqd-http-address", address, "--ledger", "no/such/folder.json"]
+        done = call("check", "long", *more, cwd=folder, env=EMBEDDED)
+    assert done.returncode == 2
+    failures = [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
+    assert "--ledger no/such/folder.json cannot be written" in failures[0]
+    assert "--data-path good.py/x cannot be used" in failures[1]
+    assert f"--nsqd-http-address: cannot listen on {address}: Address already in use" in failures[2]
+    assert "timeout=2000 is longer than" in failures[3]
+    assert len(failures) == 4
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shlex
 import subprocess
 import time
 from collections.abc import Callable
@@ -80,6 +81,13 @@ def test_of_half_a_gzip_what_can_be_read_is_published_and_the_rest_is_exit_4(nsq
     assert counts["published"] == messages(nsqd) > 1000
     assert counts["input_lines"] == counts["published"] + counts["unreadable"]
     assert counts["unreadable"] in (0, 1)
+
+
+def test_a_closed_standard_input_is_exit_2(tmp_path: Path) -> None:
+    line = shlex.join(command("publish", "lines", "--broker", "nsq://127.0.0.1:1")) + " <&-"
+    done = subprocess.run(line, shell=True, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "workers: standard input is closed: name a text file, plain or .gz\n"
 
 
 @pytest.mark.parametrize("query", ["", "?max_msg_size=100000"])

@@ -210,6 +210,7 @@ MODULES = {
     "needs_more": "import nothing_like_this",
     "misspelt": "def (",
     "leaves": "raise SystemExit(0)",
+    "times_out": "import gevent\nraise gevent.Timeout(3)",
     "empty": "",
     "unknown_option": "@handler('a', 'b', max_retires=3)\ndef f(m): ...",
     "bad_topic": "@handler('a b', 'b')\ndef f(m): ...",
@@ -226,6 +227,7 @@ MODULES = {
         (["needs_more"], "module 'needs_more' cannot be imported: ModuleNotFoundError: No module named 'nothing_like_this'"),
         (["misspelt"], "module 'misspelt' cannot be imported: invalid syntax (misspelt.py, line 2)"),
         (["leaves"], "module 'leaves' cannot be imported: SystemExit: 0 (leaves.py:2)"),
+        (["times_out"], "module 'times_out' cannot be imported: Timeout: 3 seconds (times_out.py:3)"),
         (["empty"], "empty: no function there is decorated with @handler"),
         (["unknown_option"], "unknown_option.f (unknown_option.py:2): unknown option 'max_retires': did you mean 'max_attempts'"),
         (["bad_topic"], "bad_topic.f (bad_topic.py:2): topic name 'a b' is not valid"),
@@ -246,6 +248,7 @@ MODULES = {
         (["good", "--drain", "soon"], "--drain: 'soon' is not a duration"),
         (["good", "--drain", "-1"], "--drain: '-1' is not a duration"),
         (["good", "--log-level", "loud"], "--log-level: 'loud' is not a log level"),
+        (["good", "--broker", ""], "--broker: '' is not a URL: write nsq://host:4150"),
         (["good", "--config", "no.yaml"], "--config no.yaml: No such file"),
         (["good", "--config", "bad.yaml"], "bad.yaml: unknown setting 'drian': did you mean 'drain'?"),
         (["good", "--ledger", "no/such/folder.json"], "--ledger no/such/folder.json cannot be written"),
@@ -329,6 +332,30 @@ def test_a_second_worker_uses_the_nsqd_of_the_first_and_leaves_it_alone(app: Cal
         assert call("publish", "orders", cwd=folder, stdin=b"1\n").returncode == 0
         first.wait_for("got 1")
         assert first.stop() == 0
+
+
+def test_the_nsqd_of_the_first_worker_stays_for_the_second_and_ends_with_it(app: Callable[..., Path]) -> None:
+    folder = app(SAY)
+    with working("run", "shop", cwd=folder, env=EMBEDDED) as first:
+        process = psutil.Process(json.loads((folder / "var" / "nsqd" / "nsqd.json").read_text())["pid"])
+        with working("run", "shop", cwd=folder, env=EMBEDDED) as second:
+            assert first.stop() == 0
+            assert call("publish", "orders", cwd=folder, stdin=b"1\n").returncode == 0
+            second.wait_for("got 1")
+            second.process.kill()
+            assert second.wait() == -signal.SIGKILL
+    process.wait(10)
+    assert call("check", "shop", cwd=folder, env=EMBEDDED).returncode == 0
+
+
+def test_a_ledger_that_cannot_be_written_at_the_end_is_one_sentence_and_exit_1(app: Callable[..., Path], nsqd: Server) -> None:
+    folder = app(SAY)
+    (folder / "out").mkdir()
+    with working("run", "shop", "--broker", broker(nsqd), "--ledger", "out/ledger.json", cwd=folder) as worker:
+        (folder / "out").rmdir()
+        assert worker.stop() == 1
+    assert worker.err[-1].startswith("workers: --ledger out/ledger.json cannot be written: No such file or directory")
+    assert not any("Traceback" in line for line in worker.err)
 
 
 @pytest.mark.parametrize(
