@@ -22,8 +22,8 @@ class Exit(IntEnum):
     WRONG_USE = 2, "A flag, name, setting, module or input file cannot be used; nothing was started."
     UNREACHABLE = 3, "No broker answered within --connect-deadline, or it went away while publishing."
     INCOMPLETE = 4, "publish: some of the input was too large for the broker or could not be read; the rest was published."
-    INTERRUPTED = 130, "A second SIGINT: what was running was given back to the broker at once."
-    TERMINATED = 143, "A second SIGTERM: what was running was given back to the broker at once."
+    INTERRUPTED = 130, "A second SIGINT: what was running was given back to the broker at once. publish: the first one."
+    TERMINATED = 143, "A second SIGTERM: what was running was given back to the broker at once. publish: the first one."
 
 
 def as_text() -> str:

@@ -18,6 +18,7 @@ from framework.cli.brokers import reach
 from framework.cli.exit_codes import Exit, as_text
 from framework.cli.lines import Line, Reading
 from framework.cli.progress import progress
+from framework.cli.signals import Interrupted, interrupting
 from framework.errors import BadInput, BadMessage, PublishError
 from framework.publisher import CHUNK_BYTES, CHUNK_MESSAGES, Publisher
 from framework.settings import Settings, check_writable, write_at_end
@@ -44,9 +45,13 @@ def command(topic: str, file: str, summary: Path | None, settings: Settings) -> 
         reading = Reading(stream, file)
         lines = _checked_lines(reading)
         publishing = Publishing(Publisher(reach(settings)), topic)
-        with progress(_size(stream)) as shown, publishing:
-            for sent in publishing.send_all(lines):
-                shown.update(reading.bytes_read, sent)
+        try:
+            with interrupting(), progress(_size(stream)) as shown, publishing:
+                for sent in publishing.send_all(lines):
+                    shown.update(reading.bytes_read, sent)
+        except Interrupted as signal:
+            click.echo(f"workers: {signal} came; {publishing.so_far(in_doubt=True)}", err=True)
+            return signal.exit_code
     return _report(reading, publishing, summary)
 
 
@@ -86,6 +91,7 @@ class Publishing:
         self.empty: list[int] = []
         """Their line numbers, as of the oversized ones."""
         self.oversized: list[int] = []
+        self._sending = 0
 
     def __enter__(self) -> None:
         pass
@@ -96,13 +102,20 @@ class Publishing:
     def send_all(self, lines: Iterable[list[Line]]) -> Iterator[int]:
         """Yields how many have been published, after every request. Raises PublishError, with that count in it."""
         for chunk in chain.from_iterable(map(self._chunks, lines)):
+            self._sending = self.published + len(chunk)
             try:
                 self._send(chunk)
             except PublishError as error:
-                doubt = f", and it is not known whether the next {len(chunk)} were" if error.stored is None else ""
-                words = f"{error}; {self.published} messages had been published to {self.topic}{doubt}"
+                words = f"{error}; {self.so_far(in_doubt=error.stored is None)}"
                 raise PublishError(words, stored=error.stored) from error
+            self._sending = 0
             yield self.published
+
+    def so_far(self, *, in_doubt: bool) -> str:
+        """The count where it ends early; ``in_doubt``: what was being sent may be stored or not."""
+        unknown = max(0, self._sending - self.published) if in_doubt else 0
+        doubt = f", and it is not known whether the next {unknown} were" if unknown else ""
+        return f"{self.published} messages had been published to {self.topic}{doubt}"
 
     def _chunks(self, lines: list[Line]) -> Iterator[list[tuple[int, bytes]]]:
         chunk: list[tuple[int, bytes]] = []

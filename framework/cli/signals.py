@@ -1,4 +1,4 @@
-"""What SIGTERM and SIGINT do to a verb that runs until it is told to stop."""
+"""What SIGTERM and SIGINT do to a verb: stop it, where it runs until told to, or interrupt it."""
 
 from __future__ import annotations
 
@@ -44,6 +44,29 @@ def stopping(target: Stoppable) -> Iterator[Signals]:
     before = {number: signal.signal(number, signals) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield signals
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
+
+
+class Interrupted(KeyboardInterrupt):
+    """SIGINT or SIGTERM came. A KeyboardInterrupt, which gevent's hub passes on to the main greenlet."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+
+
+@contextmanager
+def interrupting() -> Iterator[None]:
+    """Raise Interrupted on SIGTERM and SIGINT while the block runs."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise Interrupted(number)
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
     finally:
         for number, action in before.items():
             signal.signal(number, action)

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import shlex
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -157,3 +158,24 @@ def test_a_broker_that_goes_away_is_exit_3_with_the_count_so_far(nsqd: Server, t
         said = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 3, said
     assert "2 messages had been published to lines" in said
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_with_the_count_so_far(number: signal.Signals, code: int, nsqd: Server, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        command("publish", "lines", "--broker", broker(nsqd)),
+        cwd=tmp_path, env=environment(), stdin=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        process.stdin.write(b"one\ntwo\n")
+        process.stdin.flush()
+        deadline = time.monotonic() + 20
+        while messages(nsqd) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(number)
+        said = process.communicate(timeout=20)[1].decode()
+    assert process.returncode == code, said
+    known = "2 messages had been published to lines"
+    before_the_answer = "0 messages had been published to lines, and it is not known whether the next 2 were"
+    assert said in {f"workers: {number.name} came; {count}\n" for count in (known, before_the_answer)}
