@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import gevent
 
@@ -22,7 +23,12 @@ from framework.settings import Settings, check_writable, write_at_end
 from framework.transports import open_transports
 from framework.transports.contract import NodeInfo, Transport
 
+if TYPE_CHECKING:
+    from framework.nsqd.embedded import EmbeddedNsqd
+
 log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.5
 
 
 def import_handlers(modules: Iterable[str]) -> list[HandlerSpec]:
@@ -79,13 +85,13 @@ def lease_problems(handlers: Iterable[HandlerSpec], nodes: Iterable[NodeInfo]) -
 
 
 @contextmanager
-def brokers(settings: Settings) -> Iterator[tuple[str, ...]]:
-    """The broker URLs of ``settings``; without any, that of an nsqd of our own which lives as long as the block.
+def _embedded_nsqd(settings: Settings) -> Iterator[EmbeddedNsqd | None]:
+    """Without brokers in ``settings``, an nsqd of our own which lives as long as the block.
 
     Raises BadSetting when that nsqd cannot start.
     """
     if settings.brokers:
-        yield settings.brokers
+        yield None
         return
     from framework.nsqd.embedded import ensure  # noqa: PLC0415
 
@@ -98,7 +104,7 @@ def brokers(settings: Settings) -> Iterator[tuple[str, ...]]:
         words = f"the embedded nsqd does not start: {error} (--nsqd-tcp-address, --nsqd-http-address), or give a --broker"
         raise BadSetting(words) from error
     try:
-        yield (nsqd.url,)
+        yield nsqd
     finally:
         nsqd.stop()
 
@@ -116,13 +122,16 @@ class App:
         """Return when stopped. Raises BadSetting, BadHandler, BrokerUnreachable before any handler was called."""
         if self.settings.ledger:
             check_writable(self.settings.ledger, "--ledger")
-        with brokers(self.settings) as urls:  # stopped last: messages are given back to it
-            transports = open_transports(urls)
+        with _embedded_nsqd(self.settings) as nsqd:  # stopped last: messages are given back to it
+            transports = open_transports([nsqd.url] if nsqd else self.settings.brokers)
             self._refuse_long_timeouts(transports)
             with _publisher(transports) as publish:
-                self._run(transports, publish)
+                self._run(transports, publish, nsqd)
+            if nsqd and nsqd.ended and not self._stopping:
+                words = f"the embedded nsqd on {self.settings.data_path} has ended (its log: nsqd.log there)"
+                raise BrokerUnreachable(f"{words}: nothing that it had confirmed is lost, start the worker again")
 
-    def _run(self, transports: Sequence[Transport], publish: Publisher) -> None:
+    def _run(self, transports: Sequence[Transport], publish: Publisher, nsqd: EmbeddedNsqd | None) -> None:
         supervisor = Supervisor(
             self.handlers,
             transports,
@@ -134,11 +143,13 @@ class App:
         self._supervisor = supervisor
         if self._stopping:  # a signal came before there was anything to stop
             return
-        announcer = gevent.spawn(_say_when_ready, supervisor)
+        helpers = [gevent.spawn(_say_when_ready, supervisor)]
+        if nsqd:
+            helpers.append(gevent.spawn(_stop_without, nsqd, supervisor))
         try:
             supervisor.run()
         finally:
-            announcer.kill()
+            gevent.killall(helpers)
             self._write_ledgers(supervisor)
 
     def stop(self, now: bool = False) -> None:
@@ -177,6 +188,13 @@ def _publisher(transports: Sequence[Transport]) -> Iterator[Publisher]:
     finally:
         publisher.use(None)
         made.close()
+
+
+def _stop_without(nsqd: EmbeddedNsqd, supervisor: Supervisor) -> None:
+    """Nobody would start it again: better that whoever started this worker is told than that it waits for ever."""
+    while not nsqd.ended:
+        gevent.sleep(_LOOK_SECONDS)
+    supervisor.stop(now=True)
 
 
 def _say_when_ready(supervisor: Supervisor) -> None:

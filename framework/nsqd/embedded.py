@@ -41,6 +41,17 @@ class EmbeddedNsqd:
         """For ``--broker``: ``nsq://127.0.0.1:4150``."""
         return f"nsq://{self.tcp_address}"
 
+    @property
+    def ended(self) -> bool:
+        """Whether its process has gone, killed or not."""
+        if self.process is not None:
+            return self.process.poll() is not None
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
     def stop(self) -> None:
         """Use it no more. The last user of one that a worker started ends it; the worker that started it waits for that."""
         if self.users is None:

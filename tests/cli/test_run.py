@@ -348,6 +348,15 @@ def test_the_nsqd_of_the_first_worker_stays_for_the_second_and_ends_with_it(app:
     assert call("check", "shop", cwd=folder, env=EMBEDDED).returncode == 0
 
 
+def test_a_worker_whose_nsqd_is_killed_says_so_and_ends(app: Callable[..., Path]) -> None:
+    folder = app(SAY)
+    with working("run", "shop", cwd=folder, env=EMBEDDED) as first, working("run", "shop", cwd=folder, env=EMBEDDED) as second:
+        psutil.Process(json.loads((folder / "var" / "nsqd" / "nsqd.json").read_text())["pid"]).kill()
+        for worker in (first, second):
+            assert worker.wait() == 3
+            assert worker.err[-1].startswith("workers: the embedded nsqd on var/nsqd has ended")
+
+
 def test_a_ledger_that_cannot_be_written_at_the_end_is_one_sentence_and_exit_1(app: Callable[..., Path], nsqd: Server) -> None:
     folder = app(SAY)
     (folder / "out").mkdir()
