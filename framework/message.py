@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, Protocol, overload
 
 import msgspec
 
-if TYPE_CHECKING:
-    from framework.transports.contract import Connection
+
+class Origin(Protocol):
+    """What a message needs of the connection that it came on; ``transports.contract.Connection`` is more."""
+
+    node: str
+    topic: str
+    channel: str
+    in_flight: dict[Message, float]
+
+    def touch(self, message: Message) -> None: ...
 
 
 class Message(msgspec.Struct, gc=False, eq=False):
@@ -58,7 +66,7 @@ class Message(msgspec.Struct, gc=False, eq=False):
         self._connection.touch(self)
 
     @property
-    def _connection(self) -> Connection:
+    def _connection(self) -> Origin:
         return self.connection  # type: ignore[no-any-return]
 
 
