@@ -83,8 +83,8 @@ class Retry(Exception):
     """
 
     def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
-        if delay is not None and not 0 <= delay:
-            raise WrongUse(f"Retry(delay={delay!r}): the delay is in seconds and cannot be negative")
+        if delay is not None and not (isinstance(delay, int | float) and delay >= 0):
+            raise WrongUse(f"Retry(delay={delay!r}): the delay is a number of seconds and cannot be negative")
         super().__init__(reason)
         self.reason = reason
         self.delay = delay

@@ -17,14 +17,16 @@ CHUNK_BYTES = 1_000_000
 
 
 class Publisher:
-    """Publishes through ``transports``: the first of them that stores a message keeps it.
+    """Publishes through ``brokers``, URLs or transports: the first kind of broker that stores a message keeps it.
 
-    Connects at the first publish. May be shared by greenlets, and by threads where nothing is patched.
+    Connects at the first publish. May be shared by greenlets, and by threads where nothing is patched. Raises BadSetting
+    for a URL that cannot be used.
     """
 
-    def __init__(self, transports: Sequence[Transport]) -> None:
+    def __init__(self, brokers: str | Sequence[str | Transport]) -> None:
+        transports = _transports([brokers] if isinstance(brokers, str) else brokers)
         if not transports:
-            raise WrongUse("a Publisher needs a broker: give at least one transport")
+            raise WrongUse("a Publisher needs a broker: give at least one URL, as nsq://host:4150")
         self._producers: list[Producer] = [transport.producer() for transport in transports]
         *self._first, self._last = self._producers
         self._longest_delay = min(transport.capabilities.max_defer for transport in transports)
@@ -47,6 +49,8 @@ class Publisher:
         a note on the error says how many.
         """
         names.check("topic", topic)
+        if isinstance(payloads, str | bytes | bytearray | dict):
+            raise WrongUse(f"publish_many takes a list of payloads, not a {type(payloads).__name__}: give one payload to publish")
         stored = 0
         try:
             for bodies in _requests(payloads):
@@ -102,6 +106,11 @@ def use(publisher: Publisher | None) -> None:
     global _default  # noqa: PLW0603
     with _default_lock:
         _default = publisher
+
+
+def _transports(brokers: Sequence[str | Transport]) -> list[Transport]:
+    opened = [broker for broker in brokers if not isinstance(broker, str)]
+    return opened + open_transports([broker for broker in brokers if isinstance(broker, str)])
 
 
 _default: Publisher | None = None

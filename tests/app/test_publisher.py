@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from framework import BadMessage, BadName, BadSetting, Publisher, PublishError, WrongUse, publish, publish_many, publisher
+from framework import BadMessage, BadName, BadSetting, Publisher, PublishError, Retry, WrongUse, publish, publish_many, publisher
 from framework.transports.contract import Capabilities
 
 
@@ -154,3 +154,26 @@ def test_without_one_they_use_broker_url(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("BROKER_URL", "amqp://host")
     with pytest.raises(BadSetting, match="'amqp://host': the scheme must be one of nsq://"):
         publish("topic", "one")
+
+
+def test_a_publisher_is_made_from_a_url_or_several() -> None:
+    for urls in ("nsq://127.0.0.1:1", ["nsq://127.0.0.1:1", "nsq+lookupd://127.0.0.1:2"]):
+        Publisher(urls).close()
+    with pytest.raises(BadSetting, match="the scheme must be one of nsq://"):
+        Publisher("127.0.0.1:4150")
+    with pytest.raises(WrongUse, match="give at least one URL"):
+        Publisher([])
+
+
+@pytest.mark.parametrize("one", ["abc", b"abc", {"a": 1}])
+def test_publish_many_does_not_take_one_payload_for_many(one: Any) -> None:
+    broker = Broker()
+    with pytest.raises(WrongUse, match=f"a list of payloads, not a {type(one).__name__}: give one payload to publish"):
+        made(broker).publish_many("topic", one)
+    assert broker.requests == []
+
+
+@pytest.mark.parametrize("delay", [-1, "5", float("nan")])
+def test_a_retry_that_no_broker_can_keep_is_wrong_use(delay: Any) -> None:
+    with pytest.raises(WrongUse, match="a number of seconds and cannot be negative"):
+        Retry(delay=delay)
