@@ -10,7 +10,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import pytest
 
 from framework.testing.servers import free_port
 from workers.api_requests.blocklist import BlockList
+from workers.api_requests.children import descendants, kill
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -97,5 +97,4 @@ def test_it_runs_stops_and_goes_on(java: None, tmp_path: Path) -> None:
         assert Counter(deployed.archived()) == Counter(f"/{n}" for n in range(200)) + Counter(f"/{n}/.env" for n in range(9))
         assert deployed.stop() == {"nsqd": 0, "workers": 0, "job": 0}
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(deployed.process.pid, signal.SIGKILL)
+        kill([*descendants(deployed.process.pid), deployed.process.pid])  # honcho's children are in groups of their own
