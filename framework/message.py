@@ -73,7 +73,7 @@ class Message(msgspec.Struct, gc=False, eq=False):
 class Batch(Sequence[Message]):
     """The messages of one call of a batch handler, each with its own outcome.
 
-    Returning finishes every message that was not named in ``retry`` or ``reject``; raising requeues all.
+    Returning finishes every message that was not named in ``fail``; raising requeues all, and raising Reject dead-letters all.
     """
 
     __slots__ = ("_messages", "outcomes")

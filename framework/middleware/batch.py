@@ -11,7 +11,7 @@ from framework.handler import HandlerSpec
 from framework.message import Batch, Message
 from framework.middleware.dead_letter import Bury, exhausted
 from framework.middleware.outcome import BatchOutcome, Outcome, Requeue
-from framework.middleware.retry import Delay, Failed, delay_after, describe, trace_of
+from framework.middleware.retry import Delay, Failed, delay_after, describe, level_of, trace_of
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,8 @@ def compile_batch(spec: HandlerSpec, bury: Bury, failed: Failed, delay: Delay) -
             spec.function(batch)
         except KeyboardInterrupt:
             raise
+        except Reject as error:
+            return {message: _bury(message, describe(error), error) for message in messages}
         except BaseException as error:
             return _all_failed(messages, error)
         outcomes: BatchOutcome = dict.fromkeys(messages)
@@ -43,7 +45,8 @@ def compile_batch(spec: HandlerSpec, bury: Bury, failed: Failed, delay: Delay) -
         return outcomes
 
     def _all_failed(messages: Sequence[Message], error: BaseException) -> BatchOutcome:
-        log.warning(  # one failure, one line: a batch may hold thousands
+        log.log(  # one failure, one line: a batch may hold thousands
+            level_of(error),
             "handler %s: a batch of %d messages (first %s, attempt %d) failed: %s; all are delivered again",
             spec.name, len(messages), messages[0].id.decode(errors="replace"), messages[0].attempts, describe(error),
             exc_info=trace_of(error),

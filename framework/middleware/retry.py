@@ -37,7 +37,7 @@ def compile_failed(spec: HandlerSpec, delay: Delay) -> Failed:
     def failed(message: Message, error: BaseException) -> Requeue:
         seconds = delay_after(error, message.attempts, delay)
         log.log(
-            logging.INFO if isinstance(error, Retry) else logging.WARNING,  # what was asked for is no reason to worry
+            level_of(error),
             "handler %s: message %s failed at attempt %d: %s; delivered again in %.1f s",
             spec.name, message.id.decode(errors="replace"), message.attempts, describe(error), seconds,
             exc_info=trace_of(error),
@@ -71,6 +71,11 @@ def _words_of(error: BaseException) -> str:
         return str(error)
     except Exception:  # an app's own __str__ may fail, and that must cost no more than its words
         return "(its own text cannot be had)"
+
+
+def level_of(error: BaseException) -> int:
+    """What was asked for is no reason to worry."""
+    return logging.INFO if isinstance(error, Retry) else logging.WARNING
 
 
 def trace_of(error: BaseException) -> BaseException | None:

@@ -195,6 +195,13 @@ def test_a_batch_that_raises_is_requeued_whole_each_by_its_attempts_and_logged_o
     assert len(caplog.records) == 1
 
 
+def test_a_batch_that_is_rejected_is_buried_whole(stored: Stored) -> None:
+    first, second = message(b"1"), message(b"2")
+    assert chain(raising(Reject("of last year")), stored, batch=10)([first, second]) == {first: DEAD, second: DEAD}
+    assert [letter.split(b"\n", 1)[1] for _, letter in stored] == [b"1", b"2"]
+    assert all(json.loads(letter.split(b"\n")[0])["reason"] == "Reject: of last year" for _, letter in stored)
+
+
 def test_a_batch_with_no_attempts_left_at_all_does_not_call_the_function(stored: Stored) -> None:
     assert chain(lambda batch: pytest.fail("called"), stored, batch=10)([spent := message(attempts=6)]) == {spent: DEAD}
 
