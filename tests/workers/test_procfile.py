@@ -51,7 +51,7 @@ class Deployment:
         )  # fmt: skip
         assert said.returncode == 0, said.stderr
 
-    def wait(self, what: Callable[[], Any], seconds: float = 100) -> None:
+    def wait(self, what: Callable[[], Any], seconds: float = 200) -> None:
         until = time.monotonic() + seconds
         while not what():
             assert self.process.poll() is None, self.log.read_text()
@@ -75,7 +75,7 @@ class Deployment:
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_it_runs_stops_and_goes_on(java: None, tmp_path: Path) -> None:
     deployed = Deployment(tmp_path)
     try:
@@ -89,6 +89,7 @@ def test_it_runs_stops_and_goes_on(java: None, tmp_path: Path) -> None:
         blocked = BlockList(tmp_path / "var" / "blocklist.sqlite")
         deployed.wait(lambda: [entry.address for entry in blocked.entries()] == ["66.0.0.1"])
         assert deployed.stop() == {"nsqd": 0, "workers": 0, "job": 0}
+        assert not deployed.says("StackOverflow")
         deployed.log.write_text("")
         deployed.start()
         deployed.wait(lambda: deployed.says("framework.app ready"))
@@ -96,5 +97,6 @@ def test_it_runs_stops_and_goes_on(java: None, tmp_path: Path) -> None:
         deployed.wait(lambda: len(deployed.archived()) >= 209)
         assert Counter(deployed.archived()) == Counter(f"/{n}" for n in range(200)) + Counter(f"/{n}/.env" for n in range(9))
         assert deployed.stop() == {"nsqd": 0, "workers": 0, "job": 0}
+        assert not deployed.says("StackOverflow")
     finally:
         kill([*descendants(deployed.process.pid), deployed.process.pid])  # honcho's children are in groups of their own

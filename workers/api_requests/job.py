@@ -42,6 +42,17 @@ _EVERY = {"archive": 30.0, "growth": 10.0, "spam": 10.0}  # seconds; archive: fe
 Process = Callable[[DataFrame, int], dict[str, int]]
 
 
+class Stopped(Exception):
+    """Raised in a batch that a stop has broken off, in words by which Spark knows that it is no failure.
+
+    Spark looks for them with a regular expression that overflows the JVM's stack on a long message, such as that of the
+    error that really came up (StreamExecution.isInterruptionException).
+    """
+
+    def __init__(self) -> None:
+        super().__init__("py4j.protocol.Py4JJavaError: An error occurred while calling stop: java.lang.InterruptedException")
+
+
 class Failed(Exception):
     """The job cannot go on; the words are for the terminal."""
 
@@ -60,6 +71,7 @@ class Channel:
 
     def __init__(self, name: str, process: Process, places: Places) -> None:
         self.name = name
+        self.stopping = False
         self.tally = Tally(places.state / "tally" / f"{name}.json")
         self._process = process
         self._spool = places.spool / name
@@ -72,7 +84,12 @@ class Channel:
         return stream.foreachBatch(self._batch).start()
 
     def _batch(self, rows: DataFrame, batch: int) -> None:
-        counts = self._process(rows, batch)
+        try:
+            counts = self._process(rows, batch)
+        except Exception:
+            if self.stopping:
+                raise Stopped from None  # not swallowed: the batch must run again
+            raise
         if counts:
             self.tally.add(batch, counts)
 
@@ -97,6 +114,11 @@ class Job:
     def start(self, every: float | None) -> list[StreamingQuery]:
         """``every``: seconds between the starts of batches; None for each channel's own."""
         return [channel.start(self._spark, _EVERY[channel.name] if every is None else every) for channel in self.channels]
+
+    def stopping(self) -> None:
+        """Tell the channels that what fails from now on fails because of a stop."""
+        for channel in self.channels:
+            channel.stopping = True
 
     def done(self) -> dict[str, dict[str, int]]:
         return {channel.name: channel.tally.totals() for channel in self.channels}
@@ -203,6 +225,7 @@ def run(job: Job, watch: Watch, target: Callable[[], int | None] | None, every: 
         if not watch.until(queries, lambda: (wanted := target()) is not None and job.least() >= wanted, _PATIENCE):
             return 0
     finally:
+        job.stopping()
         _stop(queries)
     job.bench.judge()
     return 0
