@@ -55,7 +55,7 @@ class Run:
                 return
         pytest.fail(f"the demo ended before it said {words!r}: {self.process.communicate()}")
 
-    def finish(self, seconds: float = 200) -> tuple[int, str, str]:
+    def finish(self, seconds: float = 560) -> tuple[int, str, str]:
         out, err = self.process.communicate(timeout=seconds)
         return self.process.returncode, out, err
 
@@ -110,7 +110,7 @@ def readable_part(packed: bytes) -> list[bytes]:
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_half_a_gzip_of_everything_comes_out_with_every_line_accounted_for(tmp_path: Path, demo: Callable[..., Run]) -> None:
     packed = gzip.compress(b"\n".join(MIXED) + b"\n" + os.urandom(4000).hex().encode() + b"\n")[:-1500]
     (tmp_path / "log.gz").write_bytes(packed)
@@ -147,14 +147,14 @@ def post(address: str, path: str, body: bytes = b"") -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.real
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_shipped_log_through_a_real_nsqd_that_holds_leftovers(tmp_path: Path, demo: Callable[..., Run], nsqd: Any) -> None:
     post(nsqd.http_address, "/topic/create?topic=api_requests")
     for channel in ("archive", "growth", "spam"):
         post(nsqd.http_address, f"/channel/create?topic=api_requests&channel={channel}")
     post(nsqd.http_address, "/mpub?topic=api_requests", b"\n".join(b"left over %d" % n for n in range(40)))
     run = demo("--output", str(tmp_path / "out"), "--broker", f"nsq://{nsqd.address}")
-    code, _, err = run.finish(280)
+    code, _, err = run.finish(560)
     assert (code, err) == (0, "")
     assert run.none_is_left()
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
@@ -181,7 +181,7 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, demo: Callable[..., Run],
     run = demo("--output", str(tmp_path / "out"))
     run.wait_for(moment)
     os.killpg(run.process.pid, signal.SIGINT)  # as a terminal does
-    code, out, err = run.finish(40)
+    code, out, err = run.finish(90)
     assert (code, err) == (0, "")
     assert "nothing is left running" in out
     assert run.none_is_left()
@@ -193,7 +193,7 @@ def test_a_part_that_dies_ends_the_run_with_a_sentence(tmp_path: Path, demo: Cal
     run = demo("--output", str(tmp_path / "out"))
     run.wait_for("publish: ...")
     os.kill(run.pid_of("workers.api_requests.handlers"), signal.SIGKILL)
-    code, _, err = run.finish(40)
+    code, _, err = run.finish(90)
     assert code == 1
     assert err.startswith("demo: workers ended with code -9")
     assert run.none_is_left()
@@ -215,7 +215,7 @@ def test_a_part_that_dies_ends_the_run_with_a_sentence(tmp_path: Path, demo: Cal
 def test_what_cannot_be_is_refused(tmp_path: Path, demo: Callable[..., Run], arguments: list[str], code: int, words: str) -> None:
     output = [] if "--output" in arguments else ["--output", str(tmp_path / "out")]
     run = demo(*arguments, *output)
-    found, _, err = run.finish(60)
+    found, _, err = run.finish(90)
     assert found == code
     assert words in err
     assert len(err.splitlines()) == 1

@@ -71,7 +71,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_killed_in_the_middle_of_its_batches_it_counts_every_line_once(tmp_path: Path, java: None) -> None:
     land(tmp_path / "spool", 0, 1000)
     running = job(tmp_path, "--follow", "--every=0")
@@ -82,7 +82,7 @@ def test_killed_in_the_middle_of_its_batches_it_counts_every_line_once(tmp_path:
     time.sleep(0.7)  # not to wait for anything: only so that the kill falls into the next batch
     kill(running)
     ended = job(tmp_path, "--until=2000")
-    out, err = ended.communicate(timeout=180)
+    out, err = ended.communicate(timeout=500)
     assert (ended.returncode, err) == (0, "")
     assert json.loads(out.splitlines()[-1])["event"] == "done"
     paths = ds.dataset(tmp_path / "out" / "archive").to_table(["path"])["path"].to_pylist()
@@ -93,6 +93,28 @@ def test_killed_in_the_middle_of_its_batches_it_counts_every_line_once(tmp_path:
     assert (sum(day["requests"] for day in days), sum(day["new_addresses"] for day in days)) == (1600, 9)
     tallies = [json.loads((tmp_path / "state" / "tally" / f"{name}.json").read_text()) for name in ("archive", "growth", "spam")]
     assert [Counter(tally["before"]) + Counter(tally["last"]) for tally in tallies] == [{"parsed": 1600, "rejected": 400}] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize("moment", ["starting", "ready"])
+def test_a_signal_ends_it_within_a_few_seconds_and_nothing_is_left(tmp_path: Path, java: None, moment: str) -> None:
+    land(tmp_path / "spool", 0, 1000)
+    running = job(tmp_path, "--follow", "--every=0")
+    events(running, moment)
+    time.sleep(1.0)  # not to wait for anything: only so that the signal comes in the middle of something
+    below = descendants(running.pid)
+    running.send_signal(signal.SIGTERM)
+    _, err = running.communicate(timeout=10)
+    assert (running.returncode, err) == (0, "")
+    until = time.monotonic() + 5
+    while alive(below) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert alive(below) == []
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from framework import FrameworkError, WrongUse
 from workers.api_requests import growth, session
 from workers.api_requests.archive import archive
+from workers.api_requests.children import descendants, kill
 from workers.api_requests.handlers import CHANNELS
 from workers.api_requests.parse import parse, rejects, requests
 from workers.api_requests.store import Store
@@ -36,6 +37,7 @@ from workers.api_requests.suspects import Bench, sink_options
 from workers.api_requests.tally import Tally
 
 _POLL = 0.2  # seconds
+_GRACE = 3.0  # seconds from a signal to the end
 _PATIENCE = 60.0  # seconds without a new line before --until gives up
 _EVERY = {"archive": 30.0, "growth": 10.0, "spam": 10.0}  # seconds; archive: fewer, larger files
 
@@ -155,25 +157,46 @@ def _counts(good: int, bad: int) -> dict[str, int]:
     return {"parsed": good, "rejected": bad} if good or bad else {}
 
 
+class Stopping:
+    """SIGTERM and SIGINT ask for the end; what has not ended by itself after a moment is left as it is.
+
+    That loses nothing: a batch that is broken off runs again, as after a kill -9. A JVM on a busy machine may take
+    longer to come down than process managers wait (honcho: 5 s).
+    """
+
+    def __init__(self) -> None:
+        self.asked = False  # no Event: a signal may come while its lock is held, and would wait for ever
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        if not self.asked:
+            self.asked = True
+            last = threading.Timer(_GRACE, self._leave)
+            last.daemon = True
+            last.start()
+
+    def _leave(self) -> None:
+        kill(descendants(os.getpid()))
+        os._exit(0)
+
+
 class Watch:
     """Waits for the queries, tells how far they are, and sees when one ends or a signal comes."""
 
-    def __init__(self, job: Job, tell: Callable[..., None]) -> None:
+    def __init__(self, job: Job, tell: Callable[..., None], stopping: Stopping) -> None:
         self._job = job
         self._tell = tell
         self._told: dict[str, dict[str, int]] = {}
-        self._stopped = threading.Event()
+        self._stopping = stopping
         self._moved = time.monotonic()
-
-    def stop(self, *_: object) -> None:
-        self._stopped.set()
 
     def until(self, queries: list[StreamingQuery], finished: Callable[[], bool], patience: float | None) -> bool:
         """Whether ``finished`` came before a signal.
 
         Raises Failed when a query ends, or nothing moves for ``patience`` seconds.
         """
-        while not self._stopped.is_set():
+        while not self._stopping.asked:
             self._report()
             if finished():
                 return True
@@ -184,7 +207,7 @@ class Watch:
                 self._moved = time.monotonic()
             if patience is not None and time.monotonic() - self._moved > patience:
                 raise Failed(f"nothing has arrived for {patience:.0f} s: the channels have done {self._job.done()}")
-            self._stopped.wait(_POLL)
+            time.sleep(_POLL)
         return False
 
     def _report(self) -> None:
@@ -308,16 +331,13 @@ def command(**options: Any) -> int:
     places = Places(*(options[name].absolute() for name in ("spool", "output", "state")))
     held = _lock(places.state)
     tell = _teller(options["events"])
-    stopped: list[Callable[[], None]] = []
-    for sig in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(sig, lambda *_: stopped[0]() if stopped else sys.exit(0))
+    stopping = Stopping()
     tell("starting")
     spark = session.start("api_requests", master=options["master"], short=not follow, log=options["log"])
     try:
         tell("ready")
         job = Job(spark, places, options["brokers"], follows=follow)
-        watch = Watch(job, tell)
-        stopped.append(watch.stop)
+        watch = Watch(job, tell, stopping)
         target = None if follow else partial(_target, until, summary)
         code = run(job, watch, target, options["every"] if follow else 0.0)
         tell("done", suspects=len(job.bench.known()))
