@@ -67,7 +67,7 @@ class Spool:
         self._lock_file: int | None = None
         self._next = 1
         self._seen = Seen(window)
-        self._turn = gevent.lock.BoundedSemaphore(1)
+        self._here: Any = gevent.monkey.get_original("threading", "local")()  # what each native thread has for itself
         self._mutex: Any = gevent.monkey.get_original("threading", "Lock")()  # shared with the pool's native threads
 
     def land(self, batch: Batch) -> int:
@@ -99,7 +99,10 @@ class Spool:
         here = gevent.getcurrent()
         if not isinstance(here.parent, gevent.hub.Hub):
             return work()
-        with self._turn:  # so that many handlers wait here and do not fill the pool, which also resolves names
+        # So that many handlers wait here and do not fill the pool, which also resolves names. One for each hub: gevent's
+        # semaphore may lose the wake-up of a waiter on another thread's hub.
+        turn = self._here.__dict__.setdefault("turn", gevent.lock.BoundedSemaphore(1))
+        with turn:
             result, error = here.parent.threadpool.apply(_outcome, (work,))
         if error is not None:
             raise error

@@ -6,7 +6,7 @@ import http.client
 import json
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -174,12 +174,17 @@ def settled(server: Server, topic: str) -> Any:
 @pytest.mark.parametrize("name", ROWS)
 def test_answers_as_nsqd_does(pair: tuple[Server, Server], name: str) -> None:
     topic = f"h{list(ROWS).index(name)}"
-    theirs, ours = [
-        [comparable(ask(server, method, path.replace("{t}", topic), *body), topic) for method, path, *body in ROWS[name]]
-        for server in pair
-    ]
+    theirs, ours = [list(answers(server, topic, ROWS[name])) for server in pair]
     assert ours == theirs
     assert settled(pair[1], topic) == settled(pair[0], topic)
+
+
+def answers(server: Server, topic: str, rows: Sequence[Any]) -> Iterator[Any]:
+    """What the server says to each row; what was published has reached the channels before the next one."""
+    for method, path, *body in rows:
+        yield comparable(ask(server, method, path.replace("{t}", topic), *body), topic)
+        if path.startswith("/mpub"):
+            settled(server, topic)
 
 
 @real
