@@ -71,6 +71,16 @@ GOOD: dict[str, tuple[bytes, dict[str, Any]]] = {
     "UTF-8": (f'h - - {T} "GET /é HTTP/1.1" 200 1'.encode(), {"path": "/é"}),
     "Windows' line end": (f'h - - {T} "GET / HTTP/1.1" 200 17\r'.encode(), {"bytes": 17}),
     "the parser's own separator": (f'h - - {T} "GET /'.encode() + b'\x1f/x HTTP/1.1" 200 1', {"path": "/\ufffd/x"}),
+    "an address with its port": (f'10.0.0.1:51234 - - {T} "GET / HTTP/1.1" 200 1'.encode(), {"address": "10.0.0.1"}),
+    "a byte order mark": (f'\ufeff10.0.0.1 - - {T} "GET / HTTP/1.1" 200 1'.encode(), {"address": "10.0.0.1"}),
+    "spaces before and after": (f'  h - - {T} "GET / HTTP/1.1" 200 1  '.encode(), {"address": "h", "bytes": 1}),
+    "a leap second": (b'h - - [30/Jun/2015:23:59:60 +0000] "GET / HTTP/1.0" 200 1',
+                      {"time": datetime(2015, 6, 30, 23, 59, 59, tzinfo=UTC)}),
+    "a colon in the time zone": (b'h - - [10/Oct/2000:05:30:00 +05:30] "GET / HTTP/1.0" 200 1',
+                                 {"time": datetime(2000, 10, 10, tzinfo=UTC)}),
+    "a protocol of its own": (f'h - - {T} "GET /a HTTP/V1.0" 200 1'.encode(), {"path": "/a", "protocol": "HTTP/V1.0"}),
+    "a space after the protocol": (f'h - - {T} "GET /a HTTP/1.0 " 200 1'.encode(), {"path": "/a", "protocol": "HTTP/1.0"}),
+    "a megabyte of results": (f'h - - {T} "GET /'.encode() + b'" 200 5 "-" "' * 80_000, {"path": "/", "bytes": 5}),
     "a megabyte of quotes": (f'h - - {T} "GET /'.encode() + b'\\"' * 500_000 + b' HTTP/1.1" 200 1', {"method": "GET"}),
 }  # fmt: skip
 
