@@ -23,7 +23,7 @@ def visit(**what: Any) -> Visit:
 
 
 def burst(requests: int, errors: int, places: int) -> Burst:
-    return Burst(requests, errors, paths=errors, places=places, start=NOON, seconds=200)
+    return Burst(requests, errors, paths=errors, places=places, start=NOON, seconds=50)
 
 
 SUSPECTS = {
@@ -35,8 +35,11 @@ SUSPECTS = {
     "three possible probes of two kinds and nothing else": visit(possible=3, kinds=2),
     "ten possible probes, and a page": visit(possible=10, kinds=1, ordinary=1),
     "ten folders guessed and nothing else": visit(guesses=10),
-    "a search over sixty places": visit(burst=burst(70, 70, 60)),
+    "a search over ninety places in a minute": visit(rush=burst(100, 100, 90)),
+    "a search by dictionary that found two pages": visit(rush=burst(205, 203, 199), ordinary=2),
     "a login form hammered": visit(hammering=Hammering(40, "/wp-login.php", 300), ordinary=1),
+    "a comment form hammered, page by page": visit(hammering=Hammering(40, "/c", 300, comments=True), requests=80, ordinary=40),
+    "one of several that came for one missing page": visit(possible=1, only_probes=True, passing=("/owa/", 3)),
     "only what is on another suspect's list": visit(possible=2, kinds=1, listed=("/pma/", "/mysql/")),
 }
 
@@ -52,8 +55,13 @@ ORDINARY = {
     "five possible probes by one who reads": visit(possible=5, kinds=1, ordinary=1),
     "a page with a hundred broken parts": visit(burst=burst(110, 100, 2), ordinary=4),
     "one place missed thousands of times": visit(burst=burst(5000, 5000, 1)),
-    "many places missed, one found": visit(burst=burst(200, 199, 199), ordinary=1),
-    "many places missed by a crawler": visit(burst=burst(100, 100, 100), reads_robots=True),
+    "many places missed in ten minutes, not in one": visit(burst=burst(200, 200, 199)),
+    "many places missed, and pages read": visit(rush=burst(200, 199, 199), ordinary=20),
+    "many places missed by a crawler": visit(rush=burst(100, 100, 100), reads_robots=True),
+    "many links missed that others know, too": visit(rush=burst(300, 300, 100)),
+    "a crowd's login page, hammered": visit(hammering=Hammering(40, "/wp-login.php", 300), requests=5000, ordinary=3),
+    "ten possible probes of three kinds by a crowd": visit(possible=10, kinds=3, requests=3000, ordinary=60),
+    "certain probes in the pages of a crawler": visit(hostile=60, ordinary=900, requests=2000),
     "half of many requests failed": visit(burst=burst(400, 200, 150)),
     "one page of another suspect's list": visit(possible=1, kinds=1, listed=("/pma/",)),
     "a hundred thousand requests": visit(requests=100_000, ordinary=9_000),
@@ -78,13 +86,14 @@ def test_the_reasons_are_sentences_with_figures() -> None:
         Probes("secret files", 300, 218, ("/.env", "/vendor/.env"), 0, 341),
         Probes("WordPress", 12, 1, ("/wp-login.php",), 2, 59),
     )
-    found = judge(visit(certain=218, hostile=218, kinds=2, requests=1312, probes=probes, burst=burst(1312, 1300, 70)))
+    found = judge(visit(certain=218, hostile=218, kinds=2, requests=1312, probes=probes, rush=burst(1312, 1300, 990)))
     assert found is not None
     assert found.reasons == [
         "Probed for secret files: 218 targets in 300 requests within 6 minutes, such as /.env and /vendor/.env; none was served.",
         "Probed for WordPress: /wp-login.php, 12 times within 59 seconds; 2 got an answer.",
         "Not one of its 1,312 requests read an ordinary page.",
-        "1,300 of 1,312 requests failed within 4 minutes from 2024-05-12 12:00 UTC, in 70 different places that do not exist.",
+        "1,300 of 1,312 requests failed within 50 seconds from 2024-05-12 12:00 UTC, in 990 different places that nobody else "
+        "asks for.",
     ]
 
 

@@ -44,28 +44,36 @@ _CREDENTIALS = r"""
     /(?:aws|awsconfig|smtp|s3cmd)\.(?:json|ini|ya?ml){end}  /(?:dump|backup|database|db)\.sql(?:\.gz|\.zip)?{end}
 """
 _EXPLOITS = r"""
-    /[^/]*eval-stdin\.php  /phpunit/  /getphpinfo\.php  /wp-file-manager/.*connector  /(?:alfa|wso|c99|r57)\.php
-    /_ignition/  invokefunction  call_user_func_array  allow_url_include  auto_prepend_file  \$\{jndi:
-    /telerik\.web\.ui\.webresource\.axd  /autodiscover\.json\?.*(?:@|powershell)  /actuator/(?:gateway|jolokia)
-    /boaform/  /gponform/  /hnap1  /shell\?(?:cd|wget|curl)  /setup\.cgi\?.*(?:cmd|todo)=
-    /cgi-bin/.*(?:\.\./|/bin/(?:ba)?sh)  /cgi-bin/luci/;  /nice\sports
+    /[^/]*eval-stdin\.php  /vendor/phpunit/  /getphpinfo\.php  /wp-file-manager/.*connector
+    /_ignition/  \?.*(?:invokefunction|call_user_func_array|allow_url_include|auto_prepend_file)  \$\{jndi:
+    /telerik\.web\.ui\.webresource\.axd  /autodiscover\.json\?(?:[^=&]*@|.*powershell)  /actuator/(?:gateway|jolokia)
+    /ecp/current/exporttool/  /manager/text/list  /boaform/  /gponform/  /hnap1  /shell\?(?:cd|wget|curl)
+    /setup\.cgi\?.*(?:cmd|todo)=  /cgi-bin/.*(?:\.\./|/bin/(?:ba)?sh)  /cgi-bin/(?:luci/;|phf\?)  /nice\sports
+    /default\.ida\?  /(?:scripts|msadc)/root\.exe  /winnt/system32/  /system32/cmd\.exe
+"""
+_WEB_SHELLS = r"""
+    /wp-content/uploads/.*\.php{end}  /wp-content/themes/twenty[a-z-]+/.*\.php{end}  /wp-includes/(?!js/tinymce/).*\.php{end}
+    /wp-admin/(?:css|js|images|includes|maint)/.*\.php{end}  /\.well-known/.*\.php{end}  /alfacgiapi/  /alfa_data/
+    /(?:alfa|wso|c99|r57|b374k|indoxploit|xleet|webshell|shell)(?:[-_]?(?:new|rex|\d+))?\.php{end}
 """
 _TRAVERSAL = r"""
-    \.\./.*(?:etc/(?:passwd|shadow)|windows/|win\.ini|boot\.ini|proc/self|wp-config|\.env)
-    /etc/(?:passwd|shadow)  /proc/self/environ  c:[/\\]+windows
+    \.\.[/;].*(?:etc/(?:passwd|shadow)|windows/system|win\.ini|boot\.ini|proc/self|wp-config|\.env)
+    (?:\A|=(?:file:)?)/+etc/(?:passwd|shadow)(?![a-z0-9._-])  /proc/self/environ
+    c:/+(?:windows|winnt)/(?:system32|win\.ini|system\.ini)
 """
 _DEBUG_CONSOLES = r"""
     /_profiler/  /debug/default/view  /actuator/(?:env|heapdump|trace|threaddump)  /telescope/requests  xdebug_session_start
 """
 _INJECTIONS = r"""
     union[\s+]+(?:all[\s+]+)?select[\s+(]  select[\s+].*information_schema  (?:sleep|benchmark|pg_sleep)\(\d+
-    waitfor[\s+]+delay  '[\s+]*(?:or|and)[\s+]*'?\d+'?[\s+]*=[\s+]*'?\d
+    waitfor[\s+]+delay[\s+]+'  '[\s+]*(?:or|and)[\s+]*'?\d+'?[\s+]*=[\s+]*'?\d  \b(?:and|or)[\s+]+\d+[\s+]*=[\s+]*\d
     <script[^>]*>[^<]*(?:alert|document\.cookie)  \b(?:onerror|onload)=.*alert\(
-    [;|`][\s+]*(?:wget|curl)[\s+]+http  [;|][\s+]*cat[\s+]+/  <\?php
-    (?:base64_decode|system|passthru|shell_exec|phpinfo)\(
+    [;|`][\s+]*(?:wget|curl)[\s+]+http  [;|][\s+]*cat[\s+]+/
+    (?:base64_decode|passthru|shell_exec|phpinfo)\(  (?:<\?php|[=;`|])[\s+]*(?:system|exec|eval|die)\(
 """
 _WORDPRESS = r"""
     /wp-login\.php  /wp-admin  /xmlrpc\.php  /wp-cron\.php  /wlwmanifest\.xml  /wp-(?:includes|content)/.*\.php
+    /wp-content/plugins/[^/]+/readme\.txt
 """
 _DATABASES = r"""
     /[^/?]*php-?my-?admin  /_?pma\d*(?:/|\z)  /(?:my|sql|db|mysql)-?(?:admin|manager|web)
@@ -76,16 +84,21 @@ _VPN = r"""
     /remote/(?:login|fgt_lang|logincheck)  /dana-na/  /\+cscoe\+/  /global-protect/  /sslvpn  /vpn/index  /logon/logonpoint
 """
 _DEVICES = r"""
-    /cgi-bin/  /webui/?\z  /sdk\z  /evox/about  /setup\.cgi  /portal/redlion  /level/15/  /showlogin\.cc  /webinterface/?\z
+    /cgi-bin/(?:authlogin|login|viewer|webproc|mainfunction|kerbynet|nobody|test-cgi|printenv|php|luci|supervisor|cgi_main|weblogin)
+    /webui/?\z  /sdk\z  /evox/about  /setup\.cgi  /portal/redlion  /level/15/  /showlogin\.cc  /webinterface/?\z
 """
 _CONSOLES = r"""
     /solr/  /manager/(?:html|text)  /jmx-console  /web-console/  /zabbix  /geoserver/web  /druid/  /nacos/  /jenkins  /hudson
     /actuator  /jolokia  /struts2  /api/session/properties  /sugar_version\.json  /_cat/indices  /v2/_catalog  /containers/json
-    /console/login  /(?:php)?info\.php  /server-status
+    /console/login  /api/jsonws/  /elmah\.axd  /trace\.axd  /(?:php)?info\.php  /server-status
 """
 _SETTINGS = r"""
     /\.git/?(?:head)?\z  /\.ds_store  /\.svn/?\z  /\.hg/  /web\.config  /\.htaccess
-    /(?:ws|user|app|deployment)[-_]?config\.json  /config\.(?:php|yml|yaml|ini)
+    /(?:ws|user|app|deployment)[-_]?config\.json  /config\.(?:php|yml|yaml|ini)  /web-inf/web\.xml
+"""
+_BACKUPS = r"""
+    \A/(?:backups?|bak|www|wwwroot|web|website|site|public_html|htdocs|html|db|database|dump|sql|data|old|home|ftp|code|source|src|1)
+    \.(?:zip|rar|7z|tgz|tar|tar\.gz|sql|sql\.gz|sql\.zip|bak)\z|/[^/?]*\.(?:php|aspx?|jsp)(?:~|\.(?:bak|old|orig|save|swp))\z
 """
 GUESSES = "folders by guessing"
 _GUESSES = r"""
@@ -98,7 +111,7 @@ _GUESSES = r"""
 FAMILIES = (  # the first that matches counts
     Family("secret files", True, _any(_CREDENTIALS)),
     Family("known exploits", True, _any(_EXPLOITS)),
-    Family("web shells", True, r"/wp-content/(?:themes|uploads)/.*\.php\z"),
+    Family("web shells", True, _any(_WEB_SHELLS)),
     Family("file traversal", True, _any(_TRAVERSAL)),
     Family("debug consoles", True, _any(_DEBUG_CONSOLES)),
     Family("injected code", True, _any(_INJECTIONS)),
@@ -112,26 +125,40 @@ FAMILIES = (  # the first that matches counts
     Family("devices", False, _any(_DEVICES)),
     Family("server consoles", False, _any(_CONSOLES)),
     Family("settings", False, _any(_SETTINGS)),
+    Family("backups", False, "".join(_BACKUPS.split())),
     Family("open DNS resolvers", False, r"/dns-query"),
     Family(GUESSES, False, "".join(_GUESSES.split())),
 )
 
+_GUESSES_INDEX = next(index for index, one in enumerate(FAMILIES) if one.label == GUESSES)
 _HARMLESS = (
     r"\A/?\z|/(?:robots\.txt|favicon[^/]*|apple-touch-icon[^/]*|sitemap[^/]*|ads\.txt|app-ads\.txt|humans\.txt|security\.txt|llms\.txt|"
     r"browserconfig\.xml|manifest\.json|site\.webmanifest|crossdomain\.xml|feed|rss|atom\.xml)/?\z|\A/\.well-known/"
 )
+_BY_ITSELF = (
+    r"autodiscover|/ews/|/mapi/|/xmlrpc\.php|/wp-cron|/\.ds_store|/\.htaccess|"
+    r"/server-status|/jenkins|/hudson|/actuator|/dns-query|/cgi-bin/"
+)
+"""What programs that mean well (mail clients, monitors, webhooks) ask for in vain, with nobody looking on."""
 _ASSET = r"\.(?:png|jpe?g|gif|webp|avif|svg|ico|css|js|mjs|map|woff2?|ttf|eot|otf|mp3|mp4|webm|pbf|mvt|ts|m3u8)\z"
-_ESCAPED = " '()<>{}$:;|@+./\\"  # every one of these may stand as %xx
+_SHOWN_CODE = (
+    r"\A(?:/[^/?]+){2,}/(?:blob|raw|tree|blame|edit|commits|browse|src/(?:branch|tag|commit))/[^/?]+/|\.git/(?:plain|tree|blob)/"
+)
+"""Pages about a file, as GitLab, Gitea, Bitbucket and cgit show them: a file's name there is no probe for it."""
 
 
 def target(path: Column, query: Column) -> Column:
     """``path?query`` in lower case, with the escapes undone that hide a probe."""
     whole = f.when(query == "", path).otherwise(f.concat(path, f.lit("?"), query))
     text = f.lower(f.substring(whole, 1, PATH_LIMIT))
-    plain = f.replace(text, f.lit("%25"), f.lit("%"))  # what was escaped twice
-    for character in _ESCAPED:
-        plain = f.replace(plain, f.lit(f"%{ord(character):02x}"), f.lit(character))
-    return f.replace(f.when(f.contains(text, f.lit("%")), plain).otherwise(text), f.lit("\\"), f.lit("/"))
+    plain = f.when(f.contains(text, f.lit("%")), f.lower(_unescape(_unescape(text)))).otherwise(text)  # some escape twice
+    return f.rtrim(f.translate(plain, "\\\n\r\0", "/   "))
+
+
+def _unescape(text: Column) -> Column:
+    """Without %xx; as it is where a % stands for itself. A plus stays a plus."""
+    whole = f.regexp_replace(text, "%(?![0-9a-f]{2})", "%25")
+    return f.try_url_decode(f.replace(whole, f.lit("+"), f.lit("%2b")))
 
 
 def family(text: Column) -> Column:
@@ -139,7 +166,7 @@ def family(text: Column) -> Column:
     found = f.lit(None).cast("int")
     for index in reversed(range(len(FAMILIES))):
         found = f.when(text.rlike(FAMILIES[index].pattern), index).otherwise(found)
-    return found
+    return f.when(~text.rlike(_SHOWN_CODE), found)
 
 
 def label(index: Column) -> Column:
@@ -149,6 +176,11 @@ def label(index: Column) -> Column:
 
 def is_certain(index: Column) -> Column:
     return f.element_at(f.array(*(f.lit(one.certain) for one in FAMILIES)), index + 1)
+
+
+def is_telling(text: Column, index: Column) -> Column:
+    """Whether a possible probe says something where it is all that an address ever asked for."""
+    return (index != _GUESSES_INDEX) & ~text.rlike(_BY_ITSELF)
 
 
 def is_harmless(path: Column) -> Column:

@@ -14,19 +14,18 @@ from datetime import UTC, datetime
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
 
-from workers.api_requests import probes
-from workers.api_requests.verdict import Burst, Hammering, Probes, Suspect, Visit, judge
+from workers.api_requests import forms, probes
+from workers.api_requests.verdict import Burst, Probes, Suspect, Visit, judge
 
 EVIDENCE = ("address", "time", "method", "path", "query", "status")
 """The columns that ``suspects`` needs."""
 
 WINDOW, SLIDE = "10 minutes", "5 minutes"
+_RUSH, _RUSH_SLIDE = "1 minute", "30 seconds"
 _MISSING = (400, 403, 404, 405, 410, 414, 444)  # not 401, 408, 429, 499 and 5xx: those are clients in trouble
 _THERE = (302, 303, 304, 307, 401)  # besides 2xx. Not 301 and 308: that is how http moves to https, whatever the path
 _MANY = 20  # errors or posts before an address's windows are looked at
-_FORMS = r"/(?:wp-login\.php|administrator/index\.php|user/login|wp-comments-post\.php)\z"
-_XMLRPC = r"/xmlrpc\.php\z"
-_POSTS_TO_XMLRPC = 100  # a phone that uploads pictures posts often, too
+_BRAZEN = ("secret files", "known exploits", "web shells", "debug consoles")  # nobody meets these in a search field
 
 
 def suspects(requests: DataFrame) -> list[Suspect]:
@@ -34,9 +33,10 @@ def suspects(requests: DataFrame) -> list[Suspect]:
     looked = look(requests).localCheckpoint()  # read several times below; and the plan starts anew
     visits = _visits(looked)
     found = {visit.address: suspect for visit in visits if (suspect := judge(visit))}
-    for visit in _on_a_list(looked, [v for v in visits if v.address not in found], found):
-        if suspect := judge(visit):
-            found[visit.address] = suspect
+    for second_look in (_served, _on_a_list, _in_passing):
+        for visit in second_look(looked, [visit for visit in visits if visit.address not in found], found):
+            if suspect := judge(visit):
+                found[visit.address] = suspect
     looked.unpersist()
     return sorted(found.values(), key=lambda one: (-one.requests, one.address))
 
@@ -48,12 +48,14 @@ def look(requests: DataFrame) -> DataFrame:
     certain_family = f.coalesce(probes.is_certain(f.col("family")), f.lit(False))
     # Injected code goes to pages that exist: their being there says nothing about whether it was welcome.
     expected = f.col("exists") & ~f.col("target").contains("?")
+    possible = f.col("family").isNotNull() & ~certain_family & f.col("missing") & ~f.col("exists")
     return named.join(known, "path").select(
         "*",
         probes.label(f.col("family")).alias("label"),
         certain_family.alias("hostile"),
         (certain_family & ~f.col("served") & ~expected).alias("certain"),
-        (f.col("family").isNotNull() & ~certain_family & f.col("missing") & ~f.col("exists")).alias("possible"),
+        possible.alias("possible"),
+        (possible & probes.is_telling(f.col("target"), f.col("family"))).alias("telling"),
         (f.col("served") & ~certain_family & ~f.col("harmless")).alias("ordinary"),
     )
 
@@ -81,23 +83,30 @@ def _visits(looked: DataFrame) -> list[Visit]:
     figures = _figures(looked)
     worth = (
         (f.col("hostile") > 0)
-        | (f.col("possible") + f.col("guesses") > 1)
+        | (f.col("possible") + f.col("guesses") > 0)
         | (f.col("missing") >= _MANY)
         | (f.col("posts") >= _MANY)
     )
     chosen = figures.where(worth).collect()
     by_family = _by_family(looked)
     busy = [row.address for row in chosen if row.missing >= _MANY]
-    bursts = {row.address: _burst(row.worst) for row in _bursts(looked, figures, busy).collect()} if busy else {}
-    posting = any(row.posts >= _MANY for row in chosen)
-    forms = {row.address: Hammering(*row.worst) for row in _hammering(looked).collect()} if posting else {}
-    return [_visit(row, by_family[row.address], bursts.get(row.address), forms.get(row.address)) for row in chosen]
+    bursts, rushes = _errors(looked, busy) if busy else ({}, {})
+    hammered = forms.hammering(looked) if any(row.posts >= _MANY for row in chosen) else {}
+    return [
+        replace(
+            _visit(row, by_family[row.address]),
+            burst=bursts.get(row.address),
+            rush=rushes.get(row.address),
+            hammering=hammered.get(row.address),
+        )
+        for row in chosen
+    ]
 
 
-def _visit(row: Row, found: list[Probes], burst: Burst | None, hammering: Hammering | None) -> Visit:
+def _visit(row: Row, found: list[Probes]) -> Visit:
     return Visit(
         row.address, _utc(row.first_seen), _utc(row.last_seen), row.requests, row.ordinary, row.certain, row.hostile,
-        row.possible, row.guesses, row.kinds, row.reads_robots, found, burst, hammering,
+        row.possible, row.guesses, row.kinds, row.reads_robots, row.only_probes, found,
     )  # fmt: skip
 
 
@@ -105,6 +114,8 @@ def _figures(looked: DataFrame) -> DataFrame:
     def different(what: str | Column, where: str) -> Column:
         return f.count_distinct(f.when(f.col(where), what if isinstance(what, Column) else f.col(what))).alias(where)
 
+    asked_robots = f.min(f.when(f.col("path") == "/robots.txt", f.col("time")))
+    missed = f.min(f.when(f.col("missing") & ~f.col("harmless"), f.col("time")))
     counted, guessed = f.col("certain") | f.col("possible"), f.coalesce(f.col("label") == probes.GUESSES, f.lit(False))
     return looked.groupBy("address").agg(
         f.unix_micros(f.min("time")).alias("first_seen"),
@@ -116,7 +127,8 @@ def _figures(looked: DataFrame) -> DataFrame:
         f.count_distinct(f.when(f.col("possible") & ~guessed, _item())).alias("possible"),
         f.count_distinct(f.when(f.col("possible") & guessed, f.col("path"))).alias("guesses"),
         f.count_distinct(f.when(counted & ~guessed, f.col("label"))).alias("kinds"),
-        f.max(f.col("path") == "/robots.txt").alias("reads_robots"),
+        f.coalesce(asked_robots <= missed, f.lit(False)).alias("reads_robots"),  # a dictionary has the word, too: later
+        f.bool_and(f.col("hostile") | f.col("telling")).alias("only_probes"),
         f.count_if("missing").alias("missing"),
         f.count_if(f.col("method") == "POST").alias("posts"),
     )
@@ -124,7 +136,7 @@ def _figures(looked: DataFrame) -> DataFrame:
 
 def _item() -> Column:
     """What a possible probe counts as: a program that asks for all its usual pages in one place asks for one thing."""
-    home = f.regexp_replace("path", r"/(?:wp-|xmlrpc|wlwmanifest).*\z", "/wordpress")
+    home = f.regexp_replace("path", r"/(?:wp-(?!content/plugins/[^/]+/readme)|xmlrpc|wlwmanifest).*\z", "/wordpress")
     return f.when(f.col("label") == "WordPress", home).when(f.col("label") == "mail servers", "mail").otherwise(f.col("path"))
 
 
@@ -142,20 +154,26 @@ def _by_family(looked: DataFrame) -> dict[str, list[Probes]]:
     return found
 
 
-def _bursts(looked: DataFrame, figures: DataFrame, busy: list[str]) -> DataFrame:
-    """The worst ten minutes of each of the ``busy`` addresses."""
-    rows = looked.where(f.col("address").isin(busy)).join(f.broadcast(_broken_links(looked, figures)), "path", "left")
-    searched = f.col("missing") & ~f.col("harmless") & ~probes.is_asset(f.col("path")) & f.col("broken").isNull()
-    windows = rows.groupBy("address", f.window("time", WINDOW, SLIDE)).agg(
+def _errors(looked: DataFrame, busy: list[str]) -> tuple[dict[str, Burst], dict[str, Burst]]:
+    """The worst ten minutes, and the worst minute, of each of the ``busy`` addresses."""
+    rows = looked.where(f.col("address").isin(busy)).join(f.broadcast(_shared(looked)), "path", "left")
+    searched = f.col("missing") & ~f.col("harmless") & ~probes.is_asset(f.col("path")) & f.col("shared").isNull()
+    marked = rows.withColumn("place", f.when(searched, _place()))
+    return _worst(marked, f.window("time", WINDOW, SLIDE)), _worst(marked, f.window("time", _RUSH, _RUSH_SLIDE))
+
+
+def _worst(rows: DataFrame, window: Column) -> dict[str, Burst]:
+    windows = rows.groupBy("address", window).agg(
         f.count(f.lit(1)).alias("requests"),
         f.count_if("missing").alias("errors"),
         f.count_distinct(f.when(f.col("missing"), f.col("path"))).alias("paths"),
-        f.count_distinct(f.when(searched, _place())).alias("places"),
+        f.count_distinct("place").alias("places"),
         f.unix_micros(f.min("time")).alias("start"),
         _seconds(),
     )
     worst = f.struct("requests", "errors", "paths", "places", "start", "seconds")
-    return windows.groupBy("address").agg(f.max_by(worst, f.struct("places", "errors")).alias("worst"))
+    found = windows.groupBy("address").agg(f.max_by(worst, f.struct("places", "errors")).alias("worst")).collect()
+    return {row.address: _burst(row.worst) for row in found}
 
 
 def _burst(row: Row) -> Burst:
@@ -168,35 +186,37 @@ def _utc(micros: int) -> datetime:
 
 
 def _place() -> Column:
-    """The folder of a path, or the page itself at the top; numbers alike, so that the tiles of a map are one place."""
-    path = f.rtrim(f.col("path"), f.lit("/"))
-    folder = f.regexp_extract(path, r"\A(/.+)/[^/]*\z", 1)
-    return f.regexp_replace(f.when(folder == "", path).otherwise(folder), "[0-9]+", "#")
+    """The first folder of a path, or the page itself at the top; numbers alike, and homes (``/~ann``) alike.
+
+    What a program looks up by name (``/api/users/ann/picture``) is one place; a dictionary is many.
+    """
+    return f.regexp_replace(f.regexp_extract("path", r"\A/*([^/]*)", 1), "[0-9]+|(?<=^~).*", "#")
 
 
-def _broken_links(looked: DataFrame, figures: DataFrame) -> DataFrame:
-    """Missing paths that three ordinary visitors or more ran into: the site's own fault."""
-    visitors = figures.where(f.col("ordinary") > 0).select("address")
-    missed = looked.where(f.col("missing") & f.col("family").isNull()).join(visitors, "address")
-    shared = missed.groupBy("path").agg(f.count_distinct("address").alias("visitors")).where(f.col("visitors") >= 3)
-    return shared.select("path", f.lit(True).alias("broken"))
+def _shared(looked: DataFrame) -> DataFrame:
+    """Missing paths that more than one address ran into: the site's own dead links, and what crawlers remember of it."""
+    missed = looked.where(f.col("missing") & f.col("family").isNull()).groupBy("path")
+    shared = missed.agg(f.count_distinct("address").alias("visitors")).where(f.col("visitors") >= 2)
+    return shared.select("path", f.lit(True).alias("shared"))
 
 
-def _hammering(looked: DataFrame) -> DataFrame:
-    """The worst ten minutes of posting to one login or comment form without once being let in."""
-    is_xmlrpc = f.col("path").rlike(_XMLRPC)
-    forms = looked.where(
-        (f.col("method") == "POST") & (f.col("path").rlike(_FORMS) | is_xmlrpc) & ~f.contains("target", f.lit("jetpack"))
-    )
-    windows = forms.groupBy("address", "path", f.window("time", WINDOW, SLIDE)).agg(
-        f.count(f.lit(1)).alias("requests"),
-        f.count_if(f.col("status").isin(301, 302, 303)).alias("let_in"),
-        f.min("shown").alias("shown"),
-        _seconds(),
-    )
-    enough = f.when(is_xmlrpc, _POSTS_TO_XMLRPC).otherwise(_MANY)
-    hammered = windows.where((f.col("requests") >= enough) & (f.col("let_in") == 0))
-    return hammered.groupBy("address").agg(f.max_by(f.struct("requests", "shown", "seconds"), "requests").alias("worst"))
+def _served(looked: DataFrame, visits: list[Visit], known: Iterable[str]) -> list[Visit]:
+    """Those of ``visits`` that read no ordinary page, and were answered what nobody happens upon.
+
+    A site that answers everything hides no probe by that. Where readers of the site fetch the same file, it is a part of it.
+    """
+    addresses = [visit.address for visit in visits if visit.hostile and not visit.certain and not visit.ordinary]
+    if not addresses:
+        return []
+    brazen = looked.where(f.col("label").isin(*_BRAZEN))
+    pages = looked.where("ordinary").groupBy("address").agg(f.count_distinct("path").alias("pages"))
+    readers = brazen.join(pages.where(f.col("pages") >= 3), "address").groupBy("path").agg(
+        f.count_distinct("address").alias("readers")
+    )  # fmt: skip
+    parts = readers.where(f.col("readers") >= 3).select("path")
+    own = brazen.where(f.col("address").isin(addresses)).join(parts, "path", "left_anti").groupBy("address")
+    answered = {row.address: row.targets for row in own.agg(f.count_distinct("target").alias("targets")).collect()}
+    return [replace(visit, certain=answered[visit.address]) for visit in visits if visit.address in answered]
 
 
 def _on_a_list(looked: DataFrame, visits: list[Visit], known: Iterable[str]) -> list[Visit]:
@@ -215,6 +235,22 @@ def _on_a_list(looked: DataFrame, visits: list[Visit], known: Iterable[str]) -> 
     )  # fmt: skip
     lists = {row.address: row.targets for row in followers.where("only").collect()}
     return [replace(visit, listed=lists[visit.address]) for visit in visits if visit.address in lists]
+
+
+def _in_passing(looked: DataFrame, visits: list[Visit], known: Iterable[str]) -> list[Visit]:
+    """Those of ``visits`` that came for one missing page of a well-known product alone, as others did, and for nothing else.
+
+    A browser also fetches the page's icon, and somebody who follows a dead link also reads: one such visitor at the same
+    page, and all of them are left in peace.
+    """
+    alone = [visit.address for visit in visits if visit.only_probes and visit.possible]
+    asked = looked.where(f.col("telling") & ~f.col("address").isin(list(known)))
+    askers = asked.groupBy("target").agg(
+        f.collect_set("address").alias("addresses"), f.bool_and(f.col("address").isin(alone)).alias("only")
+    )  # fmt: skip
+    crowds = askers.where("only").where(f.size("addresses") >= 2).collect() if len(alone) >= 2 else []
+    passing = {address: (row.target, len(row.addresses)) for row in crowds for address in row.addresses}
+    return [replace(visit, passing=passing[visit.address]) for visit in visits if visit.address in passing]
 
 
 def _seconds() -> Column:

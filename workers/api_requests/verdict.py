@@ -9,10 +9,11 @@ The points; SUSPECT_AT of them make a suspect:
     three kinds of probes or more      1 point
     probes, and no ordinary page read  1 point
     a burst of errors                  1 point: 20 in ten minutes, 80 % of all requests, in 15 places
-    breadth                            3 points: 60 missing places in ten minutes (150 if it reads robots.txt), no page read
-    a hammered form                    3 points: 20 posts in ten minutes to a login or comment form, never let in
+    breadth                            3 points, 4 where it hit something: 90 missing places in a minute, hardly a page read
+    a hammered form                    3 points, 4 where it does little else: see `forms`
     another suspect's list             3 points: asks only for what suspects alone ask for, to the letter, two or more
-    an ordinary visitor too            -1 point: three ordinary pages or more
+    one of many in passing             3 points: came for one missing page alone, like others, none of whom did more
+    an ordinary visitor too            -1 point: three ordinary pages or more; -2 where possible probes are few among much
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from datetime import datetime
 
 SUSPECT_AT = 3
 BURST_ERRORS, BURST_SHARE, BURST_PLACES = 20, 0.8, 15
-BREADTH_PLACES, BREADTH_PLACES_OF_CRAWLERS, BREADTH_SHARE = 60, 150, 0.95
+BREADTH_PLACES, BREADTH_SHARE = 90, 0.95
+"""In a minute: crawlers that know only dead links are slower, and dictionaries faster."""
 _SENTENCES = 4  # about probes; the rest would only repeat them
 
 
@@ -44,24 +46,26 @@ class Probes:
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """The ten minutes in which one address missed most."""
+    """The ten minutes, or the minute, in which one address missed most."""
 
     requests: int
     errors: int
     paths: int
     places: int
-    """Different folders and pages, without those that ordinary visitors miss too, and without parts of pages."""
+    """Different folders and pages at the top, without those that others miss too, and without parts of pages."""
     start: datetime
     seconds: int
 
 
 @dataclass(frozen=True, slots=True)
 class Hammering:
-    """The ten minutes in which one address posted most often to one form without being let in."""
+    """When one address posted most often to one form without being let in."""
 
     requests: int
     path: str
     seconds: int
+    comments: bool = False
+    """A comment form: whether it took them does not matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +89,17 @@ class Visit:
     kinds: int
     """Of probes, without the guesses."""
     reads_robots: bool
+    """Before it missed anything, as crawlers do."""
+    only_probes: bool = False
+    """Nothing else at all, not even an icon."""
     probes: Sequence[Probes] = ()
     burst: Burst | None = None
+    rush: Burst | None = None
     hammering: Hammering | None = None
     listed: Sequence[str] = ()
     """What it asked for, where all of that is on another suspect's list and nobody else asks for it."""
+    passing: tuple[str, int] | None = None
+    """The page that it came for and nothing else, and how many addresses did the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +116,8 @@ class Suspect:
 
 def judge(visit: Visit) -> Suspect | None:
     """The verdict: a suspect with reasons, or None."""
-    evidence = [*_probes(visit), *_errors(visit), *_hammering(visit), *_listed(visit)]
-    score = sum(points for points, _ in evidence) - (1 if visit.ordinary >= 3 else 0)
+    evidence = [*_probes(visit), *_errors(visit), *_hammering(visit), *_listed(visit), *_passing(visit)]
+    score = sum(points for points, _ in evidence) - _credit(visit)
     if score < SUSPECT_AT:
         return None
     reasons = [sentence for _, sentence in evidence if sentence]
@@ -115,6 +125,13 @@ def judge(visit: Visit) -> Suspect | None:
 
 
 Evidence = tuple[int, str]
+
+
+def _credit(visit: Visit) -> int:
+    """What speaks for an address: it may stand for many people, one of whom is curious."""
+    doubtful = visit.possible + visit.guesses
+    is_crowd = not (visit.certain or visit.hammering) and visit.ordinary >= 20 and visit.requests >= 20 * doubtful
+    return 2 if is_crowd else 1 if visit.ordinary >= 3 else 0
 
 
 def _probes(visit: Visit) -> list[Evidence]:
@@ -131,7 +148,7 @@ def _probes(visit: Visit) -> list[Evidence]:
 
 
 def _certain_points(visit: Visit) -> int:
-    count = visit.hostile if visit.hostile >= 5 else visit.certain
+    count = visit.hostile if visit.hostile >= 5 and 2 * visit.hostile >= visit.ordinary else visit.certain
     return 4 if count >= 5 else 3 if count >= 2 else 2 if count == 1 else 0
 
 
@@ -159,24 +176,33 @@ def _no_page(visit: Visit) -> str:
 
 
 def _errors(visit: Visit) -> list[Evidence]:
-    burst = visit.burst
-    if burst is None:
-        return []
-    enough = BREADTH_PLACES_OF_CRAWLERS if visit.reads_robots else BREADTH_PLACES
-    when = f"{_within(burst.seconds)} from {burst.start:%Y-%m-%d %H:%M} UTC"
-    failed = f"{burst.errors:,} of {burst.requests:,} requests failed{when}"
-    if burst.places >= enough and burst.errors >= BREADTH_SHARE * burst.requests and visit.ordinary == 0:
-        return [(3, f"{failed}, in {burst.places:,} different places that do not exist.")]
-    if burst.errors >= max(BURST_ERRORS, BURST_SHARE * burst.requests) and burst.places >= BURST_PLACES:
-        return [(1, f"{failed}, for {burst.paths:,} different paths.")]
+    rush, burst = visit.rush, visit.burst
+    if rush is not None and _is_breadth(visit, rush):
+        # Its hits look like ordinary pages, and must not count twice.
+        return [(4 if visit.ordinary else 3, f"{_failed(rush)}, in {rush.places:,} different places that nobody else asks for.")]
+    if burst is not None and burst.errors >= max(BURST_ERRORS, BURST_SHARE * burst.requests) and burst.places >= BURST_PLACES:
+        return [(1, f"{_failed(burst)}, for {burst.paths:,} different paths.")]
     return []
+
+
+def _is_breadth(visit: Visit, rush: Burst) -> bool:
+    """Whether this is a search by dictionary. A few words of it may hit; most of a crawler's links, others know too."""
+    searches = rush.places >= BREADTH_PLACES and 2 * rush.places >= rush.paths and rush.errors >= BREADTH_SHARE * rush.requests
+    return searches and not visit.reads_robots and 20 * visit.ordinary <= rush.places
+
+
+def _failed(burst: Burst) -> str:
+    when = f"{_within(burst.seconds)} from {burst.start:%Y-%m-%d %H:%M} UTC"
+    return f"{burst.errors:,} of {burst.requests:,} requests failed{when}"
 
 
 def _hammering(visit: Visit) -> list[Evidence]:
     one = visit.hammering
     if one is None:
         return []
-    return [(3, f"Posted {one.requests:,} times to {one.path}{_within(one.seconds)} and was never let in.")]
+    points = 4 if 5 * one.requests >= 2 * visit.requests else 3
+    what = f"Posted {one.requests:,} times to {one.path}{_within(one.seconds)}"
+    return [(points, f"{what}, a form for comments." if one.comments else f"{what} and was never let in.")]
 
 
 def _listed(visit: Visit) -> list[Evidence]:
@@ -184,6 +210,13 @@ def _listed(visit: Visit) -> list[Evidence]:
         return []
     what = f"{len(visit.listed)} missing pages, {_and(sorted(visit.listed)[:2])}"
     return [(3, f"Asked only for {what}: other suspects work through them, and nobody else asks for them.")]
+
+
+def _passing(visit: Visit) -> list[Evidence]:
+    if visit.passing is None:
+        return []
+    page, addresses = visit.passing
+    return [(3, f"Came for {page} alone, which does not exist here; {addresses:,} addresses did the same, and nothing else.")]
 
 
 def _count(number: int, noun: str) -> str:
