@@ -40,6 +40,7 @@ _CREDENTIALS = r"""
     /\.git/(?:config|index|logs/)  /\.git-credentials  /\.svn/(?:entries|wc\.db)
     /\.aws/  /\.ssh/  /\.s3cfg  /\.htpasswd  /\.bash_history  /\.netrc  /\.docker/config\.json  /id_(?:rsa|dsa|ecdsa|ed25519){end}
     /wp-config[^/?]*\.(?:php|bak|old|save|swp|txt|zip|orig)
+    /\.npmrc{end}  /\.ftpconfig{end}  /\.idea/workspace\.xml  /docker-compose\.ya?ml{end}  /app/etc/local\.xml{end}
     /\.vscode/sftp\.json  /sftp-config\.json  /credentials(?:/config)?\.json  /config/parameters\.ya?ml
     /(?:aws|awsconfig|smtp|s3cmd)\.(?:json|ini|ya?ml){end}  /(?:dump|backup|database|db)\.sql(?:\.gz|\.zip)?{end}
 """
@@ -49,6 +50,7 @@ _EXPLOITS = r"""
     /telerik\.web\.ui\.webresource\.axd  /autodiscover\.json\?(?:[^=&]*@|.*powershell)  /actuator/(?:gateway|jolokia)
     /ecp/current/exporttool/  /manager/text/list  /boaform/  /gponform/  /hnap1  /shell\?(?:cd|wget|curl)
     /setup\.cgi\?.*(?:cmd|todo)=  /cgi-bin/.*(?:\.\./|/bin/(?:ba)?sh)  /cgi-bin/(?:luci/;|phf\?)  /nice\sports
+    class\.module\.classloader  element_parents=.*#value  =php://input  java\.lang\.runtime  /\.\.;/  /vpns?/\.\./
     /default\.ida\?  /(?:scripts|msadc)/root\.exe  /winnt/system32/  /system32/cmd\.exe
 """
 _WEB_SHELLS = r"""
