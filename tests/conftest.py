@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 
@@ -18,16 +20,14 @@ def missing(reason: str) -> None:
     pytest.skip(reason)
 
 
-@pytest.fixture
-def start_nsqd(tmp_path: Path) -> Iterator[Callable[..., servers.Server]]:
-    """Starts real nsqds: ``start_nsqd("--msg-timeout=2s")``."""
+@contextmanager
+def starting(make: Callable[..., servers.Server]) -> Iterator[Callable[..., servers.Server]]:
+    """``make`` with its servers started, and all of them killed at the end."""
     started: list[servers.Server] = []
 
     def start(*flags: str) -> servers.Server:
-        folder = tmp_path / f"nsqd-{len(started)}"
-        folder.mkdir()
         try:
-            server = servers.real_nsqd(folder, *flags)
+            server = make(*flags)
         except servers.ServerMissing as error:
             missing(str(error))
             raise
@@ -35,9 +35,22 @@ def start_nsqd(tmp_path: Path) -> Iterator[Callable[..., servers.Server]]:
         started.append(server)
         return server
 
-    yield start
-    for server in started:
-        server.kill()
+    try:
+        yield start
+    finally:
+        for server in started:
+            server.kill()
+
+
+@pytest.fixture
+def start_nsqd(tmp_path: Path) -> Iterator[Callable[..., servers.Server]]:
+    """Starts real nsqds: ``start_nsqd("--msg-timeout=2s")``."""
+
+    def make(*flags: str) -> servers.Server:
+        return servers.real_nsqd(Path(mkdtemp(prefix="nsqd-", dir=tmp_path)), *flags)
+
+    with starting(make) as start:
+        yield start
 
 
 @pytest.fixture
@@ -49,18 +62,5 @@ def nsqd(start_nsqd: Callable[..., servers.Server]) -> servers.Server:
 @pytest.fixture
 def start_nsqlookupd() -> Iterator[Callable[..., servers.Server]]:
     """Starts real nsqlookupds."""
-    started: list[servers.Server] = []
-
-    def start(*flags: str) -> servers.Server:
-        try:
-            server = servers.real_nsqlookupd(*flags)
-        except servers.ServerMissing as error:
-            missing(str(error))
-            raise
-        server.start()
-        started.append(server)
-        return server
-
-    yield start
-    for server in started:
-        server.kill()
+    with starting(servers.real_nsqlookupd) as start:
+        yield start

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import gevent
 from gevent import get_hub
-from gevent.event import Event
 from gevent.threadpool import ThreadPool
 
 from framework.nsqd.channel import Channel
@@ -46,7 +45,6 @@ class Broker:
         self._store = store
         self._reader = ThreadPool(1)
         self.journal = Journal(store, self._committed, self._failed)
-        self._saving = Event()
         self._stopped = False
         self._saved = 0.0
         self.topics: dict[str, Topic] = {}

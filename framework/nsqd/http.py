@@ -68,7 +68,6 @@ class Api:
         """``clients`` are all that are connected; ``ports`` gives those of TCP and HTTP."""
         self._broker = broker
         self._clients = clients
-        self._ports = ports
         self._routes: dict[str, dict[str, Callable[[Request], Answer]]] = {
             "/ping": {"GET": self._ping},
             "/info": {"GET": lambda request: stats.info(broker, *ports())},
