@@ -107,7 +107,7 @@ def _check_embedded(settings: Settings, findings: Findings) -> list[NodeInfo]:
         findings.bad("broker", obstacle, Exit.WRONG_USE)
     known = Options()
     limits = Limits(lease=known.msg_timeout, max_lease=known.max_msg_timeout, max_grant=known.max_rdy_count)
-    return [NodeInfo(settings.nsqd_tcp_address, VERSION, limits)]
+    return [NodeInfo(settings.nsqd_tcp_address, f"nsqd {VERSION}", limits)]
 
 
 def _probe(transport: Transport, settings: Settings, findings: Findings) -> list[NodeInfo]:
@@ -120,7 +120,7 @@ def _probe(transport: Transport, settings: Settings, findings: Findings) -> list
         limits = node.limits
         findings.good(
             "broker",
-            f"{node.node} nsqd {node.version}: a lease is {limits.lease:g} s, {limits.max_lease:g} s at most; "
+            f"{node.node} {node.server}: a lease is {limits.lease:g} s, {limits.max_lease:g} s at most; "
             f"up to {limits.max_grant} in flight a connection",
         )
     return nodes

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from framework.errors import PublishError
 from framework.message import Message
 
 
@@ -21,6 +22,12 @@ class Capabilities:
     """Each channel of a topic gets its own copy."""
     max_defer: float
     """The longest delay of a requeue or a deferred publish."""
+    priority: bool = False
+    """A publish may say how urgent it is."""
+    ordered: bool = False
+    """Messages are delivered in the order in which they were stored, as long as one at a time is in flight."""
+    longer_lease: str = ""
+    """What to change at the broker for a longer lease, as it follows "or": ``start nsqd with --max-msg-timeout``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,8 @@ class NodeInfo:
     """What ``workers check`` says of a node."""
 
     node: str
-    version: str
+    server: str
+    """Its product and version, as ``nsqd 1.3.0``."""
     limits: Limits
 
 
@@ -120,13 +128,28 @@ class Connection(Protocol):
 
 
 class Producer(Protocol):
-    """Publishes to a broker. Safe to share between greenlets (and between threads when unpatched)."""
+    """Publishes to a broker. Safe to share between greenlets (and between threads when unpatched).
 
-    def publish(self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0) -> None:
-        """Return when the broker has stored all of ``bodies``; one body is one PUB (DPUB with a delay),
-        several are as many MPUBs as the broker's limits ask for.
+    ``delay``: seconds until the first delivery. ``priority``: 0 is the most urgent, None the broker's own default; given only
+    where ``Capabilities.priority``. ``lease``: seconds that a consumer of this app may need for a message; for brokers whose
+    publisher decides how long a lease is, None where no handler of it is known here.
+    """
+
+    def publish(
+        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
+    ) -> None:
+        """Return when the broker has stored all of ``bodies``, in as few requests as its limits allow.
 
         Raises BadMessage (empty or oversized: nothing was sent), PublishError.
+        """
+
+    def publish_each(
+        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
+    ) -> list[PublishError | None]:
+        """Store each of ``bodies`` by a request of its own, many of them under way at once.
+
+        Returns, in their order, None for each that is stored, and for the others what is known of them.
+        Raises BadMessage (empty or oversized: nothing was sent).
         """
 
     def close(self) -> None: ...
@@ -136,6 +159,12 @@ class Transport(Protocol):
     """A broker (one or more nodes), as named by one or more URLs of one scheme."""
 
     capabilities: Capabilities
+
+    def accept(self, topic: str, channels: Collection[str]) -> None:
+        """Asked once at start for each topic, with the channels of its handlers; connects to nothing.
+
+        Raises WrongUse, in a sentence that names the fix, for names that this broker does not take, and for several
+        channels of a topic where it makes no copy for each."""
 
     def discover(self, topic: str) -> set[str]:
         """The nodes that may hold ``topic``, as ``host:port``. Blocks; never longer than a few seconds.

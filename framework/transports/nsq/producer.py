@@ -46,8 +46,10 @@ class NsqProducer:
         self._outlets: weakref.WeakSet[Outlet] = weakref.WeakSet()
         self._closed = False
 
-    def publish(self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0) -> None:
-        """Return when nsqd has answered OK for all of ``bodies``; ``delay`` in seconds, up to 3600.
+    def publish(
+        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
+    ) -> None:
+        """Return when nsqd has answered OK for all of ``bodies``; ``delay`` in seconds, up to 3600. Leases are the consumers'.
 
         Raises BadName, BadMessage (nothing was sent), PublishError.
         """
@@ -62,6 +64,22 @@ class NsqProducer:
             bodies = list(bodies)  # its own: a list that changed while it waits would no longer fit the sizes
             commands = _deferred(topic, bodies, delay) if delay else self._joined(topic, bodies, sizes)
             _store_many(outlet, commands, len(bodies))
+
+    def publish_each(
+        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
+    ) -> list[PublishError | None]:
+        """One PUB (DPUB with a delay) for each; what is known of those that nsqd did not answer with OK.
+
+        Raises BadName, BadMessage (nothing was sent).
+        """
+        answers: list[PublishError | None] = []
+        for body in bodies:
+            try:
+                self.publish(topic, [body], delay=delay)
+                answers.append(None)
+            except PublishError as error:
+                answers.append(error)
+        return answers
 
     def close(self) -> None:
         """Close every connection; publishes that wait for an answer fail."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import gevent
 
@@ -24,13 +24,18 @@ def open(urls: Sequence[str]) -> Transport:
 class NsqTransport:
     """One or more nsqds, named directly, through nsqlookupds, or both."""
 
-    capabilities = Capabilities(touch=True, attempts=True, fan_out=True, max_defer=MAX_DEFER)
+    capabilities = Capabilities(
+        touch=True, attempts=True, fan_out=True, max_defer=MAX_DEFER, longer_lease="start nsqd with a longer --max-msg-timeout"
+    )
 
     def __init__(self, addresses: _urls.Addresses) -> None:
         self._addresses = addresses
         self._direct = set(addresses.nsqds)
         self._discovery = Discovery(addresses.lookupds)
         self._options = addresses.options
+
+    def accept(self, topic: str, channels: Collection[str]) -> None:
+        """Any: the names of this framework are NSQ's."""
 
     def discover(self, topic: str) -> set[str]:
         """The nsqds named directly, and those that hold ``topic`` by any nsqlookupd."""
@@ -74,6 +79,6 @@ class NsqTransport:
     def _probe(self, node: str) -> NodeInfo | FrameworkError:
         try:
             with dial(node, heartbeat=self._options.heartbeat) as line:
-                return NodeInfo(node, line.identity.version, line.identity.limits())
+                return NodeInfo(node, f"nsqd {line.identity.version}", line.identity.limits())
         except FrameworkError as error:
             return error
