@@ -64,3 +64,20 @@ def start_nsqlookupd() -> Iterator[Callable[..., servers.Server]]:
     """Starts real nsqlookupds."""
     with starting(servers.real_nsqlookupd) as start:
         yield start
+
+
+@pytest.fixture
+def start_beanstalkd(tmp_path: Path) -> Iterator[Callable[..., servers.Server]]:
+    """Starts real beanstalkds: ``start_beanstalkd("-z", "1000")``."""
+
+    def make(*flags: str) -> servers.Server:
+        return servers.real_beanstalkd(Path(mkdtemp(prefix="beanstalkd-", dir=tmp_path)), *flags)
+
+    with starting(make) as start:
+        yield start
+
+
+@pytest.fixture
+def beanstalkd(start_beanstalkd: Callable[..., servers.Server]) -> servers.Server:
+    """One real beanstalkd with default flags, whose INSERTED is durable."""
+    return start_beanstalkd()

@@ -58,7 +58,8 @@ def free_port() -> int:
 class Server:
     """A server process with fixed loopback ports, so that it can be killed and started again as itself."""
 
-    def __init__(self, command: Sequence[str], *, tcp_port: int, http_port: int, data: Path) -> None:
+    def __init__(self, command: Sequence[str], *, tcp_port: int, http_port: int = 0, data: Path) -> None:
+        """``http_port`` 0: it speaks no HTTP."""
         self.command = list(command)
         self.tcp_port = tcp_port
         self.http_port = http_port
@@ -76,12 +77,12 @@ class Server:
         return f"127.0.0.1:{self.http_port}"
 
     def start(self, *, deadline: float = 15.0) -> None:
-        """Start the process and return when both ports listen."""
+        """Start the process and return when its ports listen."""
         process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         self.process = process
         threading.Thread(target=self._read_log, args=(process,), daemon=True).start()
         until = time.monotonic() + deadline
-        while not (_listens(self.tcp_port) and _listens(self.http_port)):
+        while not all(_listens(port) for port in (self.tcp_port, self.http_port) if port):
             if process.poll() is not None or time.monotonic() > until:
                 self.kill()
                 raise RuntimeError(f"{self.command[0]} did not start: {self.log[-5:]}")
@@ -157,6 +158,19 @@ def real_nsqlookupd(*flags: str) -> Server:
         "--broadcast-address=127.0.0.1", *flags,
     ]  # fmt: skip
     return Server(command, tcp_port=tcp, http_port=http, data=Path())
+
+
+def real_beanstalkd(data: Path, *flags: str) -> Server:
+    """A real beanstalkd, not started yet, that logs its jobs in ``data`` and syncs each write unless ``flags`` say otherwise.
+
+    Raises ServerMissing where it is not installed.
+    """
+    program = shutil.which("beanstalkd")
+    if program is None:
+        raise ServerMissing("there is no `beanstalkd` on the PATH: install Debian's package of that name")
+    port = free_port()
+    command = [program, "-l", "127.0.0.1", "-p", str(port), "-b", str(data), "-f0", *flags]
+    return Server(command, tcp_port=port, data=data)
 
 
 @contextmanager
