@@ -21,7 +21,7 @@ from framework.errors import (
 )
 from framework.handler import handler
 from framework.message import Batch, Message
-from framework.publisher import Publisher, publish, publish_many
+from framework.publisher import Publisher, publish, publish_each, publish_many
 
 if TYPE_CHECKING:
     from framework.spool import Spool as Spool
@@ -46,6 +46,7 @@ __all__ = [
     "WrongUse",
     "handler",
     "publish",
+    "publish_each",
     "publish_many",
 ]
 

@@ -121,6 +121,11 @@ def handler(topic: str, channel: str, **options: Unpack[Options]) -> Callable[[F
     return register
 
 
+def longest_timeout(topic: str) -> float | None:
+    """The longest timeout in seconds of the registered handlers of ``topic``; None where there is none."""
+    return max((spec.timeout for spec in registered() if spec.topic == topic), default=None)
+
+
 def registered() -> list[HandlerSpec]:
     """Every handler declared so far in this process, in the order of declaration."""
     return [entry.spec for entry in _registry.entries.values()]

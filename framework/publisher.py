@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from framework import names, payload
 from framework.errors import BadMessage, PublishError, WrongUse
+from framework.handler import longest_timeout
 from framework.transports import open_transports
 from framework.transports.contract import Producer, Transport
 
 #: How much one call of a producer is given at most: enough for full MPUBs, little enough to hold in memory.
 CHUNK_MESSAGES = 1000
 CHUNK_BYTES = 1_000_000
+
+LEAST_URGENT = 2**32 - 1
+
+
+class _How(TypedDict, total=False):
+    """The keywords of ``contract.Producer.publish``."""
+
+    delay: float
+    priority: int | None
+    lease: float | None
+
+
+_PLAIN: _How = {}
 
 
 class Publisher:
@@ -28,66 +42,117 @@ class Publisher:
         if not transports:
             raise WrongUse("a Publisher needs a broker: give at least one URL, as nsq://host:4150")
         self._producers: list[Producer] = [transport.producer() for transport in transports]
-        *self._first, self._last = self._producers
-        self._longest_delay = min(transport.capabilities.max_defer for transport in transports)
+        self._abilities = [transport.capabilities for transport in transports]
+        self._longest_delay = min(each.max_defer for each in self._abilities)
+        self._says_lease = any(each.lease_at_publish for each in self._abilities)
 
-    def publish(self, topic: str, payload: Any, *, delay: float = 0.0) -> None:
+    def publish(self, topic: str, payload: Any, *, delay: float = 0.0, priority: int | None = None) -> None:
         """Return when the broker has stored one message, to be delivered after ``delay`` seconds.
 
         ``payload``: bytes as they are, a str as UTF-8, a dict, list, dataclass or msgspec.Struct as JSON.
-        Raises BadName, BadMessage, PublishError, and WrongUse for a delay that the broker cannot keep.
+        ``priority``: 0 is the most urgent, for brokers that know it. Raises BadName, BadMessage, PublishError, and WrongUse
+        for a delay or a priority that the broker cannot keep.
         """
-        names.check("topic", topic)
-        if delay != 0:
-            self._check_delay(delay)
-        self._send(topic, [_encode(payload)], delay)
+        self._send(topic, [_encode(payload)], self._how(topic, delay, priority))
 
-    def publish_many(self, topic: str, payloads: Iterable[Any]) -> int:
+    def publish_many(self, topic: str, payloads: Iterable[Any], *, delay: float = 0.0, priority: int | None = None) -> int:
         """Store every one of ``payloads``, many in one request; returns how many there were.
 
         An iterator is not held in memory. When it raises (as ``publish`` does), what was sent before is stored:
         a note on the error says how many.
         """
-        names.check("topic", topic)
-        if isinstance(payloads, str | bytes | bytearray | dict):
-            raise WrongUse(f"publish_many takes a list of payloads, not a {type(payloads).__name__}: give one payload to publish")
+        how = self._how(topic, delay, priority)
         stored = 0
         try:
-            for bodies in _requests(payloads):
-                self._send(topic, bodies, 0.0)
+            for bodies in _requests("publish_many", payloads):
+                self._send(topic, bodies, how)
                 stored += len(bodies)
         except (BadMessage, PublishError) as error:
             error.add_note(f"{stored} of the messages before it were stored on {topic}")
             raise
         return stored
 
+    def publish_each(
+        self, topic: str, payloads: Iterable[Any], *, delay: float = 0.0, priority: int | None = None
+    ) -> list[PublishError | None]:
+        """Store each of ``payloads`` by a request of its own, many under way at once, and say what became of each.
+
+        Returns, in their order, None for each that is stored and a PublishError for each that is not, or of which that is
+        not known. Raises BadName, BadMessage and WrongUse as ``publish`` does, with a note that says how many came before.
+        """
+        how = self._how(topic, delay, priority)
+        answers: list[PublishError | None] = []
+        try:
+            for bodies in _requests("publish_each", payloads):
+                answers += self._send_each(topic, bodies, how)
+        except BadMessage as error:
+            error.add_note(f"{answers.count(None)} of the messages before it were stored on {topic}")
+            raise
+        return answers
+
     def close(self) -> None:
         """Close its connections. What was published is stored already."""
         for producer in self._producers:
             producer.close()
 
-    def _send(self, topic: str, bodies: Sequence[bytes], delay: float) -> None:
-        for producer in self._first:
+    def _send(self, topic: str, bodies: Sequence[bytes], how: _How) -> None:
+        for producer in self._producers[:-1]:
             try:
-                return producer.publish(topic, bodies, delay=delay)
+                return producer.publish(topic, bodies, **how)
             except PublishError as error:
                 if error.stored is not False:  # it may be stored: a second try elsewhere could duplicate it
                     raise
-        return self._last.publish(topic, bodies, delay=delay)
+        return self._producers[-1].publish(topic, bodies, **how)
+
+    def _send_each(self, topic: str, bodies: Sequence[bytes], how: _How) -> list[PublishError | None]:
+        first, *others = self._producers
+        answers = first.publish_each(topic, bodies, **how)
+        for producer in others:
+            left = [i for i, error in enumerate(answers) if error is not None and error.stored is False]
+            if left:
+                for i, answer in zip(left, producer.publish_each(topic, [bodies[i] for i in left], **how), strict=True):
+                    answers[i] = answer
+        return answers
+
+    def _how(self, topic: str, delay: float, priority: int | None) -> _How:
+        """What a producer is told beside the bodies; nothing, most of the time."""
+        names.check("topic", topic)
+        if delay == 0 and priority is None and not self._says_lease:
+            return _PLAIN
+        self._check_delay(delay)
+        self._check_priority(priority)
+        return {"delay": delay, "priority": priority, "lease": longest_timeout(topic) if self._says_lease else None}
 
     def _check_delay(self, delay: float) -> None:
         if isinstance(delay, bool) or not isinstance(delay, (int, float)) or not 0 <= delay <= self._longest_delay:
             raise WrongUse(f"delay={delay!r}: this broker takes a delay of 0 to {self._longest_delay:g} seconds")
 
+    def _check_priority(self, priority: int | None) -> None:
+        if priority is None:
+            return
+        if not all(each.priority for each in self._abilities):
+            raise WrongUse(
+                f"priority={priority!r}: this broker knows no priorities; leave it out, or use a topic for urgent messages"
+            )
+        if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= LEAST_URGENT:
+            raise WrongUse(f"priority={priority!r}: a priority is a whole number from 0, the most urgent, to {LEAST_URGENT}")
 
-def publish(topic: str, payload: Any, *, delay: float = 0.0) -> None:
+
+def publish(topic: str, payload: Any, *, delay: float = 0.0, priority: int | None = None) -> None:
     """``Publisher.publish`` on this process's publisher: the worker's own, else $BROKER_URL, else 127.0.0.1:4150."""
-    default().publish(topic, payload, delay=delay)
+    default().publish(topic, payload, delay=delay, priority=priority)
 
 
-def publish_many(topic: str, payloads: Iterable[Any]) -> int:
+def publish_many(topic: str, payloads: Iterable[Any], *, delay: float = 0.0, priority: int | None = None) -> int:
     """``Publisher.publish_many`` on this process's publisher: the worker's own, else $BROKER_URL, else 127.0.0.1:4150."""
-    return default().publish_many(topic, payloads)
+    return default().publish_many(topic, payloads, delay=delay, priority=priority)
+
+
+def publish_each(
+    topic: str, payloads: Iterable[Any], *, delay: float = 0.0, priority: int | None = None
+) -> list[PublishError | None]:
+    """``Publisher.publish_each`` on this process's publisher: the worker's own, else $BROKER_URL, else 127.0.0.1:4150."""
+    return default().publish_each(topic, payloads, delay=delay, priority=priority)
 
 
 def default() -> Publisher:
@@ -119,8 +184,10 @@ _default_lock = threading.Lock()
 _encode = payload.encode  # the name payload is an argument's above
 
 
-def _requests(payloads: Iterable[Any]) -> Iterator[Sequence[bytes]]:
+def _requests(verb: str, payloads: Iterable[Any]) -> Iterator[Sequence[bytes]]:
     """The bodies of ``payloads``, as many at a time as one call of a producer is given."""
+    if isinstance(payloads, str | bytes | bytearray | dict):
+        raise WrongUse(f"{verb} takes a list of payloads, not a {type(payloads).__name__}: give one payload to publish")
     if isinstance(payloads, list | tuple) and set(map(type, payloads)) == {bytes} and all(payloads):
         return _slices(payloads)
     return _chunks(map(_encode, payloads))

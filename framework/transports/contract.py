@@ -26,6 +26,8 @@ class Capabilities:
     """A publish may say how urgent it is."""
     ordered: bool = False
     """Messages are delivered in the order in which they were stored, as long as one at a time is in flight."""
+    lease_at_publish: bool = False
+    """How long the leases of a message are is its publisher's to say."""
     longer_lease: str = ""
     """What to change at the broker for a longer lease, as it follows "or": ``start nsqd with --max-msg-timeout``."""
 

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from framework import BadMessage, BadName, BadSetting, Publisher, PublishError, Retry, WrongUse, publish, publish_many, publisher
+from framework import (
+    BadMessage,
+    BadName,
+    BadSetting,
+    Message,
+    Publisher,
+    PublishError,
+    Retry,
+    WrongUse,
+    handler,
+    publish,
+    publish_many,
+    publisher,
+)
 from framework.transports.contract import Capabilities
 
 
@@ -19,15 +33,24 @@ class Broker:
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
         self.requests: list[tuple[str, list[bytes], float]] = []
+        self.options: list[dict[str, Any]] = []
         self.closed = False
 
     def producer(self) -> Broker:
         return self
 
-    def publish(self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0) -> None:
+    def publish(self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, **options: Any) -> None:
         if self.error:
             raise self.error
         self.requests.append((topic, list(bodies), delay))
+        self.options.append(options)
+
+    def publish_each(self, topic: str, bodies: Sequence[bytes], **options: Any) -> list[PublishError | None]:
+        """Bodies that begin with ``-`` are certainly not stored, those that begin with ``?`` perhaps."""
+        known = {b"-": PublishError("no", stored=False), b"?": PublishError("cut off", stored=None)}
+        answers = [known.get(body[:1]) for body in bodies]
+        self.requests.append((topic, [body for body, error in zip(bodies, answers, strict=True) if not error], 0.0))
+        return answers
 
     def close(self) -> None:
         self.closed = True
@@ -109,11 +132,62 @@ def test_a_bad_topic_is_refused_before_anything_is_sent(topic: Any) -> None:
     assert broker.requests == []
 
 
+def test_publish_each_says_what_became_of_each() -> None:
+    broker = Broker()
+    answers = made(broker).publish_each("topic", (f"{'?' if n == 1500 else ''}{n}" for n in range(2000)))
+    assert [n for n, error in enumerate(answers) if error] == [1500]
+    assert sum(len(bodies) for _, bodies, _ in broker.requests) == 1999
+
+
+def test_the_second_broker_is_given_those_that_the_first_has_certainly_not_stored() -> None:
+    class Second(Broker):
+        def publish_each(self, topic: str, bodies: Sequence[bytes], **options: Any) -> list[PublishError | None]:
+            return super().publish_each(topic, [body.strip(b"-") for body in bodies])
+
+    first, second = Broker(), Second()
+    answers = made(first, second).publish_each("topic", ["a", "-b", "?c", "-?d"])
+    assert [bodies for _, bodies, _ in first.requests + second.requests] == [[b"a"], [b"b"]]
+    assert [None if error is None else error.stored for error in answers] == [None, None, None, None]
+    assert [str(error) for error in answers] == ["None", "None", "cut off", "cut off"]
+
+
+def test_a_priority_is_refused_by_a_broker_that_knows_none() -> None:
+    broker = Broker()
+    with pytest.raises(WrongUse, match="this broker knows no priorities"):
+        made(broker).publish("topic", "x", priority=1)
+    assert broker.requests == []
+
+
+@pytest.mark.parametrize("priority", [-1, 2**32, 1.5, "high", True])
+def test_a_priority_is_a_number_that_fits(priority: Any) -> None:
+    broker = Broker()
+    broker.capabilities = replace(broker.capabilities, priority=True)
+    with pytest.raises(WrongUse, match="a whole number from 0, the most urgent, to 4294967295"):
+        made(broker).publish("topic", "x", priority=priority)
+    made(broker).publish("topic", "x", priority=7)
+    assert broker.options == [{"priority": 7, "lease": None}]
+
+
+def test_where_the_publisher_sets_the_lease_it_is_the_longest_timeout_of_the_topics_handlers() -> None:
+    for channel, timeout in (("one", 20), ("two", 90)):
+
+        @handler("topic", channel, timeout=timeout)
+        def work(message: Message) -> None: ...
+
+    broker = Broker()
+    broker.capabilities = replace(broker.capabilities, lease_at_publish=True)
+    made(broker).publish("topic", "x")
+    made(broker).publish_many("other", ["x"])
+    assert [options["lease"] for options in broker.options] == [90, None]
+
+
 @pytest.mark.parametrize("delay", [-1, 3601, float("nan"), float("inf"), "1", None, True])
 def test_a_delay_that_the_broker_cannot_keep_is_refused(delay: Any) -> None:
     broker = Broker()
     with pytest.raises(WrongUse, match="takes a delay of 0 to 3600 seconds"):
         made(broker).publish("topic", b"x", delay=delay)
+    with pytest.raises(WrongUse, match="takes a delay of 0 to 3600 seconds"):
+        made(broker).publish_many("topic", [b"x"], delay=delay)
     assert broker.requests == []
 
 

@@ -7,8 +7,9 @@ Source: TCP protocol specification, PUB, MPUB and DPUB; nsqd answers in order an
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
+from typing import Protocol
 
 from gevent.hub import Waiter, get_hub
 
@@ -23,11 +24,21 @@ _BODY_REFUSED = ("E_BAD_MESSAGE", "E_BAD_BODY")
 _FAILED = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 
 
+WINDOW = 100
+"""Commands of one ``ask_each`` that are under way at a time: more gain nothing, and all would be in doubt after a cut."""
+
+
 class NotStored(FrameworkError):
     """nsqd certainly did not store the command, through no fault of the command: it may be sent again."""
 
 
-Pending = tuple[Waiter, int, float]
+class Asker(Protocol):
+    """Whoever waits for an answer. Called in the hub, in the order of its commands."""
+
+    def switch(self, outcome: Exception | None, /) -> object: ...
+
+
+Pending = tuple[Asker, int, float]
 """A command whose answer is awaited: by whom; where its last byte lies in the stream of all commands; since when.
 A plain tuple, because every publish makes one."""
 
@@ -86,10 +97,8 @@ class Link:
         if self.error is not None:
             return NotStored(str(self.error))
         alone = not self._pending
-        self._queue.append(command)
-        self._queued += len(command)
         waiter = Waiter()
-        self._pending.append((waiter, self._queued, monotonic()))
+        self.push(command, waiter)
         if not self._flush_due:
             if alone:
                 self._guarded(_nothing)  # now: nothing gathers where one publisher waits for each answer
@@ -98,6 +107,19 @@ class Link:
                 self._run_callback(self._guarded, _nothing)
         outcome: Exception | None = waiter.get()
         return outcome
+
+    def ask_each(self, commands: Sequence[bytes]) -> list[Exception | None]:
+        """As ``ask`` for each of ``commands``, with up to ``WINDOW`` of them under way; the answers in their order."""
+        run = Run(self, commands)
+        if self.error is None:
+            self._guarded(run.start)
+        return run.wait()
+
+    def push(self, command: bytes, asker: Asker) -> None:
+        """Queue ``command`` for the next flush."""
+        self._queue.append(command)
+        self._queued += len(command)
+        self._pending.append((asker, self._queued, monotonic()))
 
     def usable(self) -> bool:
         """Whether nothing is known against it. Where the hub does not run between publishes (a plain thread),
@@ -229,6 +251,41 @@ class Link:
         waiting, self._pending = self._pending, deque()
         if waiting:
             self._run_callback(_fail, waiting, self._sent, error)
+
+
+class Run:
+    """Several commands of one greenlet: each answer sends the next one from within the hub, and the last one wakes it."""
+
+    def __init__(self, link: Link, commands: Sequence[bytes]) -> None:
+        self._link = link
+        self._commands = commands
+        self._begun = 0
+        self._answers: list[Exception | None] = []
+        self._done: Waiter[None] = Waiter()
+
+    def start(self) -> None:
+        for command in self._commands[:WINDOW]:
+            self._begun += 1
+            self._link.push(command, self)
+
+    def switch(self, outcome: Exception | None) -> None:
+        """An answer, for the oldest command without one."""
+        self._answers.append(outcome)
+        if self._begun < len(self._commands) and self._link.error is None:
+            self._link.push(self._commands[self._begun], self)
+            self._begun += 1
+        elif len(self._answers) == self._begun:
+            self._done.switch(None)
+
+    def wait(self) -> list[Exception | None]:
+        """What became of each; those behind an error that ended the link were never sent."""
+        asked = len(self._commands)
+        try:
+            if len(self._answers) < self._begun:
+                self._done.get()
+        finally:
+            self._commands = ()  # whoever waits may be interrupted, and then wants no more of them sent
+        return self._answers + [NotStored(str(self._link.error)) for _ in range(asked - self._begun)]
 
 
 def _fail(waiting: deque[Pending], sent: int, error: Exception) -> None:

@@ -6,6 +6,7 @@ the node it found until that fails.
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 import weakref
@@ -58,28 +59,26 @@ class NsqProducer:
         if self._closed:
             raise PublishError("the producer is closed: make a new one")
         outlet = self._outlet()
-        if len(bodies) == 1 and not delay:
-            outlet.store(wire.pub(topic, bodies[0]))
+        if len(bodies) == 1:
+            outlet.store(_command(topic, bodies[0], delay))
+        elif delay:  # there is no deferred MPUB
+            _raise_first(outlet.store_each([_command(topic, body, delay) for body in bodies]))
         else:
             bodies = list(bodies)  # its own: a list that changed while it waits would no longer fit the sizes
-            commands = _deferred(topic, bodies, delay) if delay else self._joined(topic, bodies, sizes)
-            _store_many(outlet, commands, len(bodies))
+            _store_many(outlet, self._joined(topic, bodies, sizes), len(bodies))
 
     def publish_each(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
     ) -> list[PublishError | None]:
         """One PUB (DPUB with a delay) for each; what is known of those that nsqd did not answer with OK.
 
-        Raises BadName, BadMessage (nothing was sent).
+        Raises BadName, BadMessage (nothing was sent), PublishError when the producer is closed.
         """
-        answers: list[PublishError | None] = []
-        for body in bodies:
-            try:
-                self.publish(topic, [body], delay=delay)
-                answers.append(None)
-            except PublishError as error:
-                answers.append(error)
-        return answers
+        names.check("topic", topic)
+        self._check(topic, bodies, delay)
+        if self._closed:
+            raise PublishError("the producer is closed: make a new one")
+        return self._outlet().store_each([_command(topic, body, delay) for body in bodies])
 
     def close(self) -> None:
         """Close every connection; publishes that wait for an answer fail."""
@@ -128,8 +127,19 @@ def split(sizes: Sequence[int], max_body: int) -> Iterator[slice]:
         yield slice(start, len(sizes))
 
 
-def _deferred(topic: str, bodies: Sequence[bytes], delay: float) -> Iterator[tuple[bytes, int]]:
-    return ((wire.dpub(topic, delay, body), 1) for body in bodies)  # there is no deferred MPUB
+def _command(topic: str, body: bytes, delay: float) -> bytes:
+    return wire.dpub(topic, delay, body) if delay else wire.pub(topic, body)
+
+
+def _raise_first(answers: Sequence[PublishError | None]) -> None:
+    """The error of a request for several messages, if one of them was not stored."""
+    error = next(filter(None, answers), None)
+    if error is None:
+        return
+    stored = answers.count(None)
+    if not stored and all(answer and answer.stored is False for answer in answers):
+        raise error
+    raise PublishError(f"{stored} of {len(answers)} messages are stored; of the others: {error}", stored=None) from error
 
 
 def _store_many(outlet: Outlet, commands: Iterable[tuple[bytes, int]], total: int) -> None:
@@ -171,11 +181,39 @@ class Outlet:
                 return
             if isinstance(outcome, PublishError):
                 raise outcome
-            pause = _pause(attempt)
-            if self._closed or monotonic() + pause > until:
-                raise PublishError(f"no nsqd took the messages within {self._deadline:g} s: {outcome}", stored=False)
+            self._pause_after(outcome, attempt, until)
             attempt += 1
-            gevent.sleep(pause)
+
+    def store_each(self, commands: Sequence[bytes]) -> list[PublishError | None]:
+        """As ``store`` for each, many of them under way; the errors are returned in their place. A command that had to be
+        sent again comes after those that had not."""
+        until = monotonic() + self._deadline
+        answers = self._try_each(commands, until)
+        for attempt in itertools.count():
+            left = [i for i, each in enumerate(answers) if each is not None and not isinstance(each, PublishError)]
+            if not left:
+                break
+            try:
+                self._pause_after(answers[left[0]], attempt, until)
+                again = self._try_each([commands[i] for i in left], until)
+            except PublishError as error:
+                again = [error] * len(left)
+            for i, each in zip(left, again, strict=True):
+                answers[i] = each
+        return [each for each in answers if each is None or isinstance(each, PublishError)]  # which all are now
+
+    def _try_each(self, commands: Sequence[bytes], until: float) -> list[Exception | None]:
+        try:
+            return self._usable_link(until).ask_each(commands)
+        except FrameworkError as error:
+            return [error] * len(commands)
+
+    def _pause_after(self, failure: Exception | None, attempt: int, until: float) -> None:
+        """Before the next try. Raises PublishError when there is no time for one."""
+        pause = _pause(attempt)
+        if self._closed or monotonic() + pause > until:
+            raise PublishError(f"no nsqd took the messages within {self._deadline:g} s: {failure}", stored=False)
+        gevent.sleep(pause)
 
     def _usable_link(self, until: float) -> Link:
         """The link there is, or a new one: one greenlet dials, the others wait for it."""

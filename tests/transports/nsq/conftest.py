@@ -9,9 +9,14 @@ from typing import Any
 
 import gevent
 import pytest
+from gevent.server import StreamServer
 
 from framework.message import Message
+from framework.testing.servers import Server
+from framework.transports.nsq import wire
 from framework.transports.nsq.connection import NsqConnection, connect
+from framework.transports.nsq.producer import NsqProducer
+from framework.transports.nsq.urls import Options
 
 TOPIC, CHANNEL = "orders", "billing"
 
@@ -67,9 +72,20 @@ def until(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
     return value
 
 
+def stored(nsqd: Server, topic: str = "orders") -> int:
+    return sum(t["message_count"] for t in nsqd.http(f"/stats?format=json&topic={topic}")["topics"] or [])  # null: unknown
+
+
+def read_pub(file) -> bytes:
+    file.readline()
+    return file.read(int.from_bytes(file.read(4)))
+
+
 @pytest.fixture
 def tools() -> SimpleNamespace:
-    return SimpleNamespace(Recorder=Recorder, finish_all=finish_all, until=until, topic=TOPIC, channel=CHANNEL)
+    return SimpleNamespace(
+        Recorder=Recorder, finish_all=finish_all, until=until, stored=stored, read_pub=read_pub, topic=TOPIC, channel=CHANNEL
+    )
 
 
 @pytest.fixture
@@ -85,3 +101,78 @@ def subscribe() -> Iterator[Callable[..., NsqConnection]]:
     for connection in made:
         connection.close()
     gevent.sleep(0)
+
+
+@pytest.fixture
+def make_producer():
+    made: list[NsqProducer] = []
+
+    def make(*nodes: str, deadline: float = 10.0, **options: float) -> NsqProducer:
+        made.append(NsqProducer(lambda: set(nodes), Options(**options), deadline=deadline))
+        return made[-1]
+
+    yield make
+    for producer in made:
+        producer.close()
+    gevent.sleep(0)
+
+
+@pytest.fixture
+def cutting_proxy():
+    """``cutting_proxy(nsqd)`` -> its address and a function that cuts every connection through it."""
+    servers: list[StreamServer] = []
+
+    def start(nsqd: Server):
+        pairs = set()
+
+        def pump(a, b) -> None:
+            try:
+                while data := a.recv(100):  # small, so that cuts fall between commands and their answers
+                    b.sendall(data)
+            except OSError:
+                pass
+
+        def serve(sock, _address) -> None:
+            with gevent.socket.create_connection(("127.0.0.1", nsqd.tcp_port)) as there:
+                pairs.add(pair := (sock, there))
+                gevent.joinall([gevent.spawn(pump, sock, there), gevent.spawn(pump, there, sock)], count=1)
+                pairs.discard(pair)
+
+        def cut() -> None:
+            for sock in [s for pair in pairs for s in pair]:
+                sock.close()
+
+        servers.append(StreamServer(("127.0.0.1", 0), serve))
+        servers[-1].start()
+        return f"127.0.0.1:{servers[-1].server_port}", cut
+
+    yield start
+    for server in servers:
+        server.stop(0)
+
+
+@pytest.fixture
+def fake_nsqd():
+    """``fake_nsqd(script)``: answers IDENTIFY, then ``script(sock, file)``; ``.commands`` is what it read whole."""
+    servers = []
+
+    def start(script) -> SimpleNamespace:
+        def serve(sock, _address) -> None:
+            file = sock.makefile("rb")
+            file.read(4)
+            file.readline()
+            file.read(int.from_bytes(file.read(4)))
+            sock.sendall(wire.encode_frame(0, b'{"version":"1","max_rdy_count":1,"msg_timeout":1,"max_msg_timeout":1}'))
+            try:
+                script(sock, file)
+            except OSError:
+                pass
+
+        server = StreamServer(("127.0.0.1", 0), serve)
+        server.start()
+        servers.append(server)
+        return f"127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.stop(0)

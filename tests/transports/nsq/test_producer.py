@@ -8,11 +8,9 @@ import sys
 import threading
 import time
 from itertools import pairwise
-from types import SimpleNamespace
 
 import gevent
 import pytest
-from gevent.server import StreamServer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,28 +18,9 @@ from framework.errors import BadMessage, BadName, PublishError
 from framework.testing.servers import Server, free_port
 from framework.transports import open_transports
 from framework.transports.nsq import wire
-from framework.transports.nsq.producer import NsqProducer, split
-from framework.transports.nsq.urls import Options
+from framework.transports.nsq.producer import split
 
 pytestmark = pytest.mark.real
-
-
-@pytest.fixture
-def make_producer():
-    made: list[NsqProducer] = []
-
-    def make(*nodes: str, deadline: float = 10.0, **options: float) -> NsqProducer:
-        made.append(NsqProducer(lambda: set(nodes), Options(**options), deadline=deadline))
-        return made[-1]
-
-    yield make
-    for producer in made:
-        producer.close()
-    gevent.sleep(0)
-
-
-def stored(nsqd: Server, topic: str = "orders") -> int:
-    return sum(t["message_count"] for t in nsqd.http(f"/stats?format=json&topic={topic}")["topics"] or [])  # null: unknown
 
 
 def received(nsqd: Server, subscribe, tools, n: int) -> list[bytes]:
@@ -56,14 +35,14 @@ def received(nsqd: Server, subscribe, tools, n: int) -> list[bytes]:
 
 def test_one_body_is_stored_when_publish_returns(nsqd, make_producer, subscribe, tools):
     make_producer(nsqd.address).publish("orders", [b"\x00\xff\n one"])
-    assert stored(nsqd) == 1
+    assert tools.stored(nsqd) == 1
     assert received(nsqd, subscribe, tools, 1) == [b"\x00\xff\n one"]
 
 
 def test_many_bodies_go_as_mpub_and_arrive_as_they_were(nsqd, make_producer, subscribe, tools):
     bodies = [b"%d" % i for i in range(1000)]
     make_producer(nsqd.address).publish("orders", bodies)
-    assert stored(nsqd) == 1000
+    assert tools.stored(nsqd) == 1000
     assert sorted(received(nsqd, subscribe, tools, 1000)) == sorted(bodies)
 
 
@@ -83,12 +62,12 @@ def test_splitting_keeps_order_and_stays_under_the_limit(bodies, limit):
     assert all(size > limit for size in joined)
 
 
-def test_the_largest_messages_that_nsqd_takes_are_taken(nsqd, make_producer):
+def test_the_largest_messages_that_nsqd_takes_are_taken(nsqd, make_producer, tools):
     largest = b"x" * wire.MAX_MESSAGE
     producer = make_producer(nsqd.address)
     producer.publish("orders", [largest])
     producer.publish("orders", [largest] * 11)
-    assert stored(nsqd) == 12
+    assert tools.stored(nsqd) == 12
 
 
 def test_a_delay_makes_it_deferred(nsqd, make_producer):
@@ -98,9 +77,9 @@ def test_a_delay_makes_it_deferred(nsqd, make_producer):
     assert nsqd.channel_stats("orders", "billing")["deferred_count"] == 2
 
 
-def test_nothing_is_published_by_an_empty_list(nsqd, make_producer):
+def test_nothing_is_published_by_an_empty_list(nsqd, make_producer, tools):
     make_producer(nsqd.address).publish("orders", [])
-    assert stored(nsqd) == 0
+    assert tools.stored(nsqd) == 0
 
 
 @pytest.mark.parametrize(
@@ -116,28 +95,30 @@ def test_nothing_is_published_by_an_empty_list(nsqd, make_producer):
         ([b"a"], float("nan"), "delay of nan"),
     ],
 )
-def test_what_nsqd_would_refuse_is_refused_before_anything_is_sent(nsqd, make_producer, bodies, delay, words):
+def test_what_nsqd_would_refuse_is_refused_before_anything_is_sent(  # noqa: PLR0917
+    nsqd, make_producer, tools, bodies, delay, words
+):
     producer = make_producer(nsqd.address)
     producer.publish("orders", [b"first"])
     with pytest.raises(BadMessage, match=words):
         producer.publish("orders", bodies, delay=delay)
     with pytest.raises(BadName, match="not a topic"):
         producer.publish("not a topic", [b"x"])
-    assert stored(nsqd) == 1
+    assert tools.stored(nsqd) == 1
 
 
 # --- many publishers ---------------------------------------------------------------------------------------
 
 
-def test_greenlets_share_one_connection_and_each_gets_its_own_answer(nsqd, make_producer):
+def test_greenlets_share_one_connection_and_each_gets_its_own_answer(nsqd, make_producer, tools):
     producer = make_producer(nsqd.address)
     jobs = [gevent.spawn(lambda i=i: [producer.publish("orders", [b"%d.%d" % (i, k)]) for k in range(20)]) for i in range(100)]
     gevent.joinall(jobs, raise_error=True)
-    assert stored(nsqd) == 2000
+    assert tools.stored(nsqd) == 2000
     assert len(nsqd.http("/stats?format=json")["producers"]) == 1
 
 
-def test_native_threads_may_share_a_producer(nsqd, make_producer):
+def test_native_threads_may_share_a_producer(nsqd, make_producer, tools):
     producer = make_producer(nsqd.address)
     failures: list[Exception] = []
 
@@ -154,14 +135,14 @@ def test_native_threads_may_share_a_producer(nsqd, make_producer):
     for thread in threads:
         thread.join()
     assert failures == []
-    assert stored(nsqd) == 400
+    assert tools.stored(nsqd) == 400
     producer.publish("orders", [b"and here"])
     deadline = time.monotonic() + 10
     while len(nsqd.http("/stats?format=json")["producers"]) > 1:  # the threads' connections went with them
         assert time.monotonic() < deadline
 
 
-def test_it_works_in_a_patched_process_and_shares_one_connection_there(nsqd):
+def test_it_works_in_a_patched_process_and_shares_one_connection_there(nsqd, tools):
     code = f"""
 from gevent import monkey; monkey.patch_all()
 import gevent
@@ -174,10 +155,10 @@ print(len(msgspec.json.decode(urllib.request.urlopen("http://{nsqd.http_address}
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
     assert done.stdout.strip() == "1", done.stderr
-    assert stored(nsqd) == 50
+    assert tools.stored(nsqd) == 50
 
 
-def test_a_publisher_that_gives_up_does_not_shift_the_answers_of_the_others(nsqd, make_producer):
+def test_a_publisher_that_gives_up_does_not_shift_the_answers_of_the_others(nsqd, make_producer, tools):
     producer = make_producer(nsqd.address)
     producer.publish("orders", [b"dial"])
 
@@ -190,15 +171,15 @@ def test_a_publisher_that_gives_up_does_not_shift_the_answers_of_the_others(nsqd
     ]
     gevent.joinall(jobs, raise_error=True)
     producer.publish("orders", [b"last"])
-    assert stored(nsqd) >= 22
+    assert tools.stored(nsqd) >= 22
 
 
-def test_a_connection_that_lay_idle_is_looked_at_before_it_is_used(nsqd, make_producer):
+def test_a_connection_that_lay_idle_is_looked_at_before_it_is_used(nsqd, make_producer, tools):
     producer = make_producer(nsqd.address, heartbeat=1.0)
     producer.publish("orders", [b"x"])
     time.sleep(3.5)  # a plain thread: no hub turns, no heartbeat is answered, nsqd closes
     producer.publish("orders", [b"y"])
-    assert stored(nsqd) == 2
+    assert tools.stored(nsqd) == 2
 
 
 def test_heartbeats_are_answered_while_the_hub_turns(nsqd, make_producer):
@@ -213,18 +194,18 @@ def test_heartbeats_are_answered_while_the_hub_turns(nsqd, make_producer):
 # --- nodes that fail ---------------------------------------------------------------------------------------
 
 
-def test_a_node_that_is_gone_is_left_for_another(start_nsqd, make_producer):
+def test_a_node_that_is_gone_is_left_for_another(start_nsqd, make_producer, tools):
     one, two = start_nsqd(), start_nsqd()
     producer = make_producer(one.address, two.address)
     producer.publish("orders", [b"x"])
-    first, second = (one, two) if stored(one) else (two, one)
+    first, second = (one, two) if tools.stored(one) else (two, one)
     first.kill()
     gevent.sleep(0.1)
     producer.publish("orders", [b"y"])
-    assert stored(second) == 1
+    assert tools.stored(second) == 1
 
 
-def test_publishing_waits_for_a_node_that_starts_again(nsqd, make_producer):
+def test_publishing_waits_for_a_node_that_starts_again(nsqd, make_producer, tools):
     producer = make_producer(nsqd.address)
     producer.publish("orders", [b"x"])
     nsqd.kill()
@@ -233,7 +214,7 @@ def test_publishing_waits_for_a_node_that_starts_again(nsqd, make_producer):
     gevent.sleep(0.3)
     nsqd.start()
     gevent.joinall(jobs, raise_error=True)
-    assert stored(nsqd) == 10
+    assert tools.stored(nsqd) == 10
 
 
 def test_without_any_node_it_gives_up_at_the_deadline_and_nothing_is_stored(make_producer):
@@ -245,7 +226,7 @@ def test_without_any_node_it_gives_up_at_the_deadline_and_nothing_is_stored(make
     assert time.monotonic() - started < 1.5
 
 
-def test_a_refused_command_fails_its_own_publisher_only(start_nsqd, make_producer):
+def test_a_refused_command_fails_its_own_publisher_only(start_nsqd, make_producer, tools):
     nsqd = start_nsqd("--max-msg-size=100")
     producer = make_producer(nsqd.address)
     producer.publish("orders", [b"dial"])
@@ -255,45 +236,11 @@ def test_a_refused_command_fails_its_own_publisher_only(start_nsqd, make_produce
     assert [i for i, job in enumerate(jobs) if job.exception] == [10]
     assert "PUB message too big" in str(jobs[10].exception)
     assert jobs[10].exception.stored is False
-    assert stored(nsqd) == 30
-
-
-@pytest.fixture
-def cutting_proxy():
-    """``cutting_proxy(nsqd)`` -> its address and a function that cuts every connection through it."""
-    servers: list[StreamServer] = []
-
-    def start(nsqd: Server):
-        pairs = set()
-
-        def pump(a, b) -> None:
-            try:
-                while data := a.recv(100):  # small, so that cuts fall between commands and their answers
-                    b.sendall(data)
-            except OSError:
-                pass
-
-        def serve(sock, _address) -> None:
-            with gevent.socket.create_connection(("127.0.0.1", nsqd.tcp_port)) as there:
-                pairs.add(pair := (sock, there))
-                gevent.joinall([gevent.spawn(pump, sock, there), gevent.spawn(pump, there, sock)], count=1)
-                pairs.discard(pair)
-
-        def cut() -> None:
-            for sock in [s for pair in pairs for s in pair]:
-                sock.close()
-
-        servers.append(StreamServer(("127.0.0.1", 0), serve))
-        servers[-1].start()
-        return f"127.0.0.1:{servers[-1].server_port}", cut
-
-    yield start
-    for server in servers:
-        server.stop(0)
+    assert tools.stored(nsqd) == 30
 
 
 def test_over_connections_that_break_all_that_was_confirmed_is_stored_and_no_more_than_is_unknown(
-    nsqd, cutting_proxy, make_producer
+    nsqd, cutting_proxy, make_producer, tools
 ):
     address, cut = cutting_proxy(nsqd)
     producer = make_producer(address)
@@ -315,60 +262,28 @@ def test_over_connections_that_break_all_that_was_confirmed_is_stored_and_no_mor
     gevent.joinall(jobs, raise_error=True)
     assert sent[0] > 100
     assert 0 < unknown[0] <= 150
-    assert sent[0] <= stored(nsqd) <= sent[0] + unknown[0]
+    assert sent[0] <= tools.stored(nsqd) <= sent[0] + unknown[0]
 
 
 # --- a peer that misbehaves --------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def fake_nsqd():
-    """``fake_nsqd(script)``: answers IDENTIFY, then ``script(sock, file)``; ``.commands`` is what it read whole."""
-    servers = []
-
-    def start(script) -> SimpleNamespace:
-        def serve(sock, _address) -> None:
-            file = sock.makefile("rb")
-            file.read(4)
-            file.readline()
-            file.read(int.from_bytes(file.read(4)))
-            sock.sendall(wire.encode_frame(0, b'{"version":"1","max_rdy_count":1,"msg_timeout":1,"max_msg_timeout":1}'))
-            try:
-                script(sock, file)
-            except OSError:
-                pass
-
-        server = StreamServer(("127.0.0.1", 0), serve)
-        server.start()
-        servers.append(server)
-        return f"127.0.0.1:{server.server_port}"
-
-    yield start
-    for server in servers:
-        server.stop(0)
-
-
-def read_pub(file) -> bytes:
-    file.readline()
-    return file.read(int.from_bytes(file.read(4)))
-
-
-def test_a_connection_cut_before_the_answer_leaves_it_unknown_and_is_not_repeated(fake_nsqd, make_producer):
+def test_a_connection_cut_before_the_answer_leaves_it_unknown_and_is_not_repeated(fake_nsqd, make_producer, tools):
     seen: list[bytes] = []
-    node = fake_nsqd(lambda sock, file: seen.append(read_pub(file)))
+    node = fake_nsqd(lambda sock, file: seen.append(tools.read_pub(file)))
     with pytest.raises(PublishError, match="not known") as caught:
         make_producer(node).publish("orders", [b"x"])
     assert caught.value.stored is None
     assert seen == [b"x"]
 
 
-def test_a_list_that_changes_while_it_is_sent_is_sent_as_it_was(fake_nsqd, make_producer):
+def test_a_list_that_changes_while_it_is_sent_is_sent_as_it_was(fake_nsqd, make_producer, tools):
     bodies = [bytes([i]) * 300 for i in range(1, 8)]
     expected = [b"".join(struct.pack(">i", 300) + b for b in bodies[at : at + 3]) for at in (0, 3, 6)]
     seen: list[bytes] = []
 
     def change(sock, file) -> None:
-        while part := read_pub(file):
+        while part := tools.read_pub(file):
             seen.append(part[4:])  # without the count
             bodies[:] = [b"of another size"] * 7
             sock.sendall(wire.encode_frame(wire.FRAME_RESPONSE, wire.OK))
@@ -377,24 +292,24 @@ def test_a_list_that_changes_while_it_is_sent_is_sent_as_it_was(fake_nsqd, make_
     assert seen == expected
 
 
-def test_an_nsqd_that_is_exiting_is_left_for_another(fake_nsqd, nsqd, make_producer):
+def test_an_nsqd_that_is_exiting_is_left_for_another(fake_nsqd, nsqd, make_producer, tools):
     def exiting(sock, file) -> None:
-        read_pub(file)
+        tools.read_pub(file)
         sock.sendall(wire.encode_frame(wire.FRAME_ERROR, b"E_PUB_FAILED PUB failed exiting"))
 
     producer = make_producer(fake_nsqd(exiting), nsqd.address)
     for _ in range(5):
         producer.publish("orders", [b"x"])
-    assert stored(nsqd) == 5
+    assert tools.stored(nsqd) == 5
 
 
-def test_commands_behind_a_refused_one_are_sent_again(fake_nsqd, make_producer):
+def test_commands_behind_a_refused_one_are_sent_again(fake_nsqd, make_producer, tools):
     connections: list[list[bytes]] = []
 
     def refuse_first(sock, file) -> None:
         mine: list[bytes] = []
         connections.append(mine)
-        while body := read_pub(file):
+        while body := tools.read_pub(file):
             mine.append(body)
             if body == b"bad":
                 sock.sendall(wire.encode_frame(wire.FRAME_ERROR, b"E_BAD_MESSAGE because"))
@@ -411,9 +326,9 @@ def test_commands_behind_a_refused_one_are_sent_again(fake_nsqd, make_producer):
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400", wire.encode_frame(0, b"WHAT"), wire.encode_message(1, 1, b"0" * 16, b"x")])
-def test_nonsense_in_place_of_an_answer_ends_the_wait(fake_nsqd, make_producer, answer):
+def test_nonsense_in_place_of_an_answer_ends_the_wait(fake_nsqd, make_producer, answer, tools):
     def nonsense(sock, file) -> None:
-        read_pub(file)
+        tools.read_pub(file)
         sock.sendall(answer)
         file.read()
 
@@ -428,13 +343,13 @@ def test_no_answer_at_all_ends_the_wait_at_the_deadline(fake_nsqd, make_producer
     assert caught.value.stored is None
 
 
-def test_a_peer_that_does_not_read_gets_all_when_it_does(fake_nsqd, make_producer):
+def test_a_peer_that_does_not_read_gets_all_when_it_does(fake_nsqd, make_producer, tools):
     resume = gevent.event.Event()
     seen: list[int] = []
 
     def slow(sock, file) -> None:
         resume.wait()
-        while body := read_pub(file):
+        while body := tools.read_pub(file):
             seen.append(len(body))
             sock.sendall(wire.encode_frame(wire.FRAME_RESPONSE, wire.OK))
 
@@ -471,8 +386,8 @@ def test_closing_fails_those_who_wait(fake_nsqd, make_producer):
     assert isinstance(job.exception, PublishError)
 
 
-def test_a_transport_makes_one(nsqd):
+def test_a_transport_makes_one(nsqd, tools):
     producer = open_transports([f"nsq://{nsqd.address}"])[0].producer()
     producer.publish("orders", [b"x"])
     producer.close()
-    assert stored(nsqd) == 1
+    assert tools.stored(nsqd) == 1
