@@ -5,70 +5,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from struct import Struct
-from typing import Any
-from urllib.parse import parse_qs
-
-import msgspec
 
 from framework.names import is_valid
-from framework.nsqd import stats
+from framework.nsqd import stats, web
 from framework.nsqd.broker import Broker
 from framework.nsqd.channel import Channel
 from framework.nsqd.journal import NotStored
 from framework.nsqd.protocol import Client
 from framework.nsqd.store import Entry
 from framework.nsqd.topic import Topic
+from framework.nsqd.web import Answer, Api, Request, Response, Routes, Status
 
 _INT32 = Struct(">i")
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
-_JSON = ("Content-Type", "application/json; charset=utf-8")
-_TEXT = ("Content-Type", "text/plain; charset=utf-8")
-_API = ("X-NSQ-Content-Type", "nsq; version=1.0")
-_REASONS = {
-    200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 413: "Request Entity Too Large",
-    500: "Internal Server Error", 503: "Service Unavailable",
-}  # fmt: skip
 
 
-class Status(Exception):
-    """An answer other than 200; ``words`` are nsqd's."""
-
-    def __init__(self, code: int, words: str, *, plain: bool = False) -> None:
-        super().__init__(words)
-        self.code = code
-        self.words = words
-        self.plain = plain
-
-
-class Request:
-    """One request's query and body."""
-
-    def __init__(self, environ: dict[str, Any]) -> None:
-        self.query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
-        self.length = int(environ.get("CONTENT_LENGTH") or -1)
-        self._input = environ["wsgi.input"]
-
-    def get(self, name: str) -> str | None:
-        """The first value of a parameter."""
-        values = self.query.get(name)
-        return values[0] if values else None
-
-    def body(self, most: int) -> bytes:
-        """Up to ``most`` + 1 bytes of the body."""
-        return bytes(self._input.read(most + 1))
-
-
-Answer = str | dict[str, Any] | None
-
-
-class Api:
+class NsqdApi(Api):
     """The WSGI application over one broker."""
 
     def __init__(self, broker: Broker, clients: Iterable[Client], ports: Callable[[], tuple[int, int]]) -> None:
         """``clients`` are all that are connected; ``ports`` gives those of TCP and HTTP."""
         self._broker = broker
         self._clients = clients
-        self._routes: dict[str, dict[str, Callable[[Request], Answer]]] = {
+        routes: Routes = {
             "/ping": {"GET": self._ping},
             "/info": {"GET": lambda request: stats.info(broker, *ports())},
             "/stats": {"GET": self._stats},
@@ -85,38 +44,18 @@ class Api:
             "/channel/pause": {"POST": lambda request: self._pause_channel(request, True)},
             "/channel/unpause": {"POST": lambda request: self._pause_channel(request, False)},
         }
+        super().__init__(routes)
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        path, method = environ.get("PATH_INFO", ""), environ["REQUEST_METHOD"]
-        headers = [_API]
+    def respond(self, request: Request) -> Response:
         try:
-            route = self._routes.get(path)
-            if route is None:
-                raise Status(404, "NOT_FOUND")
-            if method not in route:
-                headers.append(("Allow", ", ".join([*route, "OPTIONS"])))
-                raise Status(405, "METHOD_NOT_ALLOWED")
-            code, answer = 200, route[method](Request(environ))
-        except Status as status:
-            code, answer = status.code, status.words if status.plain else {"message": status.words}
+            return super().respond(request)
         except NotStored as error:
-            code, answer = 503, {"message": f"NOT_STORED {error}"}
-        if isinstance(answer, dict):
-            headers.append(_JSON)
-        elif answer:
-            headers.append(_TEXT)
-        if path == "/ping" and isinstance(answer, str):
-            headers.remove(_API)
-        data = msgspec.json.encode(answer) if isinstance(answer, dict) else (answer or "").encode()
-        start_response(f"{code} {_REASONS[code]}", [*headers, ("Content-Length", str(len(data)))])
-        return [data]
+            raise Status(503, f"NOT_STORED {error}") from error
 
     # --- statistics ----------------------------------------------------------------------------------------------
 
-    def _ping(self, request: Request) -> Answer:
-        if self._broker.error is not None:
-            raise Status(500, stats.health(self._broker), plain=True)
-        return "OK"
+    def _ping(self, request: Request) -> Response:
+        return web.plain(200 if self._broker.error is None else 500, stats.health(self._broker))
 
     def _stats(self, request: Request) -> Answer:
         body = stats.stats(
@@ -194,17 +133,13 @@ class Api:
     # --- topics ------------------------------------------------------------------------------------------------------
 
     def _topic_made(self, request: Request) -> Topic:
-        name = request.get("topic")
-        if name is None:
-            raise Status(400, "MISSING_ARG_TOPIC")
+        name = request.require("topic")
         if not is_valid(name):
             raise Status(400, "INVALID_TOPIC")
         return self._broker.topic(name)
 
     def _topic(self, request: Request, *, checked: bool = False) -> Topic:
-        name = request.get("topic")
-        if name is None:
-            raise Status(400, "MISSING_ARG_TOPIC")
+        name = request.require("topic")
         if checked and not is_valid(name):
             raise Status(400, "INVALID_TOPIC")
         if name not in self._broker.topics:
@@ -237,9 +172,7 @@ class Api:
     def _names(self, request: Request) -> tuple[Topic, str]:
         names = []
         for kind in ("topic", "channel"):
-            name = request.get(kind)
-            if name is None:
-                raise Status(400, f"MISSING_ARG_{kind.upper()}")
+            name = request.require(kind)
             if not is_valid(name):
                 raise Status(400, f"INVALID_ARG_{kind.upper()}")
             names.append(name)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
+from framework.nsqd import golang
 from framework.nsqd.options import VERSION, Options
 
-_INT = (-(1 << 63), (1 << 63) - 1)
 _INT32 = (-(1 << 31), (1 << 31) - 1)
 
 
@@ -33,9 +31,6 @@ class Wishes:
     msg_timeout: int = 0
 
 
-_TYPES: dict[str, type] = {name: type(value) for name, value in vars(Wishes()).items()}
-
-
 @dataclass
 class Granted:
     """What the connection has; times in seconds, sizes in bytes. An interval or timeout of 0 is off."""
@@ -53,31 +48,8 @@ def default(options: Options) -> Granted:
 
 
 def decode(body: bytes) -> Wishes:
-    """As Go reads JSON into a struct: names in any case, null is nothing, other types are errors. Raises ValueError."""
-    found = json.loads(body.decode("utf-8", "replace"), parse_constant=_refuse)
-    wishes = Wishes()
-    if found is None:
-        return wishes
-    if not isinstance(found, dict):
-        raise ValueError("not an object")  # noqa: TRY004 -- as all that is wrong with a body
-    for key, value in found.items():
-        name = key.lower()
-        if name in _TYPES and value is not None:
-            setattr(wishes, name, _typed(name, value))
-    return wishes
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _typed(name: str, value: Any) -> Any:
-    if type(value) is not _TYPES[name]:
-        raise ValueError(f"{name} is of another type")
-    low, high = _INT32 if name == "sample_rate" else _INT
-    if type(value) is int and not low <= value <= high:
-        raise ValueError(f"{name} is out of range")
-    return value
+    """Raises ValueError."""
+    return golang.unmarshal(body, Wishes(), {"sample_rate": _INT32})
 
 
 def grant(wishes: Wishes, granted: Granted, options: Options) -> None:

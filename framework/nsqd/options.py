@@ -1,4 +1,4 @@
-"""nsqd's own command line flags, read as Go's flag package reads them, so that tools made for nsqd start this one."""
+"""nsqd's own command line flags, so that tools made for nsqd start this one."""
 
 from __future__ import annotations
 
@@ -8,29 +8,33 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from framework.errors import WrongUse
-from framework.nsqd import golang
+from framework.nsqd import goflags, golang
+from framework.nsqd.goflags import BadFlag, CommonOptions, Flag, boolean
 
 VERSION = "1.3.0"
-"""The nsqd whose behaviour this one has; clients read it from IDENTIFY and /info."""
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
+"""The NSQ whose behaviour these daemons have; clients read it from IDENTIFY and /info."""
 
 
 def _node_id() -> int:
     return zlib.crc32(hashlib.md5(socket.gethostname().encode(), usedforsecurity=False).digest()) % 1024
 
 
-@dataclass
-class Options:
+@dataclass(kw_only=True)
+class Options(CommonOptions):
     """Every flag that has an effect here. Times in seconds, sizes in bytes."""
 
     tcp_address: str = "127.0.0.1:4150"
     http_address: str = "127.0.0.1:4151"
     broadcast_address: str = field(default_factory=socket.gethostname)
+    broadcast_tcp_port: int = 0
+    """What nsqlookupd is told; 0: the port that is listened on."""
+    broadcast_http_port: int = 0
+    lookupd_tcp_addresses: list[str] = field(default_factory=list)
+    http_client_connect_timeout: float = 2.0
+    http_client_request_timeout: float = 5.0
     data_path: Path = Path()
-    log_level: str = "INFO"
     log_prefix: str = "[nsqd] "
     node_id: int = field(default_factory=_node_id)
     mem_queue_size: int = 10000
@@ -50,52 +54,36 @@ class Options:
     client_timeout: float = 60.0
     """Twice the default heartbeat interval; nsqd has no flag for it."""
     while_used: bool = False
-    version: bool = False
-    help: bool = False
-    warnings: list[str] = field(default_factory=list)
-    """What was asked for and is not here, one sentence each."""
-
-
-class BadFlag(WrongUse):
-    """A flag that nsqd does not have, or a value that is not of its type. The command exits with 2, as nsqd does."""
-
-
-def _boolean(text: str) -> bool:
-    if text in ("1", "t", "T", "true", "TRUE", "True"):
-        return True
-    if text in ("0", "f", "F", "false", "FALSE", "False"):
-        return False
-    raise ValueError(f"{text!r} is not true or false")
-
-
-def _level(text: str) -> str:
-    level = {"WARN": "WARNING"}.get(text.upper(), text.upper())
-    if level not in LEVELS:
-        raise ValueError(f"{text!r} is not one of debug, info, warn, error, fatal")
-    return level
-
-
-class Flag(NamedTuple):
-    """``attribute`` None: nsqd has it, and it has no effect here."""
-
-    parse: Callable[[str], Any]
-    attribute: str | None
-    usage: str
 
 
 def _ours(parse: Callable[[str], Any], usage: str, attribute: str) -> Flag:
     return Flag(parse, attribute, usage)
 
 
-FLAGS: dict[str, Flag] = {
-    "while-used": _ours(_boolean, "stop when no worker uses the data path any more (not in nsqd)", "while_used"),
-    "version": _ours(_boolean, "print version string", "version"),
+def _address(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ValueError("it is not <host>:<port>")
+    return text
+
+
+def _closed(text: str) -> str:
+    raise ValueError("it is not supported, and ignoring it would let in whom it keeps out: leave it away")
+
+
+FLAGS: dict[str, Flag] = goflags.COMMON | {
+    "while-used": _ours(boolean, "stop when no worker uses the data path any more (not in nsqd)", "while_used"),
     "tcp-address": _ours(str, "<addr>:<port> to listen on for TCP clients", "tcp_address"),
     "http-address": _ours(str, "<addr>:<port> to listen on for HTTP clients", "http_address"),
-    "broadcast-address": _ours(str, "address that /info gives", "broadcast_address"),
+    "broadcast-address": _ours(str, "address that nsqlookupd and /info give", "broadcast_address"),
+    "broadcast-tcp-port": _ours(int, "TCP port that nsqlookupd and /info give", "broadcast_tcp_port"),
+    "broadcast-http-port": _ours(int, "HTTP port that nsqlookupd and /info give", "broadcast_http_port"),
+    "lookupd-tcp-address": Flag(
+        _address, "lookupd_tcp_addresses", "<addr>:<port> of an nsqlookupd to register with (may be repeated)", repeated=True
+    ),
+    "http-client-connect-timeout": _ours(golang.duration, "for asking nsqlookupd", "http_client_connect_timeout"),
+    "http-client-request-timeout": _ours(golang.duration, "for asking nsqlookupd", "http_client_request_timeout"),
     "data-path": _ours(Path, "path to store messages", "data_path"),
-    "log-level": _ours(_level, "set log verbosity: debug, info, warn, error, or fatal", "log_level"),
-    "log-prefix": _ours(str, "log message prefix", "log_prefix"),
     "node-id": _ours(int, "number of this node in [0,1024)", "node_id"),
     "mem-queue-size": _ours(int, "messages that an #ephemeral topic or channel holds", "mem_queue_size"),
     "msg-timeout": _ours(golang.duration, "default duration to wait before requeueing a message", "msg_timeout"),
@@ -114,66 +102,24 @@ FLAGS: dict[str, Flag] = {
 }
 
 _NOT_HERE: tuple[tuple[Callable[[str], Any], str], ...] = (
-    (_boolean, "verbose worker-id statsd-mem-stats statsd-exclude-ephemeral deflate snappy"),
-    (int, "broadcast-tcp-port broadcast-http-port max-bytes-per-file sync-every statsd-udp-packet-size"),
-    (int, "queue-scan-worker-pool-max queue-scan-selection-count"),
-    (golang.duration, "http-client-connect-timeout http-client-request-timeout sync-timeout statsd-interval"),
-    (golang.duration, "e2e-processing-latency-window-time"),
-    (str, "config https-address lookupd-tcp-address statsd-address statsd-prefix tls-cert tls-key tls-root-ca-file"),
+    (boolean, "worker-id statsd-mem-stats statsd-exclude-ephemeral deflate snappy"),
+    (int, "max-bytes-per-file sync-every statsd-udp-packet-size queue-scan-worker-pool-max queue-scan-selection-count"),
+    (golang.duration, "sync-timeout statsd-interval e2e-processing-latency-window-time"),
+    (str, "config https-address statsd-address statsd-prefix tls-cert tls-key tls-root-ca-file"),
     (str, "tls-min-version e2e-processing-latency-percentile"),
 )
 FLAGS |= {name: Flag(kind, None, "accepted, has no effect") for kind, names in _NOT_HERE for name in names.split()}
-
-_REFUSED: dict[str, Callable[[str], Any]] = {"auth-http-address": str, "tls-required": _boolean, "tls-client-auth-policy": str}
-"""Ignoring one of these would open what its user wants closed."""
-_BOOLEANS = {name for name, flag in FLAGS.items() if flag.parse is _boolean} | {"tls-required"}
+FLAGS |= {
+    "auth-http-address": Flag(_closed, None, "not supported"),
+    "tls-required": Flag(_closed, None, "not supported", bare=True),
+    "tls-client-auth-policy": Flag(_closed, None, "not supported"),
+}
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """The options that the arguments say: ``-x v``, ``--x=v``, ``--bool``, last one wins. Raises BadFlag."""
+    """The options that the arguments say. Raises BadFlag."""
     options = Options()
-    rest = list(arguments)
-    while rest and rest[0].startswith("-") and rest[0] != "-":
-        word = rest.pop(0)
-        if word == "--":
-            break
-        name, given, value = word.removeprefix("-").removeprefix("-").partition("=")
-        if name in ("h", "help"):
-            options.help = True
-            return options
-        _set(options, name, _value(name, value if given else None, rest))
+    goflags.parse(arguments, FLAGS, options)
     if not 0 <= options.node_id < 1024:
         raise BadFlag(f"--node-id {options.node_id} is out of range: use 0 to 1023")
     return options
-
-
-def _value(name: str, given: str | None, rest: list[str]) -> str:
-    if name not in FLAGS and name not in _REFUSED:
-        raise BadFlag(f"flag provided but not defined: -{name}")
-    if given is not None:
-        return given
-    if name in _BOOLEANS:
-        return "true"
-    if not rest:
-        raise BadFlag(f"flag needs an argument: -{name}")
-    return rest.pop(0)
-
-
-def _set(options: Options, name: str, text: str) -> None:
-    flag = FLAGS.get(name) or Flag(_REFUSED[name], None, "")
-    try:
-        value = flag.parse(text)
-    except ValueError as error:
-        raise BadFlag(f'invalid value "{text}" for flag -{name}: {error}') from None
-    if name in _REFUSED and value:
-        raise BadFlag(f"-{name} is not supported, and ignoring it would let in whom it keeps out: leave it away")
-    if flag.attribute is not None:
-        setattr(options, flag.attribute, value)
-    elif value and name not in ("verbose", "worker-id"):
-        options.warnings.append(f"-{name} has no effect here")
-
-
-def usage() -> str:
-    """What --help prints."""
-    lines = [f"  -{name}\n    \t{flag.usage}" for name, flag in sorted(FLAGS.items())]
-    return "Usage of nsqd:\n" + "\n".join(lines)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import gc
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 
 import gevent
@@ -18,18 +16,15 @@ from gevent.event import Event
 from gevent.pywsgi import WSGIServer
 from gevent.server import StreamServer
 
-from framework.errors import WrongUse
-from framework.nsqd import options as flags
-from framework.nsqd import stats
+from framework.nsqd import daemon
 from framework.nsqd.broker import Broker
 from framework.nsqd.embedded import RUNNING
-from framework.nsqd.http import Api
-from framework.nsqd.options import LEVELS, BadFlag, Options
+from framework.nsqd.http import NsqdApi
+from framework.nsqd.options import FLAGS, Options, parse
 from framework.nsqd.protocol import Client
-from framework.nsqd.store import FolderInUse, FolderUnusable, Store
+from framework.nsqd.store import Store
 from framework.nsqd.users import Users
 
-_BACKLOG = 1024
 _SWITCH_SECONDS = 0.001
 _USERS_SECONDS = 0.25
 
@@ -39,30 +34,24 @@ class Server:
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        self.log = daemon.Log(options)
         self.clients: set[Client] = set()
         self._stop = Event()
         store = Store(options.data_path.resolve())
         try:
-            tcp = _listen(options.tcp_address)
-            http = _listen(options.http_address)
+            tcp = daemon.listen(options.tcp_address)
+            http = daemon.listen(options.http_address)
         except OSError:
             store.close()
             raise
         self.broker = Broker(store, options, self.log)
         self._tcp = StreamServer(tcp, self._serve)
-        api = Api(self.broker, self.clients, lambda: (tcp.getsockname()[1], http.getsockname()[1]))
+        api = NsqdApi(self.broker, self.clients, lambda: (tcp.getsockname()[1], http.getsockname()[1]))
         self._http = WSGIServer(http, api, log=None, error_log=None)
-
-    def log(self, level: str, words: str) -> None:
-        """One line on stderr, as nsqd writes it."""
-        if LEVELS.index(level) >= LEVELS.index(self.options.log_level):
-            stamp = datetime.now().strftime("%Y/%m/%d %H:%M:%S.%f")
-            sys.stderr.write(f"{self.options.log_prefix}{stamp} {level}: {words}\n")
-            sys.stderr.flush()
 
     def run(self) -> None:
         """Serve until ``stop``."""
-        self.log("INFO", stats.version_line())
+        self.log("INFO", daemon.version_line("nsqd"))
         self.log("INFO", f"ID: {self.options.node_id}")
         for warning in self.options.warnings:
             self.log("WARNING", warning)
@@ -102,7 +91,7 @@ class Server:
 
     def _serve(self, sock: socket.socket, address: tuple[str, int]) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        where = _joined(address)
+        where = daemon.joined(address)
         self.log("INFO", f"TCP: new client({where})")
         client = Client(self.broker, sock, where)
         self.clients.add(client)
@@ -125,36 +114,8 @@ class Server:
         self.log("INFO", "NSQ: bye")
 
 
-def _listen(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    if not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise BadFlag(f"address {address!r} is not <host>:<port>")
-    host = host.removeprefix("[").removesuffix("]")
-    try:
-        found = socket.getaddrinfo(host or "0.0.0.0", int(port), type=socket.SOCK_STREAM)  # noqa: S104
-    except socket.gaierror as error:
-        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}; name another address") from error
-    family, kind, number, _, where = found[0]
-    listener = socket.socket(family, kind, number)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(where)
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise OSError(
-            error.errno, f"cannot listen on {address}: {os.strerror(error.errno or 0)}; name another address"
-        ) from error
-    return listener
-
-
 def _address(server: StreamServer) -> str:
-    return _joined(server.socket.getsockname())
-
-
-def _joined(address: tuple[str, int]) -> str:
-    host, port = address[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return daemon.joined(server.socket.getsockname())
 
 
 def _sync_seconds(folder: Path) -> float:
@@ -176,28 +137,6 @@ def _sync_seconds(folder: Path) -> float:
 
 def main(arguments: Sequence[str]) -> int:
     """Run nsqd with Go-style flags until SIGTERM or SIGINT; returns the exit code: 0, 1 (cannot start), 2 (wrong flag)."""
-    try:
-        options = flags.parse(arguments)
-    except BadFlag as error:
-        sys.stderr.write(f"nsqd: {error} (--help lists the flags)\n")
-        return 2
-    if options.help or options.version:
-        sys.stdout.write(f"{flags.usage() if options.help else stats.version_line()}\n")
-        return 0
     # A thread that comes back from a sync waits this long for the interpreter while the hub is busy (default 5 ms).
     sys.setswitchinterval(_SWITCH_SECONDS)
-    try:
-        server = Server(options)
-    except BadFlag as error:
-        sys.stderr.write(f"nsqd: {error}\n")
-        return 2
-    except (FolderInUse, FolderUnusable, WrongUse) as error:
-        sys.stderr.write(f"nsqd: {error}\n")
-        return 1
-    except OSError as error:
-        sys.stderr.write(f"nsqd: {error.strerror or error}\n")
-        return 1
-    gevent.signal_handler(signal.SIGTERM, server.stop)
-    gevent.signal_handler(signal.SIGINT, server.stop)
-    server.run()
-    return 0
+    return daemon.main("nsqd", FLAGS, parse, Server, arguments)

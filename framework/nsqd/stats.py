@@ -5,29 +5,18 @@ from __future__ import annotations
 import gc
 import resource
 import socket
-import sys
 import time
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from framework.nsqd.broker import Broker
 from framework.nsqd.channel import Channel
+from framework.nsqd.daemon import version_line
 from framework.nsqd.options import VERSION, Options
 from framework.nsqd.protocol import Client
 from framework.nsqd.topic import Topic
 
 _LATENCY: dict[str, Any] = {"count": 0, "percentiles": None}
-
-
-def version_line() -> str:
-    """As ``nsqd --version`` prints it; tools match its beginning."""
-    try:
-        own = version("nsq-workers")
-    except PackageNotFoundError:
-        own = "0"
-    python = ".".join(map(str, sys.version_info[:3]))
-    return f"nsqd v{VERSION} (built w/nsq-workers {own}, python {python})"
 
 
 def health(broker: Broker) -> str:
@@ -41,8 +30,8 @@ def info(broker: Broker, tcp_port: int, http_port: int) -> dict[str, Any]:
         "version": VERSION,
         "broadcast_address": options.broadcast_address,
         "hostname": socket.gethostname(),
-        "http_port": http_port,
-        "tcp_port": tcp_port,
+        "http_port": options.broadcast_http_port or http_port,
+        "tcp_port": options.broadcast_tcp_port or tcp_port,
         "start_time": int(broker.start_time),
         "max_heartbeat_interval": round(options.max_heartbeat_interval * 1e9),
         "max_output_buffer_size": options.max_output_buffer_size,
@@ -159,7 +148,7 @@ def _memory() -> dict[str, int]:
 def text(broker: Broker, body: dict[str, Any]) -> str:
     """/stats without a format: for people."""
     lines = [
-        version_line(),
+        version_line("nsqd"),
         f"start_time {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(broker.start_time))}",
         f"uptime {time.time() - broker.start_time:.3f}s",
         "",

@@ -1,0 +1,115 @@
+"""What nsqd and nsqlookupd have in common as processes: listening, lines on stderr, signals, exit codes. No protocol."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Protocol, TypeVar
+
+import gevent
+from gevent import socket
+
+from framework.errors import FrameworkError
+from framework.nsqd import goflags
+from framework.nsqd.goflags import LEVELS, BadFlag, CommonOptions, Flag
+from framework.nsqd.options import VERSION
+
+BACKLOG = 1024
+Options = TypeVar("Options", bound=CommonOptions)
+
+
+class Daemon(Protocol):
+    def run(self) -> None:
+        """Serve until ``stop``."""
+
+    def stop(self) -> None:
+        """May be called from a signal handler."""
+
+
+def version_line(program: str) -> str:
+    """As ``nsqd --version`` prints it; tools match its beginning."""
+    try:
+        own = version("nsq-workers")
+    except PackageNotFoundError:
+        own = "0"
+    python = ".".join(map(str, sys.version_info[:3]))
+    return f"{program} v{VERSION} (built w/nsq-workers {own}, python {python})"
+
+
+class Log:
+    """Lines on stderr, as NSQ's daemons write them."""
+
+    def __init__(self, options: CommonOptions) -> None:
+        self._least = LEVELS.index(options.log_level)
+        self._prefix = options.log_prefix
+
+    def __call__(self, level: str, words: str) -> None:
+        if LEVELS.index(level) >= self._least:
+            stamp = datetime.now().strftime("%Y/%m/%d %H:%M:%S.%f")
+            sys.stderr.write(f"{self._prefix}{stamp} {level}: {words}\n")
+            sys.stderr.flush()
+
+
+def listen(address: str) -> socket.socket:
+    """A listener on ``host:port``; without a host, on every address. Raises BadFlag, OSError in a sentence."""
+    host, _, port = address.rpartition(":")
+    if not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise BadFlag(f"address {address!r} is not <host>:<port>")
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        found = socket.getaddrinfo(host or "0.0.0.0", int(port), type=socket.SOCK_STREAM)  # noqa: S104
+    except socket.gaierror as error:
+        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}; name another address") from error
+    family, kind, number, _, where = found[0]
+    listener = socket.socket(family, kind, number)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(where)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        words = f"cannot listen on {address}: {os.strerror(error.errno or errno.EINVAL)}; name another address"
+        raise OSError(error.errno, words) from error
+    return listener
+
+
+def joined(address: tuple[Any, ...]) -> str:
+    """A socket's address as ``host:port``."""
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def main(
+    program: str,
+    flags: Mapping[str, Flag],
+    parse: Callable[[Sequence[str]], Options],
+    make: Callable[[Options], Daemon],
+    arguments: Sequence[str],
+) -> int:
+    """Run a daemon until SIGTERM or SIGINT; returns the exit code: 0, 1 (cannot start), 2 (wrong flag)."""
+    try:
+        options = parse(arguments)
+        if options.help or options.version:
+            sys.stdout.write(f"{goflags.usage(program, flags) if options.help else version_line(program)}\n")
+            return 0
+        daemon = make(options)
+    except BadFlag as error:
+        return _refuse(program, f"{error} (--help lists the flags)", 2)
+    except FrameworkError as error:
+        return _refuse(program, str(error), 1)
+    except OSError as error:
+        return _refuse(program, error.strerror or str(error), 1)
+    gevent.signal_handler(signal.SIGTERM, daemon.stop)
+    gevent.signal_handler(signal.SIGINT, daemon.stop)
+    daemon.run()
+    return 0
+
+
+def _refuse(program: str, words: str, code: int) -> int:
+    sys.stderr.write(f"{program}: {words}\n")
+    return code

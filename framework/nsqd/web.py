@@ -1,0 +1,130 @@
+"""The HTTP that NSQ's daemons share: routes, the query as Go reads it, and answers in NSQ's form. Source: internal/http_api."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import msgspec
+
+from framework.nsqd import golang
+
+_JSON = ("Content-Type", "application/json; charset=utf-8")
+_TEXT = ("Content-Type", "text/plain; charset=utf-8")
+_API = ("X-NSQ-Content-Type", "nsq; version=1.0")
+_REASONS = {
+    200: "OK", 301: "Moved Permanently", 307: "Temporary Redirect", 400: "Bad Request", 403: "Forbidden", 404: "Not Found",
+    405: "Method Not Allowed", 413: "Request Entity Too Large", 500: "Internal Server Error", 503: "Service Unavailable",
+}  # fmt: skip
+
+
+class Status(Exception):
+    """An answer other than 200; ``words`` are NSQ's."""
+
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__(words)
+        self.code = code
+        self.words = words
+
+
+class Request:
+    """One request's query and body."""
+
+    def __init__(self, environ: dict[str, Any]) -> None:
+        self.path: str = environ.get("PATH_INFO", "")
+        self.method: str = environ["REQUEST_METHOD"]
+        self.length = int(environ.get("CONTENT_LENGTH") or -1)
+        self.raw_query: str = environ.get("QUERY_STRING", "")
+        self._input = environ["wsgi.input"]
+
+    @cached_property
+    def query(self) -> dict[str, list[str]]:
+        """Raises Status."""
+        try:
+            return golang.query(self.raw_query)
+        except ValueError:
+            raise Status(400, "INVALID_REQUEST") from None
+
+    def get(self, name: str) -> str | None:
+        """The first value of a parameter. Raises Status."""
+        values = self.query.get(name)
+        return values[0] if values else None
+
+    def require(self, name: str) -> str:
+        """The first value of a parameter that must be there. Raises Status."""
+        value = self.get(name)
+        if value is None:
+            raise Status(400, f"MISSING_ARG_{name.upper()}")
+        return value
+
+    def body(self, most: int) -> bytes:
+        """Up to ``most`` + 1 bytes of the body."""
+        return bytes(self._input.read(most + 1))
+
+
+Answer = str | dict[str, Any] | list[Any] | None
+
+
+class Response(NamedTuple):
+    """An answer with a code or headers of its own."""
+
+    code: int
+    answer: Answer
+    headers: tuple[tuple[str, str], ...] = (_API,)
+
+
+def plain(code: int, words: str) -> Response:
+    """Text without NSQ's header: what /ping says."""
+    return Response(code, words, ())
+
+
+Handler = Callable[[Request], Answer | Response]
+Routes = Mapping[str, Mapping[str, Handler]]
+"""Path -> method -> what answers it; a path that ends with / has a parameter behind it."""
+
+
+class Api:
+    """The WSGI application over a table of routes."""
+
+    def __init__(self, routes: Routes) -> None:
+        self._routes = routes
+        self._folded = {path.lower(): path for path in routes}
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        try:
+            response = self.respond(Request(environ))
+        except Status as status:
+            response = Response(status.code, {"message": status.words})
+        headers = list(response.headers)
+        if isinstance(response.answer, str):
+            data = response.answer.encode()
+            headers.append(_TEXT)
+        elif response.answer is None:
+            data = b""
+        else:
+            data = msgspec.json.encode(response.answer)
+            headers.append(_JSON)
+        start_response(f"{response.code} {_REASONS[response.code]}", [*headers, ("Content-Length", str(len(data)))])
+        return [data]
+
+    def respond(self, request: Request) -> Response:
+        """Raises Status."""
+        handlers = self._routes.get(request.path) or self._routes.get(request.path[: request.path.rfind("/") + 1])
+        if handlers is None:
+            return self._redirect(request)
+        allow = ("Allow", ", ".join(sorted([*handlers, "OPTIONS"])))
+        if request.method == "OPTIONS":
+            return Response(200, None, (allow,))
+        if request.method not in handlers:
+            return Response(405, {"message": "METHOD_NOT_ALLOWED"}, (allow, _API))
+        answer = handlers[request.method](request)
+        return answer if isinstance(answer, Response) else Response(200, answer)
+
+    def _redirect(self, request: Request) -> Response:
+        """nsqd's router mends a slash at the end and the case of letters."""
+        path = self._folded.get(request.path.rstrip("/").lower())
+        if path is None or request.method not in self._routes[path]:
+            raise Status(404, "NOT_FOUND")
+        query = f"?{request.raw_query}" if request.raw_query else ""
+        return Response(301 if request.method == "GET" else 307, None, (("Location", path + query),))
