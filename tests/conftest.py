@@ -11,6 +11,7 @@ from tempfile import mkdtemp
 import pytest
 
 from framework.testing import servers
+from framework.testing.proxy import Proxy, proxies
 
 
 def missing(reason: str) -> None:
@@ -81,3 +82,10 @@ def start_beanstalkd(tmp_path: Path) -> Iterator[Callable[..., servers.Server]]:
 def beanstalkd(start_beanstalkd: Callable[..., servers.Server]) -> servers.Server:
     """One real beanstalkd with default flags, whose INSERTED is durable."""
     return start_beanstalkd()
+
+
+@pytest.fixture
+def start_proxy() -> Iterator[Callable[[str], Proxy]]:
+    """Puts a fault proxy before a server: ``start_proxy(nsqd.address).address`` is where to connect instead."""
+    with proxies() as start:
+        yield start
