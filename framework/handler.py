@@ -38,6 +38,8 @@ class HandlerSpec:
     """The most messages in one call; 0: the handler takes one message at a time."""
     linger: float
     """Seconds to wait for a batch to fill."""
+    given: frozenset[str] = frozenset()
+    """The options that were written: what a broker cannot honour is refused where it was asked for, not where it is a default."""
 
     @property
     def name(self) -> str:
@@ -152,7 +154,7 @@ def make_spec(
         _check_batch(annotation, values)
     except BadHandler as error:
         raise BadHandler(f"{where}: {error}") from error.__cause__
-    return HandlerSpec(topic=topic, channel=channel, function=function, decode=decode, **values)
+    return HandlerSpec(topic=topic, channel=channel, function=function, decode=decode, given=frozenset(options or ()), **values)
 
 
 def place_of(function: object) -> str:
