@@ -178,6 +178,17 @@ class Transport(Protocol):
 
         Raises BrokerUnreachable when it has none as far as is known, but not all could be asked."""
 
+    def topics(self) -> set[str]:
+        """The topics that exist on any node. Blocks; never longer than a few seconds.
+
+        Raises BrokerUnreachable when not every node could be asked."""
+
+    def backlog(self, topic: str, channel: str) -> dict[str, int]:
+        """Node that has ``topic`` -> how many messages it keeps there for ``channel``: waiting, deferred and in flight.
+
+        For a channel that does not exist yet, what the first one would get; where there are no channels, what the topic
+        holds. Blocks; never longer than a few seconds. Raises BrokerUnreachable when not every node could be asked."""
+
     def connect(self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None) -> Connection:
         """Dial, negotiate, subscribe with a grant of 0. Blocks up to its connect timeout. ``lease`` asks for
         a lease of so many seconds; None takes the broker's default.

@@ -8,7 +8,7 @@ import gevent
 
 from framework.errors import BrokerUnreachable, FrameworkError
 from framework.transports.contract import Capabilities, NodeInfo, Receiver, Transport
-from framework.transports.nsq import channels
+from framework.transports.nsq import backlog, channels
 from framework.transports.nsq import urls as _urls
 from framework.transports.nsq.connection import MAX_DEFER, NsqConnection, connect
 from framework.transports.nsq.dial import dial
@@ -49,6 +49,14 @@ class NsqTransport:
     def channels(self, topic: str) -> set[str]:
         """By HTTP: of every nsqlookupd, and of the nsqds named directly."""
         return channels.of_topic(topic, self._addresses)
+
+    def topics(self) -> set[str]:
+        """By HTTP, of every nsqd."""
+        return backlog.topics(self._addresses)
+
+    def backlog(self, topic: str, channel: str) -> dict[str, int]:
+        """By HTTP, of every nsqd that has ``topic``."""
+        return backlog.of_channel(topic, channel, self._addresses)
 
     def connect(self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None) -> NsqConnection:
         return connect(node, topic, channel, receiver, lease=lease, heartbeat=self._options.heartbeat)

@@ -1,0 +1,73 @@
+"""Which topics there are and how many messages each nsqd keeps of one, by HTTP: TCP has no word for it. It changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import gevent
+
+from framework.errors import BrokerUnreachable, FrameworkError
+from framework.transports.nsq.http import Lookupd, Nsqd, Producer, TopicStats
+from framework.transports.nsq.urls import Addresses, join_address, split_address
+
+T = TypeVar("T")
+
+
+def topics(addresses: Addresses) -> set[str]:
+    """The topics of every nsqd. Raises BrokerUnreachable when one that is known did not answer."""
+    return {one.topic_name for stats in _ask_all(addresses, "").values() for one in stats}
+
+
+def of_channel(topic: str, channel: str, addresses: Addresses) -> dict[str, int]:
+    """Node that has ``topic`` -> messages kept there for ``channel``. Raises BrokerUnreachable as ``topics`` does."""
+    answers = _ask_all(addresses, topic)
+    return {node: _kept(one, channel) for node, stats in answers.items() for one in stats if one.topic_name == topic}
+
+
+def _kept(topic: TopicStats, channel: str) -> int:
+    """What waits in the topic itself goes to every channel there is, and all of it to the first that comes."""
+    for one in topic.channels:
+        if one.channel_name == channel:
+            return topic.depth + one.depth + one.in_flight_count + one.deferred_count
+    return 0 if topic.channels else topic.depth
+
+
+def _ask_all(addresses: Addresses, topic: str) -> dict[str, list[TopicStats]]:
+    """Node -> its topics, or the one that is named, where it has it."""
+    nsqds = _nsqds(addresses)
+    return dict(zip(nsqds, _together([_stats_of(nsqd, topic) for nsqd in nsqds.values()]), strict=True))
+
+
+def _stats_of(nsqd: Nsqd, topic: str) -> Callable[[], list[TopicStats]]:
+    return lambda: nsqd.stats(topic, clients=False).topics or []
+
+
+def _nsqds(addresses: Addresses) -> dict[str, Nsqd]:
+    """Where each node answers HTTP. A silent nsqlookupd hides no node that another one knows."""
+    found: dict[str, Nsqd] = {}
+    for address in addresses.nsqds:
+        host, port = split_address(address)
+        found[address] = Nsqd(join_address(host, addresses.options.http_port or port + 1))
+    lookups: list[Callable[[], list[Producer]]] = [Lookupd(address).nodes for address in addresses.lookupds]
+    for producers in _together(lookups, enough=1):
+        for one in producers:
+            found.setdefault(one.node, Nsqd(join_address(one.broadcast_address, one.http_port)))
+    return found
+
+
+def _together(questions: list[Callable[[], T]], *, enough: int | None = None) -> list[T]:
+    """The answers, asked for at once. Raises BrokerUnreachable unless ``enough`` of them (None: all) came."""
+    asked = [gevent.spawn(_answer, question) for question in questions]
+    gevent.joinall(asked)
+    answers = [one.value for one in asked if not isinstance(one.value, FrameworkError)]
+    if len(answers) < (len(asked) if enough is None else min(enough, len(asked))):
+        raise BrokerUnreachable("; ".join(str(one.value) for one in asked if isinstance(one.value, FrameworkError)))
+    return answers
+
+
+def _answer(question: Callable[[], T]) -> T | FrameworkError:
+    try:
+        return question()
+    except FrameworkError as error:
+        return error
