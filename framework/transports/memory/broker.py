@@ -1,0 +1,311 @@
+"""The broker behind ``memory://``: its nodes, the faults that a test can inject, and what there is to see. It runs no handler.
+
+Everything here may be called from any thread and greenlet; none of it blocks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gevent import monkey
+
+from framework.errors import BrokerUnreachable, PublishError
+from framework.message import Message
+from framework.transports.contract import Limits
+from framework.transports.memory.clock import Clock
+from framework.transports.memory.queues import DEFAULT_PRIORITY, Channel, Stored, Subscriber, Topic
+
+#: nsqd's defaults: what a test accepts, nsqd accepts. Seconds and bytes.
+LIMITS = Limits(lease=60.0, max_lease=900.0, max_grant=1_000_000)
+MAX_DEFER = 3600.0
+MAX_SIZE = 1 << 20
+
+# The patched one is a greenlet's: a native thread that publishes would wait for a hub that is not its own.
+_Lock = monkey.get_original("threading", "RLock")
+
+
+class Session(Subscriber, Protocol):
+    """A connection, as its node sees it."""
+
+    def cut(self, error: Exception) -> None:
+        """The connection breaks: nothing more is said or heard on it."""
+
+    def tell(self, message: Message) -> None:
+        """Say that the lease of ``message`` is gone."""
+
+
+@dataclass(slots=True)
+class Faults:
+    """What is still to go wrong, counted down as it does."""
+
+    refuse: int = 0
+    no_answer: int = 0
+    kept: bool = True
+    lost_finishes: int = 0
+    twice: int = 0
+    latency: float = 0.0
+
+
+class MemoryNode:
+    """One server of a broker: its own topics, and its own ups and downs."""
+
+    def __init__(self, broker: MemoryBroker, name: str) -> None:
+        self.broker = broker
+        self.name = name
+        self.up = True
+        self.sessions: list[Session] = []
+        self.topics: dict[str, Topic] = {}
+        self._numbers = itertools.count(1)
+
+    # -- faults
+
+    def stop(self) -> None:
+        """It goes down: connections break, new ones and publishes are refused. It keeps what it holds."""
+        self.up = False
+        self.drop()
+
+    def start(self) -> None:
+        """It is back."""
+        self.up = True
+
+    def drop(self) -> None:
+        """Its connections break; it stays up."""
+        for session in list(self.sessions):
+            session.cut(BrokerUnreachable(f"{self.name} closed the connection"))
+
+    # -- what connections and producers ask; under the broker's lock
+
+    def topic(self, name: str) -> Topic:
+        """The topic of that name, made when there is none."""
+        if name not in self.topics:
+            self.topics[name] = Topic()
+        return self.topics[name]
+
+    def depth(self, topic: str, channel: str) -> int:
+        """How many messages ``channel`` holds here, or would get if it were made now."""
+        with self.broker.lock:
+            return self.topics[topic].depth(channel)
+
+    def store(self, topic: str, bodies: Sequence[bytes], delay: float, priority: int | None) -> None:
+        """A copy for each channel of ``topic``."""
+        wait = delay + self.broker.faults.latency
+        due = self.broker.clock.now() + wait if wait else 0.0
+        timestamp, level = time.time_ns(), DEFAULT_PRIORITY if priority is None else priority
+        numbers = list(itertools.islice(self._numbers, len(bodies)))
+        for channel in self.topic(topic).holders():
+            entries = zip(numbers, bodies, strict=True)
+            channel.add([Stored(b"%016x" % n, timestamp, body, n, level) for n, body in entries], due)
+
+    def join(self, session: Session, topic: str, channel: str) -> Channel:
+        """The channel that ``session`` is subscribed to from now on."""
+        joined = self.topic(topic).channel(channel)
+        joined.subscribers.append(session)
+        self.sessions.append(session)
+        return joined
+
+    def leave(self, session: Session, topic: str, channel: str) -> None:
+        """What it had in flight can be delivered to others at once, as with beanstalkd; nsqd waits for the leases to end."""
+        if session in self.sessions:
+            self.sessions.remove(session)
+            self.topic(topic).leave(channel, session)
+
+    def finish(self, session: Session, channel: Channel, deliveries: Sequence[Message]) -> int:
+        """They are done; returns how many of them were in flight here."""
+        faults = self.broker.faults
+        if faults.lost_finishes or faults.twice:
+            return sum(self._finish(session, channel, delivery) for delivery in deliveries)
+        leases = session.leases
+        before = len(leases)
+        for delivery in deliveries:
+            leases.pop(delivery, None)
+        return before - len(leases)
+
+    def _finish(self, session: Session, channel: Channel, delivery: Message) -> bool:
+        faults = self.broker.faults
+        if faults.lost_finishes:
+            faults.lost_finishes -= 1
+            return True  # as its sender must believe
+        message = session.leases.pop(delivery, None)
+        if message is not None and faults.twice:
+            faults.twice -= 1
+            self._requeue(channel, message, 0.0)
+        return message is not None
+
+    def requeue(self, session: Session, channel: Channel, deliveries: Sequence[tuple[Message, float]]) -> int:
+        """They shall be delivered again after so many seconds; returns how many of them were in flight here."""
+        found = 0
+        for delivery, delay in deliveries:
+            message = session.leases.pop(delivery, None)
+            if message is not None:
+                self._requeue(channel, message, delay)
+                found += 1
+        return found
+
+    def _requeue(self, channel: Channel, message: Stored, delay: float) -> None:
+        wait = delay + self.broker.faults.latency
+        if wait:
+            channel.defer(message, self.broker.clock.now() + wait)
+        else:
+            channel.ready.put(message)
+        channel.ring()
+
+
+class MemoryBroker:
+    """One or more nodes, with what a test needs: the clock, the faults, and a look inside.
+
+    What a handler would need a broken network for is one call here: ``drop``, ``stop`` and ``start``, ``lose_finishes``,
+    ``expire``, ``deliver_twice``, ``delay_deliveries``, ``refuse_publishes``, ``lose_answers``.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.clock = Clock()
+        self.clock.moved = self._wake_all
+        self.limits = LIMITS
+        """What new connections are granted."""
+        self.max_size = MAX_SIZE
+        """The largest body that it takes, in bytes."""
+        self.faults = Faults()
+        self.lock = _Lock()
+        self.nodes: dict[str, MemoryNode] = {}
+        self.add_node()
+
+    @property
+    def url(self) -> str:
+        """For ``--broker`` and ``Publisher``, in this process."""
+        return f"memory://{self.name}"
+
+    def add_node(self) -> MemoryNode:
+        """One more server; handlers are connected to it when the topic is next looked up."""
+        name = f"{self.name or 'memory'}:{len(self.nodes) + 1}"
+        node = self.nodes[name] = MemoryNode(self, name)
+        return node
+
+    # -- faults
+
+    def drop(self) -> None:
+        """Every connection breaks. What was in flight is delivered again."""
+        for node in self.nodes.values():
+            node.drop()
+
+    def stop(self) -> None:
+        """Every node goes down, and keeps what it holds."""
+        for node in self.nodes.values():
+            node.stop()
+
+    def start(self) -> None:
+        """Every node is up again."""
+        for node in self.nodes.values():
+            node.start()
+
+    def lose_finishes(self, count: int = 1) -> None:
+        """The next ``count`` finishes never arrive: these messages come again when their leases run out."""
+        self.faults.lost_finishes += count
+
+    def expire(self, *, told: bool = False) -> int:
+        """Every lease runs out now, and its message is delivered again; returns how many there were.
+
+        A broker says so only when it is asked to settle or touch such a message; ``told``: at once.
+        """
+        with self.lock:
+            held = [(session, message) for session in self._sessions() for message in session.leases]
+            for session, message in held:
+                session.leases[message].deadline = 0.0
+            for channel in self._channels():
+                channel.next_due = 0.0
+                channel.release(self.clock.now())
+        for session, message in held:
+            if told:
+                session.tell(message)
+        self._wake_all()
+        return len(held)
+
+    def deliver_twice(self, count: int = 1) -> None:
+        """The next ``count`` messages are delivered once more after they have been finished."""
+        self.faults.twice += count
+
+    def delay_deliveries(self, seconds: float) -> None:
+        """From now on what is published or given back is delivered ``seconds`` later, by the broker's clock."""
+        self.faults.latency = seconds
+
+    def refuse_publishes(self, count: int = 1) -> None:
+        """The next ``count`` publishes are refused: nothing is stored, and the publisher is told so."""
+        self.faults.refuse += count
+
+    def lose_answers(self, count: int = 1, *, kept: bool = True) -> None:
+        """The next ``count`` publishes end without an answer: their publisher cannot know whether they are stored (``kept``)."""
+        self.faults.no_answer, self.faults.kept = self.faults.no_answer + count, kept
+
+    # -- publishing
+
+    def store(self, topic: str, bodies: Sequence[bytes], delay: float, priority: int | None) -> None:
+        """By the first node that is up. Raises PublishError."""
+        with self.lock:
+            node = next((node for node in self.nodes.values() if node.up), None)
+            if node is None:
+                raise PublishError(f"no node of {self.url} is up", stored=False)
+            faults = self.faults
+            if faults.refuse:
+                faults.refuse -= 1
+                raise PublishError(f"{node.name} refused the publish, as the test wanted", stored=False)
+            if faults.no_answer:
+                faults.no_answer -= 1
+                if faults.kept:
+                    node.store(topic, bodies, delay, priority)
+                raise PublishError(f"{node.name} did not answer the publish, as the test wanted", stored=None)
+            node.store(topic, bodies, delay, priority)
+
+    # -- a look inside
+
+    def waiting(self, topic: str, channel: str | None = None) -> list[bytes]:
+        """The bodies, in the order of storing, that ``topic`` holds for ``channel`` (None: for all), deferred ones included."""
+        with self.lock:
+            found = [message for one in self._holders(topic, channel) for message in one.messages()]
+        return [message.body for message in sorted(found, key=lambda message: message.order)]
+
+    def in_flight(self, topic: str, channel: str | None = None) -> int:
+        """How many messages are delivered and not settled."""
+        with self.lock:
+            return sum(one.in_flight for one in self._holders(topic, channel))
+
+    def _holders(self, topic: str, channel: str | None) -> Iterable[Channel]:
+        for node in self.nodes.values():
+            if topic in node.topics:
+                yield from (one for one in node.topics[topic].holders() if channel is None or one.name == channel)
+
+    def _sessions(self) -> Iterator[Session]:
+        for node in self.nodes.values():
+            yield from node.sessions
+
+    def _channels(self) -> Iterator[Channel]:
+        for node in self.nodes.values():
+            for topic in node.topics.values():
+                yield from topic.holders()
+
+    def _wake_all(self) -> None:
+        for session in list(self._sessions()):
+            session.wake()
+
+
+_brokers: dict[str, MemoryBroker] = {}
+_brokers_lock = _Lock()
+
+
+def named(name: str = "") -> MemoryBroker:
+    """The broker of ``memory://name`` in this process, made when there is none."""
+    with _brokers_lock:
+        if name not in _brokers:
+            _brokers[name] = MemoryBroker(name)
+        return _brokers[name]
+
+
+def forget(name: str) -> None:
+    """Drop the broker of that name and what it holds; the next ``memory://name`` is a new one."""
+    with _brokers_lock:
+        broker = _brokers.pop(name, None)
+    if broker is not None:
+        broker.stop()

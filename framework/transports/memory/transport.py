@@ -1,0 +1,145 @@
+"""``memory://`` as a ``contract.Transport``: brokers that live in this process and end with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from framework import names
+from framework.errors import BadMessage, BadSetting, BrokerUnreachable, PublishError
+from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver, Transport
+from framework.transports.memory.broker import MAX_DEFER, MemoryBroker, MemoryNode, named
+from framework.transports.memory.connection import MemoryConnection
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]*")
+_MOST_PRIORITY = 2**32 - 1
+
+
+def open(urls: Sequence[str]) -> Transport:
+    """A transport over the brokers that ``memory://`` and ``memory://name`` name. Raises BadSetting."""
+    return MemoryTransport([named(_name(url)) for url in urls])
+
+
+def _name(url: str) -> str:
+    name = url.partition("://")[2]
+    if not _NAME.fullmatch(name):
+        raise BadSetting(
+            f"broker URL {url!r}: write memory:// or memory://name, with a name of a-z A-Z 0-9 . _ -, and nothing else"
+        )
+    return name
+
+
+class MemoryTransport:
+    """One or more brokers of this process."""
+
+    capabilities = Capabilities(
+        touch=True, attempts=True, fan_out=True, max_defer=MAX_DEFER, priority=True, ordered=True,
+        longer_lease="set the limits of the memory broker",
+    )  # fmt: skip
+
+    def __init__(self, brokers: Sequence[MemoryBroker]) -> None:
+        self.brokers = list(dict.fromkeys(brokers))
+
+    def accept(self, topic: str, channels: Collection[str]) -> None:
+        """Any: it takes the names that nsqd takes."""
+
+    def discover(self, topic: str) -> set[str]:
+        return set(self._nodes())
+
+    def channels(self, topic: str) -> set[str]:
+        found: set[str] = set()
+        for node in self._nodes().values():
+            if topic in node.topics:
+                found.update(node.topics[topic].channels)
+        return found
+
+    def topics(self) -> set[str]:
+        return {topic for node in self._nodes().values() for topic in list(node.topics)}
+
+    def backlog(self, topic: str, channel: str) -> dict[str, int]:
+        return {name: node.depth(topic, channel) for name, node in self._nodes().items() if topic in node.topics}
+
+    def connect(self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None) -> MemoryConnection:
+        server = self._up(node)
+        limits = server.broker.limits
+        if lease is not None:
+            limits = Limits(min(lease, limits.max_lease), limits.max_lease, limits.max_grant)
+        return MemoryConnection(server, names.check("topic", topic), names.check("channel", channel), receiver, limits)
+
+    def producer(self) -> MemoryProducer:
+        return MemoryProducer(self.brokers)
+
+    def probe(self) -> list[NodeInfo]:
+        return [NodeInfo(name, "memory", self._up(name).broker.limits) for name in sorted(self._nodes())]
+
+    def _nodes(self) -> dict[str, MemoryNode]:
+        return {name: node for broker in self.brokers for name, node in broker.nodes.items()}
+
+    def _up(self, name: str) -> MemoryNode:
+        node = self._nodes().get(name)
+        if node is None or not node.up:
+            raise BrokerUnreachable(f"{name} refused the connection")
+        return node
+
+
+class MemoryProducer:
+    """Publishes to the first of ``brokers`` that has a node up. Safe to share between greenlets and threads; never blocks."""
+
+    def __init__(self, brokers: Sequence[MemoryBroker]) -> None:
+        self._brokers = brokers
+        self._closed = False
+
+    def publish(
+        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
+    ) -> None:
+        """All of ``bodies`` or none. Raises BadName, BadMessage, PublishError."""
+        self._check(topic, bodies, delay, priority)
+        self._store(topic, bodies, delay, priority)
+
+    def publish_each(
+        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
+    ) -> list[PublishError | None]:
+        """A request for each, in their order. Raises BadName, BadMessage (nothing was stored)."""
+        self._check(topic, bodies, delay, priority)
+        return [self._outcome(topic, body, delay, priority) for body in bodies]
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _outcome(self, topic: str, body: bytes, delay: float, priority: int | None) -> PublishError | None:
+        try:
+            self._store(topic, [body], delay, priority)
+        except PublishError as error:
+            return error
+        return None
+
+    def _store(self, topic: str, bodies: Sequence[bytes], delay: float, priority: int | None) -> None:
+        if self._closed:
+            raise PublishError("the producer is closed: make a new one")
+        *first, last = self._brokers
+        for broker in first:
+            try:
+                return broker.store(topic, bodies, delay, priority)
+            except PublishError as error:
+                if error.stored is not False:
+                    raise
+        return last.store(topic, bodies, delay, priority)
+
+    def _check(self, topic: str, bodies: Sequence[bytes], delay: float, priority: int | None) -> None:
+        names.check("topic", topic)
+        if not 0 <= delay <= MAX_DEFER:
+            raise BadMessage(f"topic {topic!r}: a delay of {delay!r} s is out of range, give 0 to {MAX_DEFER:g} s")
+        if priority is not None and not (isinstance(priority, int) and 0 <= priority <= _MOST_PRIORITY):
+            raise BadMessage(f"topic {topic!r}: priority={priority!r} is out of range, give 0 (most urgent) to {_MOST_PRIORITY}")
+        largest = min(broker.max_size for broker in self._brokers)
+        for at, body in enumerate(bodies):
+            if type(body) is not bytes or not 0 < len(body) <= largest:
+                raise _unfit(f"topic {topic!r}: message {at + 1} of {len(bodies)}", body, largest)
+
+
+def _unfit(which: str, body: object, largest: int) -> BadMessage:
+    if not isinstance(body, bytes):
+        return BadMessage(f"{which} is {type(body).__name__}, not bytes; encode it")
+    if not body:
+        return BadMessage(f"{which} is empty, which nsqd would not take; give it a body or leave it out")
+    return BadMessage(f"{which} has {len(body)} bytes, over the {largest} that the broker takes: make it smaller")
