@@ -33,7 +33,9 @@ def sync() -> None:
 
 
 def pipelined() -> None:
-    gevent.joinall([gevent.spawn(sync) for _ in range(100)])
+    """Its window is of 100."""
+    while True:
+        publisher.publish_each(TOPIC, [BODY] * 10_000)
 
 
 def mpub() -> None:

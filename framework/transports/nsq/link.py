@@ -6,6 +6,7 @@ Source: TCP protocol specification, PUB, MPUB and DPUB; nsqd answers in order an
 
 from __future__ import annotations
 
+import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -26,6 +27,7 @@ _FAILED = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 
 WINDOW = 100
 """Commands of one ``ask_each`` that are under way at a time: more gain nothing, and all would be in doubt after a cut."""
+_ANSWER = len(wire.encode_frame(wire.FRAME_RESPONSE, wire.OK))
 
 
 class NotStored(FrameworkError):
@@ -61,6 +63,8 @@ class Link:
         self._tail = b""
         self._tail_at = 0
         self._flush_due = False
+        self._runs = 0
+        self._low_water = 1
         self._start_watchers(line.pending)
 
     @classmethod
@@ -87,6 +91,7 @@ class Link:
             self._flush_due = True  # at the end of this; so that what is published meanwhile schedules none
             work(*arguments)
             self._flush()
+            self._doze()
         except Exception as error:
             self._end(error)
 
@@ -98,7 +103,7 @@ class Link:
             return NotStored(str(self.error))
         alone = not self._pending
         waiter = Waiter()
-        self.push(command, waiter)
+        self.push((command,), waiter)
         if not self._flush_due:
             if alone:
                 self._guarded(_nothing)  # now: nothing gathers where one publisher waits for each answer
@@ -111,15 +116,22 @@ class Link:
     def ask_each(self, commands: Sequence[bytes]) -> list[Exception | None]:
         """As ``ask`` for each of ``commands``, with up to ``WINDOW`` of them under way; the answers in their order."""
         run = Run(self, commands)
-        if self.error is None:
-            self._guarded(run.start)
-        return run.wait()
+        self._runs += 1
+        try:
+            if self.error is None:
+                self._guarded(run.send)
+            return run.wait()
+        finally:
+            self._runs -= 1
+            self._doze()
 
-    def push(self, command: bytes, asker: Asker) -> None:
-        """Queue ``command`` for the next flush."""
-        self._queue.append(command)
-        self._queued += len(command)
-        self._pending.append((asker, self._queued, monotonic()))
+    def push(self, commands: Sequence[bytes], asker: Asker) -> None:
+        """Queue ``commands`` for the next flush."""
+        now = monotonic()
+        for command in commands:
+            self._queue.append(command)
+            self._queued += len(command)
+            self._pending.append((asker, self._queued, now))
 
     def usable(self) -> bool:
         """Whether nothing is known against it. Where the hub does not run between publishes (a plain thread),
@@ -165,6 +177,14 @@ class Link:
             pass
         self._last_read = monotonic()
 
+    def _doze(self) -> None:
+        """While many answers are awaited, wake up for half a window of them: nsqd sends each by itself, and to wake up
+        for each is most of what it costs. The ticker reads as well, so that heartbeats are answered meanwhile."""
+        low = _ANSWER * min(WINDOW // 2, len(self._pending)) if self._runs and self._pending else 1
+        if low != self._low_water and self.error is None:
+            self._low_water = low
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low)
+
     def _take(self, frames: list[bytes | BrokerError]) -> None:
         for frame in frames:
             if frame == wire.OK and self._pending:
@@ -195,11 +215,11 @@ class Link:
         return PublishError(f"nsqd {self.node}: {error}", stored=False)
 
     def _tick(self) -> None:
+        while self._read():  # a hub that was blocked, and one that dozes, has heartbeats waiting
+            pass
         now = monotonic()
         if now - self._last_read > self._silence:
-            self._read()  # a hub that was blocked has the heartbeats waiting
-            if now - self._last_read > self._silence:
-                self._end(self._broken(f"it was silent for {self._silence:g} s"))
+            self._end(self._broken(f"it was silent for {self._silence:g} s"))
         if self._pending and now - self._pending[0][2] > self._patience:
             self._end(self._broken(f"it gave no answer for {self._patience:g} s"))
 
@@ -263,18 +283,20 @@ class Run:
         self._answers: list[Exception | None] = []
         self._done: Waiter[None] = Waiter()
 
-    def start(self) -> None:
-        for command in self._commands[:WINDOW]:
-            self._begun += 1
-            self._link.push(command, self)
+    def send(self) -> None:
+        """Fill the window."""
+        some = self._commands[self._begun : len(self._answers) + WINDOW]
+        self._begun += len(some)
+        self._link.push(some, self)
 
     def switch(self, outcome: Exception | None) -> None:
-        """An answer, for the oldest command without one."""
+        """An answer, for the oldest command without one. The window is filled when half of it is answered: to fill it at
+        each answer costs a send for each."""
         self._answers.append(outcome)
-        if self._begun < len(self._commands) and self._link.error is None:
-            self._link.push(self._commands[self._begun], self)
-            self._begun += 1
-        elif len(self._answers) == self._begun:
+        unanswered = self._begun - len(self._answers)
+        if unanswered == WINDOW // 2 and self._link.error is None:
+            self.send()
+        elif not unanswered:
             self._done.switch(None)
 
     def wait(self) -> list[Exception | None]:
