@@ -9,9 +9,9 @@ from framework.errors import BadSetting
 from framework.transports.contract import Transport
 
 _MODULES = {
-    "memory": "framework.transports.memory.transport",
     "nsq": "framework.transports.nsq.transport",
     "nsq+lookupd": "framework.transports.nsq.transport",
+    "memory": "framework.transports.memory.transport",
 }
 
 
