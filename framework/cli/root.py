@@ -24,6 +24,7 @@ VERBS = {
     "publish": "Publish the lines of a file, a message a line.",
     "tail": "Print the messages of a topic as they come.",
     "nsqd": "Run the embedded nsqd.",
+    "nsqlookupd": "Run the embedded nsqlookupd.",
 }
 
 

@@ -170,15 +170,10 @@ class NsqdApi(Api):
     # --- channels ----------------------------------------------------------------------------------------------------
 
     def _names(self, request: Request) -> tuple[Topic, str]:
-        names = []
-        for kind in ("topic", "channel"):
-            name = request.require(kind)
-            if not is_valid(name):
-                raise Status(400, f"INVALID_ARG_{kind.upper()}")
-            names.append(name)
-        if names[0] not in self._broker.topics:
+        topic, channel = web.names(request)
+        if topic not in self._broker.topics:
             raise Status(404, "TOPIC_NOT_FOUND")
-        return self._broker.topics[names[0]], names[1]
+        return self._broker.topics[topic], channel
 
     def _channel(self, request: Request) -> Channel:
         topic, name = self._names(request)

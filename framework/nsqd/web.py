@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from framework.names import is_valid
 from framework.nsqd import golang
 
 _JSON = ("Content-Type", "application/json; charset=utf-8")
@@ -61,6 +62,17 @@ class Request:
     def body(self, most: int) -> bytes:
         """Up to ``most`` + 1 bytes of the body."""
         return bytes(self._input.read(most + 1))
+
+
+def names(request: Request) -> tuple[str, str]:
+    """The topic and the channel that a request must name. Raises Status."""
+    found = []
+    for kind in ("topic", "channel"):
+        name = request.require(kind)
+        if not is_valid(name):
+            raise Status(400, f"INVALID_ARG_{kind.upper()}")
+        found.append(name)
+    return found[0], found[1]
 
 
 Answer = str | dict[str, Any] | list[Any] | None

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -171,6 +172,16 @@ def real_beanstalkd(data: Path, *flags: str) -> Server:
     port = free_port()
     command = [program, "-l", "127.0.0.1", "-p", str(port), "-b", str(data), "-f0", *flags]
     return Server(command, tcp_port=port, data=data)
+
+
+def own_nsqlookupd(*flags: str) -> Server:
+    """Our own nsqlookupd, not started yet."""
+    tcp, http = free_port(), free_port()
+    command = [
+        sys.executable, "-m", "framework.nsqlookupd", f"--tcp-address=127.0.0.1:{tcp}", f"--http-address=127.0.0.1:{http}",
+        "--broadcast-address=127.0.0.1", *flags,
+    ]  # fmt: skip
+    return Server(command, tcp_port=tcp, http_port=http, data=Path())
 
 
 @contextmanager
