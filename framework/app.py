@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import gevent
 
 from framework import publisher
+from framework.engine.refusals import cautions, refusals
 from framework.engine.supervisor import Supervisor
 from framework.errors import BadModule, BadSetting, BrokerUnreachable, WrongUse
-from framework.handler import HandlerSpec, place_of, registered
+from framework.handler import HandlerSpec, registered
 from framework.publisher import Publisher
 from framework.settings import Settings, check_writable, write_at_end
 from framework.transports import open_transports
@@ -73,17 +74,6 @@ def _what_it_raised(name: str, error: BaseException) -> str:
     return f"module {name!r} cannot be imported: {type(error).__name__}: {words} ({os.path.relpath(last.filename)}:{last.lineno})"
 
 
-def lease_problems(handlers: Iterable[HandlerSpec], nodes: Iterable[NodeInfo]) -> list[str]:
-    """A sentence for each handler whose timeout is longer than a node can keep a message for it."""
-    return [
-        f"{place_of(spec.function)}: timeout={spec.timeout:g} is longer than {node.node} keeps a message in flight, "
-        f"{node.limits.max_lease:g} s: lower timeout, or start nsqd with --max-msg-timeout={spec.timeout:g}s"
-        for node in nodes
-        for spec in handlers
-        if spec.timeout > node.limits.max_lease
-    ]
-
-
 @contextmanager
 def _embedded_nsqd(settings: Settings) -> Iterator[EmbeddedNsqd | None]:
     """Without brokers in ``settings``, an nsqd of our own which lives as long as the block.
@@ -124,7 +114,7 @@ class App:
             check_writable(self.settings.ledger, "--ledger")
         with _embedded_nsqd(self.settings) as nsqd:  # stopped last: messages are given back to it
             transports = open_transports([nsqd.url] if nsqd else self.settings.brokers)
-            self._refuse_long_timeouts(transports)
+            self._refuse(transports)
             with _publisher(transports) as publish:
                 self._run(transports, publish, nsqd)
             if nsqd and nsqd.ended and not self._stopping:
@@ -161,14 +151,22 @@ class App:
         if self._supervisor is not None:
             self._supervisor.stop(now)
 
-    def _refuse_long_timeouts(self, transports: Iterable[Transport]) -> None:
+    def _refuse(self, transports: Sequence[Transport]) -> None:
+        """Raises WrongUse for the first thing that a broker cannot do: before any connection what is known without one."""
         for transport in transports:
+            self._refuse_any(transport, [])
+        for transport in transports:
+            for caution in cautions(self.handlers, transport):
+                log.warning("%s", caution)
             try:
-                problems = lease_problems(self.handlers, transport.probe())
+                self._refuse_any(transport, transport.probe())
             except BrokerUnreachable:
                 continue  # the supervisor waits for it
-            if problems:
-                raise WrongUse(problems[0])
+
+    def _refuse_any(self, transport: Transport, nodes: Sequence[NodeInfo]) -> None:
+        found = refusals(self.handlers, transport, nodes)
+        if found:
+            raise WrongUse(found[0])
 
     def _write_ledgers(self, supervisor: Supervisor) -> None:
         ledgers = {name: ledger.as_dict() for name, ledger in supervisor.ledgers.items()}

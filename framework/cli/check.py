@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import click
 
-from framework.app import import_handlers, lease_problems
+from framework.app import import_handlers
 from framework.cli import options
 from framework.cli.brokers import probe, running
 from framework.cli.exit_codes import Exit, as_text
+from framework.engine.refusals import cautions, refusals
 from framework.errors import BrokerUnreachable, WrongUse
 from framework.handler import HandlerSpec, place_of
 from framework.observe.logging import scrub
-from framework.settings import TABLE, Settings, check_writable
+from framework.settings import DEFAULT_BROKER, TABLE, Settings, check_writable
 from framework.transports import open_transports
 from framework.transports.contract import Limits, NodeInfo, Transport
 
@@ -25,6 +26,9 @@ class Findings:
     def good(self, what: str, words: str) -> None:
         click.echo(f"ok    {what:<9}{scrub(words)}")
 
+    def note(self, what: str, words: str) -> None:
+        click.echo(f"note  {what:<9}{scrub(words)}")
+
     def bad(self, what: str, words: str, code: Exit) -> None:
         click.echo(f"FAIL  {what:<9}{scrub(words)}")
         if self.code is not Exit.WRONG_USE:  # what a person must mend comes before what may mend itself
@@ -37,8 +41,8 @@ class Findings:
 def command(modules: tuple[str, ...], settings: Settings) -> int:
     """Say whether `workers run MODULE...` with the same settings would work; nothing is started or changed.
 
-    Looks at the settings, the modules and their handlers, whether the brokers answer, and whether they keep a message
-    for as long as each handler may run.
+    Looks at the settings, the modules and their handlers, whether the brokers answer, and whether they can do what the
+    handlers ask of them: take the names, count attempts, keep a message for as long as each handler may run.
     """
     findings = Findings()
     for name, row in TABLE.items():
@@ -46,9 +50,11 @@ def command(modules: tuple[str, ...], settings: Settings) -> int:
         findings.good("setting", f"{name} = {_shown(value) if value else row.shown_default}")
     _check_ledger(settings, findings)
     handlers = _check_modules(modules, findings)
-    nodes = _check_brokers(settings, findings)
-    for problem in lease_problems(handlers, nodes):
-        findings.bad("lease", problem, Exit.WRONG_USE)
+    for transport, nodes in _check_brokers(settings, findings):
+        for words in refusals(handlers, transport, nodes):
+            findings.bad("handler", words, Exit.WRONG_USE)
+        for words in cautions(handlers, transport):
+            findings.note("handler", words)
     return findings.code
 
 
@@ -85,16 +91,17 @@ def _options(spec: HandlerSpec) -> str:
     )
 
 
-def _check_brokers(settings: Settings, findings: Findings) -> list[NodeInfo]:
+def _check_brokers(settings: Settings, findings: Findings) -> list[tuple[Transport, list[NodeInfo]]]:
+    """The transports that `workers run` would use, each with those of its nodes that answer."""
     urls = running(settings)
-    if not urls:
-        return _check_embedded(settings, findings)
     try:
-        transports = open_transports(urls)
+        transports = open_transports(urls or [DEFAULT_BROKER])
     except WrongUse as error:
         findings.bad("broker", str(error), Exit.WRONG_USE)
         return []
-    return [node for transport in transports for node in _probe(transport, settings, findings)]
+    if not urls:
+        return [(transport, _check_embedded(settings, findings)) for transport in transports]
+    return [(transport, _probe(transport, settings, findings)) for transport in transports]
 
 
 def _check_embedded(settings: Settings, findings: Findings) -> list[NodeInfo]:

@@ -10,6 +10,7 @@ from gevent.event import Event
 
 from framework.engine import backoff
 from framework.engine.consumer import Consumer
+from framework.engine.refusals import lease_refusal
 from framework.errors import BadHandler, FrameworkError
 from framework.transports.contract import Connection, Transport
 
@@ -113,14 +114,10 @@ class Dialler:
         return ended.wait()
 
     def _refused(self, connection: Connection) -> bool:
-        spec, limits = self.consumer.spec, connection.limits
-        longest = limits.max_lease if self._transport.capabilities.touch else limits.lease
-        if spec.timeout > longest:
-            self.refusal = BadHandler(
-                f"handler {spec.name}: timeout={spec.timeout:g} s is longer than {connection.node} lets a message be in flight "
-                f"({longest:g} s); lower the handler's timeout option, or start nsqd with --max-msg-timeout={spec.timeout:g}s"
-            )
-        return spec.timeout > longest
+        words = lease_refusal(self.consumer.spec, connection.node, connection.limits, self._transport.capabilities)
+        if words:
+            self.refusal = BadHandler(words)
+        return bool(words)
 
     def _note(self, node: str, error: Exception | None, failures: int) -> None:
         self.error = error or self.error

@@ -53,7 +53,7 @@ def test_a_timeout_over_the_longest_lease_is_exit_2(folder: Path, start_nsqd: Ca
     nsqd = start_nsqd("--max-msg-timeout=90s")
     done = call("check", "good", "--broker", f"nsq://{nsqd.address}", cwd=folder)
     assert done.returncode == 2
-    assert "FAIL  lease    good.f (good.py:2): timeout=100 is longer than" in done.stdout
+    assert "FAIL  handler  good.f (good.py:2): timeout=100 is longer than" in done.stdout
 
 
 EMBEDDED = {"WORKERS_NSQD_TCP_ADDRESS": "127.0.0.1:0", "WORKERS_NSQD_HTTP_ADDRESS": "127.0.0.1:0"}

@@ -1,0 +1,88 @@
+"""What a broker cannot carry of the handlers, as sentences, before anything is started. Nothing is connected or logged here.
+
+``workers check`` prints them, ``workers run`` ends with the first, and a connection is refused by the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
+
+from framework.errors import WrongUse
+from framework.handler import HandlerSpec, place_of
+from framework.middleware.dead_letter import topic_name
+from framework.transports.contract import Capabilities, Limits, NodeInfo
+
+
+class Broker(Protocol):
+    """What is asked of a ``transports.contract.Transport`` here: nothing that connects."""
+
+    capabilities: Capabilities
+
+    def accept(self, topic: str, channels: Collection[str]) -> None: ...
+
+
+def refusals(handlers: Sequence[HandlerSpec], broker: Broker, nodes: Iterable[NodeInfo] = ()) -> list[str]:
+    """A sentence for everything that ``broker``, or one of its ``nodes``, cannot do for ``handlers``; empty: they fit.
+
+    Names and channels come first: they can be judged before a node has been asked for its limits.
+    """
+    found = [*_names(handlers, broker), *_attempts(handlers, broker.capabilities)]
+    for node in nodes:
+        found += [words for spec in handlers if (words := lease_refusal(spec, node.node, node.limits, broker.capabilities))]
+    return found
+
+
+def lease_refusal(spec: HandlerSpec, node: str, limits: Limits, capabilities: Capabilities) -> str:
+    """Why ``node`` cannot keep a message for as long as a call of ``spec`` may run; empty: it can."""
+    longest = limits.max_lease if capabilities.touch else limits.lease
+    if spec.timeout <= longest:
+        return ""
+    otherwise = f", or {capabilities.longer_lease}" if capabilities.longer_lease else ""
+    return (
+        f"{place_of(spec.function)}: timeout={spec.timeout:g} is longer than {node} keeps a message in flight, "
+        f"{longest:g} s: lower timeout{otherwise}"
+    )
+
+
+def cautions(handlers: Sequence[HandlerSpec], broker: Broker) -> list[str]:
+    """A sentence for each default of ``handlers`` that means nothing on ``broker``, which is no reason not to start."""
+    if broker.capabilities.attempts:
+        return []
+    return [
+        f"{place_of(spec.function)}: this broker does not count deliveries, so what always fails is delivered for ever: "
+        "raise Reject for messages that no retry can help (max_attempts=0 says that this is known)"
+        for spec in handlers
+        if spec.max_attempts and "max_attempts" not in spec.given
+    ]
+
+
+def _names(handlers: Sequence[HandlerSpec], broker: Broker) -> list[str]:
+    """The topics with the channels of all their handlers at once, then the topics of their dead letters."""
+    found = []
+    for topic in dict.fromkeys(spec.topic for spec in handlers):
+        mine = [spec for spec in handlers if spec.topic == topic]
+        found += _asked(broker, mine[0], topic, [spec.channel for spec in mine])
+    for spec in handlers:
+        found += _asked(broker, spec, topic_name(spec.topic, spec.channel), [], "its dead letters: ")
+    return found
+
+
+def _asked(broker: Broker, spec: HandlerSpec, topic: str, channels: Collection[str], what: str = "") -> list[str]:
+    try:
+        broker.accept(topic, channels)
+    except WrongUse as error:
+        return [f"{place_of(spec.function)}: {what}{error}"]
+    return []
+
+
+def _attempts(handlers: Sequence[HandlerSpec], capabilities: Capabilities) -> list[str]:
+    """A limit that was asked for and would never be reached. The default one is only a caution: see ``cautions``."""
+    if capabilities.attempts:
+        return []
+    return [
+        f"{place_of(spec.function)}: max_attempts={spec.max_attempts} cannot be kept, this broker does not count deliveries: "
+        "drop max_attempts, and raise Reject for messages that no retry can help"
+        for spec in handlers
+        if spec.max_attempts and "max_attempts" in spec.given
+    ]

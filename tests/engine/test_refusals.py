@@ -1,0 +1,95 @@
+"""What is refused at start: a table of brokers that lack something, and the sentence that each handler gets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import pytest
+
+from framework.engine.refusals import cautions, refusals
+from framework.errors import WrongUse
+from framework.handler import HandlerSpec, make_spec
+from framework.transports.contract import Capabilities, Limits, NodeInfo
+
+FULL = Capabilities(touch=True, attempts=True, fan_out=True, max_defer=60.0)
+COUNTLESS = Capabilities(touch=True, attempts=False, fan_out=True, max_defer=60.0)
+UNTOUCHED = Capabilities(touch=False, attempts=True, fan_out=True, max_defer=60.0, longer_lease="start thingd with --lease")
+NODE = NodeInfo("a:1", "thingd 1", Limits(lease=30.0, max_lease=90.0, max_grant=10))
+
+
+@dataclass
+class Broker:
+    """Takes one channel a topic, and names of at most ``longest`` characters."""
+
+    capabilities: Capabilities = FULL
+    longest: int = 64
+    channels: int = 9
+
+    def accept(self, topic: str, channels: Collection[str]) -> None:
+        if len(topic) > self.longest:
+            raise WrongUse(f"topic {topic!r} has more than {self.longest} characters: shorten it")
+        if len(channels) > self.channels:
+            raise WrongUse(f"topic {topic!r} has the channels {', '.join(channels)}: leave one")
+
+
+def function(message):
+    """What is decorated."""
+
+
+def spec(channel: str = "billing", **options: object) -> HandlerSpec:
+    return make_spec(function, "orders", channel, options)
+
+
+@pytest.mark.parametrize("broker", [Broker(), Broker(COUNTLESS), Broker(UNTOUCHED), Broker(channels=1)])
+def test_a_handler_with_defaults_is_taken_by_every_broker_before_a_node_is_known(broker):
+    assert refusals([spec()], broker) == []
+
+
+@pytest.mark.parametrize(
+    ("broker", "handlers", "words"),
+    [
+        (Broker(channels=1), [spec("a"), spec("b")], "topic 'orders' has the channels a, b: leave one"),
+        (Broker(longest=5), [spec()], "topic 'orders' has more than 5 characters: shorten it"),
+        (Broker(COUNTLESS), [spec(max_attempts=10)], "max_attempts=10 cannot be kept, this broker does not count deliveries"),
+        (Broker(), [spec(timeout=91)], "timeout=91 is longer than a:1 keeps a message in flight, 90 s: lower timeout"),
+        (Broker(UNTOUCHED), [spec(timeout=31)], "in flight, 30 s: lower timeout, or start thingd with --lease"),
+    ],
+)
+def test_what_a_broker_cannot_do_is_a_sentence_that_names_the_function_and_the_fix(broker, handlers, words):
+    found = refusals(handlers, broker, [NODE])
+    assert words in found[0]
+    assert found[0].startswith(f"{__name__}.function (tests/engine/test_refusals.py:")
+
+
+def test_the_topic_of_the_dead_letters_must_be_acceptable_too():
+    found = refusals([spec()], Broker(longest=10))
+    assert [line.partition("): ")[2] for line in found] == [
+        "its dead letters: topic 'orders.billing.dead' has more than 10 characters: shorten it"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("broker", "handler"),
+    [
+        (Broker(), spec(timeout=90)),
+        (Broker(UNTOUCHED), spec(timeout=30)),
+        (Broker(COUNTLESS), spec(max_attempts=0, timeout=1)),
+        (Broker(longest=19), spec(timeout=1)),
+    ],
+)
+def test_what_just_fits_is_taken(broker, handler):
+    assert refusals([handler], broker, [NODE]) == []
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    found = refusals([spec("a", timeout=91), spec("b", timeout=91)], Broker(channels=1), [NODE, NODE])
+    assert len(found) == 1 + 2 * 2
+
+
+def test_the_default_limit_of_attempts_is_a_caution_where_nobody_counts_and_nothing_where_it_was_taken_off():
+    handlers = [spec(), spec("b", max_attempts=0)]
+    assert refusals(handlers, Broker(COUNTLESS)) == []
+    (words,) = cautions(handlers, Broker(COUNTLESS))
+    assert "what always fails is delivered for ever" in words
+    assert cautions(handlers, Broker()) == []
