@@ -59,8 +59,8 @@ class Consumer:
         if spec.batch:
             self._queue = self._slots.queue = BatchQueue(hub, spec.batch, spec.linger, self._slots.pump)
         # The slots of a batch handler hold whole batches, and one more may fill meanwhile.
-        depth = (spec.concurrency + 1) * spec.batch if spec.batch else spec.concurrency
-        self._credit = Credit(spec.max_in_flight, depth)
+        self.depth = (spec.concurrency + 1) * spec.batch if spec.batch else spec.concurrency
+        self._credit = Credit(spec.max_in_flight, self.depth)
         self._decay = hub.loop.timer(CREDIT_SPAN, CREDIT_SPAN)
         self._ticked_at, self._ticked_settled = clock(), 0
         self._closed_early: WeakSet[Connection] = WeakSet()
@@ -153,7 +153,7 @@ class Consumer:
             self._closed_early.discard(connection)
             gone(None)
             return
-        line = self._credit.connect(connection.limits.max_grant, clock())
+        line = self._credit.connect(connection.limits.max_grant, clock(), connection.limits.span)
         account = self.accounts[connection] = Account(line, LeaseKeeper(connection, self.spec.timeout), gone)
         if self.stopping:
             connection.drain()
