@@ -16,6 +16,7 @@ from typing import Any
 from framework import names
 from framework.errors import BadSetting
 from framework.spool.seen import WINDOW
+from framework.transports import open_transports
 
 _NO_REPLAY = "NSQ cannot replay: a query begins with what the spool holds, startingOffsets is earliest or latest of the spool"
 _ELSEWHERE = {
@@ -33,6 +34,7 @@ _ELSEWHERE = {
     "endingtimestamp": _NO_REPLAY,
     "endingoffsetsbytimestamp": _NO_REPLAY,
 }
+_SCHEMES = {"nsqdTcpAddresses": "nsq://", "lookupdHttpAddresses": "nsq+lookupd://", "broker": ""}
 _SPARKS_OWN = {"checkpointlocation", "queryname"}
 
 
@@ -86,6 +88,14 @@ def _addresses(name: str, value: str) -> tuple[str, ...]:
     return found
 
 
+def _brokers(name: str, value: str) -> tuple[str, ...]:
+    urls = tuple(value.split())
+    if not urls:
+        raise BadSetting(f"option {name} is empty: a broker URL is needed, such as nsq://host:4150, several with spaces between")
+    open_transports(urls)  # which connects to nothing, and says what is wrong with a URL
+    return urls
+
+
 def _topic(name: str, value: str) -> str:
     return names.check("topic", value)
 
@@ -106,6 +116,7 @@ class Option:
 WHERE = [
     Option("nsqdTcpAddresses", _addresses, "the nsqds, host:port with commas between"),
     Option("lookupdHttpAddresses", _addresses, "the nsqlookupds that know the nsqds, host:port with commas between"),
+    Option("broker", _brokers, "in place of these two, URLs of any kind of broker, as `workers run --broker` takes them"),
     Option("topic", _topic, "the topic to consume, or to write to; a sink may have a column `topic` in its place"),
 ]
 BATCH_READ = [
@@ -215,6 +226,7 @@ def stream_read(given: Mapping[str, str]) -> ReadOptions:
         else (
             "nsqdTcpAddresses",
             "lookupdHttpAddresses",
+            "broker",
             "topic",
             "channel",
             "dedupeWindow",
@@ -263,12 +275,10 @@ def _read_options(values: Mapping[str, Any]) -> ReadOptions:
 
 
 def _urls(values: Mapping[str, Any]) -> tuple[str, ...]:
-    nsqds, lookupds = values.get("nsqdTcpAddresses"), values.get("lookupdHttpAddresses")
-    if bool(nsqds) == bool(lookupds):
-        raise BadSetting("exactly one of the options nsqdTcpAddresses and lookupdHttpAddresses is needed")
-    if nsqds:
-        return tuple(f"nsq://{address}" for address in nsqds)
-    return tuple(f"nsq+lookupd://{address}" for address in lookupds or ())
+    given = [f"{scheme}{address}" for name, scheme in _SCHEMES.items() for address in values.get(name, ())]
+    if len(values.keys() & _SCHEMES.keys()) != 1:
+        raise BadSetting(f"exactly one of the options {', '.join(_SCHEMES)} is needed")
+    return tuple(given)
 
 
 def _parsed(given: Mapping[str, str], options: Iterable[Option]) -> dict[str, Any]:

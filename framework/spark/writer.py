@@ -12,9 +12,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from framework.errors import WrongUse
+from framework.publisher import Publisher
 from framework.spark.options import WriteOptions
-from framework.transports import open_transports
-from framework.transports.contract import Producer
 
 
 @dataclass
@@ -25,7 +24,7 @@ class Written(WriterCommitMessage):
 
 
 class _Writing:
-    """What both writers are: checks at the start, and one producer for each task."""
+    """What both writers are: checks at the start, and one publisher for each task."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -34,18 +33,17 @@ class _Writing:
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Publish every row; returns when nsqd has all of them. Raises PublishError, BadMessage, WrongUse."""
-        (transport,) = open_transports(self._options.urls)
-        producer = transport.producer()
+        """Publish every row; returns when the broker has all of them. Raises PublishError, BadMessage, WrongUse."""
+        publisher = Publisher(self._options.urls)
         try:
-            return Written(sum(self._publish(producer, batch) for batch in iterator))
+            return Written(sum(self._publish(publisher, batch) for batch in iterator))
         finally:
-            producer.close()
+            publisher.close()
 
-    def _publish(self, producer: Producer, batch: pa.RecordBatch) -> int:
+    def _publish(self, publisher: Publisher, batch: pa.RecordBatch) -> int:
         for topic, bodies in messages(batch, self._options.topic):
             for first in range(0, len(bodies), self._options.mpub_max_messages):
-                producer.publish(topic, bodies[first : first + self._options.mpub_max_messages])
+                publisher.publish_many(topic, bodies[first : first + self._options.mpub_max_messages])
         return int(batch.num_rows)
 
 

@@ -28,6 +28,14 @@ def test_names_are_not_case_sensitive_and_defaults_are_filled_in() -> None:
     assert read.fail_on_data_loss
 
 
+def test_brokers_of_any_kind_are_named_by_their_urls() -> None:
+    urls = "nsq://one:4150 nsq+lookupd://two:4161"
+    assert options.write({"broker": urls, "topic": "t"}).urls == tuple(urls.split())
+    for wrong, words in ((" ", "option broker is empty"), ("one:4150", "the scheme must be one of nsq://")):
+        with pytest.raises(WrongUse, match=words):
+            options.write({"broker": wrong, "topic": "t"})
+
+
 def test_lookupds_and_durations_and_flags() -> None:
     read = options.stream_read(
         {**without("nsqdTcpAddresses"), "lookupdHttpAddresses": "[::1]:4161", "segmentLinger": "1.5s", "failOnDataLoss": "FALSE"}

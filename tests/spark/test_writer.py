@@ -9,10 +9,11 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
 
+from framework import publisher
 from framework.errors import PublishError, WrongUse
 from framework.spark import options
-from framework.spark import writer as writer_module
 from framework.spark.writer import NsqStreamWriter, NsqWriter, messages
+from framework.transports.contract import Capabilities
 
 TO_A = options.write({"nsqdTcpAddresses": "127.0.0.1:1", "topic": "a"})
 ANYWHERE = options.write({"nsqdTcpAddresses": "127.0.0.1:1"})
@@ -55,6 +56,8 @@ def test_what_cannot_be_written_is_refused_at_the_start(writer: type[NsqWriter])
 class Broker:
     """A transport and its producer, which refuses the topic ``full``."""
 
+    capabilities = Capabilities(touch=True, attempts=True, fan_out=True, max_defer=3600.0)
+
     def __init__(self) -> None:
         self.sent: list[tuple[str, list[bytes]]] = []
         self.closed = False
@@ -74,7 +77,7 @@ class Broker:
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     broker = Broker()
-    monkeypatch.setattr(writer_module, "open_transports", lambda urls: [broker])
+    monkeypatch.setattr(publisher, "open_transports", lambda urls: [broker])
     return broker
 
 

@@ -207,7 +207,7 @@ def test_a_part_that_dies_ends_the_run_with_a_sentence(tmp_path: Path, demo: Cal
         (["--input", "none.log"], 2, "No such file"),
         (["--input", "data"], 2, "is a folder"),
         (["--input", sys.executable], 2, "binary"),
-        (["--broker", "127.0.0.1:4150"], 2, "write nsq://host:4150"),
+        (["--broker", "127.0.0.1:4150"], 2, "the scheme must be one of nsq://"),
         (["--output", "tests"], 2, "holds files that no demo made"),
         (["--broker", "nsq://127.0.0.1:1"], 3, "127.0.0.1:1"),
     ],

@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from framework import WrongUse
+from framework import Publisher, WrongUse
 from workers.api_requests import folder
 from workers.api_requests.blocklist import BlockList
 from workers.api_requests.children import Child, ChildDied, Children, python
@@ -35,6 +34,7 @@ _QUIET_SECONDS = 1.5
 _BLOCKLIST_SECONDS = 60.0
 _INCOMPLETE = 4  # of `workers publish`: some lines were refused, the rest is published
 _CHANNELS = ("archive", "growth", "spam")
+_NO_FAN_OUT = "beanstalkd://"  # its publisher makes the copies for the channels
 
 
 class Interrupted(Exception):
@@ -310,12 +310,15 @@ class _Progress:
         self.done = True
 
 
-def _check_broker(url: str | None) -> None:
+def _broker(url: str | None) -> str | None:
+    """``url``, told which channels get a copy where the broker makes none. Raises WrongUse for one that cannot be used."""
     if url is None:
-        return
-    parts = urlsplit(url)
-    if parts.scheme not in ("nsq", "nsq+lookupd") or not parts.netloc:
-        raise WrongUse(f"--broker {url!r} is not a broker's URL: write nsq://host:4150")
+        return None
+    if url.startswith(_NO_FAN_OUT) and "fanout=" not in url:
+        copies = ",".join(f"{TOPIC}/{channel}" for channel in _CHANNELS)
+        url += f"{'&' if '?' in url else '?'}fanout={copies}"
+    Publisher(url).close()  # which connects to nothing
+    return url
 
 
 def _print_summary(summary: dict[str, Any], output: Path) -> None:
@@ -339,7 +342,11 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--input", type=Path, default=Path(INPUT), metavar="PATH", help=f"common or combined format, plain or .gz ({INPUT})"
     )
-    parser.add_argument("--broker", metavar="URL", help="an nsqd that runs already: nsq://host:4150 (default: one of our own)")
+    parser.add_argument(
+        "--broker",
+        metavar="URL",
+        help="one that runs already: nsq://host:4150, beanstalkd://host:11300 (default: an nsqd of our own)",
+    )
     parser.add_argument(
         "--output", type=Path, default=Path(OUTPUT), metavar="FOLDER", help=f"what is in it from an earlier demo goes ({OUTPUT})"
     )
@@ -351,11 +358,11 @@ def main(argv: list[str] | None = None) -> int:
     signals = Signals()
     given = _arguments(argv)
     try:
-        _check_broker(given.broker)
+        broker = _broker(given.broker)
         check_input(given.input)
         held = folder.begin(given.output)
         with display() as shown:
-            summary = Demo(given.input.absolute(), given.output, given.broker, signals, shown).run()
+            summary = Demo(given.input.absolute(), given.output, broker, signals, shown).run()
         os.close(held)
     except Interrupted:
         sys.stdout.write("demo: stopped; nothing is left running\n")

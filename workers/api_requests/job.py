@@ -26,14 +26,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from framework import FrameworkError, WrongUse
+from framework import FrameworkError, Publisher, WrongUse
 from workers.api_requests import growth, session
 from workers.api_requests.archive import archive
 from workers.api_requests.children import descendants, kill
 from workers.api_requests.handlers import CHANNELS
 from workers.api_requests.parse import parse, rejects, requests
 from workers.api_requests.store import Store
-from workers.api_requests.suspects import Bench, sink_options
+from workers.api_requests.suspects import Bench
 from workers.api_requests.tally import Tally
 
 _POLL = 0.2  # seconds
@@ -327,7 +327,7 @@ def command(**options: Any) -> int:
     follow, until, summary = options["follow"], options["until"], options["until_summary"]
     if follow + (until is not None) + (summary is not None) != 1:
         raise WrongUse("say one of --follow, --until N and --until-summary FILE")
-    sink_options(options["brokers"])
+    Publisher(options["brokers"]).close()  # which connects to nothing, and says what is wrong with a URL
     places = Places(*(options[name].absolute() for name in ("spool", "output", "state")))
     held = _lock(places.state)
     tell = _teller(options["events"])

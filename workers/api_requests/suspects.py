@@ -6,14 +6,12 @@ import json
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from framework import WrongUse
 from workers.api_requests import spam
 from workers.api_requests.handlers import SUSPECTS_TOPIC
 from workers.api_requests.store import Store, write_file
@@ -43,7 +41,7 @@ class Bench:
         self._evidence = evidence
         self._file = output / "suspects.parquet"
         self._activity = output / "activity.parquet"
-        self._where = sink_options(brokers)
+        self._where = " ".join(brokers)
 
     def collect(self, requests: DataFrame, batch: int) -> int:
         """Keep the evidence of one batch of parsed requests; returns how many there were."""
@@ -81,22 +79,12 @@ class Bench:
 
     def _publish(self, news: Sequence[Suspect]) -> None:
         rows = self._spark.createDataFrame([(_json(one),) for one in news], "value string").coalesce(1)
-        rows.write.format("nsq").mode("append").option("topic", SUSPECTS_TOPIC).options(**self._where).save()
+        rows.write.format("nsq").mode("append").option("topic", SUSPECTS_TOPIC).option("broker", self._where).save()
 
 
 def read(file: Path) -> list[Suspect]:
     """The suspects in a ``suspects.parquet``; none while there is no file."""
     return [Suspect(**row) for row in pq.read_table(file).to_pylist()] if file.exists() else []
-
-
-def sink_options(brokers: Sequence[str]) -> dict[str, str]:
-    """The options of ``format("nsq")`` for broker URLs. Raises WrongUse for one that is no NSQ."""
-    kinds = {"nsq": "nsqdTcpAddresses", "nsq+lookupd": "lookupdHttpAddresses"}
-    parts = [urlsplit(url) for url in brokers]
-    schemes = {part.scheme for part in parts}
-    if len(schemes) != 1 or not schemes <= kinds.keys() or not all(part.netloc for part in parts):
-        raise WrongUse(f"broker {', '.join(brokers)}: suspects go to nsq://host:port or to nsq+lookupd://host:port, not to both")
-    return {kinds[schemes.pop()]: ",".join(part.netloc for part in parts)}
 
 
 def _differs(new: Suspect, old: Suspect | None) -> bool:
