@@ -18,6 +18,7 @@ from framework.nsqd.store import Batch, Declare, Entry, Store, TopicState
 from framework.nsqd.topic import Topic
 
 if TYPE_CHECKING:
+    from framework.nsqd.lookups import Lookups
     from framework.nsqd.options import Options
 
 SAVE_SECONDS = 0.05
@@ -36,6 +37,8 @@ class Broker:
         self.start_time = time.time()
         self.error: Exception | None = None
         """Why the last write failed; None once one succeeds."""
+        self.lookups: Lookups | None = None
+        """Who is told what topics and channels are here."""
         self.changed: list[Topic | Channel] = []
         """To be saved with the next round."""
         self.recent: dict[tuple[int, int], Batch] = {}
@@ -68,7 +71,14 @@ class Broker:
             self._keep(found)
             self.log("INFO", f"TOPIC({name}): created")
             self.declare(found)
+            if self.lookups is not None:
+                self.lookups.introduce(found)
         return found
+
+    def announce(self, topic: str, channel: str = "", *, there: bool) -> None:
+        """Let the nsqlookupds know of what was made or deleted."""
+        if self.lookups is not None:
+            self.lookups.announce(topic, channel, there=there)
 
     def new_id(self, bits: int = 62) -> int:
         """A number that no topic or channel has or had: records of deleted ones may still be in the log."""
@@ -78,6 +88,9 @@ class Broker:
         topic = self.topics.pop(name)
         del self._numbers[topic.id]
         self.log("INFO", f"TOPIC({name}): deleting")
+        for channel in topic.channels:
+            self.announce(name, channel, there=False)
+        self.announce(name, there=False)
         topic.close()
         self.forget_recent(topic.id, 0, topic.next)
         self.declare(topic)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from struct import Struct
+from typing import Any
 
 from framework.names import is_valid
 from framework.nsqd import stats, web
@@ -23,13 +24,13 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 class NsqdApi(Api):
     """The WSGI application over one broker."""
 
-    def __init__(self, broker: Broker, clients: Iterable[Client], ports: Callable[[], tuple[int, int]]) -> None:
-        """``clients`` are all that are connected; ``ports`` gives those of TCP and HTTP."""
+    def __init__(self, broker: Broker, clients: Iterable[Client], about: dict[str, Any]) -> None:
+        """``clients`` are all that are connected; ``about`` is where they find this nsqd."""
         self._broker = broker
         self._clients = clients
         routes: Routes = {
             "/ping": {"GET": self._ping},
-            "/info": {"GET": lambda request: stats.info(broker, *ports())},
+            "/info": {"GET": lambda request: stats.info(broker, about)},
             "/stats": {"GET": self._stats},
             "/pub": {"POST": self._pub},
             "/mpub": {"POST": self._mpub},
@@ -147,7 +148,9 @@ class NsqdApi(Api):
         return self._broker.topics[name]
 
     def _create_topic(self, request: Request) -> Answer:
-        self._broker.settle(self._topic_made(request))
+        topic = self._topic_made(request)
+        self._broker.settle(topic)
+        topic.complete.wait()
         return None
 
     def _delete_topic(self, request: Request) -> Answer:

@@ -32,7 +32,6 @@ class Options(CommonOptions):
     """What nsqlookupd is told; 0: the port that is listened on."""
     broadcast_http_port: int = 0
     lookupd_tcp_addresses: list[str] = field(default_factory=list)
-    http_client_connect_timeout: float = 2.0
     http_client_request_timeout: float = 5.0
     data_path: Path = Path()
     log_prefix: str = "[nsqd] "
@@ -81,8 +80,9 @@ FLAGS: dict[str, Flag] = goflags.COMMON | {
     "lookupd-tcp-address": Flag(
         _address, "lookupd_tcp_addresses", "<addr>:<port> of an nsqlookupd to register with (may be repeated)", repeated=True
     ),
-    "http-client-connect-timeout": _ours(golang.duration, "for asking nsqlookupd", "http_client_connect_timeout"),
-    "http-client-request-timeout": _ours(golang.duration, "for asking nsqlookupd", "http_client_request_timeout"),
+    "http-client-request-timeout": _ours(
+        golang.duration, "how long nsqlookupd may take to answer over HTTP", "http_client_request_timeout"
+    ),
     "data-path": _ours(Path, "path to store messages", "data_path"),
     "node-id": _ours(int, "number of this node in [0,1024)", "node_id"),
     "mem-queue-size": _ours(int, "messages that an #ephemeral topic or channel holds", "mem_queue_size"),
@@ -104,7 +104,7 @@ FLAGS: dict[str, Flag] = goflags.COMMON | {
 _NOT_HERE: tuple[tuple[Callable[[str], Any], str], ...] = (
     (boolean, "worker-id statsd-mem-stats statsd-exclude-ephemeral deflate snappy"),
     (int, "max-bytes-per-file sync-every statsd-udp-packet-size queue-scan-worker-pool-max queue-scan-selection-count"),
-    (golang.duration, "sync-timeout statsd-interval e2e-processing-latency-window-time"),
+    (golang.duration, "http-client-connect-timeout sync-timeout statsd-interval e2e-processing-latency-window-time"),
     (str, "config https-address statsd-address statsd-prefix tls-cert tls-key tls-root-ca-file"),
     (str, "tls-min-version e2e-processing-latency-percentile"),
 )

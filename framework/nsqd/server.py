@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import gevent
 from gevent import socket
@@ -20,6 +21,7 @@ from framework.nsqd import daemon
 from framework.nsqd.broker import Broker
 from framework.nsqd.embedded import RUNNING
 from framework.nsqd.http import NsqdApi
+from framework.nsqd.lookups import Lookups
 from framework.nsqd.options import FLAGS, Options, parse
 from framework.nsqd.protocol import Client
 from framework.nsqd.store import Store
@@ -46,8 +48,19 @@ class Server:
             raise
         self.broker = Broker(store, options, self.log)
         self._tcp = StreamServer(tcp, self._serve)
-        api = NsqdApi(self.broker, self.clients, lambda: (tcp.getsockname()[1], http.getsockname()[1]))
+        about = self._about(tcp.getsockname()[1], http.getsockname()[1])
+        self.lookups = self.broker.lookups = Lookups(self.broker, about)
+        api = NsqdApi(self.broker, self.clients, about)
         self._http = WSGIServer(http, api, log=None, error_log=None)
+
+    def _about(self, tcp_port: int, http_port: int) -> dict[str, Any]:
+        """Where clients find this nsqd."""
+        return {
+            "broadcast_address": self.options.broadcast_address,
+            "hostname": socket.gethostname(),
+            "http_port": self.options.broadcast_http_port or http_port,
+            "tcp_port": self.options.broadcast_tcp_port or tcp_port,
+        }
 
     def run(self) -> None:
         """Serve until ``stop``."""
@@ -64,6 +77,7 @@ class Server:
         self._say_running()
         self.log("INFO", f"TCP: listening on {_address(self._tcp)}")
         self.log("INFO", f"HTTP: listening on {_address(self._http)}")
+        self.lookups.use(self.options.lookupd_tcp_addresses)
         gc.collect()
         gc.freeze()
         if self.options.while_used:
@@ -102,6 +116,7 @@ class Server:
             self.log("INFO", f"TCP: client({where}) left")
 
     def _close(self) -> None:
+        self.lookups.stop()
         self._tcp.close()
         for client in list(self.clients):
             client.close("nsqd is stopping")

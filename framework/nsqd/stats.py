@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import resource
-import socket
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -23,15 +22,12 @@ def health(broker: Broker) -> str:
     return "OK" if broker.error is None else f"NOK - {broker.error}"
 
 
-def info(broker: Broker, tcp_port: int, http_port: int) -> dict[str, Any]:
-    """The body of /info; intervals in ns, as nsqd gives them."""
+def info(broker: Broker, about: dict[str, Any]) -> dict[str, Any]:
+    """The body of /info; intervals in ns, as nsqd gives them. ``about`` is where clients find this nsqd."""
     options: Options = broker.options
     return {
         "version": VERSION,
-        "broadcast_address": options.broadcast_address,
-        "hostname": socket.gethostname(),
-        "http_port": options.broadcast_http_port or http_port,
-        "tcp_port": options.broadcast_tcp_port or tcp_port,
+        **about,
         "start_time": int(broker.start_time),
         "max_heartbeat_interval": round(options.max_heartbeat_interval * 1e9),
         "max_output_buffer_size": options.max_output_buffer_size,

@@ -6,6 +6,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from gevent.event import Event
+
 from framework.names import EPHEMERAL
 from framework.nsqd.channel import Channel
 from framework.nsqd.store import Batch, ChannelState, Declaration, Declared, Entry, TopicSave, TopicState
@@ -32,6 +34,9 @@ class Topic:
         self.declared: Group | None = None
         """The commit that makes its name, channels and pauses durable."""
         self.dirty = False
+        self.complete = Event()
+        """It has the channels that it has at other nsqds; until then its messages wait."""
+        self.complete.set()
         self._held: deque[Batch] = deque()
         """An #ephemeral topic's own messages: they have no other place."""
         self._emptied: list[tuple[int, int]] = []
@@ -65,7 +70,7 @@ class Topic:
         self.message_count += batch.count
         self.message_bytes += len(batch.payload) - 4 * batch.count
         self.next = batch.end
-        if self.channels and not self.paused:
+        if self._flows:
             self.pumped = batch.end
             for channel in self.channels.values():
                 channel.message_count += batch.count
@@ -81,9 +86,22 @@ class Topic:
         for channel in list(self.channels.values()):
             channel.serve()
 
+    @property
+    def _flows(self) -> bool:
+        """Whether messages go to the channels."""
+        return bool(self.channels) and not self.paused and self.complete.is_set()
+
+    def hold(self) -> None:
+        """Keep messages until ``release``."""
+        self.complete.clear()
+
+    def release(self) -> None:
+        self.complete.set()
+        self._hand_over()
+
     def _hand_over(self) -> None:
         """All that waited here goes to the channels that there are now."""
-        if not self.channels or self.paused or self.pumped == self.next:
+        if not self._flows or self.pumped == self.next:
             return
         low, count = self.pumped, self.depth
         self.pumped, self.depth = self.next, 0
@@ -107,6 +125,7 @@ class Topic:
             found = self.channels[name] = Channel(self, ChannelState(self.broker.new_id(), name, self.pumped))
             self.broker.log("INFO", f"TOPIC({self.name}): new channel({name})")
             self.broker.declare(self)
+            self.broker.announce(self.name, name, there=True)
             self._hand_over()
         return found
 
@@ -116,6 +135,7 @@ class Topic:
         self.broker.log("INFO", f"TOPIC({self.name}): deleting channel {name}")
         channel.close()
         self.broker.declare(self)
+        self.broker.announce(self.name, name, there=False)
         if not self.channels and self.ephemeral:
             self.broker.delete_topic(self.name)
 
@@ -145,6 +165,7 @@ class Topic:
     def close(self) -> None:
         """It was deleted: so are its channels."""
         self.deleted = True
+        self.complete.set()
         for channel in list(self.channels.values()):
             channel.close()
         self.channels.clear()
