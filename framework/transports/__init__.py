@@ -10,7 +10,10 @@ from framework.transports.contract import Transport
 
 _MODULES = {
     "nsq": "framework.transports.nsq.transport",
+    "nsq+tls": "framework.transports.nsq.transport",
+    "nsq+unix": "framework.transports.nsq.transport",
     "nsq+lookupd": "framework.transports.nsq.transport",
+    "nsq+lookupd+https": "framework.transports.nsq.transport",
     "memory": "framework.transports.memory.transport",
 }
 

@@ -17,6 +17,7 @@ from framework.message import Message
 from framework.transports.contract import Limits, Receiver
 from framework.transports.nsq import wire
 from framework.transports.nsq.dial import RECV_SIZE, Line, dial
+from framework.transports.nsq.urls import Options
 
 log = logging.getLogger(__name__)
 
@@ -27,13 +28,11 @@ _READ, _WRITE = 1, 2
 _LAST_WORDS = 16  # reads of 64 KiB in search of the error frame that explains a broken connection
 
 
-def connect(node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None, heartbeat: float) -> NsqConnection:
-    """Dial, IDENTIFY, SUB; blocks. Raises BrokerUnreachable, BrokerError, ProtocolError."""
-    with dial(node, lease=lease, heartbeat=heartbeat) as line:
-        answer = line.ask(wire.sub(topic, channel))
-        if answer != wire.OK:
-            raise ProtocolError(f"nsqd {node} answered SUB with {answer[:80]!r}")
-        return NsqConnection(line, topic, channel, receiver, heartbeat)
+def connect(node: str, topic: str, channel: str, receiver: Receiver, options: Options, *, lease: float | None) -> NsqConnection:
+    """Dial, negotiate, SUB; blocks. Raises BrokerUnreachable, TlsFailed, BrokerError, ProtocolError, BadSetting."""
+    with dial(node, options, lease=lease) as line:
+        line.expect_ok("SUB", wire.sub(topic, channel))
+        return NsqConnection(line, topic, channel, receiver, options.heartbeat)
 
 
 class NsqConnection:

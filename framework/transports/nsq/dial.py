@@ -1,14 +1,16 @@
-"""Dials an nsqd and negotiates (magic, IDENTIFY, SUB): what consumers, producers and probes have in common.
+"""Dials an nsqd and negotiates (IDENTIFY, TLS, compression, AUTH): what consumers, producers and probes have in common.
 
-It blocks its greenlet and ends with a plain non-blocking socket: what follows belongs to a watcher on the hub.
-Source: TCP protocol specification, IDENTIFY and SUB; nsqd's protocol_v2.go.
+It blocks its greenlet and ends with a non-blocking stream: what follows belongs to a watcher on the hub.
+Source: TCP protocol specification, IDENTIFY, AUTH and SUB; nsqd's protocol_v2.go.
 """
 
 from __future__ import annotations
 
 import _socket
+import logging
 import os
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -18,17 +20,17 @@ import gevent
 import msgspec
 from gevent import socket as gsocket
 
-from framework.errors import BrokerError, BrokerUnreachable, ProtocolError
-from framework.message import Message
+from framework.errors import BrokerError, BrokerUnreachable, ProtocolError, TlsFailed
 from framework.transports.contract import Limits
-from framework.transports.nsq import wire
-from framework.transports.nsq.urls import split_address
+from framework.transports.nsq import credentials, wire
+from framework.transports.nsq.stream import Codec, Deflate, Snappy, Socket, Stream, Tls
+from framework.transports.nsq.urls import Options, split_address
+
+log = logging.getLogger(__name__)
 
 RECV_SIZE = 65536
 CONNECT_TIMEOUT = 5.0
-HEARTBEAT = 30.0
-OUTPUT_BUFFER_TIMEOUT = 0.025
-"""Seconds that nsqd may hold back messages to fill its buffer; its default of 0.25 makes light traffic slow."""
+_DEFAULTS = Options()
 
 
 class Identity(msgspec.Struct):
@@ -38,6 +40,10 @@ class Identity(msgspec.Struct):
     max_rdy_count: int
     msg_timeout: int
     max_msg_timeout: int
+    tls_v1: bool = False
+    snappy: bool = False
+    deflate: bool = False
+    auth_required: bool = False
 
     def limits(self) -> Limits:
         return Limits(lease=self.msg_timeout / 1e3, max_lease=self.max_msg_timeout / 1e3, max_grant=self.max_rdy_count)
@@ -47,97 +53,200 @@ _identity = msgspec.json.Decoder(Identity)
 
 
 class Line:
-    """A dialed, negotiated socket: what a Connection, a producer's Link or a probe is made from."""
+    """A dialed, negotiated stream: what a Connection, a producer's Link or a probe is made from."""
 
-    def __init__(self, node: str, sock: gsocket.socket) -> None:
+    def __init__(self, node: str, sock: _socket.socket) -> None:
         self.node = node
         self.decoder = wire.Decoder()
         self.identity = Identity("", 0, 0, 0)
-        self._sock = sock
         self.pending: list[bytes | BrokerError] = []
-        """Frames that came with or after the last answer: for whoever reads next."""
+        """After ``release``: frames that came with or after the last answer, for whoever reads next."""
+        self._stream: Socket | None = sock
+        self._rest = b""  # read, and not yet taken: perhaps of the layer that comes next
 
-    def ask(self, command: bytes) -> bytes:
+    def ask(self, command: bytes = b"") -> bytes:
         """Send ``command`` and return its response; heartbeats in between are answered."""
-        self._sock.sendall(command)
+        self._send(command)
         while (answer := self._next()) == wire.HEARTBEAT:
-            self._sock.sendall(wire.NOP)
+            self._send(wire.NOP)
         if isinstance(answer, BrokerError):
             raise answer
         return answer
 
-    def _next(self) -> bytes | BrokerError:
-        while not self.pending:
-            data = self._sock.recv(RECV_SIZE)
-            if not data:
-                raise BrokerUnreachable(f"nsqd {self.node} closed the connection while it was being set up")
-            messages, self.pending = self._decoded(data)
-            if messages:
-                raise ProtocolError(f"nsqd {self.node} sent a message before it was asked for any")
-        return self.pending.pop(0)
+    def expect_ok(self, what: str, command: bytes = b"") -> None:
+        answer = self.ask(command)
+        if answer != wire.OK:
+            raise ProtocolError(f"nsqd {self.node} answered {what} with {answer[:80]!r}")
 
-    def _decoded(self, data: bytes) -> tuple[list[Message], list[bytes | BrokerError]]:
-        try:
-            return self.decoder.feed(data)
-        except ProtocolError as error:
-            if data.startswith(b"HTTP/"):
-                raise ProtocolError(f"{self.node} answers HTTP: name nsqd's TCP port, 4150 unless told otherwise") from None
-            raise ProtocolError(f"{self.node}: {error}") from None
+    def negotiate(self, options: Options, lease: float | None) -> None:
+        """IDENTIFY, and what its answer leads to. Nothing is sent ahead: each layer begins with nsqd's OK on it."""
+        self.identity = self._identify(options, lease)
+        if options.tls:
+            self._start_tls(options)
+        if options.snappy and self._granted("snappy", self.identity.snappy):
+            self._add(Snappy(), "snappy")
+        elif options.deflate and self._granted("deflate", self.identity.deflate):
+            self._add(Deflate(options.deflate_level), "deflate")
+        if self.identity.auth_required:
+            self._authenticate(credentials.auth_secret(options))
 
-    def identify(self, lease: float | None, heartbeat: float) -> None:
-        answer = self.ask(wire.MAGIC + wire.identify(_fields(lease, heartbeat)))
+    def _identify(self, options: Options, lease: float | None) -> Identity:
+        answer = self.ask(wire.MAGIC + wire.identify(_fields(options, lease)))
         try:
-            self.identity = _identity.decode(answer)
+            return _identity.decode(answer)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ProtocolError(f"nsqd {self.node} answered IDENTIFY with {answer[:80]!r}: {error}") from None
 
-    def release(self) -> _socket.socket:
-        """The socket itself, non-blocking, out of gevent's hands."""
-        sock = _socket.socket(fileno=self._sock.detach())
-        sock.setblocking(False)
-        return sock
+    def _granted(self, what: str, granted: bool) -> bool:
+        if not granted:
+            log.info("nsqd %s grants no %s: it goes on uncompressed", self.node, what)
+        return granted
+
+    def _start_tls(self, options: Options) -> None:
+        if not self.identity.tls_v1:
+            raise TlsFailed(f"nsqd {self.node} grants no TLS, which was asked for: start it with --tls-cert and --tls-key")
+        tls = Tls(credentials.tls_context(options), credentials.server_name(options, self.node))
+        early, self._rest = self._rest, b""
+        try:
+            done, out = tls.shake(early)
+            while not done:
+                self._send(out)
+                done, out = tls.shake(self._receive())
+            self._send(out)
+        except ssl.SSLError:
+            self._send(tls.farewell())  # the alert that tells nsqd's log why
+            raise
+        self._add(tls, "TLS")
+
+    def _add(self, codec: Codec, what: str) -> None:
+        assert self._stream is not None
+        self._stream = Stream(self._stream, codec)
+        self._rest = codec.decode(self._rest)
+        self.expect_ok(what)
+
+    def _authenticate(self, secret: bytes) -> None:
+        if not secret:
+            raise wire.parse_error(b"E_AUTH_FIRST AUTH required")
+        answer = self.ask(wire.auth(secret))
+        log.debug("nsqd %s answered AUTH with %r", self.node, answer[:200])
+
+    def _send(self, data: bytes) -> None:
+        assert self._stream is not None
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[self._stream.send(left) :]
+            except BlockingIOError:
+                gsocket.wait_write(self._stream.fileno())
+
+    def _receive(self) -> bytes:
+        assert self._stream is not None
+        while True:
+            try:
+                data = self._stream.recv(RECV_SIZE)
+            except BlockingIOError:
+                gsocket.wait_read(self._stream.fileno())
+            else:
+                break
+        if not data:
+            raise BrokerUnreachable(f"nsqd {self.node} closed the connection while it was being set up")
+        return data
+
+    def _next(self) -> bytes | BrokerError:
+        try:
+            while (taken := wire.take_frame(self._rest)) is None:
+                self._rest += self._receive()
+        except ProtocolError as error:
+            if self._rest.startswith(b"HTTP/"):
+                raise ProtocolError(f"{self.node} answers HTTP: name nsqd's TCP port, 4150 unless told otherwise") from None
+            raise ProtocolError(f"{self.node}: {error}") from None
+        frame, self._rest = taken
+        return frame
+
+    def release(self) -> Socket:
+        """The stream itself: the caller closes it."""
+        stream, self._stream = self._stream, None
+        assert stream is not None
+        messages, self.pending = self.decoder.feed(self._rest)
+        if messages:
+            stream.close()
+            raise ProtocolError(f"{self.node}: it sent a message before it was asked for any")
+        return stream
+
+    def close(self) -> None:
+        """Unless it was released."""
+        if self._stream is not None:
+            self._stream.close()
 
 
 @contextmanager
 def dial(
-    node: str, *, lease: float | None = None, heartbeat: float = HEARTBEAT, timeout: float = CONNECT_TIMEOUT
+    node: str, options: Options = _DEFAULTS, *, lease: float | None = None, timeout: float = CONNECT_TIMEOUT
 ) -> Iterator[Line]:
-    """A Line to ``node`` after IDENTIFY; closed at the end unless it was released. Times in seconds.
+    """A Line to ``node`` (``host:port``, or the path of a Unix socket), negotiated; closed at the end unless it was released.
+    Times in seconds.
 
-    Raises BrokerUnreachable (refused, unknown host, silent for ``timeout``), BrokerError, ProtocolError.
+    Raises BrokerUnreachable (refused, unknown host, silent for ``timeout``), TlsFailed, BrokerError, ProtocolError, BadSetting.
     """
     limit = gevent.Timeout(timeout)
-    sock: gsocket.socket | None = None
+    line: Line | None = None
     try:
         with limit:
-            sock = gsocket.create_connection(split_address(node))
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            line = Line(node, sock)
-            line.identify(lease, heartbeat)
+            line = Line(node, _connected(node))
+            line.negotiate(options, lease)
             yield line
     except gevent.Timeout as error:
         if error is not limit:
             raise
         raise BrokerUnreachable(f"nsqd {node} did not answer within {timeout:g} s") from None
+    except ssl.SSLError as error:
+        raise credentials.refusal(node, error) from error
     except (OSError, UnicodeError) as error:  # UnicodeError: a host name that IDNA refuses
         raise BrokerUnreachable(f"nsqd {node} cannot be reached: {error}") from error
     finally:
-        if sock is not None:
+        if line is not None:
+            line.close()
+
+
+def _connected(node: str) -> _socket.socket:
+    """The socket itself, non-blocking, out of gevent's hands."""
+    if node.startswith("/"):
+        sock = gsocket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.connect(node)
+        except BaseException:
             sock.close()
+            raise
+    else:
+        sock = gsocket.create_connection(split_address(node))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    bare = _socket.socket(fileno=sock.detach())
+    bare.setblocking(False)
+    return bare
 
 
-def _fields(lease: float | None, heartbeat: float) -> dict[str, object]:
+def _fields(options: Options, lease: float | None) -> dict[str, object]:
+    """IDENTIFY's body. What is left out is nsqd's own default."""
     fields: dict[str, object] = {
-        "client_id": f"{_hostname().partition('.')[0]}:{os.getpid()}",
-        "hostname": _hostname(),
-        "user_agent": user_agent(),
+        "client_id": options.client_id or f"{_hostname().partition('.')[0]}:{os.getpid()}",
+        "hostname": options.hostname or _hostname(),
+        "user_agent": options.user_agent or user_agent(),
         "feature_negotiation": True,
-        "heartbeat_interval": wire.milliseconds(heartbeat),
-        "output_buffer_timeout": wire.milliseconds(OUTPUT_BUFFER_TIMEOUT),
+        "heartbeat_interval": wire.milliseconds(options.heartbeat),
+        "output_buffer_timeout": wire.milliseconds(options.output_buffer_timeout),
+        "tls_v1": options.tls,
+        "snappy": options.snappy,
+        "deflate": options.deflate,
     }
-    if lease is not None:
-        fields["msg_timeout"] = wire.milliseconds(lease)
-    return fields
+    wanted = {
+        "msg_timeout": wire.milliseconds(options.msg_timeout if lease is None else lease),
+        "output_buffer_size": options.output_buffer_size,
+        "sample_rate": options.sample_rate,
+        "deflate_level": options.deflate_level if options.deflate else 0,
+        "topology_region": options.topology_region,
+        "topology_zone": options.topology_zone,
+    }
+    return fields | {name: value for name, value in wanted.items() if value}
 
 
 @cache

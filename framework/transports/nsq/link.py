@@ -17,6 +17,8 @@ from gevent.hub import Waiter, get_hub
 from framework.errors import BrokerError, BrokerUnreachable, FrameworkError, MessageRefused, ProtocolError, PublishError
 from framework.transports.nsq import wire
 from framework.transports.nsq.dial import RECV_SIZE, Line, dial
+from framework.transports.nsq.stream import begun
+from framework.transports.nsq.urls import Options
 
 _READ, _WRITE = 1, 2
 _TICK = 1.0
@@ -68,12 +70,12 @@ class Link:
         self._start_watchers(line.pending)
 
     @classmethod
-    def to(cls, node: str, *, heartbeat: float, patience: float, timeout: float) -> Link:
+    def to(cls, node: str, options: Options, *, patience: float, timeout: float) -> Link:
         """Dial ``node``; blocks. ``patience``: seconds that an answer may take.
 
         Raises BrokerUnreachable, BrokerError, ProtocolError."""
-        with dial(node, heartbeat=heartbeat, timeout=timeout) as line:
-            return cls(line, heartbeat, patience)
+        with dial(node, options, timeout=timeout) as line:
+            return cls(line, options.heartbeat, patience)
 
     def _start_watchers(self, frames: list[bytes | BrokerError]) -> None:
         loop = get_hub().loop
@@ -200,8 +202,7 @@ class Link:
     def _refused(self, error: BrokerError) -> None:
         """It answers the oldest command; nsqd reads none after it, so those are certainly not stored."""
         refused = self._pending.popleft()[0] if self._pending else None
-        self._sent = 0  # so to those that follow
-        self._end(error)
+        self._end(error, reached=0)
         if refused is not None:
             refused.switch(self._verdict(error))
 
@@ -258,10 +259,13 @@ class Link:
     def _broken(self, why: str) -> BrokerUnreachable:
         return BrokerUnreachable(f"the connection to nsqd {self.node} broke: {why}")
 
-    def _end(self, error: Exception) -> None:
+    def _end(self, error: Exception, *, reached: int | None = None) -> None:
+        """``reached``: how many bytes of commands the peer may have read; all that were sent or begun, unless it is known."""
         if self.error is not None:
             return
         self.error = error
+        if reached is None:
+            reached = self._sent + begun(self._sock)
         for watcher in (self._reader, self._writer, self._ticker):
             watcher.stop()
             watcher.close()
@@ -270,7 +274,7 @@ class Link:
         self._tail = b""
         waiting, self._pending = self._pending, deque()
         if waiting:
-            self._run_callback(_fail, waiting, self._sent, error)
+            self._run_callback(_fail, waiting, reached, error)
 
 
 class Run:
@@ -311,7 +315,7 @@ class Run:
 
 
 def _fail(waiting: deque[Pending], sent: int, error: Exception) -> None:
-    """In the hub: tell each whether nsqd can have read the whole of its command (``sent`` bytes were sent)."""
+    """In the hub: tell each whether nsqd can have read the whole of its command (``sent`` bytes may have reached it)."""
     for waiter, end, _ in waiting:
         if end > sent:
             waiter.switch(NotStored(str(error)))

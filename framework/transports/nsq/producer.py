@@ -89,7 +89,7 @@ class NsqProducer:
     def _outlet(self) -> Outlet:
         outlet: Outlet | None = getattr(self._here, "outlet", None)
         if outlet is None:
-            outlet = self._here.outlet = Outlet(self._nodes, self._options.heartbeat, self._deadline)
+            outlet = self._here.outlet = Outlet(self._nodes, self._options, self._deadline)
             self._outlets.add(outlet)
         return outlet
 
@@ -158,9 +158,9 @@ def _store_many(outlet: Outlet, commands: Iterable[tuple[bytes, int]], total: in
 class Outlet:
     """What one native thread publishes through: one Link at a time, found again when it breaks."""
 
-    def __init__(self, nodes: Callable[[], set[str]], heartbeat: float, deadline: float) -> None:
+    def __init__(self, nodes: Callable[[], set[str]], options: Options, deadline: float) -> None:
         self._nodes = nodes
-        self._heartbeat = heartbeat
+        self._options = options
         self._deadline = deadline
         self._link: Link | None = None
         self._dialing = BoundedSemaphore(1)
@@ -240,7 +240,7 @@ class Outlet:
                 break
             try:
                 timeout = min(CONNECT_TIMEOUT, left)
-                return Link.to(node, heartbeat=self._heartbeat, patience=self._deadline, timeout=timeout)
+                return Link.to(node, self._options, patience=self._deadline, timeout=timeout)
             except FrameworkError as error:
                 failures.append(str(error))
         raise BrokerUnreachable("; ".join(failures) or "the producer was closed")

@@ -8,7 +8,7 @@ import gevent
 
 from framework.errors import BrokerUnreachable, FrameworkError
 from framework.transports.contract import Capabilities, NodeInfo, Receiver, Transport
-from framework.transports.nsq import backlog, channels
+from framework.transports.nsq import backlog, channels, credentials
 from framework.transports.nsq import urls as _urls
 from framework.transports.nsq.connection import MAX_DEFER, NsqConnection, connect
 from framework.transports.nsq.dial import dial
@@ -17,8 +17,10 @@ from framework.transports.nsq.producer import NsqProducer
 
 
 def open(urls: Sequence[str]) -> Transport:
-    """A transport over all of ``urls`` (``nsq://``, ``nsq+lookupd://``). Raises BadSetting; connects to nothing."""
-    return NsqTransport(_urls.read(urls))
+    """A transport over all of ``urls`` (``nsq://``, ``nsq+lookupd://``, …). Raises BadSetting; connects to nothing."""
+    addresses = _urls.read(urls)
+    credentials.check(addresses.options)
+    return NsqTransport(addresses)
 
 
 class NsqTransport:
@@ -59,7 +61,7 @@ class NsqTransport:
         return backlog.of_channel(topic, channel, self._addresses)
 
     def connect(self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None) -> NsqConnection:
-        return connect(node, topic, channel, receiver, lease=lease, heartbeat=self._options.heartbeat)
+        return connect(node, topic, channel, receiver, self._options, lease=lease)
 
     def producer(self) -> NsqProducer:
         return NsqProducer(self.nodes, self._options)
@@ -86,7 +88,7 @@ class NsqTransport:
 
     def _probe(self, node: str) -> NodeInfo | FrameworkError:
         try:
-            with dial(node, heartbeat=self._options.heartbeat) as line:
+            with dial(node, self._options) as line:
                 return NodeInfo(node, f"nsqd {line.identity.version}", line.identity.limits())
         except FrameworkError as error:
             return error

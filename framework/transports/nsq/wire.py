@@ -13,7 +13,16 @@ from typing import Any
 
 import msgspec
 
-from framework.errors import BrokerError, ProtocolError
+from framework.errors import (
+    AccessDenied,
+    BrokerError,
+    CommandRefused,
+    LeaseOver,
+    NegotiationRefused,
+    ProtocolError,
+    RequestRefused,
+    TryLater,
+)
 from framework.message import Message
 
 MAGIC = b"  V2"
@@ -36,8 +45,36 @@ MAX_BODY = 5 * 1024 * 1024
 NOT_FATAL = frozenset({"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"})
 """The only errors after which nsqd keeps the connection open."""
 
+ERRORS: tuple[tuple[str, type[BrokerError], str], ...] = (
+    ("E_FIN_FAILED", LeaseOver, ""),
+    ("E_REQ_FAILED", LeaseOver, ""),
+    ("E_TOUCH_FAILED", LeaseOver, ""),
+    ("E_SUB_FAILED", TryLater, ""),
+    ("E_PUB_FAILED", TryLater, ""),
+    ("E_MPUB_FAILED", TryLater, ""),
+    ("E_DPUB_FAILED", TryLater, ""),
+    ("E_AUTH_FIRST", AccessDenied, "give the secret in a file (auth_secret_file= in the broker URL) or in $NSQ_AUTH_SECRET"),
+    ("E_AUTH_FAILED", AccessDenied, "nsqd got no usable answer from its auth server, and its log says why"),
+    ("E_AUTH_ERROR", AccessDenied, ""),
+    ("E_AUTH_DISABLED", AccessDenied, "start nsqd with --auth-http-address, or give no secret"),
+    ("E_UNAUTHORIZED", AccessDenied, "the auth server permits this secret no such thing"),
+    ("E_BAD_BODY AUTH", AccessDenied, ""),
+    ("E_BAD_PROTOCOL", NegotiationRefused, "is this the TCP port of an nsqd?"),
+    ("E_BAD_BODY IDENTIFY", NegotiationRefused, "change that option of the broker URL, or what nsqd was started with"),
+    ("E_IDENTIFY_FAILED", NegotiationRefused, "change tls, snappy or deflate in the broker URL"),
+    ("E_BAD_TOPIC", RequestRefused, ""),
+    ("E_BAD_CHANNEL", RequestRefused, ""),
+    ("E_BAD_MESSAGE", RequestRefused, ""),
+    ("E_BAD_BODY", RequestRefused, ""),
+    ("E_INVALID", CommandRefused, ""),
+)
+"""How an error begins -> its class, and what a person can do about it. The first that fits counts."""
+_TLS_REQUIRED = "(TLS required)"
+_USE_TLS = "it takes TLS only: write nsq+tls:// in place of nsq://, or add tls=true"
+
 _SIZE = Struct(">i")
 _HEAD = Struct(">ii")
+_MAX_SETUP_FRAME = 64 * 1024
 _MESSAGE = Struct(">iiqH16s")  # size, frame type, timestamp (ns), attempts (unsigned: it wraps), id
 _HEAD_SIZE = _HEAD.size
 SIZE_FIELD = _SIZE.size
@@ -57,6 +94,10 @@ TOUCH_SIZE = len(b"TOUCH 0123456789abcdef\n")
 def identify(fields: dict[str, Any]) -> bytes:
     """IDENTIFY; ``fields`` become its JSON body. Times in it are in milliseconds."""
     return b"IDENTIFY\n" + _sized(msgspec.json.encode(fields))
+
+
+def auth(secret: bytes) -> bytes:
+    return b"AUTH\n" + _sized(secret)
 
 
 def sub(topic: str, channel: str) -> bytes:
@@ -139,15 +180,35 @@ def encode_message(timestamp: int, attempts: int, message_id: bytes, body: bytes
 
 
 def parse_error(data: bytes) -> BrokerError:
-    """The payload of an error frame, ``E_CODE words``, as an error with its ``fatal`` set."""
-    code, _, words = data.decode(errors="replace").partition(" ")
-    return BrokerError(code, words, fatal=code not in NOT_FATAL)
+    """The payload of an error frame, ``E_CODE words``, as an error of the class that ``ERRORS`` has for it."""
+    text = data.decode(errors="replace")
+    code, _, words = text.partition(" ")
+    if words.endswith(_TLS_REQUIRED):
+        return NegotiationRefused(code, words, fix=_USE_TLS)
+    for start, kind, fix in ERRORS:
+        if f"{text} ".startswith(f"{start} "):
+            return kind(code, words, fatal=code not in NOT_FATAL, fix=fix)
+    return BrokerError(code, words)
 
 
 def refused_id(error: BrokerError) -> bytes | None:
     """Which message a non-fatal error speaks of: ``FIN <id> failed ID not in flight``."""
     words = error.words.split(" ", 2)
     return words[1].encode() if len(words) > 1 else None
+
+
+def take_frame(data: bytes) -> tuple[bytes | BrokerError, bytes] | None:
+    """The first frame of ``data``, and the bytes after it, which may be of another layer; None while it is not whole.
+
+    For a connection that is being set up: raises ProtocolError for a message, and for bytes that no nsqd sends."""
+    decoder = Decoder(max_frame=_MAX_SETUP_FRAME)
+    size = decoder.size_at(data, 0, len(data))
+    if size is None or SIZE_FIELD + size > len(data):
+        return None
+    messages, others = decoder.feed(data[: SIZE_FIELD + size])
+    if messages:
+        raise ProtocolError("it sent a message before it was asked for any")
+    return others[0], data[SIZE_FIELD + size :]
 
 
 class Decoder:
@@ -210,7 +271,7 @@ class Decoder:
 
     def _other(self, data: bytes, at: int, end: int, others: list[bytes | BrokerError]) -> int:
         """Take the response or error at ``at``: the index after it, or -1 when it is not whole."""
-        size = self._checked_size(data, at, end)
+        size = self.size_at(data, at, end)
         if size is None or at + 4 + size > end:
             return -1
         payload = data[at + _HEAD_SIZE : at + 4 + size]
@@ -218,7 +279,7 @@ class Decoder:
         others.append(payload if kind == FRAME_RESPONSE else parse_error(payload))
         return at + 4 + size
 
-    def _checked_size(self, data: bytes, at: int, end: int) -> int | None:
+    def size_at(self, data: bytes, at: int, end: int) -> int | None:
         """The size field of the frame at ``at``, None when it is not whole; checked as early as it can be."""
         if end - at < _SIZE.size:
             return None
@@ -234,7 +295,7 @@ class Decoder:
         return size
 
     def _hold(self, data: bytes, at: int, end: int) -> None:
-        size = self._checked_size(data, at, end)
+        size = self.size_at(data, at, end)
         have = end - at
         if size is None or have < _HEAD_SIZE:
             self._missing = 1  # so few bytes that joining them again costs nothing

@@ -93,8 +93,8 @@ def subscribe() -> Iterator[Callable[..., NsqConnection]]:
     """``subscribe(node, receiver)`` -> a connection to orders/billing, closed after the test."""
     made: list[NsqConnection] = []
 
-    def open_one(node: str, receiver: Recorder, *, lease: float | None = None, heartbeat: float = 30.0) -> NsqConnection:
-        made.append(connect(node, TOPIC, CHANNEL, receiver, lease=lease, heartbeat=heartbeat))
+    def open_one(node: str, receiver: Recorder, *, lease: float | None = None, **options: object) -> NsqConnection:
+        made.append(connect(node, TOPIC, CHANNEL, receiver, Options(**options), lease=lease))
         return made[-1]
 
     yield open_one
@@ -107,7 +107,7 @@ def subscribe() -> Iterator[Callable[..., NsqConnection]]:
 def make_producer():
     made: list[NsqProducer] = []
 
-    def make(*nodes: str, deadline: float = 10.0, **options: float) -> NsqProducer:
+    def make(*nodes: str, deadline: float = 10.0, **options: object) -> NsqProducer:
         made.append(NsqProducer(lambda: set(nodes), Options(**options), deadline=deadline))
         return made[-1]
 

@@ -9,6 +9,7 @@ import pytest
 
 from framework.errors import AlreadySettled, BrokerError, BrokerUnreachable
 from framework.testing.servers import Server, free_port
+from framework.transports.nsq.urls import Options
 
 pytestmark = pytest.mark.real
 
@@ -285,7 +286,7 @@ def test_a_node_that_is_not_there_is_named():
 
     node = f"127.0.0.1:{free_port()}"
     with pytest.raises(BrokerUnreachable, match=node):
-        connect(node, "orders", "billing", None, lease=None, heartbeat=30)
+        connect(node, "orders", "billing", None, Options(), lease=None)
 
 
 def test_deleting_the_channel_ends_the_connection(nsqd, subscribe, tools):

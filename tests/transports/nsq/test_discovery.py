@@ -145,7 +145,7 @@ def test_the_channels_of_a_topic_are_those_on_any_server(start_nsqd, start_nsqlo
 def test_probing_says_who_is_there_and_names_who_is_not(start_nsqd):
     nsqd = start_nsqd("--msg-timeout=7s", "--max-msg-timeout=70s", "--max-rdy-count=11")
     (info,) = open_transports([f"nsq://{nsqd.address}"])[0].probe()
-    assert (info.node, info.version) == (nsqd.address, "1.3.0")
+    assert (info.node, info.server) == (nsqd.address, "nsqd 1.3.0")
     assert (info.limits.lease, info.limits.max_lease, info.limits.max_grant) == (7, 70, 11)
     gone = f"127.0.0.1:{free_port()}"
     with pytest.raises(BrokerUnreachable, match=gone):
