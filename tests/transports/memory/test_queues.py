@@ -1,0 +1,126 @@
+"""A channel as a state machine: every message is in one place, and the next one is the one that it must be."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from framework.message import Message
+from framework.transports.memory.queues import DEFAULT_PRIORITY, Channel, Stored
+
+LEASE = 10.0
+
+
+class Client:
+    """A subscriber that takes when the test says."""
+
+    def __init__(self) -> None:
+        self.leases: dict[Message, Stored] = {}
+        self.granted = 0
+        self.woken = False
+
+    def room(self) -> int:
+        return self.granted - len(self.leases)
+
+    def wake(self) -> None:
+        self.woken = True
+
+
+class Machine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 100.0
+        self.channel = Channel("c")
+        self.clients = [Client(), Client()]
+        self.channel.subscribers += self.clients
+        self.count = 0
+        self.where: dict[bytes, str] = {}
+        self.due: dict[bytes, float] = {}
+        self.rank: dict[bytes, tuple[int, int]] = {}
+
+    @rule(count=st.integers(1, 4), priority=st.sampled_from([0, DEFAULT_PRIORITY, 10**6]), delay=st.sampled_from([0.0, 5.0]))
+    def publish(self, count: int, priority: int, delay: float) -> None:
+        fresh = []
+        for _ in range(count):
+            self.count += 1
+            message = Stored(b"%d" % self.count, 0, b"x", self.count, priority)
+            fresh.append(message)
+            self.rank[message.id] = (priority, self.count)
+            self.where[message.id] = "deferred" if delay else "ready"
+            self.due[message.id] = self.now + delay
+        self.channel.add(fresh, self.now + delay if delay else 0.0)
+
+    @rule(who=st.integers(0, 1), room=st.integers(1, 5))
+    def take(self, who: int, room: int) -> None:
+        client = self.clients[who]
+        client.granted = len(client.leases) + room
+        stored = self.channel.take(client, self.now)
+        expected = sorted((rank, i) for i, rank in self.rank.items() if self.at(i) == "ready")[: client.room()]
+        assert [(self.rank[m.id], m.id) for m in stored] == expected
+        batch = [Message(m.id, 0, 1, m.body, SimpleNamespace()) for m in stored]
+        self.channel.leased(client, batch, stored, self.now + LEASE, self.now + 2 * LEASE)
+        for message in stored:
+            self.where[message.id] = "leased"
+            self.due[message.id] = self.now + LEASE
+
+    def at(self, identity: bytes) -> str:
+        """Where it is now, its time considered."""
+        place = self.where[identity]
+        return "ready" if place != "ready" and self.due[identity] <= self.now else place
+
+    @precondition(lambda self: any(client.leases for client in self.clients))
+    @rule(data=st.data(), delay=st.sampled_from([None, 0.0, 5.0]))
+    def settle(self, data: st.DataObject, delay: float | None) -> None:
+        self.channel.release(self.now)
+        held = [(client, delivery) for client in self.clients for delivery in client.leases]
+        if not held:
+            return
+        client, delivery = data.draw(st.sampled_from(held))
+        message = client.leases.pop(delivery)
+        if delay is None:
+            del self.where[message.id], self.rank[message.id]
+        elif delay:
+            self.channel.defer(message, self.now + delay)
+            self.where[message.id], self.due[message.id] = "deferred", self.now + delay
+        else:
+            self.channel.ready.put(message)
+            self.where[message.id] = "ready"
+
+    @rule(who=st.integers(0, 1))
+    def leave_and_come_back(self, who: int) -> None:
+        client = self.clients[who]
+        for message in client.leases.values():
+            self.where[message.id] = "ready"
+        self.channel.leave(client)
+        assert not client.leases
+        self.channel.subscribers.append(client)
+
+    @rule(seconds=st.sampled_from([1.0, 4.0, 11.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        assert self.channel.depth == len(self.where)
+
+    @invariant()
+    def it_never_sleeps_past_what_comes_due(self) -> None:
+        times = [self.due[i] for i in self.where if self.at(i) != "ready"]
+        assert self.channel.next_due <= min(times, default=float("inf"))
+
+    @invariant()
+    def whoever_has_room_is_woken_when_something_is_released(self) -> None:
+        for client in self.clients:
+            client.woken = False
+            client.granted = max(client.granted, len(client.leases) + 1)
+        before = len(self.channel.ready)
+        self.channel.release(self.now)
+        if len(self.channel.ready) > before:
+            assert all(client.woken for client in self.clients)
+
+
+TestChannel = Machine.TestCase
+TestChannel.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
