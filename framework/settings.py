@@ -200,9 +200,20 @@ def _from_file(path: Path) -> dict[str, Any]:
     return {key: _parsed(TABLE[key], f"{key} in {path}", value) for key, value in found.items() if value is not None}
 
 
+class _OnceOnly(yaml.SafeLoader):
+    """YAML's safe loader, which would take the last of two values for one name, and say nothing."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value]
+        for name in names:
+            if names.count(name) > 1:
+                raise yaml.constructor.ConstructorError(problem=f"{name!r} is given twice: keep one of them")
+        return super().construct_mapping(node, deep)
+
+
 def _read_yaml(path: Path) -> dict[Any, Any]:
     try:
-        found = yaml.safe_load(path.read_bytes())
+        found = yaml.load(path.read_bytes(), _OnceOnly)  # noqa: S506 (it is a SafeLoader)
     except OSError as error:
         raise BadSetting(f"--config {path}: {error.strerror}: give a YAML file that can be read") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

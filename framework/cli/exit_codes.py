@@ -17,11 +17,12 @@ class Exit(IntEnum):
         made.meaning = meaning
         return made
 
-    CLEAN = 0, "Done, or stopped cleanly by SIGTERM or SIGINT: nothing is lost."
+    CLEAN = 0, "Done, or stopped cleanly by SIGTERM, SIGINT or SIGHUP: nothing is lost."
     UNEXPECTED = 1, "Something that should not happen; the traceback says where."
     WRONG_USE = 2, "A flag, name, setting, module or input file cannot be used; nothing was started."
     UNREACHABLE = 3, "No broker answered within --connect-deadline, or it went away while publishing."
     INCOMPLETE = 4, "publish: some of the input was too large for the broker or could not be read; the rest was published."
+    HUNG_UP = 129, "A second SIGHUP: what was running was given back to the broker at once. publish: the first one."
     INTERRUPTED = 130, "A second SIGINT: what was running was given back to the broker at once. publish: the first one."
     TERMINATED = 143, "A second SIGTERM: what was running was given back to the broker at once. publish: the first one."
 

@@ -1,4 +1,4 @@
-"""What SIGTERM and SIGINT do to a verb: stop it, where it runs until told to, or interrupt it."""
+"""What SIGTERM, SIGINT and SIGHUP do to a verb: stop it, where it runs until told to, or interrupt it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from types import FrameType
 from typing import Protocol
 
 from framework.cli.exit_codes import Exit
+
+
+def _numbers() -> list[signal.Signals]:
+    """SIGHUP too, which a closed terminal sends, unless it is ignored: so ``nohup`` asks for it."""
+    hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    return [signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if hangs_up else [])]
 
 
 class Stoppable(Protocol):
@@ -39,9 +45,9 @@ class Signals:
 
 @contextmanager
 def stopping(target: Stoppable) -> Iterator[Signals]:
-    """Stop ``target`` on SIGTERM and SIGINT while the block runs."""
+    """Stop ``target`` on SIGTERM, SIGINT and SIGHUP while the block runs."""
     signals = Signals(target)
-    before = {number: signal.signal(number, signals) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, signals) for number in _numbers()}
     try:
         yield signals
     finally:
@@ -50,7 +56,7 @@ def stopping(target: Stoppable) -> Iterator[Signals]:
 
 
 class Interrupted(KeyboardInterrupt):
-    """SIGINT or SIGTERM came. A KeyboardInterrupt, which gevent's hub passes on to the main greenlet."""
+    """One of the signals came. A KeyboardInterrupt, which gevent's hub passes on to the main greenlet."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -59,12 +65,12 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def interrupting() -> Iterator[None]:
-    """Raise Interrupted on SIGTERM and SIGINT while the block runs."""
+    """Raise Interrupted on SIGTERM, SIGINT and SIGHUP while the block runs."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise Interrupted(number)
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, interrupt) for number in _numbers()}
     try:
         yield
     finally:

@@ -86,6 +86,7 @@ def test_what_is_no_duration_is_refused(written: Any) -> None:
         ("nsqd_tcp_address: 4150", "nsqd_tcp_address in {path}: 4150 is not an address: write host:port"),
         ("- drain", "must hold one `name: value` a line, not a list"),
         ("drain: [", "is not YAML"),
+        ("drain: 5s\nledger: a\ndrain: 6s", "'drain' is given twice: keep one of them"),
         ("\x00", "is not YAML"),
     ],
 )

@@ -58,7 +58,7 @@ def adds_up(ledger: Path, handler: str = "orders/say") -> dict[str, int]:
     return counts
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_stops_it_cleanly_and_nothing_is_lost(app: Callable[..., Path], nsqd: Server, number: signal.Signals) -> None:
     folder = app("""
         from time import sleep
@@ -84,7 +84,7 @@ def test_a_signal_stops_it_cleanly_and_nothing_is_lost(app: Callable[..., Path],
     assert nsqd.channel_stats("orders", "say")["timeout_count"] == 0
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_second_signal_gives_everything_back_at_once(
     app: Callable[..., Path], nsqd: Server, number: signal.Signals, code: int
 ) -> None:
