@@ -45,13 +45,12 @@ class Log:
     """Lines on stderr, as NSQ's daemons write them."""
 
     def __init__(self, options: CommonOptions) -> None:
-        self._least = LEVELS.index(options.log_level)
-        self._prefix = options.log_prefix
+        self._options = options
 
     def __call__(self, level: str, words: str) -> None:
-        if LEVELS.index(level) >= self._least:
+        if LEVELS.index(level) >= LEVELS.index(self._options.log_level):
             stamp = datetime.now().strftime("%Y/%m/%d %H:%M:%S.%f")
-            sys.stderr.write(f"{self._prefix}{stamp} {level}: {words}\n")
+            sys.stderr.write(f"{self._options.log_prefix}{stamp} {level}: {words}\n")
             sys.stderr.flush()
 
 

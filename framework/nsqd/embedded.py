@@ -38,8 +38,9 @@ class EmbeddedNsqd:
 
     @property
     def url(self) -> str:
-        """For ``--broker``: ``nsq://127.0.0.1:4150``."""
-        return f"nsq://{self.tcp_address}"
+        """For ``--broker``: ``nsq://127.0.0.1:4150``; with its HTTP port, where that is not the next one."""
+        tcp_port, http_port = (int(address.rpartition(":")[2]) for address in (self.tcp_address, self.http_address))
+        return f"nsq://{self.tcp_address}" + (f"?http_port={http_port}" if http_port != tcp_port + 1 else "")
 
     @property
     def ended(self) -> bool:

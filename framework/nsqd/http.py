@@ -8,7 +8,7 @@ from struct import Struct
 from typing import Any
 
 from framework.names import is_valid
-from framework.nsqd import stats, web
+from framework.nsqd import config, stats, web
 from framework.nsqd.broker import Broker
 from framework.nsqd.channel import Channel
 from framework.nsqd.journal import NotStored
@@ -32,6 +32,7 @@ class NsqdApi(Api):
             "/ping": {"GET": self._ping},
             "/info": {"GET": lambda request: stats.info(broker, about)},
             "/stats": {"GET": self._stats},
+            "/config/": {"GET": self._config, "PUT": self._configure},
             "/pub": {"POST": self._pub},
             "/mpub": {"POST": self._mpub},
             "/topic/create": {"POST": self._create_topic},
@@ -65,6 +66,16 @@ class NsqdApi(Api):
             memory=_BOOLEANS.get(request.get("include_mem") or "", True),
         )  # fmt: skip
         return body if request.get("format") == "json" else stats.text(self._broker, body)
+
+    def _config(self, request: Request) -> Answer:
+        return config.get(self._broker.options, request.name)
+
+    def _configure(self, request: Request) -> Answer:
+        options = self._broker.options
+        config.put(options, request.name, request.body(options.max_msg_size))
+        if self._broker.lookups is not None:
+            self._broker.lookups.use(options.lookupd_tcp_addresses)
+        return self._config(request)
 
     # --- publishing ------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,11 @@ class Request:
         self.raw_query: str = environ.get("QUERY_STRING", "")
         self._input = environ["wsgi.input"]
 
+    @property
+    def name(self) -> str:
+        """What a path such as /config/<name> ends with."""
+        return self.path.rpartition("/")[2]
+
     @cached_property
     def query(self) -> dict[str, list[str]]:
         """Raises Status."""
@@ -75,7 +80,7 @@ def names(request: Request) -> tuple[str, str]:
     return found[0], found[1]
 
 
-Answer = str | dict[str, Any] | list[Any] | None
+Answer = str | int | dict[str, Any] | list[Any] | None
 
 
 class Response(NamedTuple):
@@ -122,8 +127,8 @@ class Api:
 
     def respond(self, request: Request) -> Response:
         """Raises Status."""
-        handlers = self._routes.get(request.path) or self._routes.get(request.path[: request.path.rfind("/") + 1])
-        if handlers is None:
+        handlers = self._routes.get(request.path) or self._routes.get(request.path.removesuffix(request.name))
+        if handlers is None or not request.name:
             return self._redirect(request)
         allow = ("Allow", ", ".join(sorted([*handlers, "OPTIONS"])))
         if request.method == "OPTIONS":

@@ -28,7 +28,7 @@ class ServerMissing(Exception):
 
 
 def nsq_binary(name: str) -> Path:
-    """The path of the real ``nsqd`` or ``nsqlookupd``, built by Go once and kept in ``.cache``.
+    """The path of the real ``nsqd``, ``nsqlookupd`` or ``nsqadmin``, built by Go once and kept in ``.cache``.
 
     Raises ServerMissing where there is no Go.
     """
@@ -172,6 +172,23 @@ def real_beanstalkd(data: Path, *flags: str) -> Server:
     port = free_port()
     command = [program, "-l", "127.0.0.1", "-p", str(port), "-b", str(data), "-f0", *flags]
     return Server(command, tcp_port=port, data=data)
+
+
+def real_nsqadmin(*flags: str) -> Server:
+    """A real nsqadmin, not started yet: ``real_nsqadmin("--lookupd-http-address=127.0.0.1:4161")``. It has no TCP port."""
+    http = free_port()
+    command = [str(nsq_binary("nsqadmin")), f"--http-address=127.0.0.1:{http}", *flags]
+    return Server(command, tcp_port=http, http_port=http, data=Path())
+
+
+def own_nsqd(data: Path, *flags: str) -> Server:
+    """Our own nsqd, not started yet."""
+    tcp, http = free_port(), free_port()
+    command = [
+        sys.executable, "-m", "framework.nsqd", f"--tcp-address=127.0.0.1:{tcp}", f"--http-address=127.0.0.1:{http}",
+        "--broadcast-address=127.0.0.1", f"--data-path={data}", *flags,
+    ]  # fmt: skip
+    return Server(command, tcp_port=tcp, http_port=http, data=data)
 
 
 def own_nsqlookupd(*flags: str) -> Server:

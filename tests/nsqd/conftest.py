@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import struct
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,28 +13,18 @@ from typing import Any
 import pytest
 
 from framework.testing import servers
-from framework.testing.servers import Server, free_port
+from framework.testing.servers import Server, own_nsqd
 
 MESSAGE = 2
 
 
-def embedded(data: Path, *flags: str) -> Server:
-    """The embedded nsqd as a process, not started yet."""
-    tcp, http = free_port(), free_port()
-    command = [
-        sys.executable, "-m", "framework.nsqd", f"--tcp-address=127.0.0.1:{tcp}", f"--http-address=127.0.0.1:{http}",
-        "--broadcast-address=127.0.0.1", f"--data-path={data}", *flags,
-    ]  # fmt: skip
-    return Server(command, tcp_port=tcp, http_port=http, data=data)
-
-
 @pytest.fixture
-def start_embedded(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+def start_own_nsqd(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     """Starts embedded nsqds: ``start_embedded("--msg-timeout=2s")``."""
     started: list[Server] = []
 
     def start(*flags: str) -> Server:
-        server = embedded(tmp_path / f"embedded-{len(started)}", *flags)
+        server = own_nsqd(tmp_path / f"embedded-{len(started)}", *flags)
         server.start()
         started.append(server)
         return server
@@ -54,7 +43,7 @@ def ours(start_embedded: Callable[..., Server]) -> Server:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One embedded nsqd for all tests of a file that neither end it nor look at topics of others."""
-    with servers.running(embedded(tmp_path_factory.mktemp("shared"))) as server:
+    with servers.running(own_nsqd(tmp_path_factory.mktemp("shared"))) as server:
         yield server
 
 
@@ -167,5 +156,5 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Ser
         if os.environ.get("CI"):
             pytest.fail(str(error))
         pytest.skip(str(error))
-    with servers.running(real), servers.running(embedded(tmp_path_factory.mktemp("ours"), *LIMITS)) as own:
+    with servers.running(real), servers.running(own_nsqd(tmp_path_factory.mktemp("ours"), *LIMITS)) as own:
         yield real, own

@@ -273,3 +273,43 @@ def test_a_paused_topic_keeps_its_messages_for_the_channels_it_has_later(shared:
     shared.http("/topic/unpause?topic=hold", b"")
     assert [body for _, _, body in client.get(1)] == [b"a"]
     assert shared.channel_stats("hold", "d")["depth"] == 1
+
+
+CONFIG: list[tuple[str, str, bytes | None]] = [
+    ("GET", "/config/nsqlookupd_tcp_addresses", None),
+    ("GET", "/config/log_level", None),
+    ("GET", "/config/max_msg_size", None),
+    ("GET", "/config/msg_timeout", None),
+    ("GET", "/config/log_prefix", None),
+    ("GET", "/config/nonsense", None),
+    ("GET", "/config/", None),
+    ("POST", "/config/log_level", b"debug"),
+    ("PUT", "/config/max_msg_size", b"5"),
+    ("PUT", "/config/nonsense", b"5"),
+    ("PUT", "/config/log_level", b"loud"),
+    ("PUT", "/config/log_level", b""),
+    ("PUT", "/config/log_level", b"x" * 1001),
+    ("PUT", "/config/log_level", b"Debug"),
+    ("GET", "/config/log_level", None),
+    ("PUT", "/config/nsqlookupd_tcp_addresses", b'"127.0.0.1:1"'),
+    ("PUT", "/config/nsqlookupd_tcp_addresses", b"[1]"),
+    ("PUT", "/config/nsqlookupd_tcp_addresses", b"[nope"),
+    ("PUT", "/config/nsqlookupd_tcp_addresses", b'["127.0.0.1:1", "127.0.0.1:2"]'),
+    ("GET", "/config/nsqlookupd_tcp_addresses", None),
+    ("PUT", "/config/nsqlookupd_tcp_addresses", b"[]"),
+    ("OPTIONS", "/config/log_level", None),
+]
+
+
+def test_options_are_shown_and_changed_as_nsqd_does(pair: tuple[Server, Server]) -> None:
+    answers = []
+    for server in pair:
+        connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=10)
+        said = []
+        for method, path, body in CONFIG:
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            said.append((method, path, body, answer.status, answer.read(), answer.getheader("Allow")))
+        connection.close()
+        answers.append(said)
+    assert answers[1] == answers[0]

@@ -149,7 +149,8 @@ def test_the_embedded_one_is_started_once_and_found_again(folder: Path, addresse
     assert find(folder) is None
     started = ensure(folder, **addresses)
     try:
-        assert started.url == find(folder) == f"nsq://{addresses['tcp_address']}"
+        http_port = addresses["http_address"].rpartition(":")[2]
+        assert started.url == find(folder) == f"nsq://{addresses['tcp_address']}?http_port={http_port}"
         found = ensure(folder, tcp_address="127.0.0.1:0", http_address="127.0.0.1:0")
         assert (found.url, found.process) == (started.url, None)
         found.stop()

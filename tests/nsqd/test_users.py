@@ -84,7 +84,7 @@ def test_one_started_by_hand_stays_without_users(start_embedded: Callable[..., S
     assert server.process is not None
     pid = server.process.pid
     used = use(server.data)
-    assert used.url == f"nsq://{server.address}"
+    assert used.url == f"nsq://{server.address}?http_port={server.http_port}"
     used.stop()
     with pytest.raises(AssertionError):
         wait_until(lambda: has_ended(pid), seconds=1)

@@ -1,4 +1,4 @@
-// The real nsqd and nsqlookupd that the tests run against, pinned. Built by framework/testing/servers.py.
+// The real nsqd, nsqlookupd and nsqadmin that the tests run against, pinned. Built by framework/testing/servers.py.
 module nsqservers
 
 go 1.24
@@ -18,6 +18,7 @@ require (
 )
 
 tool (
+	github.com/nsqio/nsq/apps/nsqadmin
 	github.com/nsqio/nsq/apps/nsqd
 	github.com/nsqio/nsq/apps/nsqlookupd
 )
