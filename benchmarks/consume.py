@@ -62,7 +62,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.consume", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="how many messages, times the usual number")
-    parser.add_argument("--clients", nargs="+", choices=peers.CLIENTS, default=peers.CLIENTS)
+    parser.add_argument("--clients", nargs="+", choices=peers.NSQ, default=peers.NSQ)
     return parser.parse_args(arguments)
 
 

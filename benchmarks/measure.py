@@ -1,4 +1,4 @@
-"""A rate over a window, from nsqd's own counters, with the CPU that the client and nsqd took in it. It knows no client."""
+"""A rate over a window, from a server's own counters, with the CPU that client and server took in it. It knows no client."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Result:
 
     rate: float
     client_cpu: float
-    nsqd_cpu: float
+    server_cpu: float
     fault: str = ""
     """What did not end as it should have; empty when all did."""
 
@@ -39,7 +39,7 @@ class _Sample:
     at: float
     count: int
     client: float
-    nsqd: float
+    server: float
 
 
 @contextmanager
@@ -67,14 +67,14 @@ def fill(nsqd: servers.Server, count: int) -> None:
 
 
 def window(
-    nsqd: servers.Server, client: subprocess.Popen[bytes], count: Callable[[], int], begin: int, end: int, *, longest: float
+    server: servers.Server, client: subprocess.Popen[bytes], count: Callable[[], int], begin: int, end: int, *, longest: float
 ) -> tuple[float, float, float]:
-    """Rate, client CPU and nsqd CPU between the first time ``count()`` is ``begin`` or more, and ``end`` or more.
+    """Rate, client CPU and server CPU between the first time ``count()`` is ``begin`` or more, and ``end`` or more.
 
     ``longest``: seconds after which the window is closed whatever was reached.
     """
-    assert nsqd.process is not None
-    processes = psutil.Process(client.pid), psutil.Process(nsqd.process.pid)
+    assert server.process is not None
+    processes = psutil.Process(client.pid), psutil.Process(server.process.pid)
     first: _Sample | None = None
     deadline = time.monotonic() + 60
     while True:
@@ -87,14 +87,14 @@ def window(
             raise RuntimeError("the client ended, or did nothing for a minute")
         time.sleep(POLL)
     n = sample.count - first.count
-    cpu = (sample.client - first.client) / n * 1e6, (sample.nsqd - first.nsqd) / n * 1e6
+    cpu = (sample.client - first.client) / n * 1e6, (sample.server - first.server) / n * 1e6
     return n / (sample.at - first.at), *cpu
 
 
 def _cpu(process: psutil.Process) -> float:
     """Seconds of CPU of the process and its children."""
     tree = [process, *process.children(recursive=True)]
-    return sum(times.user + times.system for times in (one.cpu_times() for one in tree))
+    return float(sum(times.user + times.system for times in (one.cpu_times() for one in tree)))
 
 
 def channel(nsqd: servers.Server) -> ChannelStats:
@@ -111,18 +111,18 @@ def _topic(nsqd: servers.Server, topic: str, *, clients: bool) -> TopicStats:
 
 
 def table(title: str, rounds: dict[str, list[Result]]) -> str:
-    """Medians of the rounds, each client against ours; a client that did not end cleanly has its fault below."""
-    ours = _median([r.rate for r in rounds["ours"]])
+    """Medians of the rounds, each client against ours (or the first); one that did not end cleanly has its fault below."""
+    ours = _median([r.rate for r in rounds.get("ours") or next(iter(rounds.values()))])
     lines = [
         title,
-        f"  {'client':<8} {'k msg/s':>9} {'(lowest, highest)':>19} {'ours / it':>10} {'client us/msg':>14} {'nsqd us/msg':>12}",
+        f"  {'client':<11} {'k msg/s':>9} {'(lowest, highest)':>19} {'ours / it':>10} {'client us/msg':>14} {'server us':>10}",
     ]
     for name, results in rounds.items():
         rates = [r.rate / 1e3 for r in results]
         low_high = f"({min(rates):.1f}, {max(rates):.1f})"
         ratio = ours / 1e3 / _median(rates)
-        cpu = f"{_median([r.client_cpu for r in results]):14.2f} {_median([r.nsqd_cpu for r in results]):12.2f}"
-        lines.append(f"  {name:<8} {_median(rates):9.1f} {low_high:>19} {ratio:9.2f}x {cpu}")
+        cpu = f"{_median([r.client_cpu for r in results]):14.2f} {_median([r.server_cpu for r in results]):10.2f}"
+        lines.append(f"  {name:<11} {_median(rates):9.1f} {low_high:>19} {ratio:9.2f}x {cpu}")
     lines += [f"  {name}: {r.fault}" for name, results in rounds.items() for r in results if r.fault]
     return "\n".join(lines)
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 _FOLDERS = ROOT / ".cache" / "bench"
-VERSIONS = {"nsq-py": "0.1.12", "gnsq": "1.0.2", "pynsq": "0.9.1"}
-CLIENTS = ("ours", *VERSIONS)
+VERSIONS = {"nsq-py": "0.1.12", "gnsq": "1.0.2", "pynsq": "0.9.1", "greenstalk": "2.1.1"}
+NSQ = ("ours", "nsq-py", "gnsq", "pynsq")
+BEANSTALKD = ("ours", "bare-socket", "greenstalk")
 
 
 def install(name: str) -> None:
@@ -31,7 +32,7 @@ def install(name: str) -> None:
 
 
 def start(name: str, job: str, address: str) -> subprocess.Popen[bytes]:
-    """Start the client as a process: ``job`` is consume, sync, pipelined or mpub; ``address`` the nsqd's host:port."""
+    """Start the client as a process: ``job`` is one of the functions in its script; ``address`` the server's host:port."""
     path = [str(ROOT)]
     if name in VERSIONS:
         install(name)

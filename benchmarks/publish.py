@@ -42,7 +42,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.publish", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS))
-    parser.add_argument("--clients", nargs="+", choices=peers.CLIENTS, default=peers.CLIENTS)
+    parser.add_argument("--clients", nargs="+", choices=peers.NSQ, default=peers.NSQ)
     return parser.parse_args(arguments)
 
 

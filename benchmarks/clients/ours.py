@@ -12,7 +12,7 @@ from framework.handler import registered
 from framework.transports import open_transports
 
 job, address = sys.argv[1:]
-transports = open_transports([f"nsq://{address}"])
+transports = open_transports([f"{'beanstalkd' if job == 'reserve' else 'nsq'}://{address}"])
 publisher = Publisher(transports)
 TOPIC = "bench#ephemeral"
 
@@ -22,9 +22,15 @@ def consume() -> None:
     def nothing(message: Message) -> None:
         pass
 
-    supervisor = Supervisor(registered(), transports, publish=publisher.publish)
-    gevent.signal_handler(signal.SIGTERM, supervisor.stop)
-    supervisor.run()
+    _run()
+
+
+def reserve() -> None:
+    @handler("bench", "bench", concurrency=100, max_in_flight=100)
+    def nothing(message: Message) -> None:
+        pass
+
+    _run()
 
 
 def sync() -> None:
@@ -41,6 +47,12 @@ def pipelined() -> None:
 def mpub() -> None:
     while True:
         publisher.publish_many(TOPIC, [BODY] * 500)
+
+
+def _run() -> None:
+    supervisor = Supervisor(registered(), transports, publish=publisher.publish)
+    gevent.signal_handler(signal.SIGTERM, supervisor.stop)
+    supervisor.run()
 
 
 globals()[job]()
