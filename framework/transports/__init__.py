@@ -1,12 +1,25 @@
-"""Finds the transport of a broker URL by its scheme; the only place that knows which transports exist."""
+"""Finds the transport of a broker URL by its scheme: one of ours, or one that an installed package brings.
+
+A package brings one by an entry point, so that every verb of the command line and every publisher finds it::
+
+    [project.entry-points."workers.transports"]
+    thing = "thing_broker:open"        # thing://…; open(urls) -> Transport
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 
 from framework.errors import BadSetting
 from framework.transports.contract import Transport
+
+GROUP = "workers.transports"
+"""The entry point group of transports; a name in it is a scheme."""
+
+Open = Callable[[Sequence[str]], Transport]
+"""The URLs of one family of schemes -> their transport. Raises BadSetting for one it cannot use; connects to nothing."""
 
 _MODULES = {
     "nsq": "framework.transports.nsq.transport",
@@ -14,6 +27,7 @@ _MODULES = {
     "nsq+unix": "framework.transports.nsq.transport",
     "nsq+lookupd": "framework.transports.nsq.transport",
     "nsq+lookupd+https": "framework.transports.nsq.transport",
+    "beanstalkd": "framework.transports.beanstalkd.transport",
     "memory": "framework.transports.memory.transport",
 }
 
@@ -21,13 +35,30 @@ _MODULES = {
 def open_transports(urls: Sequence[str]) -> list[Transport]:
     """One transport for each family of schemes among ``urls``; no connection is made yet.
 
-    Each transport module has ``open(urls) -> Transport``. Raises BadSetting for a URL it cannot use.
+    Raises BadSetting for a URL it cannot use.
     """
-    families: dict[str, list[str]] = {}
+    families: dict[Open, list[str]] = {}
     for url in urls:
-        scheme = url.partition("://")[0]
-        if scheme not in _MODULES:
-            known = ", ".join(f"{s}://" for s in _MODULES)
-            raise BadSetting(f"broker URL {url!r}: the scheme must be one of {known}")
-        families.setdefault(_MODULES[scheme], []).append(url)
-    return [import_module(module).open(group) for module, group in families.items()]
+        families.setdefault(_find(url), []).append(url)
+    return [open_family(family) for open_family, family in families.items()]
+
+
+def _find(url: str) -> Open:
+    scheme = url.partition("://")[0]
+    if scheme in _MODULES:
+        ours: Open = import_module(_MODULES[scheme]).open
+        return ours
+    brought = entry_points(group=GROUP)
+    for one in brought.select(name=scheme):
+        return _load(url, one)
+    known = ", ".join(f"{name}://" for name in [*_MODULES, *sorted(brought.names)])
+    raise BadSetting(f"broker URL {url!r}: the scheme must be one of {known}")
+
+
+def _load(url: str, point: EntryPoint) -> Open:
+    try:
+        loaded: Open = point.load()
+    except Exception as error:  # whatever the import of somebody's package raises
+        package = point.dist.name if point.dist else point.module
+        raise BadSetting(f"broker URL {url!r}: its transport {point.value} (of {package}) cannot be imported: {error}") from error
+    return loaded

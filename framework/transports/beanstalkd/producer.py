@@ -1,0 +1,126 @@
+"""beanstalkd as a ``contract.Producer``: bodies checked before anything is sent, nodes tried in turn until a deadline.
+
+Each native thread has its own hub, and so its own connection here; greenlets of one thread share one.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Sequence
+
+from framework.errors import BadMessage, PublishError
+from framework.transports.beanstalkd import urls, wire
+from framework.transports.beanstalkd.link import Link, Put
+from framework.transports.outlet import Outlet, thread_local
+
+DEADLINE = 30.0
+MARGIN = 5.0
+"""Seconds that a job's time to run is longer than its handler may take: for what surrounds the handler, and for slow networks."""
+
+
+class BeanstalkdProducer:
+    """Publishes to any of ``nodes``. Safe to share between greenlets and between native threads.
+
+    ``deadline``: seconds after which a publish that found no beanstalkd gives up, and that an answer may take.
+    """
+
+    def __init__(self, nodes: Sequence[str], options: urls.Options, *, deadline: float = DEADLINE) -> None:
+        self._nodes = nodes
+        self._options = options
+        self._deadline = deadline
+        self._here = thread_local()
+        self._outlets: weakref.WeakSet[Outlet[Put]] = weakref.WeakSet()
+        self._closed = False
+
+    def publish(
+        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
+    ) -> None:
+        """Return when beanstalkd has answered INSERTED for all of ``bodies``, and for each copy where the topic fans out.
+
+        ``delay``: rounded up to whole seconds. ``priority``: 0 to 2**32 - 1, 1024 if not given; a job that comes again keeps
+        it. ``lease``: what the time to run is made from, the URL's ``ttr`` if not given.
+        Raises BadName, BadMessage (nothing was sent), PublishError.
+        """
+        _raise_first(self.publish_each(topic, bodies, delay=delay, priority=priority, lease=lease))
+
+    def publish_each(
+        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
+    ) -> list[PublishError | None]:
+        """As ``publish``, with an answer for each of ``bodies``.
+
+        Raises BadName, BadMessage (nothing was sent), PublishError when the producer is closed.
+        """
+        self._check(topic, bodies, delay)
+        ttr = self._options.ttr if lease is None else ttr_of(lease)
+        urgency = wire.DEFAULT_PRIORITY if priority is None else priority
+        puts = [wire.put(body, urgency, math.ceil(delay), ttr) for body in bodies]
+        if self._closed:
+            raise PublishError("the producer is closed: make a new one")
+        tubes = urls.tubes_of(topic, self._options)
+        outlet = self._outlet()
+        copies = [outlet.store_each([(tube, put) for put in puts]) for tube in tubes]
+        return copies[0] if len(copies) == 1 else [_together(tubes, each) for each in zip(*copies, strict=True)]
+
+    def close(self) -> None:
+        """Close every connection; publishes that wait for an answer fail."""
+        self._closed = True
+        for outlet in list(self._outlets):
+            outlet.close()
+
+    def _outlet(self) -> Outlet[Put]:
+        outlet: Outlet[Put] | None = getattr(self._here, "outlet", None)
+        if outlet is None:
+            outlet = self._here.outlet = Outlet(lambda: self._nodes, self._dial, deadline=self._deadline, broker="beanstalkd")
+            self._outlets.add(outlet)
+        return outlet
+
+    def _dial(self, node: str, timeout: float) -> Link:
+        return Link.to(node, timeout, patience=self._deadline)
+
+    def _check(self, topic: str, bodies: Sequence[bytes], delay: float) -> None:
+        for tube in urls.tubes_of(topic, self._options):
+            urls.check(tube, topic)
+        if not 0 <= delay <= wire.MAX_NUMBER:
+            raise BadMessage(f"topic {topic!r}: a delay of {delay!r} s is out of range, beanstalkd takes 0 to {wire.MAX_NUMBER}")
+        if isinstance(bodies, (bytes, str)):
+            raise BadMessage(f"topic {topic!r}: publish takes a list of bodies; write [body]")
+        largest = self._options.max_job_size
+        for number, body in enumerate(bodies, 1):
+            which = f"topic {topic!r}: message {number} of {len(bodies)}"
+            if type(body) is not bytes:
+                raise BadMessage(f"{which} is {type(body).__name__}, not bytes; encode it")
+            if len(body) > largest:
+                raise BadMessage(
+                    f"{which} has {len(body)} bytes; beanstalkd takes up to {largest} (its -z; max_job_size= in the broker "
+                    "URL, if yours takes more): make it smaller"
+                )
+
+
+def ttr_of(lease: float) -> int:
+    """Whole seconds to run for a handler that may take ``lease`` seconds."""
+    return min(max(1, math.ceil(lease + MARGIN)), wire.MAX_NUMBER)
+
+
+def _together(tubes: Sequence[str], answers: Sequence[PublishError | None]) -> PublishError | None:
+    """What is known of one message from what is known of its copies."""
+    failed = [(tube, answer) for tube, answer in zip(tubes, answers, strict=True) if answer is not None]
+    if not failed:
+        return None
+    tube, error = failed[0]
+    if len(failed) == len(answers) and all(answer.stored is False for _, answer in failed):
+        return error
+    done = ", ".join(tube for tube, answer in zip(tubes, answers, strict=True) if answer is None) or "none for certain"
+    return PublishError(f"its copies are stored in {done}, but not in {tube}: {error}", stored=None)
+
+
+def _raise_first(answers: Sequence[PublishError | None]) -> None:
+    """The error of a request for several messages, if one of them was not stored."""
+    error = next(filter(None, answers), None)
+    if error is None:
+        return
+    if len(answers) == 1 or all(answer is not None and answer.stored is False for answer in answers):
+        raise error
+    raise PublishError(
+        f"{answers.count(None)} of {len(answers)} messages are stored; of the others: {error}", stored=None
+    ) from error

@@ -1,0 +1,102 @@
+"""beanstalkd as a ``contract.Transport``: tubes for topics, on one or more servers that know nothing of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
+
+import gevent
+
+from framework.errors import BrokerError, BrokerUnreachable, FrameworkError
+from framework.transports.beanstalkd import urls as _urls
+from framework.transports.beanstalkd import wire
+from framework.transports.beanstalkd.connection import MAX_DEFER, BeanstalkdConnection, connect
+from framework.transports.beanstalkd.dial import Line, dial
+from framework.transports.beanstalkd.producer import BeanstalkdProducer
+from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver, Transport
+
+T = TypeVar("T")
+
+
+def open(urls: Sequence[str]) -> Transport:
+    """A transport over all of ``urls`` (``beanstalkd://``). Raises BadSetting; connects to nothing."""
+    return BeanstalkdTransport(_urls.read(urls))
+
+
+class BeanstalkdTransport:
+    """One or more beanstalkds, each served by every handler."""
+
+    capabilities = Capabilities(
+        touch=True, attempts=True, fan_out=False, max_defer=MAX_DEFER, priority=True, ordered=True,
+        longer_lease="publish with a longer ttr= in the broker URL",
+    )  # fmt: skip
+
+    def __init__(self, addresses: _urls.Addresses) -> None:
+        self._nodes = addresses.nodes
+        self._options = addresses.options
+
+    def accept(self, topic: str, channels: Collection[str]) -> None:
+        """Several channels of a topic only with ``fanout=``, and no names that are no tube's."""
+        _urls.accept(topic, channels, self._options)
+
+    def discover(self, topic: str) -> set[str]:
+        """All there are: a tube exists wherever it is asked for."""
+        return set(self._nodes)
+
+    def channels(self, topic: str) -> set[str]:
+        """Those that ``fanout=`` names: elsewhere a topic is one queue, whatever the channel."""
+        return set(self._options.fanout.get(topic, ()))
+
+    def topics(self) -> set[str]:
+        """The tubes of every server; of a tube ``topic/channel``, its topic."""
+        answers = self._ask_all(lambda line: wire.names(line.ask(wire.LIST_TUBES, "OK").data))
+        return {tube.partition("/")[0] for tubes in answers.values() for tube in tubes} - {"default"}
+
+    def backlog(self, topic: str, channel: str) -> dict[str, int]:
+        """By ``stats-tube``, of every server that has the tube."""
+        tube = _urls.tube_of(topic, channel, self._options)
+        answers = self._ask_all(lambda line: _kept(line, tube))
+        return {node: count for node, count in answers.items() if count is not None}
+
+    def connect(
+        self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None
+    ) -> BeanstalkdConnection:
+        """``lease`` changes nothing: who publishes a job says how long its lease is."""
+        tube = _urls.tube_of(topic, channel, self._options)
+        return connect(node, topic, channel, tube, receiver, ttr=self._options.ttr, seats=self._options.seats)
+
+    def producer(self) -> BeanstalkdProducer:
+        return BeanstalkdProducer(self._nodes, self._options)
+
+    def probe(self) -> list[NodeInfo]:
+        answers = self._ask_all(lambda line: wire.stats(line.ask(wire.STATS, "OK").data))
+        limits = Limits(lease=self._options.ttr, max_lease=MAX_DEFER, max_grant=self._options.seats)
+        return [NodeInfo(node, f"beanstalkd {stats.get('version', '?')}", limits) for node, stats in answers.items()]
+
+    def _ask_all(self, question: Callable[[Line], T]) -> dict[str, T]:
+        """Node -> its answer, all asked at once. Raises BrokerUnreachable naming those that gave none."""
+        asked = {node: gevent.spawn(_answer, node, question) for node in sorted(self._nodes)}
+        gevent.joinall(list(asked.values()))
+        failures = [str(one.value) for one in asked.values() if isinstance(one.value, FrameworkError)]
+        if failures:
+            raise BrokerUnreachable("; ".join(failures))
+        return {node: one.get() for node, one in asked.items()}
+
+
+def _answer(node: str, question: Callable[[Line], T]) -> T | FrameworkError:
+    try:
+        with dial(node) as line:
+            return question(line)
+    except FrameworkError as error:
+        return error
+
+
+def _kept(line: Line, tube: str) -> int | None:
+    """How many jobs ``tube`` holds; None where there is none. The buried ones wait for a human, not for a handler."""
+    try:
+        stats = wire.stats(line.ask(wire.stats_tube(tube), "OK").data)
+    except BrokerError as error:
+        if error.code == "NOT_FOUND":
+            return None
+        raise
+    return sum(int(stats[f"current-jobs-{state}"]) for state in ("ready", "reserved", "delayed"))

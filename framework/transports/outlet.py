@@ -1,0 +1,158 @@
+"""What one native thread publishes through: one link to one node at a time, found again when it breaks. It knows no protocol.
+
+What was certainly not stored is sent again, to any node, until a deadline; what may be stored never is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+from collections.abc import Callable, Collection, Sequence
+from time import monotonic
+from typing import Any, Generic, Protocol, TypeVar
+
+import gevent
+from gevent import monkey
+from gevent.lock import BoundedSemaphore
+
+from framework.errors import BrokerUnreachable, FrameworkError, PublishError
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+_thread_ident = monkey.get_original("_thread", "get_ident")  # the patched one is of a greenlet, not of a thread
+
+Command = TypeVar("Command")
+Command_contra = TypeVar("Command_contra", contravariant=True)
+
+
+class NotStored(FrameworkError):
+    """The broker certainly did not store the command, through no fault of the command: it may be sent again."""
+
+
+class Refused(NotStored):
+    """This node stores nothing now, and said so: another one may. Where there is no other, waiting does not help."""
+
+
+class Link(Protocol[Command_contra]):
+    """A connection to ``node`` that publishes."""
+
+    node: str
+
+    def usable(self) -> bool:
+        """Whether nothing is known against it."""
+
+    def ask_each(self, commands: Sequence[Command_contra]) -> list[Exception | None]:
+        """Send all and wait for their answers, in order: None is stored; else NotStored, Refused or PublishError."""
+
+    def close(self) -> None:
+        """Close it, on its own thread; whoever waits for an answer gets NotStored or PublishError."""
+
+    def shut(self) -> None:
+        """End it from another native thread, whose hub then sees the end of the stream."""
+
+
+class Outlet(Generic[Command]):
+    """``dial(node, timeout)`` makes a link. ``deadline``: seconds after which what found no node is given up."""
+
+    def __init__(
+        self, nodes: Callable[[], Collection[str]], dial: Callable[[str, float], Link[Command]], *, deadline: float, broker: str
+    ) -> None:
+        self._nodes = nodes
+        self._dial_node = dial
+        self._deadline = deadline
+        self._broker = broker
+        self._link: Link[Command] | None = None
+        self._dialling = BoundedSemaphore(1)
+        self._failed_node = ""
+        self._thread = _thread_ident()
+        self._closed = False
+
+    def store_each(self, commands: Sequence[Command]) -> list[PublishError | None]:
+        """None for each that is stored, for the others what is known of them, in their order. A command that had to be sent
+        again comes after those that had not."""
+        until = monotonic() + self._deadline
+        refusing: set[str] = set()
+        answers = self._try_each(commands, until, refusing)
+        for attempt in itertools.count():
+            left = [i for i, each in enumerate(answers) if each is not None and not isinstance(each, PublishError)]
+            if not left:
+                break
+            try:
+                self._pause_after(answers[left[0]], attempt, until, refusing)
+                again = self._try_each([commands[i] for i in left], until, refusing)
+            except PublishError as error:
+                again = [error] * len(left)
+            for i, each in zip(left, again, strict=True):
+                answers[i] = each
+        return [each for each in answers if each is None or isinstance(each, PublishError)]  # which all are now
+
+    def _try_each(self, commands: Sequence[Command], until: float, refusing: set[str]) -> list[Exception | None]:
+        try:
+            link = self._usable_link(until)
+        except FrameworkError as error:
+            return [error] * len(commands)
+        answers = link.ask_each(commands)
+        if any(isinstance(each, Refused) for each in answers):
+            refusing.add(link.node)
+        return answers
+
+    def _pause_after(self, failure: Exception | None, attempt: int, until: float, refusing: set[str]) -> None:
+        """Before the next try. Raises PublishError when there is no time for one, or nobody left to try."""
+        if refusing and refusing >= set(self._nodes()):
+            raise PublishError(str(failure), stored=False)
+        pause = 0.0 if isinstance(failure, Refused) else _pause(attempt)
+        if self._closed or monotonic() + pause > until:
+            raise PublishError(f"no {self._broker} took the messages within {self._deadline:g} s: {failure}", stored=False)
+        gevent.sleep(pause)
+
+    def _usable_link(self, until: float) -> Link[Command]:
+        """The link there is, or a new one: one greenlet dials, the others wait for it."""
+        if (link := self._link) is not None and link.usable():
+            return link
+        if not self._dialling.acquire(timeout=max(0.0, until - monotonic())):
+            raise BrokerUnreachable(f"no {self._broker} could be reached in time")
+        try:
+            if self._link is None or not self._link.usable():
+                self._failed_node = self._link.node if self._link is not None else ""
+                self._link = None
+                self._link = self._dial(until)
+            return self._link
+        finally:
+            self._dialling.release()
+
+    def _dial(self, until: float) -> Link[Command]:
+        """Try every node once, in random order, the one that has just failed last."""
+        failures: list[str] = []
+        for node in sorted(self._nodes(), key=lambda node: (node == self._failed_node, random.random())):
+            left = until - monotonic()
+            if left <= 0 or self._closed:
+                break
+            try:
+                return self._dial_node(node, left)
+            except FrameworkError as error:
+                failures.append(str(error))
+        raise BrokerUnreachable("; ".join(failures) or "the producer was closed")
+
+    def close(self) -> None:
+        """From another native thread the socket is only shut: its watchers belong to the hub over there."""
+        self._closed = True
+        if self._link is not None:
+            if _thread_ident() == self._thread:
+                self._link.close()
+            else:
+                self._link.shut()
+
+    def __del__(self) -> None:
+        """The thread has ended, or the producer was dropped, and nothing else would close the socket."""
+        if not sys.is_finalizing():
+            self.close()
+
+
+def _pause(attempt: int) -> float:
+    """Seconds, with full jitter: many publishers that lost one node do not come back at once."""
+    return random.uniform(0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempt, 10)))
+
+
+def thread_local() -> Any:
+    """A ``threading.local`` of native threads, also where gevent has patched it to be one of greenlets."""
+    return monkey.get_original("threading", "local")()

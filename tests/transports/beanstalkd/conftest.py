@@ -1,0 +1,114 @@
+"""What the tests of the beanstalkd transport share: handlers run by a supervisor on real servers, and a look into those."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import gevent
+import pytest
+
+from framework.engine.supervisor import Supervisor
+from framework.handler import HandlerSpec
+from framework.testing.servers import Server
+from framework.transports import open_transports
+from framework.transports.beanstalkd import wire
+from framework.transports.beanstalkd.connection import BeanstalkdConnection
+from framework.transports.beanstalkd.dial import dial
+
+
+def until(condition: Callable[[], Any], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not become true in time"
+        gevent.sleep(0.005)
+
+
+def url(servers: Server | Sequence[Server], options: str = "") -> str:
+    servers = [servers] if isinstance(servers, Server) else servers
+    return f"beanstalkd://{','.join(server.address for server in servers)}{options}"
+
+
+def ask(server: Server, command: bytes, *words: str) -> wire.Reply:
+    with dial(server.address) as line:
+        return line.ask(command, *words or ("OK",))
+
+
+def tube_stats(server: Server, tube: str = "orders") -> dict[str, int]:
+    """The counters of a tube that exists; empty for one that does not."""
+    reply = ask(server, wire.stats_tube(tube), "OK", "NOT_FOUND")
+    return {key: int(value) for key, value in wire.stats(reply.data).items() if key != "name"} if reply.word == "OK" else {}
+
+
+def server_stats(server: Server) -> dict[str, str]:
+    return wire.stats(ask(server, wire.STATS).data)
+
+
+def job_stats(server: Server, job: int) -> dict[str, str]:
+    """Empty when there is no such job."""
+    reply = ask(server, wire.stats_job(job), "OK", "NOT_FOUND")
+    return wire.stats(reply.data) if reply.word == "OK" else {}
+
+
+def spec(function: Callable[[Any], Any], **options: Any) -> HandlerSpec:
+    defaults: dict[str, Any] = {
+        "topic": "orders", "channel": "billing", "decode": None, "concurrency": 10, "max_in_flight": 200, "timeout": 30.0,
+        "max_attempts": 5, "batch": 0, "linger": 0.05,
+    }  # fmt: skip
+    return HandlerSpec(function=function, **{**defaults, **options})
+
+
+class Running:
+    """A supervisor on real beanstalkds, in a greenlet."""
+
+    def __init__(self, broker: str, specs: Sequence[HandlerSpec], **options: Any) -> None:
+        self.transport = open_transports([broker])[0]
+        self.producer = self.transport.producer()
+        publish = lambda topic, body: self.producer.publish(topic, [body])  # noqa: E731
+        self.supervisor = Supervisor(specs, [self.transport], publish=publish, **options)
+        self.greenlet = gevent.spawn(self.supervisor.run)
+        self.until(lambda: self.supervisor.ready)
+
+    def until(self, condition: Callable[[], Any], seconds: float = 30.0) -> None:
+        def alive() -> Any:
+            if self.greenlet.dead:
+                self.greenlet.get()
+            return condition()
+
+        until(alive, seconds)
+
+    @property
+    def connections(self) -> list[BeanstalkdConnection]:
+        return [one for consumer in self.supervisor._consumers for one in consumer.accounts]
+
+    @property
+    def ledger(self) -> Any:
+        return next(iter(self.supervisor.ledgers.values()))
+
+    def stop(self) -> dict[str, int]:
+        """Stop, and check that every ledger adds up."""
+        self.supervisor.stop()
+        return self.end()
+
+    def end(self) -> dict[str, int]:
+        self.greenlet.get(timeout=40)
+        self.producer.close()
+        for ledger in self.supervisor.ledgers.values():
+            assert ledger.balance(0) == 0, ledger
+        return self.ledger.as_dict()
+
+
+@pytest.fixture
+def run() -> Iterator[Callable[..., Running]]:
+    started: list[Running] = []
+
+    def start(broker: str, *specs: HandlerSpec, **options: Any) -> Running:
+        started.append(Running(broker, specs, **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if not one.greenlet.dead:
+            one.supervisor.stop(now=True)
+            one.greenlet.join(timeout=10)
