@@ -21,7 +21,11 @@ class Exit(IntEnum):
     UNEXPECTED = 1, "Something that should not happen; the traceback says where."
     WRONG_USE = 2, "A flag, name, setting, module or input file cannot be used; nothing was started."
     UNREACHABLE = 3, "No broker answered within --connect-deadline, or it went away while publishing."
-    INCOMPLETE = 4, "publish: some of the input was too large for the broker or could not be read; the rest was published."
+    INCOMPLETE = (
+        4,
+        "Part of it was left out, the rest is done. publish: lines too large for the broker, or that could not be read; "
+        "dead: letters that cannot be replayed, or are in other hands.",
+    )
     HUNG_UP = 129, "A second SIGHUP: what was running was given back to the broker at once. publish: the first one."
     INTERRUPTED = 130, "A second SIGINT: what was running was given back to the broker at once. publish: the first one."
     TERMINATED = 143, "A second SIGTERM: what was running was given back to the broker at once. publish: the first one."

@@ -18,16 +18,18 @@ _INTERVAL = 2.0
 
 class Progress(Protocol):
     def update(self, done: int, messages: int) -> None:
-        """``done`` bytes of the input have been read and ``messages`` messages published."""
+        """``done`` of the total are dealt with, and ``messages`` messages published so far."""
 
 
 @contextmanager
-def progress(total: int | None) -> Iterator[Progress]:
-    """``total``: the bytes of the input, None when it is not known."""
+def progress(
+    total: int | None, *, doing: str = "publishing", done: str = "published", of: str = "the input"
+) -> Iterator[Progress]:
+    """``total``: how much there is to do, in the unit of ``update``; None when it is not known. ``of``: what that is."""
     if not sys.stderr.isatty():
-        yield _Lines(total)
+        yield _Lines(total, done, of)
         return
-    columns = (TextColumn("publishing"), BarColumn(), TextColumn("{task.fields[messages]:,} messages"), TimeElapsedColumn())
+    columns = (TextColumn(doing), BarColumn(), TextColumn("{task.fields[messages]:,} messages"), TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         yield _OnTerminal(bar, total)
 
@@ -42,13 +44,15 @@ class _OnTerminal:
 
 
 class _Lines:
-    def __init__(self, total: int | None) -> None:
+    def __init__(self, total: int | None, verb: str, of: str) -> None:
         self._total = total
+        self._verb = verb
+        self._of = of
         self._next = time.monotonic() + _INTERVAL
 
     def update(self, done: int, messages: int) -> None:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _INTERVAL
-        share = f", {done * 100 // self._total} % of the input" if self._total else ""
-        click.echo(f"published {messages:,} messages{share}", err=True)
+        share = f", {done * 100 // self._total} % of {self._of}" if self._total else ""
+        click.echo(f"{self._verb} {messages:,} messages{share}", err=True)

@@ -1,0 +1,59 @@
+"""Opens what the verbs of ``workers dead`` work on, and turns wrong names into a sentence. It reads no letter."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import click
+
+from framework import names
+from framework.cli.brokers import reach
+from framework.cli.exit_codes import Exit
+from framework.deadletters import DeadTopic, find, topic_of
+from framework.errors import WrongUse
+from framework.settings import Settings
+
+
+def named(words: Iterable[str], settings: Settings, channel: str) -> list[DeadTopic]:
+    """The dead letter topics that ``words`` name, those that exist. Raises WrongUse, BrokerUnreachable."""
+    names.check("channel", channel)
+    wanted = list(map(topic_of, words))
+    found = find(reach(settings), wanted, channel=channel)
+    for topic in found:
+        require_channel(topic, channel)
+    return found
+
+
+def every(settings: Settings, channel: str) -> list[DeadTopic]:
+    """All dead letter topics there are."""
+    names.check("channel", channel)
+    return find(reach(settings), channel=channel)
+
+
+def require_channel(topic: DeadTopic, channel: str) -> None:
+    """To read another channel is to take what its readers wait for: that has to be said."""
+    if topic.channel != channel:
+        raise WrongUse(
+            f"the letters of {topic.name} are in its channel {topic.channel!r}, not in {channel!r}: "
+            f"name it, with --channel {topic.channel}"
+        )
+
+
+def missing(words: Iterable[str], found: Sequence[DeadTopic]) -> list[str]:
+    """The dead letter topics that were named and do not exist."""
+    there = {topic.name for topic in found}
+    return [name for name in map(topic_of, words) if name not in there]
+
+
+@contextmanager
+def output() -> Iterator[None]:
+    """Ends the verb quietly when nobody reads its output any more, as in ``workers dead list x | head``."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at exit
+        raise click.exceptions.Exit(Exit.CLEAN) from None

@@ -1,0 +1,104 @@
+"""What a dead letter says, in whichever of its forms it was stored, and which letters are meant. No broker here."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from framework.message import Message
+
+BODY_ALONE = "(unknown: only the body was kept, the broker took no more)"
+
+
+class _Header(msgspec.Struct):
+    """The line before the body; ``middleware.dead_letter.letters`` writes it."""
+
+    topic: str
+    channel: str
+    id: str
+    node: str
+    attempts: int
+    reason: str
+    published: datetime
+    dead: datetime
+    traceback: str = ""
+
+
+_header = msgspec.json.Decoder(_Header)
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One dead letter. ``topic``, ``channel``, ``node``: where the message was; empty where only its body was kept."""
+
+    topic: str
+    channel: str
+    id: str
+    """The id that the message had; where only the body was kept, the letter's own."""
+    node: str
+    attempts: int
+    """Deliveries until it was given up; 0 where that is not known."""
+    reason: str
+    published: datetime | None
+    dead: datetime | None
+    """When it was given up."""
+    traceback: str
+    body: bytes
+    message: Message
+    """The letter itself, as its broker delivered it; its own body is not kept twice."""
+
+
+def read(message: Message) -> Letter:
+    """The letter that ``message`` carries, whose body moves into it."""
+    line, newline, body = message.body.partition(b"\n")
+    raw, message.body = message.body, b""
+    try:
+        header = _header.decode(line if newline else b"")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        own = message.id.decode(errors="replace")
+        died = message.published if message.timestamp else None
+        return Letter("", "", own, "", 0, BODY_ALONE, None, died, "", raw, message)
+    return Letter(
+        topic=header.topic, channel=header.channel, id=header.id, node=header.node, attempts=header.attempts,
+        reason=header.reason, published=_aware(header.published), dead=_aware(header.dead), traceback=header.traceback,
+        body=body, message=message,
+    )  # fmt: skip
+
+
+def _aware(time: datetime) -> datetime:
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which letters are meant: those that fit all that is given here."""
+
+    ids: Set[str] = frozenset()
+    """Any of these; none given: every id."""
+    reason: str = ""
+    """It occurs in the reason, upper and lower case alike."""
+    since: datetime | None = None
+    """It died at this time or later."""
+    before: datetime | None = None
+    """It died earlier than this."""
+    limit: int | None = None
+    """How many at most."""
+
+    @property
+    def everything(self) -> bool:
+        return self == Selection()
+
+    def takes(self, letter: Letter) -> bool:
+        """Whether ``letter`` is meant; ``limit`` is for who counts. One that died nobody knows when is in no span of time."""
+        if self.ids and letter.id not in self.ids:
+            return False
+        if self.reason.casefold() not in letter.reason.casefold():
+            return False
+        if self.since is None and self.before is None:
+            return True
+        if letter.dead is None:
+            return False
+        return (self.since is None or letter.dead >= self.since) and (self.before is None or letter.dead < self.before)

@@ -1,0 +1,75 @@
+"""Which dead letter topics there are, how many letters each has, and what a user calls them. It takes no letter."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from framework import names
+from framework.errors import WrongUse
+from framework.handler import HandlerSpec
+from framework.middleware.dead_letter import SUFFIX, topic_name
+from framework.transports.contract import Transport
+
+CHANNEL = "dead"
+"""The channel that keeps the letters for ``workers dead``, where a broker has channels."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadTopic:
+    """One dead letter topic on one broker."""
+
+    name: str
+    transport: Transport
+    channel: str
+    """Where its letters are: the one asked for, unless another one has them."""
+    nodes: dict[str, int]
+    """Node -> letters there, when it was looked at."""
+
+    @property
+    def count(self) -> int:
+        return sum(self.nodes.values())
+
+
+def topic_of(name: str) -> str:
+    """The dead letter topic that is meant by ``name``: itself, ``topic/channel``, or ``topic.channel``. Raises BadName."""
+    topic, slash, channel = name.partition("/")
+    if slash:
+        return topic_name(names.check("topic", topic), names.check("channel", channel))
+    if name.endswith(SUFFIX):
+        return names.check("topic", name)
+    if len(name) + len(SUFFIX) > names.MAX_LENGTH:
+        raise WrongUse(
+            f"{name!r} is too long to tell its topic from its channel: write topic/channel, or the {SUFFIX} topic itself"
+        )
+    return names.check("topic", name) + SUFFIX
+
+
+def of_handler(spec: HandlerSpec) -> str:
+    """Where the dead letters of a handler are."""
+    return topic_name(spec.topic, spec.channel)
+
+
+def find(transports: Sequence[Transport], wanted: Collection[str] | None = None, *, channel: str = CHANNEL) -> list[DeadTopic]:
+    """The dead letter topics that there are, those ``wanted`` (None: all); blocks, and takes nothing from anywhere.
+
+    Raises BrokerUnreachable when a count would not be definite.
+    """
+    return [topic for transport in transports for topic in _find(transport, wanted, channel)]
+
+
+def _find(transport: Transport, wanted: Collection[str] | None, channel: str) -> Iterator[DeadTopic]:
+    there = transport.topics()
+    for name in sorted(there if wanted is None else there.intersection(wanted)):
+        if wanted is not None or name.endswith(SUFFIX):
+            yield _look(transport, name, channel)
+
+
+def _look(transport: Transport, name: str, channel: str) -> DeadTopic:
+    """Whoever subscribes first gets the letters: where that was another channel, a count of 0 would be a lie."""
+    nodes = transport.backlog(name, channel)
+    if transport.capabilities.fan_out and not any(nodes.values()):
+        for other in sorted(transport.channels(name) - {channel}):
+            if any((elsewhere := transport.backlog(name, other)).values()):
+                return DeadTopic(name, transport, other, elsewhere)
+    return DeadTopic(name, transport, channel, nodes)

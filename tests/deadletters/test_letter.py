@@ -1,0 +1,92 @@
+"""A dead letter is read in whichever form it was stored, and chosen by what it says."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.deadletters import Letter, Selection, of_handler, topic_of
+from framework.deadletters.letter import read
+from framework.errors import BadName, WrongUse
+from framework.message import Message
+from framework.middleware.dead_letter import letters
+
+NOW = datetime.now(UTC)
+
+
+def original(body: bytes) -> Message:
+    origin = SimpleNamespace(topic="orders", channel="billing", node="a:4150")
+    return Message(b"0123456789abcdef", 1_700_000_000_000_000_000, 7, body, origin)
+
+
+def delivered(body: bytes) -> Message:
+    return Message(b"fedcba9876543210", 1_800_000_000_000_000_000, 1, body, SimpleNamespace(node="b:4150"))
+
+
+@given(st.binary(min_size=1), st.text())
+def test_what_was_buried_is_read_again_byte_for_byte(body: bytes, words: str) -> None:
+    whole, short, bare = letters(original(body), "Reject: " + words.encode(errors="replace").decode(), ValueError("why"))
+    for form in (whole, short):
+        letter = read(delivered(form))
+        assert (letter.topic, letter.channel, letter.id, letter.node) == ("orders", "billing", "0123456789abcdef", "a:4150")
+        assert (letter.attempts, letter.body) == (7, body)
+        assert letter.published == datetime.fromtimestamp(1_700_000_000, UTC)
+        assert letter.dead is not None
+        assert abs(letter.dead - datetime.now(UTC)) < timedelta(minutes=1)
+    assert "ValueError: why" in read(delivered(whole)).traceback
+    assert read(delivered(bare)).body == body
+
+
+def test_of_a_body_alone_the_id_and_the_time_are_the_letters_own() -> None:
+    letter = read(delivered(b'{"no": "header"}\nbut two lines'))
+    assert letter.body == b'{"no": "header"}\nbut two lines'
+    assert (letter.topic, letter.channel, letter.attempts) == ("", "", 0)
+    assert letter.id == "fedcba9876543210"
+    assert letter.dead == datetime.fromtimestamp(1_800_000_000, UTC)
+
+
+def died(ago: float | None, *, id_: str = "a", reason: str = "ValueError: Odd") -> Letter:
+    dead = None if ago is None else NOW - timedelta(seconds=ago)
+    return Letter("orders", "billing", id_, "a:4150", 3, reason, None, dead, "", b"", delivered(b""))
+
+
+@pytest.mark.parametrize(
+    ("selection", "taken"),
+    [
+        (Selection(), True),
+        (Selection(ids={"a", "b"}), True),
+        (Selection(ids={"b"}), False),
+        (Selection(reason="odd"), True),
+        (Selection(reason="even"), False),
+        (Selection(since=NOW - timedelta(seconds=60)), True),
+        (Selection(since=NOW - timedelta(seconds=59)), False),
+        (Selection(before=NOW - timedelta(seconds=60)), False),
+        (Selection(before=NOW - timedelta(seconds=59)), True),
+        (Selection(ids={"a"}, reason="even"), False),
+    ],
+)
+def test_a_letter_is_chosen_when_it_fits_all_that_is_given(selection: Selection, taken: bool) -> None:
+    assert selection.takes(died(60)) is taken
+
+
+def test_a_letter_of_unknown_age_is_in_no_span_of_time() -> None:
+    assert Selection().takes(died(None))
+    assert not Selection(since=NOW).takes(died(None))
+    assert not Selection(before=NOW).takes(died(None))
+
+
+def test_a_dead_letter_topic_may_be_called_by_its_handler() -> None:
+    for name in ("orders/billing", "orders.billing", "orders.billing.dead"):
+        assert topic_of(name) == "orders.billing.dead"
+    long = "t" * 40 + "/" + "c" * 40
+    assert topic_of(long) == of_handler(SimpleNamespace(topic="t" * 40, channel="c" * 40))  # type: ignore[arg-type]
+    assert topic_of(topic_of(long)) == topic_of(long)
+    with pytest.raises(WrongUse, match="write topic/channel"):
+        topic_of("t" * 30 + "." + "c" * 30)
+    for wrong in ("a b", "orders/", "/billing", "", "a b.dead"):
+        with pytest.raises(BadName):
+            topic_of(wrong)

@@ -1,0 +1,232 @@
+"""Going through dead letters takes none away, counts right, and gives back at once; the same on every broker."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import gevent
+import pytest
+
+from framework.deadletters import DeadTopic, Letter, Replay, Selection, Sweep, find
+from framework.deadletters import sweep as sweeping
+from framework.errors import BrokerUnreachable, WrongUse
+from framework.testing.servers import Server, free_port, running
+from framework.transports import open_transports
+from framework.transports.contract import Transport
+
+TOPIC = "orders.billing.dead"
+_numbers = itertools.count()
+Make = Callable[..., bytes]
+
+
+def opened(*servers: Server) -> Transport:
+    [transport] = open_transports([f"nsq://{one.address}?http_port={one.http_port}" for one in servers])
+    return transport
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[Server]:
+    """The embedded nsqd."""
+    tcp, http = free_port(), free_port()
+    command = [
+        sys.executable, "-m", "framework.nsqd", f"--tcp-address=127.0.0.1:{tcp}", f"--http-address=127.0.0.1:{http}",
+        f"--data-path={tmp_path}",
+    ]  # fmt: skip
+    with running(Server(command, tcp_port=tcp, http_port=http, data=tmp_path)) as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "embedded", pytest.param("nsqd", marks=pytest.mark.real)])
+def transport(request: pytest.FixtureRequest) -> Transport:
+    if request.param == "memory":
+        [memory] = open_transports([f"memory://sweep-{next(_numbers)}"])
+        return memory
+    return opened(request.getfixturevalue(request.param))
+
+
+def put(transport: Transport, *bodies: bytes, topic: str = TOPIC) -> None:
+    producer = transport.producer()
+    producer.publish(topic, bodies)
+    producer.close()
+
+
+def look(transport: Transport) -> DeadTopic:
+    [topic] = find([transport])
+    return topic
+
+
+def bodies(letters: list[Letter]) -> list[bytes]:
+    return sorted(letter.body for letter in letters)
+
+
+def read_all(transport: Transport) -> list[bytes]:
+    with Sweep(look(transport)) as sweep:
+        return bodies(list(sweep.chosen(Selection())))
+
+
+def test_reading_takes_nothing_and_gives_back_at_once(transport: Transport, letter: Make) -> None:
+    put(transport, *(letter(n) for n in range(250)))
+    expected = sorted(b"body %d" % n for n in range(250))
+    began = time.monotonic()
+    for _ in range(3):  # were they not given back, the second look would wait for a lease of 60 seconds
+        assert look(transport).count == 250
+        assert read_all(transport) == expected
+    assert time.monotonic() - began < 45
+
+
+def test_what_is_taken_is_gone_and_the_rest_is_as_it_was(transport: Transport, letter: Make) -> None:
+    put(transport, *(letter(n, "KeyError" if n % 2 else "ValueError") for n in range(20)))
+    with Sweep(look(transport)) as sweep:
+        for one in sweep.chosen(Selection(reason="keyerror")):
+            sweep.take(one)
+    assert (sweep.seen, sweep.left_behind, sweep.cut_short) == (20, 0, "")
+    assert look(transport).count == 10
+    assert read_all(transport) == sorted(b"body %d" % n for n in range(0, 20, 2))
+
+
+def test_a_limit_disturbs_no_more_than_it_needs(transport: Transport, letter: Make) -> None:
+    put(transport, *(letter(n) for n in range(50)))
+    with Sweep(look(transport)) as sweep:
+        assert len(list(sweep.chosen(Selection(limit=3)))) == 3
+    assert sweep.seen == 3
+    assert len(read_all(transport)) == 50
+
+
+def test_letters_in_other_hands_are_missed_and_said(transport: Transport, letter: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(transport, *(letter(n) for n in range(5)))
+    monkeypatch.setattr(sweeping, "PATIENCE", 0.5)
+    with Sweep(look(transport)) as other:
+        assert len(list(other.chosen(Selection(limit=2)))) == 2
+        with Sweep(look(transport)) as sweep:
+            assert len(list(sweep.chosen(Selection()))) == 3
+        assert sweep.cut_short == "2 are in other hands, or deferred"
+
+
+def test_letters_that_die_meanwhile_are_for_the_next_time(transport: Transport, letter: Make) -> None:
+    """Or a replay to a handler that still rejects would go round for ever."""
+    put(transport, *(letter(n) for n in range(10)))
+    with Sweep(look(transport)) as sweep:
+        for one in sweep.chosen(Selection()):
+            sweep.take(one)
+            put(transport, letter(int(one.id)))
+    assert sweep.seen == 10
+    assert look(transport).count == 10
+
+
+def test_an_empty_topic_is_not_even_connected_to(transport: Transport, letter: Make) -> None:
+    put(transport, letter(1))
+    with Sweep(look(transport)) as sweep:
+        for one in sweep.chosen(Selection()):
+            sweep.take(one)
+    for topic in find([transport]):  # a broker may have forgotten a topic that is empty
+        with Sweep(topic) as again:
+            assert list(again.chosen(Selection())) == []
+
+
+def test_replay_stores_each_body_where_it_came_from(transport: Transport, letter: Make) -> None:
+    put(transport, *(letter(n) for n in range(250)))
+    with Sweep(look(transport)) as sweep:
+        replay = Replay(sweep)
+        assert list(replay.run(sweep.chosen(Selection())))[-1] == 250
+    assert (replay.replayed, replay.failed, replay.targets, sweep.left_behind) == (250, 0, {"orders"}, 0)
+    assert sum(transport.backlog("orders", "billing").values()) == 250
+    assert sum(transport.backlog(TOPIC, "dead").values()) == 0
+
+
+def test_a_body_without_a_header_needs_to_be_told_where_to_go(transport: Transport, letter: Make) -> None:
+    put(transport, b"only a body", letter(1))
+    with Sweep(look(transport)) as sweep:
+        replay = Replay(sweep)
+        list(replay.run(sweep.chosen(Selection())))
+    assert (replay.replayed, replay.failed) == (1, 1)
+    assert "name the topic with --to" in replay.why_failed
+    assert read_all(transport) == [b"only a body"]
+    with Sweep(look(transport)) as sweep:
+        replay = Replay(sweep, to="elsewhere")
+        list(replay.run(sweep.chosen(Selection())))
+    assert (replay.replayed, replay.failed, replay.targets) == (1, 0, {"elsewhere"})
+
+
+@pytest.mark.real
+def test_a_topic_with_other_channels_is_replayed_to_only_when_told(nsqd: Server, letter: Make) -> None:
+    transport = opened(nsqd)
+    put(transport, letter(1), letter(2))
+    nsqd.http("/topic/create?topic=orders", b"")
+    for channel in ("billing", "audit"):
+        nsqd.http(f"/channel/create?topic=orders&channel={channel}", b"")
+    with Sweep(look(transport)) as sweep, pytest.raises(WrongUse, match="besides 'billing' the channel audit"):
+        list(Replay(sweep).run(sweep.chosen(Selection())))
+    assert look(transport).count == 2
+    assert nsqd.channel_stats("orders", "audit")["message_count"] == 0
+    with Sweep(look(transport)) as sweep:
+        list(Replay(sweep, all_channels=True).run(sweep.chosen(Selection())))
+    assert nsqd.channel_stats("orders", "audit")["message_count"] == 2
+    assert look(transport).count == 0
+
+
+@pytest.mark.real
+def test_more_letters_than_one_connection_may_hold(start_nsqd: Callable[..., Server], letter: Make) -> None:
+    transport = opened(start_nsqd("--max-rdy-count=5"))
+    put(transport, *(letter(n) for n in range(23)))
+    assert read_all(transport) == sorted(b"body %d" % n for n in range(23))
+
+
+@pytest.mark.real
+def test_letters_in_hand_keep_their_leases(start_nsqd: Callable[..., Server], letter: Make) -> None:
+    nsqd = start_nsqd("--msg-timeout=1s")
+    transport = opened(nsqd)
+    put(transport, *(letter(n) for n in range(5)))
+    with Sweep(look(transport)) as sweep:
+        held = list(sweep.chosen(Selection()))
+        gevent.sleep(3)
+        for one in held:
+            sweep.take(one)
+    assert sweep.left_behind == 0
+    stats = nsqd.channel_stats(TOPIC, "dead")
+    assert (stats["depth"], stats["in_flight_count"], stats["timeout_count"]) == (0, 0, 0)
+
+
+@pytest.mark.real
+def test_letters_on_several_nodes_are_one_topic(
+    start_nsqd: Callable[..., Server], start_nsqlookupd: Callable[..., Server], letter: Make
+) -> None:
+    lookupd = start_nsqlookupd()
+    first, second, empty = (start_nsqd(f"--lookupd-tcp-address={lookupd.address}") for _ in range(3))
+    put(opened(first), letter(1), letter(2))
+    put(opened(second), letter(3))
+    [transport] = open_transports([f"nsq+lookupd://{lookupd.http_address}"])
+    expected = {first.address: 2, second.address: 1}
+    deadline = time.monotonic() + 30
+    while not (found := find([transport])) or found[0].nodes != expected:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert read_all(transport) == [b"body 1", b"body 2", b"body 3"]
+    assert empty.http("/stats?format=json")["topics"] == []
+
+
+@pytest.mark.real
+def test_a_node_that_goes_away_ends_it(nsqd: Server, letter: Make) -> None:
+    transport = opened(nsqd)
+    put(transport, *(letter(n) for n in range(150)))
+    with pytest.raises(BrokerUnreachable), Sweep(look(transport)) as sweep:
+        for one in sweep.chosen(Selection()):
+            sweep.take(one)
+            if sweep.seen == 10:
+                nsqd.kill()
+
+
+@pytest.mark.real
+def test_letters_that_another_channel_has_are_found_there(nsqd: Server, letter: Make) -> None:
+    transport = opened(nsqd)
+    nsqd.http(f"/topic/create?topic={TOPIC}", b"")
+    nsqd.http(f"/channel/create?topic={TOPIC}&channel=alerts", b"")
+    put(transport, letter(1))
+    topic = look(transport)
+    assert (topic.channel, topic.count) == ("alerts", 1)
+    [asked] = find([transport], [TOPIC], channel="alerts")
+    with Sweep(asked) as sweep:
+        assert bodies(list(sweep.chosen(Selection()))) == [b"body 1"]
