@@ -9,7 +9,7 @@ import gevent
 
 from framework.errors import BrokerUnreachable, FrameworkError
 from framework.transports.nsq.http import Lookupd, Nsqd, Producer, TopicStats
-from framework.transports.nsq.urls import Addresses, join_address, split_address
+from framework.transports.nsq.urls import Addresses, join_address
 
 T = TypeVar("T")
 
@@ -46,13 +46,13 @@ def _stats_of(nsqd: Nsqd, topic: str) -> Callable[[], list[TopicStats]]:
 def _nsqds(addresses: Addresses) -> dict[str, Nsqd]:
     """Where each node answers HTTP. A silent nsqlookupd hides no node that another one knows."""
     found: dict[str, Nsqd] = {}
-    for address in addresses.nsqds:
-        host, port = split_address(address)
-        found[address] = Nsqd(join_address(host, addresses.options.http_port or port + 1))
-    lookups: list[Callable[[], list[Producer]]] = [Lookupd(address).nodes for address in addresses.lookupds]
+    options = addresses.options
+    for node in addresses.nsqds:
+        found[node] = Nsqd.of(node, options)
+    lookups: list[Callable[[], list[Producer]]] = [Lookupd.of(address, options).nodes for address in addresses.lookupds]
     for producers in _together(lookups, enough=1):
         for one in producers:
-            found.setdefault(one.node, Nsqd(join_address(one.broadcast_address, one.http_port)))
+            found.setdefault(one.node, Nsqd(join_address(one.broadcast_address, one.http_port), options=options))
     return found
 
 

@@ -8,7 +8,7 @@ import gevent
 
 from framework.errors import BrokerError, BrokerUnreachable, FrameworkError
 from framework.transports.nsq.http import Lookupd, Nsqd
-from framework.transports.nsq.urls import Addresses, join_address, split_address
+from framework.transports.nsq.urls import Addresses
 
 
 def of_topic(topic: str, addresses: Addresses) -> set[str]:
@@ -24,10 +24,10 @@ def of_topic(topic: str, addresses: Addresses) -> set[str]:
 
 
 def _servers(addresses: Addresses) -> Iterator[Nsqd | Lookupd]:
-    yield from map(Lookupd, addresses.lookupds)
-    for address in addresses.nsqds:
-        host, port = split_address(address)
-        yield Nsqd(join_address(host, addresses.options.http_port or port + 1))
+    for address in addresses.lookupds:
+        yield Lookupd.of(address, addresses.options)
+    for node in addresses.nsqds:
+        yield Nsqd.of(node, addresses.options)
 
 
 def _ask(server: Nsqd | Lookupd, topic: str) -> set[str] | FrameworkError:

@@ -78,6 +78,10 @@ class Line:
         if answer != wire.OK:
             raise ProtocolError(f"nsqd {self.node} answered {what} with {answer[:80]!r}")
 
+    def check_admitted(self) -> None:
+        """An nsqd that takes TLS only says so at the first command after IDENTIFY, and not at that. Raises NegotiationRefused."""
+        self.expect_ok("IDENTIFY", wire.NOP + wire.identify({}))
+
     def negotiate(self, options: Options, lease: float | None) -> None:
         """IDENTIFY, and what its answer leads to. Nothing is sent ahead: each layer begins with nsqd's OK on it."""
         self.identity = self._identify(options, lease)
@@ -200,7 +204,7 @@ def dial(
             raise
         raise BrokerUnreachable(f"nsqd {node} did not answer within {timeout:g} s") from None
     except ssl.SSLError as error:
-        raise credentials.refusal(node, error) from error
+        raise credentials.refusal(f"nsqd {node}", error) from error
     except (OSError, UnicodeError) as error:  # UnicodeError: a host name that IDNA refuses
         raise BrokerUnreachable(f"nsqd {node} cannot be reached: {error}") from error
     finally:

@@ -9,33 +9,40 @@ import gevent
 
 from framework.errors import BrokerUnreachable, FrameworkError
 from framework.transports.nsq.http import TIMEOUT, Lookupd, Producer
+from framework.transports.nsq.urls import Options
 
 log = logging.getLogger(__name__)
+GRACE = 0.5
+"""Seconds that the others have once one has answered. What comes later is remembered for the next time."""
 _ALL = ""  # the key of /nodes in the memory, beside those of topics
+_DEFAULTS = Options()
 
 
 class Discovery:
     """The nsqds that several nsqlookupds know of, keyed by broadcast address and TCP port."""
 
-    def __init__(self, lookupds: Sequence[str], *, timeout: float = TIMEOUT) -> None:
-        self._lookupds = [Lookupd(address, timeout=timeout) for address in lookupds]
+    def __init__(self, lookupds: Sequence[str], options: Options = _DEFAULTS, *, timeout: float = TIMEOUT) -> None:
+        self._lookupds = [Lookupd.of(address, options, timeout=timeout) for address in lookupds]
         self._known: dict[tuple[str, str], frozenset[str]] = {}
         self._silent: set[str] = set()
 
     def lookup(self, topic: str) -> set[str]:
-        """The nodes that have ``topic``. Blocks, for the timeout of one request at most.
+        """The nodes that have ``topic`` and are not tombstoned for it. Blocks, for the timeout of one request at most.
 
         Raises BrokerUnreachable when no nsqlookupd answered.
         """
         return self._ask(topic, lambda lookupd: lookupd.lookup(topic).producers)
 
     def nodes(self) -> set[str]:
-        """Every node. Raises BrokerUnreachable when no nsqlookupd answered."""
-        return self._ask(_ALL, Lookupd.nodes)
+        """Every node but those whose topics are all tombstoned. Raises BrokerUnreachable when no nsqlookupd answered."""
+        return self._ask(_ALL, lambda lookupd: [producer for producer in lookupd.nodes() if not producer.buried])
 
     def _ask(self, key: str, question: Callable[[Lookupd], Iterable[Producer]]) -> set[str]:
         asked = [gevent.spawn(self._answer, lookupd, key, question) for lookupd in self._lookupds]
-        gevent.joinall(asked)
+        for one in gevent.iwait(asked):
+            if not one.value:  # an answer: none that is slow or dead may keep it back for long
+                gevent.joinall(asked, timeout=GRACE)
+                break
         failures = [one.value for one in asked if one.value]
         if failures and len(failures) == len(asked):
             raise BrokerUnreachable(f"no nsqlookupd answered: {'; '.join(failures)}")

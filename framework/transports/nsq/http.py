@@ -1,108 +1,48 @@
-"""The HTTP APIs of nsqd and nsqlookupd, as far as this project asks them, over gevent sockets.
+"""The HTTP APIs of nsqd and nsqlookupd as typed clients, over gevent sockets; of use by itself. Nothing is retried here.
 
-Source: nsqd and nsqlookupd HTTP documentation. An answer of a server before 1.0 comes wrapped as
-``{"status_code", "data"}``; it is unwrapped. Nothing is retried here.
+    for topic in Nsqd("127.0.0.1:4151").stats().topics or []:
+        print(topic.topic_name, topic.depth)
+
+Source: nsqd and nsqlookupd HTTP documentation, and nsqd/http.go. An answer of a server before 1.0 comes wrapped as
+``{"status_code", "data"}``; it is unwrapped.
 """
 
 from __future__ import annotations
 
 import http.client
+import ssl
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import gevent
 import msgspec
 from gevent import socket as gsocket
 
 from framework.errors import BrokerError, BrokerUnreachable, ProtocolError
-from framework.transports.nsq.urls import join_address, split_address
+from framework.transports.nsq import credentials, wire
+from framework.transports.nsq.answers import (
+    Channels,
+    ChannelStats,
+    ClientStats,
+    Info,
+    Lookup,
+    Nodes,
+    Producer,
+    Stats,
+    Topics,
+    TopicStats,
+)
+from framework.transports.nsq.urls import NSQD_PORT, Options, join_address, split_address
+
+__all__ = ["ChannelStats", "ClientStats", "Info", "Lookup", "Lookupd", "Nsqd", "Producer", "Stats", "TopicStats"]
 
 TIMEOUT = 2.0
 MAX_ANSWER = 64 * 1024 * 1024
+_HTTPS = "https://"
+_DEFAULTS = Options()
 T = TypeVar("T")
-
-
-class Producer(msgspec.Struct):
-    """An nsqd as nsqlookupd knows it."""
-
-    broadcast_address: str
-    tcp_port: int
-    http_port: int = 0
-    hostname: str = ""
-    version: str = ""
-    topics: list[str] = []
-
-    @property
-    def node(self) -> str:
-        """Its TCP address, ``host:port``."""
-        return join_address(self.broadcast_address, self.tcp_port)
-
-
-class Lookup(msgspec.Struct):
-    """Who has a topic."""
-
-    producers: list[Producer] = []
-    channels: list[str] = []
-
-
-class Nodes(msgspec.Struct):
-    producers: list[Producer] = []
-
-
-class Info(msgspec.Struct):
-    """What a server says of itself; nsqlookupd says no more than its version."""
-
-    version: str
-    broadcast_address: str = ""
-    hostname: str = ""
-    tcp_port: int = 0
-    http_port: int = 0
-
-
-class ClientStats(msgspec.Struct):
-    """One consumer of a channel."""
-
-    client_id: str = ""
-    hostname: str = ""
-    remote_address: str = ""
-    user_agent: str = ""
-    state: int = 0
-    ready_count: int = 0
-    in_flight_count: int = 0
-    message_count: int = 0
-    finish_count: int = 0
-    requeue_count: int = 0
-
-
-class ChannelStats(msgspec.Struct):
-    """Counts since nsqd started. Neither what is in flight nor what is deferred is part of ``depth``."""
-
-    channel_name: str
-    depth: int = 0
-    in_flight_count: int = 0
-    deferred_count: int = 0
-    message_count: int = 0
-    requeue_count: int = 0
-    timeout_count: int = 0
-    client_count: int = 0
-    paused: bool = False
-    clients: list[ClientStats] | None = None
-
-
-class TopicStats(msgspec.Struct):
-    topic_name: str
-    depth: int = 0
-    message_count: int = 0
-    paused: bool = False
-    channels: list[ChannelStats] = []
-
-
-class Stats(msgspec.Struct):
-    version: str = ""
-    health: str = ""
-    start_time: int = 0
-    topics: list[TopicStats] | None = None
-    """None where there are none: nsqd says null."""
 
 
 class _Wrapped(msgspec.Struct):
@@ -112,23 +52,38 @@ class _Wrapped(msgspec.Struct):
     data: msgspec.Raw
 
 
+class _TlsRequired(msgspec.Struct):
+    """How an nsqd with --tls-required answers HTTP in clear."""
+
+    https_port: int
+
+
 class _Connection(http.client.HTTPConnection):
+    tls: ssl.SSLContext | None = None
+    server_name: str | None = None
+
     def connect(self) -> None:
         self.sock = gsocket.create_connection((self.host, self.port), self.timeout)
+        if self.tls is not None:
+            self.sock = self.tls.wrap_socket(self.sock, server_hostname=self.server_name)
 
 
 class _Server:
-    """What both servers' APIs have in common; ``address`` is ``host:port`` of the HTTP port, times in seconds.
+    """What both servers' APIs have in common; ``address`` is ``host:port`` of the HTTP port, or ``https://host:port``.
 
-    Every method raises BrokerUnreachable (no answer), BrokerError (its ``code`` is the server's message, such
+    ``timeout``: seconds that each request may take. ``options``: its ``tls_`` fields say how HTTPS is spoken; with ``tls`` an
+    nsqd that takes HTTPS only is asked on the port that it names.
+
+    Every method raises BrokerUnreachable (no answer), TlsFailed, BrokerError (its ``code`` is the server's message, such
     as TOPIC_NOT_FOUND) and ProtocolError (an answer that is none of this API).
     """
 
     kind = "server"
 
-    def __init__(self, address: str, *, timeout: float = TIMEOUT) -> None:
-        self.address = address
+    def __init__(self, address: str, *, timeout: float = TIMEOUT, options: Options = _DEFAULTS) -> None:
+        self.address = address.removeprefix("http://")
         self.timeout = timeout
+        self._options = options
 
     def ping(self) -> None:
         """Return when the server says that it is well."""
@@ -150,8 +105,8 @@ class _Server:
     def delete_channel(self, topic: str, channel: str) -> None:
         self._post("/channel/delete", topic=topic, channel=channel)
 
-    def _post(self, path: str, **query: str) -> None:
-        self._request("POST", f"{path}?{urlencode(query)}")
+    def _post(self, path: str, body: bytes = b"", **query: str) -> None:
+        self._request("POST", f"{path}?{urlencode(query)}", body)
 
     def _get(self, kind: type[T], path: str, **query: str) -> T:
         answer = self._request("GET", f"{path}?{urlencode(query)}" if query else path)
@@ -160,28 +115,41 @@ class _Server:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ProtocolError(f"{self._name} answered {path} with {answer[:80]!r}: {error}") from None
 
-    def _request(self, method: str, path: str) -> bytes:
+    def _request(self, method: str, path: str, body: bytes = b"") -> bytes:
         """The body of a 200. The limit covers all of it: a socket's own timeout starts anew at every byte."""
         limit = gevent.Timeout(self.timeout)
-        connection = _Connection(*split_address(self.address), timeout=self.timeout)
         try:
             with limit:
-                connection.request(method, path)
-                answer = connection.getresponse()
-                body = answer.read(MAX_ANSWER)
+                status, answer = self._exchange(self.address, method, path, body)
+                if status == http.client.FORBIDDEN and self._options.tls and (port := _https_port(answer)):
+                    host = split_address(self.address)[0]
+                    status, answer = self._exchange(_HTTPS + join_address(host, port), method, path, body)
         except gevent.Timeout as error:
             if error is not limit:
                 raise
             raise BrokerUnreachable(f"{self._name} did not answer {path} within {self.timeout:g} s") from None
+        except ssl.SSLError as error:
+            raise credentials.refusal(self._name, error) from error
         except (OSError, UnicodeError) as error:
             raise BrokerUnreachable(f"{self._name} cannot be reached: {error}") from error
         except http.client.HTTPException as error:
             raise ProtocolError(f"{self._name} does not speak HTTP: {type(error).__name__} {error}") from None
+        if status != http.client.OK:
+            raise self._refusal(status, path, answer)
+        return answer
+
+    def _exchange(self, address: str, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        bare = address.removeprefix(_HTTPS)
+        connection = _Connection(*split_address(bare), timeout=self.timeout)
+        if bare != address:
+            connection.tls = credentials.tls_context(self._options)
+            connection.server_name = credentials.server_name(self._options, bare)
+        try:
+            connection.request(method, path, body or None)
+            answer = connection.getresponse()
+            return answer.status, answer.read(MAX_ANSWER)
         finally:
             connection.close()
-        if answer.status != 200:
-            raise self._refusal(answer.status, path, body)
-        return body
 
     def _refusal(self, status: int, path: str, body: bytes) -> BrokerError | ProtocolError:
         try:
@@ -197,15 +165,32 @@ class _Server:
 
 
 class Nsqd(_Server):
-    """An nsqd's HTTP API (port 4151 unless told otherwise)."""
+    """An nsqd's HTTP API (port 4151, HTTPS 4152, unless told otherwise). It asks for no AUTH, whatever TCP does."""
 
     kind = "nsqd"
 
-    def stats(self, topic: str = "", channel: str = "", *, clients: bool = True) -> Stats:
-        """The counters of all topics, or of one; ``clients=False`` leaves out the consumers."""
-        query = {"format": "json", "include_mem": "false", "include_clients": str(clients).lower()}
+    @classmethod
+    def of(cls, node: str, options: Options) -> Nsqd:
+        """That of the nsqd whose TCP address is ``node``."""
+        if node.startswith("/"):  # a Unix socket: it is on this machine
+            return cls(f"127.0.0.1:{options.http_port or NSQD_PORT + 1}", options=options)
+        host, port = split_address(node)
+        return cls(join_address(host, options.http_port or port + 1), options=options)
+
+    def stats(self, topic: str = "", channel: str = "", *, clients: bool = True, memory: bool = False) -> Stats:
+        """The counters of all topics, or of one; ``clients=False`` leaves out the connections."""
+        query = {"format": "json", "include_mem": str(memory).lower(), "include_clients": str(clients).lower()}
         query.update({k: v for k, v in (("topic", topic), ("channel", channel)) if v})
         return self._get(Stats, "/stats", **query)
+
+    def publish(self, topic: str, body: bytes, *, delay: float = 0.0) -> None:
+        """Store one message, to be delivered after ``delay`` seconds."""
+        defer = {"defer": str(wire.milliseconds(delay))} if delay else {}
+        self._post("/pub", body, topic=topic, **defer)
+
+    def publish_many(self, topic: str, bodies: Sequence[bytes]) -> None:
+        """Store all of ``bodies``, or none."""
+        self._post("/mpub", wire.mpub_body(bodies), topic=topic, binary="true")
 
     def empty_topic(self, topic: str) -> None:
         self._post("/topic/empty", topic=topic)
@@ -219,14 +204,28 @@ class Nsqd(_Server):
     def pause_channel(self, topic: str, channel: str, *, paused: bool = True) -> None:
         self._post("/channel/pause" if paused else "/channel/unpause", topic=topic, channel=channel)
 
+    def config(self, option: str) -> Any:
+        """A value that it was started with or told since, as ``nsqlookupd_tcp_addresses``."""
+        return self._get(object, f"/config/{quote(option)}")
+
+    def configure(self, option: str, value: str | Sequence[str]) -> None:
+        """Change ``nsqlookupd_tcp_addresses`` (a list) or ``log_level`` (a word) while it runs."""
+        body = value.encode() if isinstance(value, str) else msgspec.json.encode(list(value))
+        self._request("PUT", f"/config/{quote(option)}", body)
+
 
 class Lookupd(_Server):
     """An nsqlookupd's HTTP API (port 4161 unless told otherwise)."""
 
     kind = "nsqlookupd"
 
+    @classmethod
+    def of(cls, address: str, options: Options, *, timeout: float = TIMEOUT) -> Lookupd:
+        """That at ``address`` of a broker URL. The name that was given for the nsqds' certificates is none of its own."""
+        return cls(address, timeout=timeout, options=replace(options, tls_server_name=""))
+
     def lookup(self, topic: str) -> Lookup:
-        """The nsqds that have ``topic``; an unknown topic is an empty answer."""
+        """The nsqds that have ``topic``, without those tombstoned for it; an unknown topic is an empty answer."""
         try:
             return self._get(Lookup, "/lookup", topic=topic)
         except BrokerError as error:
@@ -237,6 +236,25 @@ class Lookupd(_Server):
     def nodes(self) -> list[Producer]:
         """Every nsqd that is registered."""
         return self._get(Nodes, "/nodes").producers
+
+    def topics(self) -> list[str]:
+        return self._get(Topics, "/topics").topics
+
+    def channels(self, topic: str) -> list[str]:
+        """Of ``topic``, on any nsqd; none where it is unknown."""
+        return self._get(Channels, "/channels", topic=topic).channels
+
+    def tombstone(self, topic: str, node: str) -> None:
+        """Let no consumer find ``topic`` on ``node``, which is ``host:port`` of its HTTP, while it is deleted there."""
+        self._post("/topic/tombstone", topic=topic, node=node)
+
+
+def _https_port(answer: bytes) -> int:
+    """The port that an nsqd with --tls-required refers to; 0 where the answer says no such thing."""
+    try:
+        return msgspec.json.decode(answer, type=_TlsRequired).https_port
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return 0
 
 
 def _unwrapped(answer: bytes) -> bytes | msgspec.Raw:

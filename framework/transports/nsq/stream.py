@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ssl
 import zlib
-from typing import Protocol
+from typing import Any, Protocol
 
 from framework.errors import ProtocolError
 
@@ -125,9 +125,10 @@ def begun(stream: Socket) -> int:
 class Tls:
     """TLS over two buffers: the socket stays ours, which a watcher, gevent's patches and other native threads require."""
 
-    def __init__(self, context: ssl.SSLContext, server_name: str | None) -> None:
+    def __init__(self, context: ssl.SSLContext, server_name: str | None, *, server_side: bool = False) -> None:
+        """``server_name`` is whom a client expects; None at the server's side."""
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side, server_hostname=server_name)
 
     def shake(self, data: bytes) -> tuple[bool, bytes]:
         """One step of the handshake with ``data`` from the peer: whether it is done, and what to send.
@@ -139,6 +140,23 @@ class Tls:
         except ssl.SSLWantReadError:
             return False, self._outgoing.read()
         return True, self._outgoing.read()
+
+    @property
+    def version(self) -> str:
+        """``TLSv1.3``, once the handshake is done."""
+        return self._tls.version() or ""
+
+    @property
+    def cipher(self) -> str:
+        """As OpenSSL calls it."""
+        cipher = self._tls.cipher()
+        return cipher[0] if cipher else ""
+
+    @property
+    def peer_name(self) -> str:
+        """The common name of the peer's certificate; empty without one."""
+        subject: Any = (self._tls.getpeercert() or {}).get("subject", ())
+        return next((value for field in subject for name, value in field if name == "commonName"), "")
 
     def encode(self, data: memoryview) -> bytes:
         while data:

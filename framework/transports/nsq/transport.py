@@ -33,7 +33,7 @@ class NsqTransport:
     def __init__(self, addresses: _urls.Addresses) -> None:
         self._addresses = addresses
         self._direct = set(addresses.nsqds)
-        self._discovery = Discovery(addresses.lookupds)
+        self._discovery = Discovery(addresses.lookupds, addresses.options)
         self._options = addresses.options
 
     def accept(self, topic: str, channels: Collection[str]) -> None:
@@ -89,6 +89,7 @@ class NsqTransport:
     def _probe(self, node: str) -> NodeInfo | FrameworkError:
         try:
             with dial(node, self._options) as line:
+                line.check_admitted()
                 return NodeInfo(node, f"nsqd {line.identity.version}", line.identity.limits())
         except FrameworkError as error:
             return error

@@ -210,7 +210,7 @@ def read(urls: Sequence[str]) -> Addresses:
     given = addresses.options(urls, [row.name for row in fields(Options)])
     if any(url.startswith("nsq+tls://") for url in urls) and given.setdefault("tls", "true") != "true":
         raise BadSetting(f"tls={given['tls']!r} beside nsq+tls:// in the broker URLs: leave one of them out")
-    return Addresses(tuple(nsqds), tuple(lookupds), _checked(_options(given), given, list(nsqds)))
+    return Addresses(tuple(nsqds), tuple(lookupds), _checked(_options(given), given, list(nsqds), list(lookupds)))
 
 
 def _socket_path(url: str) -> str:
@@ -243,14 +243,14 @@ def _options(given: Mapping[str, str]) -> Options:
     return Options(**values)
 
 
-def _checked(options: Options, given: Mapping[str, str], nsqds: Sequence[str]) -> Options:
+def _checked(options: Options, given: Mapping[str, str], nsqds: Sequence[str], lookupds: Sequence[str]) -> Options:
     """Options that only make sense, or none, together."""
     if options.snappy and options.deflate:
         raise BadSetting("snappy and deflate in the broker URLs: nsqd compresses by one of them; leave one out")
     if "deflate_level" in given and not options.deflate:
         raise BadSetting(f"deflate_level={options.deflate_level} in a broker URL without deflate: add deflate=true")
     alone = [name for name in given if name.startswith("tls_")]
-    if alone and not options.tls:
+    if alone and not (options.tls or any(one.startswith("https://") for one in lookupds)):
         raise BadSetting(f"{alone[0]} in a broker URL without TLS: write nsq+tls:// in place of nsq://, or add tls=true")
     if options.tls_key and not options.tls_cert:
         raise BadSetting("tls_key in a broker URL without tls_cert: give the file of the certificate as well")

@@ -139,8 +139,16 @@ def dpub(topic: str, delay: float, body: bytes) -> bytes:
 
 def mpub(topic: str, bodies: Sequence[bytes], sizes: Sequence[int]) -> bytes:
     """MPUB of ``bodies``, whose lengths are ``sizes``; its body size covers the count and every message with its size field."""
-    pieces: list[bytes] = [b""] * (1 + 2 * len(bodies))
-    pieces[0] = f"MPUB {topic}\n".encode() + _HEAD.pack(mpub_size(sizes), len(bodies))
+    return _joined(f"MPUB {topic}\n".encode() + _HEAD.pack(mpub_size(sizes), len(bodies)), bodies, sizes)
+
+
+def mpub_body(bodies: Sequence[bytes]) -> bytes:
+    """What HTTP's /mpub?binary=true takes: an MPUB from its count on."""
+    return _joined(_SIZE.pack(len(bodies)), bodies, list(map(len, bodies)))
+
+
+def _joined(head: bytes, bodies: Sequence[bytes], sizes: Sequence[int]) -> bytes:
+    pieces: list[bytes] = [head] * (1 + 2 * len(bodies))
     pieces[1::2] = _size_fields(sizes)
     pieces[2::2] = bodies
     return b"".join(pieces)

@@ -1,0 +1,385 @@
+"""TLS, compression and what else IDENTIFY asks for, of real nsqds: what arrives is what was sent, and never in clear unasked."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import gevent
+import pytest
+
+from framework.errors import BadSetting, BrokerUnreachable, NegotiationRefused, PublishError, TlsFailed
+from framework.testing import servers
+from framework.testing.certificates import Authority
+from framework.testing.proxy import Proxy
+from framework.testing.servers import ServerMissing, free_port
+from framework.transports import open_transports
+from framework.transports.nsq.dial import dial
+from framework.transports.nsq.urls import Options
+from tests.conftest import missing, starting
+
+pytestmark = pytest.mark.real
+
+LAYERS = {
+    "plain": {},
+    "tls": {"tls": True},
+    "tls 1.3": {"tls": True, "tls_min_version": "1.3"},
+    "snappy": {"snappy": True},
+    "deflate": {"deflate": True},
+    "deflate 1": {"deflate": True, "deflate_level": 1},
+    "tls and snappy": {"tls": True, "snappy": True},
+    "tls and deflate": {"tls": True, "deflate": True, "deflate_level": 9},
+}
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    try:
+        return Authority(tmp_path_factory.mktemp("ca"))
+    except ServerMissing as error:
+        missing(str(error))
+
+
+@pytest.fixture(scope="module")
+def pair(authority):
+    return authority.sign("nsqd")
+
+
+@pytest.fixture
+def kit(tools, subscribe, make_producer):
+    """The tools, ``subscribe`` and ``producer`` (which makes one)."""
+    return SimpleNamespace(**vars(tools), subscribe=subscribe, producer=make_producer)
+
+
+@pytest.fixture
+def start_tls_nsqd(start_nsqd, pair):
+    def start(*flags):
+        return start_nsqd(f"--tls-cert={pair.cert}", f"--tls-key={pair.key}", *flags)
+
+    return start
+
+
+def trusted(authority, options):
+    return options | ({"tls_ca": str(authority.cert)} if options.get("tls") else {})
+
+
+def client(nsqd):
+    return nsqd.channel_stats("orders", "billing")["clients"][0]
+
+
+@pytest.fixture
+def start_nsqd_at(tmp_path):
+    """``start_nsqd_at(address, port)``; port 0: it has none."""
+
+    def make(address, port, *flags):
+        nsqd = servers.real_nsqd(tmp_path, f"--tcp-address={address}", *flags)
+        nsqd.tcp_port = port
+        return nsqd
+
+    with starting(make) as start:
+        yield start
+
+
+# --- every combination -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS.keys())
+def test_large_random_bodies_go_both_ways_unharmed(start_tls_nsqd, kit, authority, options):
+    nsqd = start_tls_nsqd()
+    options = trusted(authority, options)
+    bodies = [os.urandom(1 << 20) for _ in range(6)] + [b"a" * (1 << 20), b"x", os.urandom(65536), os.urandom(65537)]
+    producer = kit.producer(nsqd.address, **options)
+    for body in bodies[::2]:
+        producer.publish("orders", [body])
+    producer.publish("orders", bodies[1::2])
+    receiver = kit.Recorder(kit.finish_all)
+    kit.subscribe(nsqd.address, receiver, **options).grant(3)
+    kit.until(lambda: receiver.tally.finished == len(bodies), 60)
+    assert sorted(m.body for m in receiver.messages) == sorted(bodies)
+    kit.until(lambda: client(nsqd)["finish_count"] == len(bodies))
+    seen = client(nsqd)
+    assert (seen["tls"], seen["snappy"], seen["deflate"]) == tuple(options.get(k, False) for k in ("tls", "snappy", "deflate"))
+
+
+@pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS.keys())
+def test_many_small_messages_go_both_ways_from_many_greenlets(start_tls_nsqd, kit, authority, options):
+    nsqd = start_tls_nsqd()
+    options = trusted(authority, options)
+    producer = kit.producer(nsqd.address, **options)
+    jobs = [gevent.spawn(lambda i=i: [producer.publish("orders", [b"%d.%d" % (i, k)]) for k in range(20)]) for i in range(50)]
+    gevent.joinall(jobs, raise_error=True)
+    producer.publish_each("orders", [b"each %d" % i for i in range(500)])
+    receiver = kit.Recorder(kit.finish_all)
+    connection = kit.subscribe(nsqd.address, receiver, **options)
+    connection.grant(200)
+    kit.until(lambda: receiver.tally.finished == 1500, 30)
+    assert len({m.body for m in receiver.messages}) == 1500
+    kit.until(lambda: client(nsqd)["finish_count"] == 1500)
+    connection.drain()
+    kit.until(lambda: receiver.drained_calls)
+    connection.close()
+    assert (receiver.ends, receiver.tally.lease_lost) == ([None], 0)
+
+
+@pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS.keys())
+def test_a_peer_that_does_not_read_for_a_while_gets_every_byte(start_tls_nsqd, kit, authority, options):
+    nsqd = start_tls_nsqd()
+    with Proxy(nsqd.address) as proxy:
+        producer = kit.producer(proxy.address, **trusted(authority, options))
+        producer.publish("orders", [b"dial"])
+        proxy.hold()
+        jobs = [gevent.spawn(producer.publish, "orders", [os.urandom(1 << 20)]) for _ in range(12)]
+        gevent.sleep(0.3)
+        assert not any(job.ready() for job in jobs)
+        proxy.restore()
+        gevent.joinall(jobs, raise_error=True)
+    assert kit.stored(nsqd) == 13
+
+
+@pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS.keys())
+def test_bytes_that_come_one_by_one_are_as_good(start_tls_nsqd, kit, authority, options):
+    nsqd = start_tls_nsqd()
+    with Proxy(nsqd.address) as proxy:
+        proxy.trickle()
+        options = trusted(authority, options)
+        kit.producer(proxy.address, **options).publish("orders", [b"%d" % i for i in range(50)])
+        receiver = kit.Recorder(kit.finish_all)
+        kit.subscribe(proxy.address, receiver, **options).grant(7)
+        kit.until(lambda: receiver.tally.finished == 50, 60)
+
+
+@pytest.mark.parametrize("options", [LAYERS["tls and snappy"], LAYERS["tls and deflate"]], ids=["snappy", "deflate"])
+def test_heartbeats_are_answered(start_tls_nsqd, kit, authority, options):
+    nsqd = start_tls_nsqd()
+    options = trusted(authority, options) | {"heartbeat": 1.0}
+    receiver = kit.Recorder(kit.finish_all)
+    kit.subscribe(nsqd.address, receiver, **options).grant(1)
+    producer = kit.producer(nsqd.address, **options)
+    producer.publish("orders", [b"x"])
+    gevent.sleep(2.6)
+    producer.publish("orders", [b"y"])
+    kit.until(lambda: receiver.tally.finished == 2)
+    assert receiver.ends == []
+    assert len(nsqd.http("/stats?format=json")["producers"]) == 1
+
+
+def test_it_works_in_a_patched_process_too(start_tls_nsqd, authority, kit):
+    nsqd = start_tls_nsqd()
+    code = f"""
+from gevent import monkey; monkey.patch_all()
+from framework.transports import open_transports
+url = "nsq+tls://{nsqd.address}?tls_ca={authority.cert}&deflate=true"
+open_transports([url])[0].producer().publish("orders", [b"x"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert kit.stored(nsqd) == 1
+
+
+# --- TLS: who is trusted -----------------------------------------------------------------------------------
+
+
+def refused(address, kind=TlsFailed, **options):
+    with pytest.raises(kind) as caught, dial(address, Options(tls=True, **options)) as line:
+        line.expect_ok("SUB", b"SUB orders billing\n")
+    return str(caught.value)
+
+
+def test_a_certificate_is_verified_unless_told_otherwise(start_tls_nsqd, authority, tmp_path):
+    nsqd = start_tls_nsqd()
+    assert "tls_ca= names a file" in refused(nsqd.address)
+    other = Authority(tmp_path, "other")
+    assert "is not trusted" in refused(nsqd.address, tls_ca=str(other.cert))
+    for options in ({"tls_ca": str(authority.cert)}, {"tls_insecure_skip_verify": True}):
+        with dial(nsqd.address, Options(tls=True, **options)) as line:
+            assert line.identity.tls_v1
+
+
+def test_the_name_in_the_certificate_must_be_that_of_the_node(start_nsqd, authority):
+    named = authority.sign("named", names=["DNS:nsqd.example"])
+    nsqd = start_nsqd(f"--tls-cert={named.cert}", f"--tls-key={named.key}")
+    assert "tls_server_name=" in refused(nsqd.address, tls_ca=str(authority.cert))
+    with dial(nsqd.address, Options(tls=True, tls_ca=str(authority.cert), tls_server_name="nsqd.example")) as line:
+        assert line.identity.tls_v1
+
+
+def test_an_nsqd_that_wants_a_client_certificate_gets_it(start_tls_nsqd, authority, tmp_path, kit):
+    nsqd = start_tls_nsqd("--tls-client-auth-policy=require-verify", f"--tls-root-ca-file={authority.cert}")
+    options = {"tls": True, "tls_ca": str(authority.cert)}
+    assert "tls_cert=" in refused(nsqd.address, tls_ca=str(authority.cert))
+    stranger = Authority(tmp_path, "other").sign("stranger")
+    words = refused(
+        nsqd.address, BrokerUnreachable, tls_ca=str(authority.cert), tls_cert=str(stranger.cert), tls_key=str(stranger.key)
+    )
+    assert nsqd.address in words
+    ours = authority.sign("worker")
+    connection = kit.subscribe(nsqd.address, kit.Recorder(), **options, tls_cert=str(ours.cert), tls_key=str(ours.key))
+    assert connection.node == nsqd.address
+
+
+def test_plaintext_is_refused_where_tls_was_asked_for(nsqd, kit):
+    with pytest.raises(TlsFailed, match=f"{nsqd.address} grants no TLS"):
+        kit.subscribe(nsqd.address, kit.Recorder(), tls=True)
+    with pytest.raises(PublishError, match="grants no TLS"):
+        kit.producer(nsqd.address, tls=True, deadline=0.5).publish("orders", [b"x"])
+    assert nsqd.http("/stats?format=json")["topics"] == []
+
+
+def test_an_nsqd_that_requires_tls_says_so_to_those_that_did_not_ask(start_tls_nsqd, kit):
+    nsqd = start_tls_nsqd("--tls-required=tcp-https")
+    with pytest.raises(NegotiationRefused, match=r"TLS required.*nsq\+tls://") as caught:
+        kit.subscribe(nsqd.address, kit.Recorder())
+    assert caught.value.words == "cannot SUB in current state (TLS required)"
+    with pytest.raises(PublishError, match=r"nsq\+tls://"):
+        kit.producer(nsqd.address).publish("orders", [b"x"])
+    with pytest.raises(BrokerUnreachable, match=r"nsq\+tls://"):
+        open_transports([f"nsq://{nsqd.address}"])[0].probe()
+
+
+def test_versions_without_overlap_are_named(start_tls_nsqd, authority):
+    nsqd = start_tls_nsqd("--tls-min-version=tls1.3")
+    context = ssl.create_default_context(cafile=str(authority.cert))
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # what no option of ours says
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("framework.transports.nsq.credentials.tls_context", lambda options: context)
+        assert "tls_min_version=" in refused(nsqd.address)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("tls_ca=/no/such/file", "tls_ca in a broker URL: /no/such/file cannot be used: No such file"),
+        ("tls_ca={text}", "tls_ca"),
+        ("tls_cert={text}", "tls_cert"),
+        ("tls_cert={cert}&tls_key={other}", "tls_cert"),
+        ("auth_secret_file=/no/such/file", "auth_secret_file='/no/such/file' in a broker URL: No such file"),
+        ("auth_secret_file={empty}", "the file is empty"),
+    ],
+)
+def test_files_that_cannot_be_used_are_named_before_anything_is_dialed(authority, pair, tmp_path, options, words):
+    (tmp_path / "text").write_text("not a certificate")
+    (tmp_path / "empty").write_text("\n")
+    places = {"text": tmp_path / "text", "empty": tmp_path / "empty", "cert": pair.cert, "other": authority.pair.key}
+    with pytest.raises(BadSetting, match=words):
+        open_transports(["nsq+tls://127.0.0.1:1?" + options.format(**places)])
+
+
+# --- compression -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["snappy", "deflate"])
+def test_an_nsqd_without_compression_is_used_without(start_nsqd, kit, what):
+    nsqd = start_nsqd("--snappy=false", "--deflate=false")
+    kit.producer(nsqd.address, **{what: True}).publish("orders", [b"x"])
+    receiver = kit.Recorder(kit.finish_all)
+    kit.subscribe(nsqd.address, receiver, **{what: True}).grant(1)
+    kit.until(lambda: receiver.tally.finished == 1)
+    assert not client(nsqd)[what]
+
+
+def test_compression_saves_bytes(nsqd, kit):
+    sizes = {}
+    for name, options in (("plain", {}), ("snappy", {"snappy": True}), ("deflate", {"deflate": True})):
+        with Proxy(nsqd.address) as proxy:
+            kit.producer(proxy.address, **options).publish("orders", [b"the same again " * 10000])
+            sizes[name] = proxy.to_server.passed
+    assert sizes["snappy"] < sizes["plain"] / 5
+    assert sizes["deflate"] < sizes["plain"] / 50
+
+
+# --- IDENTIFY ----------------------------------------------------------------------------------------------
+
+
+def test_nsqd_shows_what_it_was_told(nsqd, kit):
+    said = {"client_id": "billing-7", "hostname": "web1.example", "user_agent": "shop/2.1", "sample_rate": 42}
+    connection = kit.subscribe(nsqd.address, kit.Recorder(), **said, msg_timeout=2.5)
+    seen = client(nsqd)
+    assert {name: seen[name] for name in said} == said
+    assert connection.limits.lease == 2.5
+
+
+def test_what_is_not_told_has_good_defaults(nsqd, kit):
+    kit.subscribe(nsqd.address, kit.Recorder())
+    seen = client(nsqd)
+    assert seen["client_id"].endswith(f":{os.getpid()}")
+    assert seen["hostname"] == os.uname().nodename
+    assert seen["user_agent"].startswith("nsq-workers/")
+    assert seen["sample_rate"] == 0
+
+
+def test_a_sample_is_a_part_of_the_messages(nsqd, kit):
+    kit.producer(nsqd.address).publish("orders", [b"%d" % i for i in range(2000)])
+    receiver = kit.Recorder(kit.finish_all)
+    kit.subscribe(nsqd.address, receiver, sample_rate=10).grant(100)
+    kit.until(lambda: nsqd.channel_stats("orders", "billing")["depth"] == 0)
+    kit.until(lambda: receiver.tally.finished == receiver.tally.received)
+    assert 100 < receiver.tally.received < 400
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"heartbeat": 0.5}, "heartbeat interval"),
+        ({"msg_timeout": 3600.0}, "msg timeout"),
+        ({"output_buffer_size": 10**9}, "output buffer size"),
+        ({"output_buffer_timeout": 60.0}, "output buffer timeout"),
+        ({"sample_rate": 100}, "sample rate"),
+    ],
+)
+def test_what_this_nsqd_does_not_take_is_said_in_its_words(nsqd, options, words):
+    with (
+        pytest.raises(NegotiationRefused, match=rf"E_BAD_BODY IDENTIFY {words} .* is invalid: change that option"),
+        dial(nsqd.address, Options(**options)),
+    ):
+        pass
+
+
+def test_a_messages_buffer_can_be_switched_off(nsqd, kit):
+    receiver = kit.Recorder(kit.finish_all)
+    kit.subscribe(nsqd.address, receiver, output_buffer_size=-1).grant(100)
+    kit.producer(nsqd.address).publish("orders", [b"x"])
+    kit.until(lambda: receiver.tally.finished == 1)
+
+
+# --- addresses ---------------------------------------------------------------------------------------------
+
+
+def exchange(node, kit, **options):
+    """One message there and back."""
+    kit.producer(node, **options).publish("orders", [b"x"])
+    receiver = kit.Recorder(kit.finish_all)
+    kit.subscribe(node, receiver, **options).grant(1)
+    kit.until(lambda: receiver.tally.finished == 1)
+
+
+def test_an_nsqd_on_ipv6(start_nsqd_at, kit):
+    port = free_port()
+    start_nsqd_at(f"[::]:{port}", port)
+    [transport] = open_transports([f"nsq://[::1]:{port}"])
+    assert transport.discover("orders") == {f"[::1]:{port}"}
+    assert [one.node for one in transport.probe()] == [f"[::1]:{port}"]
+    exchange(f"[::1]:{port}", kit)
+
+
+def test_tls_on_ipv6(start_nsqd_at, authority, pair, kit):
+    port = free_port()
+    start_nsqd_at(f"[::]:{port}", port, f"--tls-cert={pair.cert}", f"--tls-key={pair.key}")
+    exchange(f"[::1]:{port}", kit, tls=True, tls_ca=str(authority.cert))
+
+
+def test_an_nsqd_on_a_unix_socket(start_nsqd_at, tmp_path, kit):
+    path = tmp_path / "nsqd.sock"
+    nsqd = start_nsqd_at(path, 0)
+    [transport] = open_transports([f"nsq+unix://{path}?http_port={nsqd.http_port}"])
+    assert transport.discover("orders") == {str(path)}
+    assert [one.node for one in transport.probe()] == [str(path)]
+    exchange(str(path), kit, deflate=True)
+    assert transport.channels("orders") == {"billing"}
+
+
+def test_a_unix_socket_where_nobody_listens_is_named(tmp_path):
+    with pytest.raises(BrokerUnreachable, match=str(tmp_path)), dial(f"{tmp_path}/none.sock"):
+        pass
