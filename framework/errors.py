@@ -39,6 +39,10 @@ class BrokerUnreachable(FrameworkError):
     """No broker answered within the deadline. The command line exits with 3."""
 
 
+class TlsFailed(BrokerUnreachable):
+    """No TLS where it was asked for: not granted, or a certificate that is not trusted. Only IDENTIFY was sent in clear."""
+
+
 class ProtocolError(FrameworkError):
     """The peer sent bytes that its protocol does not allow. The connection is closed."""
 
@@ -46,14 +50,40 @@ class ProtocolError(FrameworkError):
 class BrokerError(FrameworkError):
     """The broker answered with an error; ``code`` and ``words`` are the broker's own.
 
-    ``fatal`` tells whether the broker closes the connection after it.
+    ``fatal`` tells whether the broker closes the connection after it. ``fix``: what a person can do about it, where that
+    is known; it ends the sentence. The subclasses are told apart by that.
     """
 
-    def __init__(self, code: str, words: str = "", *, fatal: bool = True) -> None:
-        super().__init__(f"{code} {words}".strip())
+    def __init__(self, code: str, words: str = "", *, fatal: bool = True, fix: str = "") -> None:
+        super().__init__(f"{code} {words}".strip() + (f": {fix}" if fix else ""))
         self.code = code
         self.words = words
         self.fatal = fatal
+        self.fix = fix
+
+
+class LeaseOver(BrokerError):
+    """A message was settled or touched too late: the broker delivers it again. Handle it faster, or ask for a longer lease."""
+
+
+class TryLater(BrokerError):
+    """The broker could not do it just now (it is exiting, or full). It is tried again without being asked."""
+
+
+class AccessDenied(BrokerError):
+    """The secret, or what it permits, does not suffice."""
+
+
+class NegotiationRefused(BrokerError):
+    """The broker does not take the connection as it was asked for: change the options of its URL, or its flags."""
+
+
+class RequestRefused(BrokerError):
+    """The broker takes no such topic, channel or body: change what was asked for, or the broker's limits."""
+
+
+class CommandRefused(BrokerError):
+    """A command that the broker did not expect or understand: a fault of this library, or a broker of another kind."""
 
 
 class PublishError(FrameworkError):
