@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import random
+import shlex
 import signal
 import subprocess
 import time
@@ -346,6 +347,24 @@ def test_wrong_use_is_one_sentence_and_exit_2(arguments: list[str], words: str, 
     assert len(done.stderr.splitlines()) == 1
     [topic] = nsqd.http("/stats?format=json")["topics"]
     assert topic["depth"] + sum(one["depth"] for one in topic["channels"]) == 1
+
+
+def test_the_same_verbs_work_on_beanstalkd(beanstalkd: Server, tmp_path: Path) -> None:
+    """More letters than the usual limit of open files: each in hand is a socket there."""
+    broker = f"beanstalkd://{beanstalkd.address}"
+    publisher = Publisher(broker)
+    publisher.publish_many(TOPIC, [letter(n, "KeyError: 'x'" if n < 20 else "ValueError: odd") for n in range(300)])
+    publisher.close()
+
+    def dead(*arguments: str) -> str:
+        limited = f"ulimit -S -n 128; exec {shlex.join(command('dead', *arguments, '--broker', broker))}"
+        done = subprocess.run(limited, shell=True, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert dead("list", "orders/billing", "--reason", "KeyError").endswith(f"\n20 of 300 letters in {TOPIC}\n")
+    assert dead("purge", "orders/billing", "--reason", "KeyError", "--yes") == f"purged 20 of 300 letters of {TOPIC}; 280 kept\n"
+    assert dead("replay", "orders/billing") == f"replayed 280 of 280 letters of {TOPIC} to orders; 0 kept, 0 failed\n"
 
 
 def test_counts_that_cannot_be_had_are_not_guessed(nsqd: Server, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import gevent
 import pytest
@@ -40,12 +41,20 @@ def embedded(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(params=["memory", "embedded", pytest.param("nsqd", marks=pytest.mark.real)])
+def real(name: str) -> Any:
+    return pytest.param(name, marks=pytest.mark.real)
+
+
+@pytest.fixture(params=["memory", "embedded", real("nsqd"), real("beanstalkd")])
 def transport(request: pytest.FixtureRequest) -> Transport:
     if request.param == "memory":
-        [memory] = open_transports([f"memory://sweep-{next(_numbers)}"])
-        return memory
-    return opened(request.getfixturevalue(request.param))
+        [transport] = open_transports([f"memory://sweep-{next(_numbers)}"])
+    elif request.param == "beanstalkd":
+        server = request.getfixturevalue("beanstalkd")
+        [transport] = open_transports([f"beanstalkd://{server.address}"])
+    else:
+        transport = opened(request.getfixturevalue(request.param))
+    return transport
 
 
 def put(transport: Transport, *bodies: bytes, topic: str = TOPIC) -> None:
