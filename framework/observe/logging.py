@@ -7,11 +7,12 @@ import re
 import sys
 
 _USER_INFO = re.compile(r"(?<=://)[^/\s'\"]+@")
+_SECRET_OPTION = re.compile(r"(?<=[?&])((?:auth_secret|secret|password|token)=)[^&#\s'\"]+")
 
 
 def scrub(text: str) -> str:
-    """``text`` with the user and password of every URL taken out."""
-    return _USER_INFO.sub("", text)
+    """``text`` with the user, the password and the options that hold secrets of every URL taken out."""
+    return _SECRET_OPTION.sub(r"\1…", _USER_INFO.sub("", text))
 
 
 class Line(logging.Formatter):

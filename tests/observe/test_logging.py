@@ -35,6 +35,8 @@ def test_every_line_of_a_traceback_says_where_it_belongs() -> None:
         ("nsq://u:p@ss@host:1", "nsq://host:1"),
         ("mail a@b.c about nsq://host:1", "mail a@b.c about nsq://host:1"),
         ("'nsq://host:1' and 'a@b'", "'nsq://host:1' and 'a@b'"),
+        ("'nsq://h?auth_secret=x/y+z&tls=1'", "'nsq://h?auth_secret=…&tls=1'"),
+        ("nsq://h?tls=1&token=abc nsq://i?auth_secret_file=/a", "nsq://h?tls=1&token=… nsq://i?auth_secret_file=/a"),
     ],
 )
 def test_the_user_and_password_of_a_url_are_left_out(text: str, clean: str) -> None:

@@ -118,6 +118,12 @@ def make_producer():
 
 
 @pytest.fixture
+def kit(tools, subscribe, make_producer) -> SimpleNamespace:
+    """The tools, ``subscribe``, and ``producer``, which makes one."""
+    return SimpleNamespace(**vars(tools), subscribe=subscribe, producer=make_producer)
+
+
+@pytest.fixture
 def cutting_proxy():
     """``cutting_proxy(nsqd)`` -> its address and a function that cuts every connection through it."""
     servers: list[StreamServer] = []

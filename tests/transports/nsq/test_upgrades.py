@@ -6,7 +6,6 @@ import os
 import ssl
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import gevent
 import pytest
@@ -46,12 +45,6 @@ def authority(tmp_path_factory):
 @pytest.fixture(scope="module")
 def pair(authority):
     return authority.sign("nsqd")
-
-
-@pytest.fixture
-def kit(tools, subscribe, make_producer):
-    """The tools, ``subscribe`` and ``producer`` (which makes one)."""
-    return SimpleNamespace(**vars(tools), subscribe=subscribe, producer=make_producer)
 
 
 @pytest.fixture
