@@ -1,6 +1,6 @@
 # Two commands for a newcomer: `make demo` and `make test`. Both set up all that they need, and say so.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint fast slow bench clean
+.PHONY: help demo test lint fast chaos bench clean
 
 export PYTHON
 export INPUT ?= data/erddap_access_2024-05.log.gz
@@ -30,6 +30,10 @@ fast:  ## Only the fast tests
 bench:  ## Consume and publish rates beside other Python clients, on a real nsqd
 	@tools/venv spark,dev,bench
 	@.venv/bin/python -m benchmarks
+
+chaos:  ## Counted messages through every fault, many times over: about ten minutes
+	@tools/venv spark,dev
+	@.venv/bin/python -m tests.chaos
 
 clean:  ## Remove what the commands above made
 	rm -rf .venv .cache var .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

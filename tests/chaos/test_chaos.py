@@ -1,0 +1,42 @@
+"""Every fault in short. ``make chaos`` does each many times more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from framework.testing.servers import ServerMissing
+from tests.chaos.__main__ import line
+from tests.chaos.scenarios import ALL
+from tests.chaos.trial import Fault, Trial
+from tests.conftest import missing
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_nothing_is_lost_and_every_duplicate_is_explained(name: str, tmp_path: Path) -> None:
+    scenario, _, times = ALL[name]
+    try:
+        verdict = scenario(tmp_path, times)
+    except ServerMissing as error:
+        missing(str(error))
+        raise
+    print(line(verdict))
+    assert verdict.good, line(verdict)
+    assert verdict.sent > 100
+    assert verdict.handled >= verdict.sent - verdict.allowed
+
+
+def test_the_books_see_a_loss_a_duplicate_and_what_explains_it(tmp_path: Path) -> None:
+    second = 1_000_000_000
+    lines = [(1, 10), (2, 10), (2, 20), (3, 10), (3, 40)]
+    (tmp_path / "handled").write_text("".join(f"{number} {at * second}\n" for number, at in lines))
+    trial = Trial(tmp_path, "", "", faults=[Fault("kill", 15 * second, 16 * second)], confirmed={1, 2, 3, 4})
+    trial.landed = lambda: {1, 2, 3, 4}  # type: ignore[method-assign]
+    verdict = trial.verdict("by hand")
+    assert (verdict.handled, verdict.duplicates, verdict.unexplained, verdict.lost) == (3, 2, 0, 1)
+    assert not verdict.good
+    trial.faults = [Fault("kill", 30 * second, 31 * second)]
+    assert trial.verdict("by hand").unexplained == 1

@@ -1,0 +1,205 @@
+"""One trial: messages published and handled while something goes wrong, then every one of them accounted for."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from framework import Publisher
+from framework.spool import segment
+from framework.testing.servers import ROOT
+from framework.testing.workers import Worker
+
+_BURST = 20
+_PAUSE = 0.02  # seconds between two bursts
+_SLACK = 500_000_000  # nanoseconds between what happened and when it was written down
+_RANDOM = random.Random(20260101)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that was done to a part, from when to when (nanoseconds since 1970)."""
+
+    what: str
+    begin: int
+    end: int
+
+
+@dataclass
+class Verdict:
+    """What became of every message."""
+
+    name: str
+    faults: int = 0
+    sent: int = 0
+    """Confirmed by the broker."""
+    in_doubt: int = 0
+    """Sent, and the connection ended before the answer: stored or not."""
+    handled: int = 0
+    """Different messages that a handler saw to its end."""
+    duplicates: int = 0
+    """Further times that one was handled."""
+    unexplained: int = 0
+    """Duplicates with no fault between the two times."""
+    lost: int = 0
+    """Confirmed, and never handled."""
+    allowed: int = 0
+    """How many may be lost by what the server itself documents."""
+    seconds: float = 0.0
+
+    @property
+    def good(self) -> bool:
+        return self.lost <= self.allowed and not self.unexplained
+
+
+@dataclass
+class Trial:
+    """Publishes numbered messages from a thread of its own, and keeps a worker running, while the caller does its worst."""
+
+    folder: Path
+    broker: str
+    """The URL that the worker is given."""
+    publish_to: str
+    faults: list[Fault] = field(default_factory=list)
+    confirmed: set[int] = field(default_factory=set)
+    doubtful: set[int] = field(default_factory=set)
+    worker: Worker | None = None
+
+    # -- the worker
+
+    def start_worker(self) -> Worker:
+        """Returns when it is subscribed."""
+        environ = {"CHAOS_FOLDER": str(self.folder), "PYTHONPATH": str(ROOT)}
+        arguments = ("run", "tests.chaos.app", "--broker", self.broker, "--poll-interval=1s", "--connect-deadline=60s")
+        self.worker = Worker(*arguments, cwd=self.folder, env=environ)
+        self.worker.wait_for("ready", deadline=90)
+        return self.worker
+
+    def kill_worker(self) -> None:
+        """kill -9, and another one in its place."""
+        assert self.worker is not None
+        with self.fault("worker killed"):
+            self.worker.process.kill()
+            self.worker.wait()
+        self.start_worker()
+
+    # -- faults
+
+    @contextmanager
+    def fault(self, what: str) -> Iterator[None]:
+        """What is done in the block explains duplicates around it."""
+        begin = time.time_ns()
+        try:
+            yield
+        finally:
+            self.faults.append(Fault(what, begin, time.time_ns()))
+
+    def between(self, low: float, high: float) -> None:
+        """Let things go on for a random while, in seconds."""
+        time.sleep(_RANDOM.uniform(low, high))
+
+    # -- publishing
+
+    @contextmanager
+    def running(self) -> Iterator[Trial]:
+        """Publish, and handle, while the block does what it does."""
+        self.start_worker()
+        stop = threading.Event()
+        failures: list[Exception] = []
+
+        def publish() -> None:
+            try:
+                self._publish(stop)
+            except Exception as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=publish)
+        thread.start()
+        try:
+            yield self
+        finally:
+            stop.set()
+            thread.join()
+        if failures:
+            raise failures[0]
+
+    def _publish(self, stop: threading.Event) -> None:
+        publisher = Publisher(self.publish_to)
+        number = 0
+        while not stop.is_set():
+            burst = range(number, number + _BURST)
+            number = burst.stop
+            for each, error in zip(burst, publisher.publish_each("chaos", [b"%d" % n for n in burst]), strict=True):
+                if error is None:
+                    self.confirmed.add(each)
+                elif error.stored is None:
+                    self.doubtful.add(each)
+            stop.wait(_PAUSE)
+        publisher.close()
+
+    # -- the books
+
+    def settle(self, *, allowed: int = 0, patience: float = 60.0) -> None:
+        """Wait until all is handled; with ``allowed`` losses, until no more come. Then stop the worker."""
+        assert self.worker is not None
+        until, seen = time.monotonic() + patience, -1
+        while self._missing() and time.monotonic() < until:
+            time.sleep(0.2)
+            if allowed and len(self._missing()) == seen <= allowed:
+                time.sleep(6.0)  # longer than a lease
+                if len(self._missing()) == seen:
+                    break
+            seen = len(self._missing())
+        code = self.worker.stop()
+        if code != 0:
+            raise RuntimeError(f"the worker ended with {code}: {self.worker.err[-5:]}")
+
+    def _missing(self) -> set[int]:
+        return (self.confirmed - self.handled().keys()) | (self.confirmed - self.landed())
+
+    def handled(self) -> dict[int, list[int]]:
+        """Number -> when it was handled, in nanoseconds, as often as it was."""
+        times: dict[int, list[int]] = {}
+        file = self.folder / "handled"
+        for line in file.read_bytes().split(b"\n")[:-1] if file.exists() else ():
+            number, at = line.split()
+            times.setdefault(int(number), []).append(int(at))
+        return times
+
+    def landed(self) -> set[int]:
+        """The numbers in the spool. Raises AssertionError when one is there twice."""
+        numbers = [
+            int(value)
+            for one in segment.listing(self.folder / "spool" / "main")
+            for value in segment.read(one.path, ["value"]).column("value").to_pylist()
+        ]
+        assert len(numbers) == len(set(numbers)), "the spool holds a message twice"
+        return set(numbers)
+
+    def verdict(self, name: str, *, allowed: int = 0) -> Verdict:
+        handled = self.handled()
+        again = [pair for times in handled.values() for pair in pairwise(sorted(times))]
+        return Verdict(
+            name,
+            faults=len(self.faults),
+            sent=len(self.confirmed),
+            in_doubt=len(self.doubtful),
+            handled=len(handled),
+            duplicates=len(again),
+            unexplained=sum(not self._explained(first, second) for first, second in again),
+            lost=len(self._missing()),
+            allowed=allowed,
+        )
+
+    def _explained(self, first: int, second: int) -> bool:
+        return any(one.begin - _SLACK <= second and first <= one.end + _SLACK for one in self.faults)
+
+
+Scenario = Callable[[Path, int], Verdict]
+"""(an empty folder, how many times to do it) -> what became of the messages."""
