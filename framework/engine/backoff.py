@@ -32,8 +32,8 @@ def reconnect_delay(failures: int, *, chance: Callable[[], float] = random.rando
 
 
 def spread(seconds: float, *, chance: Callable[[], float] = random.random) -> float:
-    """``seconds`` give or take 30 %, drawn anew each round so that a fleet does not poll in step."""
-    return seconds * (0.7 + 0.6 * chance())
+    """``seconds`` or up to 30 % less, drawn anew each round so that a fleet does not poll in step."""
+    return seconds * (0.7 + 0.3 * chance())
 
 
 def _doubled(base: float, times: int) -> float:
