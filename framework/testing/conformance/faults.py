@@ -1,0 +1,240 @@
+"""Faults: the broker ends and comes back, and the network between is cut, slow, in pieces or silent. Nothing is lost."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import gevent
+import pytest
+
+from framework.errors import BrokerUnreachable, PublishError
+from framework.message import Message
+from framework.testing.conformance.bench import Bench, Cases, Place, Worker, bodies
+from framework.testing.conformance.subject import Subject
+
+IN_FLIGHT = 40
+
+
+class Faults(Cases):
+    """What can happen to a broker and to the way there."""
+
+    # -- the broker
+
+    def test_a_broker_that_ends_in_the_middle_and_comes_back_loses_none(self, bench: Bench) -> None:
+        seen, worker = _busy(bench, on=bench.brief)
+        bench.until(lambda: len(seen) > 60)
+        bench.down(bench.brief)
+        bench.until(lambda: not any(connection.in_flight for connection in worker.connections))
+        assert len(seen) < 600
+        bench.up(bench.brief)
+        _all_handled(
+            bench, seen, worker
+        )  # how many of them twice is the broker's to say: it may have forgotten what was finished
+
+    def test_a_broker_that_was_away_is_used_again(self, bench: Bench) -> None:
+        seen: list[bytes] = []
+        worker = bench.ready(lambda message: seen.append(message.body))
+        bench.down(bench.node)
+        gevent.sleep(0.1)
+        bench.up(bench.node)
+        bench.publish(*bodies(10))
+        bench.until(lambda: worker.ledger.finished == 10)
+        assert sorted(seen) == sorted(bodies(10))
+
+    def test_what_was_confirmed_is_there_when_the_broker_has_come_back(self, bench: Bench) -> None:
+        bench.publish(*bodies(500))
+        bench.down(bench.node)
+        bench.up(bench.node)
+        seen: set[bytes] = set()
+        worker = bench.work(lambda message: seen.add(message.body))
+        bench.until(lambda: seen == set(bodies(500)))
+        bench.until(lambda: worker.ledger.finished >= 500)
+
+    def test_a_node_that_is_down_does_not_pause_the_other(self, bench: Bench) -> None:
+        nodes, seen = [bench.node, bench.other()], list[bytes]()
+        worker = bench.ready(lambda message: seen.append(message.body), on=nodes)
+        bench.down(nodes[0])
+        bench.publish(*bodies(50), on=nodes[1])
+        bench.until(lambda: len(seen) == 50)
+        bench.up(nodes[0])
+        bench.publish(*bodies(50, "later"), on=nodes[0])
+        bench.until(lambda: worker.ledger.finished == 100)
+
+    def test_a_broker_that_is_not_up_yet_is_waited_for(self, bench: Bench) -> None:
+        proxy, url = bench.proxy(bench.node)
+        proxy.refuse()
+        bench.publish(b"x")
+        worker = bench.work(lambda message: None, on=url)
+        bench.stays(lambda: not worker.greenlet.dead and not worker.ready, 0.3)
+        proxy.restore()
+        bench.until(lambda: worker.ledger.finished == 1)
+
+    def test_a_broker_that_never_answers_ends_the_worker_at_its_deadline(self, bench: Bench) -> None:
+        proxy, url = bench.proxy(bench.node)
+        proxy.refuse()
+        worker = bench.work(lambda message: None, on=url, settings={"connect_deadline": 0.3})
+        worker.greenlet.join(timeout=20)
+        with pytest.raises(BrokerUnreachable, match="check its URL"):
+            worker.greenlet.get(block=False)
+        bench.workers.remove(worker)
+
+    # -- the network
+
+    def test_a_connection_cut_in_the_middle_loses_none(self, bench: Bench) -> None:
+        url, cut = _cuttable(bench)
+        seen, worker = _busy(bench, on=url)
+        bench.until(lambda: len(seen) > 100)
+        cut()
+        _all_handled_once_but_for_those_in_flight(bench, seen, worker)
+        assert len(worker.connections) > 1
+
+    @pytest.mark.slow
+    def test_connections_cut_again_and_again_lose_none(self, bench: Bench) -> None:
+        url, cut = _cuttable(bench)
+        seen, worker = _busy(bench, on=url)
+        for number in range(1, 6):
+            bench.until(lambda number=number: len(seen) > number * 80)  # type: ignore[misc]
+            cut()
+        _all_handled_once_but_for_those_in_flight(bench, seen, worker)
+
+    @pytest.mark.parametrize("count", [1, 37, 4001])
+    def test_a_cut_in_the_middle_of_what_the_broker_sends_loses_none(self, bench: Bench, count: int) -> None:
+        proxy, url = bench.proxy(bench.brief)
+        seen, worker = _busy(bench, on=url)
+        bench.until(lambda: len(seen) > 50)
+        before = proxy.accepted
+        proxy.to_client.cut_after(count)
+        bench.until(lambda: proxy.accepted > before)
+        _all_handled_once_but_for_those_in_flight(bench, seen, worker)
+
+    @pytest.mark.parametrize("count", [1, 13, 701])
+    def test_a_cut_in_the_middle_of_what_the_worker_sends_loses_none(self, bench: Bench, count: int) -> None:
+        proxy, url = bench.proxy(bench.brief)
+        seen, worker = _busy(bench, on=url)
+        bench.until(lambda: len(seen) > 50)
+        before = proxy.accepted
+        proxy.to_server.cut_after(count)
+        bench.until(lambda: proxy.accepted > before)
+        _all_handled_once_but_for_those_in_flight(bench, seen, worker)
+
+    def test_a_cut_during_the_handshake_is_only_another_attempt(self, bench: Bench) -> None:
+        proxy, url = bench.proxy(bench.node)
+        proxy.to_client.cut_after(2)
+        worker = bench.ready(lambda message: None, on=url)
+        bench.publish(b"x")
+        bench.until(lambda: worker.ledger.finished == 1)
+
+    def test_a_slow_network_only_takes_longer(self, bench: Bench) -> None:
+        proxy, url = bench.proxy(bench.node)
+        proxy.delay(0.02)
+        seen: Counter[bytes] = Counter()
+        worker = bench.work(lambda message: seen.update([message.body]), on=url)
+        bench.publish(*bodies(50))
+        bench.until(lambda: worker.ledger.finished == 50)
+        bench.publisher(url).publish(bench.topic, b"there and back")
+        bench.until(lambda: worker.ledger.finished == 51)
+        assert worker.stop().lease_lost == 0
+
+    def test_a_network_that_brings_a_byte_at_a_time_changes_nothing(self, bench: Bench) -> None:
+        proxy, url = bench.proxy(bench.node)
+        proxy.trickle()
+        seen: list[bytes] = []
+        worker = bench.work(lambda message: seen.append(message.body), on=url)
+        sent = [bytes(range(256)), b"\r\n" * 10, *bodies(20)]
+        publisher = bench.publisher(url)
+        for body in sent:
+            publisher.publish(bench.topic, body)
+        bench.until(lambda: worker.ledger.finished == len(sent))
+        assert sorted(seen) == sorted(sent)
+
+    @pytest.mark.slow
+    def test_a_connection_whose_peer_fell_silent_is_given_up_and_made_anew(self, bench: Bench, subject: Subject) -> None:
+        if not subject.silence:
+            pytest.skip("this broker says nothing of silence")
+        proxy, url = bench.proxy(bench.brief, watchful=True)
+        worker = bench.ready(lambda message: None, on=url)
+        proxy.swallow()
+        began = time.monotonic()
+        bench.until(lambda: not any(connection.granted for connection in worker.connections))
+        assert time.monotonic() - began < subject.silence + 10
+        proxy.restore()
+        bench.publish(b"x", on=bench.brief)
+        bench.until(lambda: worker.ledger.finished == 1)
+
+    # -- publishing meanwhile
+
+    def test_a_publish_whose_answer_is_lost_is_not_said_to_be_refused(self, bench: Bench) -> None:
+        proxy, url = bench.proxy(bench.node)
+        publisher = bench.publisher(url)
+        publisher.publish(bench.topic, b"first")
+        proxy.to_client.swallow()
+        asking = gevent.spawn(publisher.publish, bench.topic, b"second")
+        bench.until(lambda: bench.left() == 2)
+        proxy.restore()
+        asking.join(timeout=60)
+        with pytest.raises(PublishError) as unknown:
+            asking.get(block=False)
+        assert unknown.value.stored is None
+
+    def test_what_a_publisher_was_told_is_stored_is_there_whatever_is_cut(self, bench: Bench) -> None:
+        proxy, url = bench.proxy(bench.node)
+        publisher = bench.publisher(url)
+        confirmed: list[bytes] = []
+        unknown: list[PublishError] = []
+
+        def talk() -> None:
+            for body in bodies(150):
+                try:
+                    publisher.publish(bench.topic, body)
+                    confirmed.append(body)
+                except PublishError as error:
+                    unknown.append(error)
+                gevent.sleep(0.001)
+
+        talking = gevent.spawn(talk)
+        for number in (20, 50, 90):
+            bench.until(lambda number=number: len(confirmed) > number or talking.dead)  # type: ignore[misc]
+            proxy.cut(reset=True)
+        bench.until(lambda: talking.dead)
+        talking.get()
+        assert len(confirmed) > 140
+        assert [error for error in unknown if error.stored is not None] == []
+        seen: set[bytes] = set()
+        worker = bench.work(lambda message: seen.add(message.body))
+        bench.until(lambda: seen >= set(confirmed))
+        bench.until(lambda: worker.ledger.finished >= len(confirmed))
+
+
+def _busy(bench: Bench, *, on: Place) -> tuple[Counter[bytes], Worker]:
+    """A worker with 600 messages to handle, five milliseconds each, ten at a time; and what it has handled."""
+    seen: Counter[bytes] = Counter()
+
+    def handle(message: Message) -> None:
+        gevent.sleep(0.005)
+        seen[message.body] += 1
+
+    worker = bench.ready(handle, on=on, concurrency=10, max_in_flight=IN_FLIGHT)
+    bench.publish(*bodies(600), on=bench.brief)
+    return seen, worker
+
+
+def _all_handled(bench: Bench, seen: Counter[bytes], worker: Worker) -> None:
+    bench.until(lambda: len(seen) == 600)
+    bench.until(lambda: bench.left(bench.brief) == 0)
+    assert set(seen) == set(bodies(600))
+    assert worker.stop().finished >= 600
+
+
+def _all_handled_once_but_for_those_in_flight(bench: Bench, seen: Counter[bytes], worker: Worker) -> None:
+    _all_handled(bench, seen, worker)
+    assert sum(seen.values()) <= 600 + IN_FLIGHT * len(worker.connections)
+
+
+def _cuttable(bench: Bench) -> tuple[Place, Callable[[], object]]:
+    """Where to connect, and what cuts all connections there."""
+    if not bench.brief.address:
+        return bench.brief, bench.brief.cut
+    proxy, url = bench.proxy(bench.brief)
+    return url, proxy.cut

@@ -1,0 +1,187 @@
+"""Publishing: deferral, priorities, order, sizes, names, threads, and more than one node. What is refused sends nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+import gevent
+import pytest
+
+from framework import names
+from framework.errors import BadMessage, BadName, PublishError, Retry, WrongUse
+from framework.message import Message
+from framework.testing.conformance.bench import Bench, Cases, bodies, longest_name
+from framework.testing.conformance.subject import Subject
+
+
+class Publishing(Cases):
+    """What a publisher may rely on."""
+
+    # -- when, and in which order
+
+    def test_a_deferred_message_comes_after_its_delay_and_not_before(self, bench: Bench) -> None:
+        if bench.capabilities.max_defer < 1:
+            with pytest.raises(WrongUse, match="delay"):
+                bench.publisher().publish(bench.topic, b"later", delay=1.0)
+            return
+        calls: list[float] = []
+        worker = bench.ready(lambda message: calls.append(time.monotonic()))
+        began = time.monotonic()
+        bench.publisher().publish(bench.topic, b"later", delay=1.0)
+        bench.until(lambda: worker.ledger.finished == 1)
+        assert calls[0] - began >= 0.95
+
+    @pytest.mark.parametrize("delay", [-1, float("nan"), "soon", None])
+    def test_a_delay_that_is_none_is_refused_and_nothing_is_sent(self, bench: Bench, delay: object) -> None:
+        with pytest.raises(WrongUse, match="delay"):
+            bench.publisher().publish(bench.topic, b"x", delay=delay)  # type: ignore[arg-type]
+        assert bench.left() == 0
+
+    def test_a_delay_over_the_longest_is_refused_and_nothing_is_sent(self, bench: Bench) -> None:
+        longest = bench.capabilities.max_defer
+        with pytest.raises(WrongUse, match="delay"):
+            bench.publisher().publish(bench.topic, b"x", delay=longest + 1)
+        assert bench.left() == 0
+
+    def test_a_retry_over_the_longest_delay_costs_no_connection_and_no_other_message(self, bench: Bench) -> None:
+        def handle(message: Message) -> None:
+            if message.body == b"far":
+                raise Retry("next year", delay=bench.capabilities.max_defer + 1e6)
+
+        worker = bench.ready(handle, max_in_flight=1)
+        if not bench.capabilities.max_defer:
+            pytest.skip("this broker defers nothing, so it would come again at once, for ever")
+        bench.publish(b"far", *bodies(10))
+        bench.until(lambda: worker.ledger.finished == 10 and worker.ledger.requeued == 1)
+        assert worker.stop().lease_lost == 0
+        assert len(worker.connections) == 1
+
+    def test_one_at_a_time_messages_come_in_the_order_of_publishing_where_that_is_declared(self, bench: Bench) -> None:
+        if not bench.capabilities.ordered:
+            pytest.skip("this broker declares no order")
+        seen: list[bytes] = []
+        bench.publish(*bodies(100))
+        worker = bench.work(lambda message: seen.append(message.body), concurrency=1, max_in_flight=1)
+        bench.until(lambda: worker.ledger.finished == 100)
+        assert seen == bodies(100)
+
+    def test_urgent_messages_come_first_or_a_priority_is_refused(self, bench: Bench) -> None:
+        publisher = bench.publisher()
+        if not bench.capabilities.priority:
+            with pytest.raises(WrongUse, match="priority"):
+                publisher.publish(bench.topic, b"x", priority=1)
+            assert bench.left() == 0
+            return
+        seen: list[bytes] = []
+        for priority in (30, 10, 20):
+            publisher.publish(bench.topic, b"%d" % priority, priority=priority)
+        worker = bench.work(lambda message: seen.append(message.body), concurrency=1, max_in_flight=1)
+        bench.until(lambda: worker.ledger.finished == 3)
+        assert seen == [b"10", b"20", b"30"]
+
+    # -- what is refused
+
+    def test_an_empty_body_is_refused_and_nothing_of_its_request_is_sent(self, bench: Bench) -> None:
+        producer = bench.open().producer()
+        with pytest.raises(BadMessage, match="empty"):
+            bench.publisher().publish(bench.topic, b"")
+        with pytest.raises(BadMessage, match="empty"):
+            producer.publish(bench.topic, [b"before", b"", b"after"])
+        with pytest.raises(BadMessage, match="empty"):
+            producer.publish_each(bench.topic, [b"before", b"", b"after"])
+        producer.close()
+        assert bench.left() == 0
+
+    def test_a_body_over_the_limit_is_refused_and_nothing_of_its_request_is_sent(self, bench: Bench, subject: Subject) -> None:
+        large, producer = b"x" * (subject.largest + 1), bench.open().producer()
+        with pytest.raises(BadMessage, match=str(len(large))):
+            bench.publisher().publish(bench.topic, large)
+        with pytest.raises(BadMessage):
+            producer.publish(bench.topic, [b"before", large, b"after"])
+        with pytest.raises(BadMessage):
+            producer.publish_each(bench.topic, [b"before", large, b"after"])
+        producer.close()
+        assert bench.left() == 0
+        bench.publish(b"and it goes on")
+        bench.until(lambda: bench.left() == 1)
+
+    @pytest.mark.parametrize(
+        "topic", ["", " ", "a b", "a/b", "ünïcode", "话题", "a\n", "a\0b", "x" * (names.MAX_LENGTH + 1), "a#b"]
+    )
+    def test_an_invalid_topic_is_refused_by_a_sentence_that_shows_it(self, bench: Bench, topic: str) -> None:
+        with pytest.raises(BadName) as refused:
+            bench.publisher().publish(topic, b"x")
+        assert repr(topic) in str(refused.value)
+
+    def test_names_as_long_as_a_name_may_be_work_or_are_refused_at_start(self, bench: Bench) -> None:
+        topic, channel, seen = longest_name(), longest_name(), []
+        spec = bench.spec(lambda message: seen.append(message.body), topic=topic, channel=channel)
+        if bench.refused(spec):
+            return
+        bench.ready(spec)
+        bench.publish(b"x", topic=topic)
+        bench.until(lambda: seen == [b"x"])
+
+    # -- many publishers, many nodes
+
+    def test_native_threads_and_greenlets_may_share_a_publisher(self, bench: Bench) -> None:
+        seen: Counter[bytes] = Counter()
+        worker = bench.ready(lambda message: seen.update([message.body]))
+        publisher = bench.publisher()
+
+        def talk(who: str) -> None:
+            for body in bodies(25, who):
+                publisher.publish(bench.topic, body)
+
+        threads = [threading.Thread(target=talk, args=(f"thread {i}",)) for i in range(3)]
+        greenlets = [gevent.spawn(talk, f"greenlet {i}") for i in range(3)]
+        for thread in threads:
+            thread.start()
+        bench.until(lambda: all(greenlet.dead for greenlet in greenlets) and not any(thread.is_alive() for thread in threads))
+        for greenlet in greenlets:
+            greenlet.get()
+        bench.until(lambda: worker.ledger.finished == 150)
+        assert seen == Counter(body for kind in ("thread", "greenlet") for i in range(3) for body in bodies(25, f"{kind} {i}"))
+
+    def test_a_closed_publisher_says_so(self, bench: Bench) -> None:
+        publisher = bench.publisher()
+        publisher.publish(bench.topic, b"x")
+        publisher.close()
+        with pytest.raises(PublishError, match="closed") as refused:
+            publisher.publish(bench.topic, b"y")
+        assert refused.value.stored is False
+
+    def test_one_worker_handles_what_is_on_each_of_two_nodes(self, bench: Bench) -> None:
+        nodes, seen = [bench.node, bench.other()], Counter[str]()
+        for number, node in enumerate(nodes):
+            bench.publish(*bodies(50, f"on {number}"), on=node)
+        worker = bench.work(lambda message: seen.update([message.node]), on=nodes, max_in_flight=10)
+        bench.until(lambda: worker.ledger.finished == 100)
+        assert sorted(seen.values()) == [50, 50]
+        assert worker.most_exposed <= 10
+
+    def test_two_nodes_share_even_a_max_in_flight_of_one(self, bench: Bench) -> None:
+        nodes = [bench.node, bench.other()]
+        for node in nodes:
+            bench.publish(*bodies(10), on=node)
+        worker = bench.work(lambda message: None, on=nodes, concurrency=1, max_in_flight=1)
+        bench.until(lambda: worker.ledger.finished == 20)
+        assert worker.most_exposed <= 1
+
+    def test_while_one_node_is_down_publishing_goes_to_the_other(self, bench: Bench) -> None:
+        first, second = bench.node, bench.other()
+        seen: set[bytes] = set()
+        publisher = bench.publisher(first, second)
+        publisher.publish(bench.topic, b"both up")
+        worker = bench.ready(lambda message: seen.add(message.body), on=[first, second])
+        sent = [b"both up"]
+        for node in (first, second):
+            bench.down(node)
+            for body in bodies(10, node.url):
+                publisher.publish(bench.topic, body)
+                sent.append(body)
+            bench.up(node)
+        bench.until(lambda: seen == set(sent))
+        bench.until(lambda: worker.ledger.finished >= len(sent))

@@ -1,0 +1,64 @@
+"""What the runs of the conformance suite share: nsqd as a Subject, the embedded and the real one alike."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from framework.testing.conformance import Node, Subject
+from framework.testing.servers import Server, free_port
+
+
+class NsqdNode(Node):
+    def __init__(self, server: Server, end: Callable[[Server], object]) -> None:
+        self._server, self._end = server, end
+        self.address = server.address
+        self.url = f"nsq://{server.address}"
+
+    def up(self) -> None:
+        self._server.start()
+
+    def down(self) -> None:
+        self._end(self._server)
+
+
+class Nsqds(Subject):
+    """``command`` starts an nsqd; ``end`` is how it goes down: ``Server.kill`` or ``Server.stop``."""
+
+    wrong_urls = ("nsq://me:secret@host", "nsq://host/path", "nsq://host?nope=1", "nsq://host:port", "nsq://host?heartbeat=soon")
+    silence = 2.0
+
+    def __init__(self, command: Sequence[str], folder: Callable[[], Path], end: Callable[[Server], object]) -> None:
+        super().__init__()
+        self._command, self._folder, self._end = command, folder, end
+
+    def make(self, *, brief: bool) -> Node:
+        data, tcp, http = self._folder(), *two_ports()
+        command = [
+            *self._command, f"--tcp-address=127.0.0.1:{tcp}", f"--http-address=127.0.0.1:{http}",
+            "--broadcast-address=127.0.0.1", f"--data-path={data}", *(["--msg-timeout=1s"] if brief else []),
+        ]  # fmt: skip
+        return NsqdNode(Server(command, tcp_port=tcp, http_port=http, data=data), self._end)
+
+    def watchful(self, url: str) -> str:
+        return f"{url}?heartbeat=1s"
+
+
+def two_ports() -> tuple[int, int]:
+    """Two free ports, the second after the first: there HTTP is looked for without an option in the URL."""
+    while True:
+        first = free_port()
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", first + 1))
+            except OSError:
+                continue
+        return first, first + 1
+
+
+@pytest.fixture(scope="session")
+def nsqds() -> type[Nsqds]:
+    return Nsqds

@@ -1,0 +1,31 @@
+"""The conformance suite over the real nsqd, which goes down by SIGTERM: it keeps in memory what SIGKILL would lose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from framework.testing.conformance import Subject, Suite
+from framework.testing.servers import Server, ServerMissing, nsq_binary
+from tests.conftest import missing
+
+pytestmark = pytest.mark.real
+
+#: Of all channels at once. It looks at the timeouts and delays of a new channel only after up to five seconds, come what may.
+SCAN = "--queue-scan-selection-count=1000"
+
+
+@pytest.fixture(scope="module")
+def subject(tmp_path_factory: pytest.TempPathFactory, nsqds: Callable[..., Subject]) -> Iterator[Subject]:
+    try:
+        command = [str(nsq_binary("nsqd")), SCAN]
+    except ServerMissing as error:
+        missing(str(error))
+        raise
+    with nsqds(command, lambda: tmp_path_factory.mktemp("nsqd"), Server.stop) as made:
+        yield made
+
+
+class TestRealNsqd(Suite):
+    """Every chapter."""
