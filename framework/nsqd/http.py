@@ -8,7 +8,7 @@ from struct import Struct
 from typing import Any
 
 from framework.names import is_valid
-from framework.nsqd import config, stats, web
+from framework.nsqd import config, stats, tls, web
 from framework.nsqd.broker import Broker
 from framework.nsqd.channel import Channel
 from framework.nsqd.journal import NotStored
@@ -48,7 +48,12 @@ class NsqdApi(Api):
         }
         super().__init__(routes)
 
+    https_port = 0
+    """Where HTTPS is listened on, if it is."""
+
     def respond(self, request: Request) -> Response:
+        if self._broker.options.tls_required == tls.REQUIRED and not request.secure:
+            return Response(403, {"message": "TLS_REQUIRED", "https_port": self.https_port})
         try:
             return super().respond(request)
         except NotStored as error:

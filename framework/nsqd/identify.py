@@ -40,6 +40,10 @@ class Granted:
     output_buffer_timeout: float
     output_buffer_size: int = 16 << 10
     sample_rate: int = 0
+    tls: bool = False
+    snappy: bool = False
+    deflate: bool = False
+    deflate_level: int = 6
 
 
 def default(options: Options) -> Granted:
@@ -89,21 +93,32 @@ def _milliseconds(what: str, value: int, low: float, high: float) -> float:
     return value / 1000
 
 
-def answer(wishes: Wishes, granted: Granted, options: Options) -> bytes:
-    """The JSON that tells the client what it got. TLS and compression are not enabled, so they are false."""
+def grant_upgrades(wishes: Wishes, granted: Granted, options: Options) -> None:
+    """The layers between the connection and its socket. Raises ValueError in nsqd's words."""
+    granted.tls = wishes.tls_v1 and options.tls_context is not None
+    granted.snappy = wishes.snappy and options.snappy
+    granted.deflate = wishes.deflate and options.deflate
+    level = wishes.deflate_level if granted.deflate and wishes.deflate_level > 0 else 6
+    granted.deflate_level = min(level, options.max_deflate_level)
+    if granted.snappy and granted.deflate:
+        raise ValueError("cannot enable both deflate and snappy compression")
+
+
+def answer(granted: Granted, options: Options) -> bytes:
+    """The JSON that tells the client what it got."""
     return msgspec.json.encode(
         {
             "max_rdy_count": options.max_rdy_count,
             "version": VERSION,
             "max_msg_timeout": round(options.max_msg_timeout * 1000),
             "msg_timeout": round(granted.msg_timeout * 1000),
-            "tls_v1": False,
-            "deflate": False,
-            "deflate_level": min(6, options.max_deflate_level),
+            "tls_v1": granted.tls,
+            "deflate": granted.deflate,
+            "deflate_level": granted.deflate_level,
             "max_deflate_level": options.max_deflate_level,
-            "snappy": False,
+            "snappy": granted.snappy,
             "sample_rate": granted.sample_rate,
-            "auth_required": False,
+            "auth_required": bool(options.auth_http_addresses),
             "output_buffer_size": granted.output_buffer_size,
             "output_buffer_timeout": round(granted.output_buffer_timeout * 1000),
         }

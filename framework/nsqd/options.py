@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import socket
+import ssl
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from framework.nsqd import goflags, golang
+from framework.nsqd import goflags, golang, tls
 from framework.nsqd.goflags import BadFlag, CommonOptions, Flag, boolean
 
 VERSION = "1.3.0"
@@ -27,6 +29,9 @@ class Options(CommonOptions):
 
     tcp_address: str = "127.0.0.1:4150"
     http_address: str = "127.0.0.1:4151"
+    https_address: str = "127.0.0.1:4152"
+    """Listened on with a certificate only."""
+    auth_http_addresses: list[str] = field(default_factory=list)
     broadcast_address: str = field(default_factory=socket.gethostname)
     broadcast_tcp_port: int = 0
     """What nsqlookupd is told; 0: the port that is listened on."""
@@ -50,6 +55,16 @@ class Options(CommonOptions):
     output_buffer_timeout: float = 0.25
     max_channel_consumers: int = 0
     max_deflate_level: int = 6
+    deflate: bool = True
+    snappy: bool = field(default_factory=lambda: find_spec("snappy") is not None)
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_required: int = tls.NOT_REQUIRED
+    tls_client_auth_policy: str = ""
+    tls_root_ca_file: str = ""
+    tls_min_version: str = "tls1.0"
+    tls_context: ssl.SSLContext | None = None
+    """Made of the others."""
     client_timeout: float = 60.0
     """Twice the default heartbeat interval; nsqd has no flag for it."""
     while_used: bool = False
@@ -66,22 +81,43 @@ def _address(text: str) -> str:
     return text
 
 
-def _closed(text: str) -> str:
-    raise ValueError("it is not supported, and ignoring it would let in whom it keeps out: leave it away")
+def _required(text: str) -> int:
+    if text.lower() == "tcp-https":
+        return tls.REQUIRED_EXCEPT_HTTP
+    return tls.REQUIRED if boolean(text.lower()) else tls.NOT_REQUIRED
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(f"it is not one of {', '.join(words)}")
+        return text.lower()
+
+    return parse
+
+
+def _snappy(text: str) -> bool:
+    if boolean(text) and find_spec("snappy") is None:
+        raise ValueError("python-snappy is not installed: pip install python-snappy")
+    return boolean(text)
 
 
 FLAGS: dict[str, Flag] = goflags.COMMON | {
     "while-used": _ours(boolean, "stop when no worker uses the data path any more (not in nsqd)", "while_used"),
     "tcp-address": _ours(str, "<addr>:<port> to listen on for TCP clients", "tcp_address"),
     "http-address": _ours(str, "<addr>:<port> to listen on for HTTP clients", "http_address"),
+    "https-address": _ours(str, "<addr>:<port> to listen on for HTTPS clients", "https_address"),
     "broadcast-address": _ours(str, "address that nsqlookupd and /info give", "broadcast_address"),
     "broadcast-tcp-port": _ours(int, "TCP port that nsqlookupd and /info give", "broadcast_tcp_port"),
     "broadcast-http-port": _ours(int, "HTTP port that nsqlookupd and /info give", "broadcast_http_port"),
+    "auth-http-address": Flag(
+        str, "auth_http_addresses", "<addr>:<port> or URL of a server to ask what clients may do (may be repeated)", repeated=True
+    ),
     "lookupd-tcp-address": Flag(
         _address, "lookupd_tcp_addresses", "<addr>:<port> of an nsqlookupd to register with (may be repeated)", repeated=True
     ),
     "http-client-request-timeout": _ours(
-        golang.duration, "how long nsqlookupd may take to answer over HTTP", "http_client_request_timeout"
+        golang.duration, "how long nsqlookupd or an auth server may take to answer", "http_client_request_timeout"
     ),
     "data-path": _ours(Path, "path to store messages", "data_path"),
     "node-id": _ours(int, "number of this node in [0,1024)", "node_id"),
@@ -98,22 +134,26 @@ FLAGS: dict[str, Flag] = goflags.COMMON | {
     "min-output-buffer-timeout": _ours(golang.duration, "minimum that a client may ask for", "min_output_buffer_timeout"),
     "output-buffer-timeout": _ours(golang.duration, "default that clients are told", "output_buffer_timeout"),
     "max-channel-consumers": _ours(int, "maximum consumers of a channel (0: unlimited)", "max_channel_consumers"),
-    "max-deflate-level": _ours(int, "the level that clients are told", "max_deflate_level"),
+    "deflate": _ours(boolean, "let clients ask for deflate", "deflate"),
+    "max-deflate-level": _ours(int, "maximum level of deflate that a client can ask for", "max_deflate_level"),
+    "snappy": Flag(_snappy, "snappy", "let clients ask for snappy", bare=True),
+    "tls-cert": _ours(str, "path to certificate file", "tls_cert"),
+    "tls-key": _ours(str, "path to key file", "tls_key"),
+    "tls-required": Flag(_required, "tls_required", "require TLS of clients: true, false, tcp-https", bare=True),
+    "tls-client-auth-policy": _ours(
+        _one_of("require", "require-verify"), "require certificates of clients", "tls_client_auth_policy"
+    ),
+    "tls-root-ca-file": _ours(str, "path to the authorities of clients' certificates", "tls_root_ca_file"),
+    "tls-min-version": _ours(_one_of(*tls.VERSIONS), "minimum TLS version", "tls_min_version"),
 }
 
 _NOT_HERE: tuple[tuple[Callable[[str], Any], str], ...] = (
-    (boolean, "worker-id statsd-mem-stats statsd-exclude-ephemeral deflate snappy"),
+    (boolean, "worker-id statsd-mem-stats statsd-exclude-ephemeral"),
     (int, "max-bytes-per-file sync-every statsd-udp-packet-size queue-scan-worker-pool-max queue-scan-selection-count"),
     (golang.duration, "http-client-connect-timeout sync-timeout statsd-interval e2e-processing-latency-window-time"),
-    (str, "config https-address statsd-address statsd-prefix tls-cert tls-key tls-root-ca-file"),
-    (str, "tls-min-version e2e-processing-latency-percentile"),
+    (str, "config statsd-address statsd-prefix e2e-processing-latency-percentile"),
 )
 FLAGS |= {name: Flag(kind, None, "accepted, has no effect") for kind, names in _NOT_HERE for name in names.split()}
-FLAGS |= {
-    "auth-http-address": Flag(_closed, None, "not supported"),
-    "tls-required": Flag(_closed, None, "not supported", bare=True),
-    "tls-client-auth-policy": Flag(_closed, None, "not supported"),
-}
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -122,4 +162,8 @@ def parse(arguments: Sequence[str]) -> Options:
     goflags.parse(arguments, FLAGS, options)
     if not 0 <= options.node_id < 1024:
         raise BadFlag(f"--node-id {options.node_id} is out of range: use 0 to 1023")
+    if not 1 <= options.max_deflate_level <= 9:
+        raise BadFlag(f"--max-deflate-level {options.max_deflate_level} is out of range: use 1 to 9")
+    if options.tls_client_auth_policy and not options.tls_required:
+        options.tls_required = tls.REQUIRED
     return options

@@ -8,28 +8,28 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gevent.socket import SHUT_RDWR, socket
+import msgspec
+from gevent.socket import socket
 
 from framework.names import is_valid
-from framework.nsqd import golang, identify
-from framework.nsqd.alarm import Alarm
+from framework.nsqd import auth, golang, identify
 from framework.nsqd.bodies import Bodies, Refused
 from framework.nsqd.broker import Broker
 from framework.nsqd.channel import Channel
 from framework.nsqd.journal import NotStored
 from framework.nsqd.lease import Leases
+from framework.nsqd.link import Link
 from framework.nsqd.store import Entry
-from framework.nsqd.streams import EndOfStream, Incoming, Outgoing
+from framework.nsqd.streams import EndOfStream
 from framework.nsqd.topic import Topic
-from framework.transports.nsq.wire import CLOSE_WAIT, FRAME_ERROR, FRAME_RESPONSE, HEARTBEAT, MAGIC, OK, encode_frame
+from framework.transports.nsq.stream import Deflate, Snappy
+from framework.transports.nsq.wire import CLOSE_WAIT, FRAME_RESPONSE, MAGIC, OK, encode_frame
 
 INIT, SUBSCRIBED, CLOSING = 0, 3, 4
 """Numbers as /stats gives them; nsqd's 1 and 2 are never seen."""
 
 _FINS = re.compile(rb"(?:FIN [^\n\r ]{16}\n)+")
 _OK = encode_frame(FRAME_RESPONSE, OK)
-_HEARTBEAT = encode_frame(FRAME_RESPONSE, HEARTBEAT)
-_LINGER_SECONDS = 1.0
 
 
 def _invalid(words: str) -> Refused:
@@ -37,15 +37,17 @@ def _invalid(words: str) -> Refused:
 
 
 class Client:
-    """One connection. ``run`` is its reader's greenlet; deliveries come from the channel, on the hub."""
+    """One client. ``run`` is its reader's greenlet; deliveries come from the channel, on the hub."""
 
     def __init__(self, broker: Broker, sock: socket, address: str) -> None:
         self.broker = broker
         self.options = broker.options
+        self.link = Link(sock, address, broker.log, self._settle, self._serve)
         self.address = address
         self.state = INIT
         self.wishes = identify.Wishes(client_id=address.rpartition(":")[0], hostname=address.rpartition(":")[0])
         self.granted = identify.default(self.options)
+        self.authorized: auth.State | None = None
         self.connected = time.time()
         self.channel: Channel | None = None
         self.ready = 0
@@ -53,17 +55,14 @@ class Client:
         self.sample_rate = 0
         self.message_count = self.finish_count = self.requeue_count = 0
         self.published: dict[str, int] = {}
-        self._sock = sock
-        self._incoming = Incoming(sock, self._settle)
+        self._incoming = self.link.incoming
+        self._outgoing = self.link.outgoing
         self._bodies = Bodies(self._incoming, self.options)
-        self._outgoing = Outgoing(sock, self._serve, lambda: self.close("it does not read"))
         self._entries: list[tuple[Topic, Entry]] = []
         self._command = ""
         self._wants = False
-        self._armed = 0.0
-        self._beat = Alarm(self._send_heartbeat)
-        self._silence = Alarm(self._check_silence)
         self._identified = False
+        self._secret = ""
 
     # --- the connection's life -----------------------------------------------------------------------------------
 
@@ -71,9 +70,9 @@ class Client:
         """Serve the client until it leaves or must."""
         try:
             if self._incoming.take(4) != MAGIC:
-                self._outgoing.write([encode_frame(FRAME_ERROR, b"E_BAD_PROTOCOL")])
+                self.link.fail("E_BAD_PROTOCOL")
                 return
-            self._start_heartbeat()
+            self.link.start_heartbeat(self.granted.heartbeat_interval)
             while True:
                 self._next()
         except EndOfStream:
@@ -82,62 +81,21 @@ class Client:
             self._end()
 
     def _end(self) -> None:
-        self._beat.cancel()
-        self._silence.cancel()
+        self.link.mute()
         if self.channel is not None:  # first, so that it is sent no more messages while its last frames go out
             self.channel.unsubscribe(self)
             self.channel.topic.client_left(self.channel)
             self.channel.serve()
-        self._outgoing.linger(_LINGER_SECONDS)
-        self._outgoing.close()
-        self._read_out()
-        self._sock.close()
-
-    def _read_out(self) -> None:
-        """Take what has arrived: closing with unread bytes would be a reset, which can overtake our last frame."""
-        self._sock.setblocking(False)
-        try:
-            for _ in range(64):
-                if not self._sock.recv(1 << 16):
-                    break
-        except OSError:
-            pass
+        self.link.end()
 
     def close(self, reason: str) -> None:
         """End the connection from elsewhere on the hub; does not block."""
-        self.broker.log("INFO", f"TCP: closing client({self.address}): {reason}")
-        try:
-            self._sock.shutdown(SHUT_RDWR)
-        except OSError:
-            pass
-        self._outgoing.close()
-
-    def _start_heartbeat(self) -> None:
-        interval = self.granted.heartbeat_interval
-        self._beat.cancel()
-        self._silence.cancel()
-        self._outgoing.patience = interval or None
-        if interval:
-            now = time.monotonic()
-            self._beat.set(now + interval)
-            self._silence.set(now + 2 * interval)
-
-    def _send_heartbeat(self) -> None:
-        self._outgoing.write([_HEARTBEAT])
-        self._beat.set(time.monotonic() + self.granted.heartbeat_interval)
-
-    def _check_silence(self) -> None:
-        """nsqd's read deadline: two intervals from where it began to wait for a command, its body included."""
-        deadline = self._armed + 2 * self.granted.heartbeat_interval
-        if time.monotonic() >= deadline:
-            self.close("it is silent")
-        else:
-            self._silence.set(deadline)
+        self.link.close(reason)
 
     # --- commands --------------------------------------------------------------------------------------------------
 
     def _next(self) -> None:
-        self._armed = time.monotonic()
+        self.link.armed = time.monotonic()
         incoming = self._incoming
         if self.state >= SUBSCRIBED and (run := _FINS.match(incoming.buffer, incoming.position)):
             incoming.position = run.end()
@@ -153,6 +111,8 @@ class Client:
     def _execute(self, words: list[bytes]) -> None:
         command = COMMANDS.get(words[0])
         name = _text(words[0])
+        if self.options.tls_required and self.link.tls is None and name != "IDENTIFY":
+            raise _invalid(f"cannot {name} in current state (TLS required)")
         if command is None:
             raise _invalid(f"invalid command {name}")
         if command.states is not None and self.state not in command.states:
@@ -162,14 +122,14 @@ class Client:
     def _answer(self, data: bytes) -> None:
         """A response, behind those of publishes that wait for the disk."""
         self._settle()
-        self._outgoing.write([encode_frame(FRAME_RESPONSE, data)])
+        self.link.respond(data)
 
     def _answer_error(self, refused: Refused) -> None:
         try:
             self._settle()
         except Refused as earlier:
             refused = earlier
-        self._outgoing.write([encode_frame(FRAME_ERROR, str(refused).encode("utf-8", "surrogateescape"))])
+        self.link.fail(str(refused))
 
     def _settle(self) -> None:
         """Before waiting for more: commit and confirm what was published, deliver for what was finished."""
@@ -215,6 +175,7 @@ class Client:
             raise _invalid("SUB insufficient number of parameters")
         topic_name = _name(words[1], "E_BAD_TOPIC", "SUB topic name")
         channel_name = _name(words[2], "E_BAD_CHANNEL", "SUB channel name")
+        self._authorize("SUB", topic_name, channel_name)
         topic = self.broker.topic(topic_name)
         channel = topic.channel(channel_name)
         limit = self.options.max_channel_consumers
@@ -298,20 +259,78 @@ class Client:
         self.wishes = wishes
         if not self._identified:  # nsqd too heeds the first one's heartbeat only
             self._identified = True
-            self._start_heartbeat()
-        self._answer(identify.answer(wishes, self.granted, self.options) if wishes.feature_negotiation else OK)
+            self.link.start_heartbeat(self.granted.heartbeat_interval)
+        if wishes.feature_negotiation:
+            self._negotiate(wishes)
+        else:
+            self._answer(OK)
+
+    def _negotiate(self, wishes: identify.Wishes) -> None:
+        """The answer in clear, then an OK through each layer that was asked for."""
+        granted = self.granted
+        try:
+            identify.grant_upgrades(wishes, granted, self.options)
+        except ValueError as error:
+            raise Refused("E_IDENTIFY_FAILED", str(error)) from None
+        self._answer(identify.answer(granted, self.options))
+        if granted.tls and self.options.tls_context is not None:
+            try:
+                self.link.secure(self.options.tls_context)
+            except OSError as error:
+                raise Refused("E_IDENTIFY_FAILED", f"IDENTIFY failed {error}") from error
+            self._answer(OK)
+        if granted.snappy or granted.deflate:
+            self.link.compress(Snappy() if granted.snappy else Deflate(granted.deflate_level))
+            self._answer(OK)
 
     def _auth(self, words: list[bytes]) -> None:
         if len(words) != 1:
             raise _invalid("AUTH invalid number of parameters")
-        self._bodies.body("AUTH")
-        raise Refused("E_AUTH_DISABLED", "AUTH disabled")
+        secret = self._bodies.body("AUTH")
+        if self.authorized is not None and self.authorized.authorizations:
+            raise _invalid("AUTH already set")
+        if not self.options.auth_http_addresses:
+            raise Refused("E_AUTH_DISABLED", "AUTH disabled")
+        self._secret = _text(secret)
+        state = self._ask_auth()
+        if not state.authorizations:
+            raise Refused("E_UNAUTHORIZED", "AUTH no authorizations found")
+        said = {"identity": state.identity, "identity_url": state.identity_url, "permission_count": len(state.authorizations)}
+        self._answer(msgspec.json.encode(said))
+
+    def _ask_auth(self) -> auth.State:
+        tls = self.link.tls
+        try:
+            self.authorized = auth.ask(
+                self.options.auth_http_addresses, self.options.http_client_request_timeout,
+                common_name=tls.peer_name if tls else "", remote_ip=self.address.rpartition(":")[0].strip("[]"),
+                secret=self._secret, tls="true" if tls else "false",
+            )  # fmt: skip
+        except auth.AuthFailed as error:
+            self.broker.log("WARNING", f"PROTOCOL(V2): [{self.address}] AUTH failed {error}")
+            raise Refused("E_AUTH_FAILED", "AUTH failed") from error
+        return self.authorized
+
+    def _authorize(self, command: str, topic: str, channel: str = "") -> None:
+        """Nothing where AUTH is off; else the server is asked again when its answer is too old."""
+        if not self.options.auth_http_addresses:
+            return
+        state = self.authorized
+        if state is None or not state.authorizations:
+            raise Refused("E_AUTH_FIRST", f"AUTH required before {command}")
+        if state.expires < time.monotonic():
+            state = self._ask_auth()
+        if not state.allows(topic, channel):
+            where = f"{golang.quote(topic.encode())} {golang.quote(channel.encode())}"
+            raise Refused("E_UNAUTHORIZED", f"AUTH failed for {command} on {where}")
 
     # --- publishing ------------------------------------------------------------------------------------------------
 
     def _pub(self, words: list[bytes]) -> None:
         name = _topic_name("PUB", words, 2)
-        self._queue("PUB", name, self._bodies.message("PUB"), 1)
+        message = self._bodies.message("PUB")
+        self._authorize("PUB", name)
+        self._queue("PUB", name, message, 1)
 
     def _dpub(self, words: list[bytes]) -> None:
         name = _topic_name("DPUB", words, 3)
@@ -322,12 +341,15 @@ class Client:
         if not 0 <= delay <= self.options.max_req_timeout:
             raise _invalid(f"DPUB timeout {number} out of range 0-{round(self.options.max_req_timeout * 1000)}")
         due = int((time.time() + delay) * 1000) if delay else 0
-        self._queue("DPUB", name, self._bodies.message("DPUB"), 1, due)
+        message = self._bodies.message("DPUB")
+        self._authorize("DPUB", name)
+        self._queue("DPUB", name, message, 1, due)
 
     def _mpub(self, words: list[bytes]) -> None:
         if len(words) < 2:
             raise _invalid("MPUB insufficient number of parameters")
         name = _name(words[1], "E_BAD_TOPIC", "E_BAD_TOPIC MPUB topic name")
+        self._authorize("MPUB", name)
         self.broker.topic(name)
         self._queue("MPUB", name, *self._bodies.messages())
 

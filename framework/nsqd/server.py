@@ -14,10 +14,9 @@ from typing import Any
 import gevent
 from gevent import socket
 from gevent.event import Event
-from gevent.pywsgi import WSGIServer
 from gevent.server import StreamServer
 
-from framework.nsqd import daemon
+from framework.nsqd import daemon, tls
 from framework.nsqd.broker import Broker
 from framework.nsqd.embedded import RUNNING
 from framework.nsqd.http import NsqdApi
@@ -39,10 +38,12 @@ class Server:
         self.log = daemon.Log(options)
         self.clients: set[Client] = set()
         self._stop = Event()
+        options.tls_context = tls.context(options)
         store = Store(options.data_path.resolve())
         try:
             tcp = daemon.listen(options.tcp_address)
             http = daemon.listen(options.http_address)
+            https = daemon.listen(options.https_address) if options.tls_context and options.https_address else None
         except OSError:
             store.close()
             raise
@@ -51,7 +52,11 @@ class Server:
         about = self._about(tcp.getsockname()[1], http.getsockname()[1])
         self.lookups = self.broker.lookups = Lookups(self.broker, about)
         api = NsqdApi(self.broker, self.clients, about)
-        self._http = WSGIServer(http, api, log=None, error_log=None)
+        self._http = daemon.HttpServer(http, api, log=None, error_log=None)
+        self._https: daemon.HttpServer | None = None
+        if https is not None:
+            self._https = daemon.HttpServer(https, api, log=None, error_log=None, ssl_context=options.tls_context)
+            api.https_port = https.getsockname()[1]
 
     def _about(self, tcp_port: int, http_port: int) -> dict[str, Any]:
         """Where clients find this nsqd."""
@@ -74,9 +79,13 @@ class Server:
         )
         self._http.start()
         self._tcp.start()
+        if self._https is not None:
+            self._https.start()
         self._say_running()
         self.log("INFO", f"TCP: listening on {_address(self._tcp)}")
         self.log("INFO", f"HTTP: listening on {_address(self._http)}")
+        if self._https is not None:
+            self.log("INFO", f"HTTPS: listening on {_address(self._https)}")
         self.lookups.use(self.options.lookupd_tcp_addresses)
         gc.collect()
         gc.freeze()
@@ -120,7 +129,8 @@ class Server:
         self._tcp.close()
         for client in list(self.clients):
             client.close("nsqd is stopping")
-        self._http.stop(timeout=1)
+        for server in filter(None, (self._http, self._https)):
+            server.stop(timeout=1)
         with gevent.Timeout(2, False):
             while self.clients:
                 gevent.sleep(0.005)

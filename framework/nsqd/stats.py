@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from framework.nsqd import tls
 from framework.nsqd.broker import Broker
 from framework.nsqd.channel import Channel
 from framework.nsqd.daemon import version_line
@@ -96,7 +97,7 @@ def _channel(channel: Channel, asked: str, with_clients: bool) -> dict[str, Any]
 
 
 def _client(client: Client, topic: str) -> dict[str, Any]:
-    body = {
+    body: dict[str, Any] = {
         "client_id": client.wishes.client_id,
         "hostname": client.wishes.hostname,
         "version": "V2",
@@ -109,20 +110,16 @@ def _client(client: Client, topic: str) -> dict[str, Any]:
         "requeue_count": client.requeue_count,
         "connect_ts": int(client.connected),
         "sample_rate": client.granted.sample_rate,
-        "deflate": False,
-        "snappy": False,
+        "deflate": client.granted.deflate,
+        "snappy": client.granted.snappy,
         "user_agent": client.wishes.user_agent,
     }
     published = [{"topic": name, "count": count} for name, count in client.published.items() if topic in ("", name)]
+    if client.authorized is not None:
+        body |= client.authorized.stats()
     if published:
         body["pub_counts"] = published[:1]  # nsqd too gives the first only
-    return body | {
-        "tls": False,
-        "tls_cipher_suite": "",
-        "tls_version": "",
-        "tls_negotiated_protocol": "",
-        "tls_negotiated_protocol_is_mutual": False,
-    }
+    return body | tls.stats(client.link.tls)
 
 
 def _memory() -> dict[str, int]:

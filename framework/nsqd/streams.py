@@ -1,4 +1,7 @@
-"""The two directions of a client's socket: a buffered reader that blocks its greenlet, and a writer that never does."""
+"""The two directions of a client's socket: a buffered reader that blocks its greenlet, and a writer that never does.
+
+Both go over the bare socket until ``through`` puts TLS or compression between.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,11 @@ from typing import Any
 import gevent
 from gevent import get_hub
 from gevent.event import Event
-from gevent.socket import socket
+from gevent.socket import socket, wait_read
 
+from framework.errors import ProtocolError
 from framework.nsqd.alarm import Alarm
+from framework.transports.nsq.stream import Socket
 
 _INT32 = Struct(">i")
 _READ_BYTES = 256 << 10
@@ -22,6 +27,8 @@ MAX_LINE = 16 << 10
 HIGH_WATER = 1 << 20
 """Bytes that wait to be sent, above which a client gets no messages and its commands are not read."""
 _SLICE_SECONDS = 0.001
+_ENCODED_BYTES = 16 << 10
+"""Read at once of what is compressed: it may grow a thousandfold."""
 _WRITE = 2
 
 
@@ -35,9 +42,25 @@ class Incoming:
     def __init__(self, sock: socket, before_blocking: Callable[[], None]) -> None:
         self.buffer = bytearray()
         self.position = 0
-        self._sock = sock
+        self._receive: Callable[[int], bytes] = sock.recv
         self._before_blocking = before_blocking
         self._yielded = 0.0
+
+    def through(self, stream: Socket) -> None:
+        """Read from ``stream`` from now on, which must have been given what is in the buffer."""
+
+        def receive(size: int) -> bytes:
+            while True:
+                try:
+                    return stream.recv(_ENCODED_BYTES)
+                except BlockingIOError:
+                    wait_read(stream.fileno())
+
+        self._receive = receive
+
+    def rest(self) -> bytes:
+        """Take all that has come and was not read."""
+        return self.take(len(self.buffer) - self.position)
 
     def more(self) -> None:
         """Wait for more bytes; those before ``position`` go. Raises EndOfStream."""
@@ -49,8 +72,8 @@ class Incoming:
             gevent.sleep(0)  # a client that always has data must not hold up the others and the timers
             self._yielded = time.monotonic()
         try:
-            data = self._sock.recv(_READ_BYTES)
-        except OSError as error:
+            data = self._receive(_READ_BYTES)
+        except (OSError, ProtocolError) as error:
             raise EndOfStream(str(error)) from error
         if not data:
             raise EndOfStream
@@ -95,7 +118,8 @@ class Outgoing:
 
     def __init__(self, sock: socket, drained: Callable[[], None], stuck: Callable[[], None]) -> None:
         """``drained`` is called when a full buffer has emptied, ``stuck`` when the client read nothing in time."""
-        self._fd = sock.fileno()
+        fd = self._fd = sock.fileno()
+        self._transmit: Callable[[memoryview], int] = lambda data: os.write(fd, data)
         self._drained = drained
         self._stuck = stuck
         self._parts: list[bytes] = []
@@ -110,6 +134,12 @@ class Outgoing:
         self.closed = False
         self.patience: float | None = None
         """Seconds after which a client that takes nothing is given up; None: never."""
+        self.held = False
+        """Nothing is sent: the connection is between two layers."""
+
+    def through(self, stream: Socket) -> None:
+        """Write to ``stream`` from now on; nothing must be waiting to be sent."""
+        self._transmit = stream.send
 
     def write(self, parts: list[bytes]) -> None:
         if self.closed:
@@ -125,13 +155,13 @@ class Outgoing:
     def flush(self) -> None:
         """Send what can be sent without waiting."""
         self._scheduled = False
-        if self._watcher is None and self._parts and not self.closed:
+        if self._watcher is None and self._parts and not self.closed and not self.held:
             self._send()
 
     def _send(self) -> None:
         data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         try:
-            sent = os.write(self._fd, data)
+            sent = self._transmit(memoryview(data))
         except BlockingIOError:
             sent = 0
         except OSError:
@@ -157,8 +187,7 @@ class Outgoing:
 
     def _writable(self) -> None:
         self._stop_watching()
-        if not self.closed:
-            self._send()
+        self.flush()
 
     def _emptied(self) -> None:
         self._alarm.cancel()

@@ -36,6 +36,7 @@ class Request:
         self.path: str = environ.get("PATH_INFO", "")
         self.method: str = environ["REQUEST_METHOD"]
         self.length = int(environ.get("CONTENT_LENGTH") or -1)
+        self.secure = environ.get("wsgi.url_scheme") == "https"
         self.raw_query: str = environ.get("QUERY_STRING", "")
         self._input = environ["wsgi.input"]
 

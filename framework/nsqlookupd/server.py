@@ -8,7 +8,6 @@ from typing import Any
 
 from gevent import socket
 from gevent.event import Event
-from gevent.pywsgi import WSGIServer
 from gevent.server import StreamServer
 
 from framework.nsqd import daemon
@@ -31,7 +30,7 @@ class Server:
         http = daemon.listen(options.http_address)
         self._ports = (tcp.getsockname()[1], http.getsockname()[1])
         self._tcp = StreamServer(tcp, self._serve)
-        self._http = WSGIServer(http, LookupdApi(self._registry, options, self._log), log=None, error_log=None)
+        self._http = daemon.HttpServer(http, LookupdApi(self._registry, options, self._log), log=None, error_log=None)
 
     def run(self) -> None:
         """Serve until ``stop``."""

@@ -19,7 +19,7 @@ MESSAGE = 2
 
 
 @pytest.fixture
-def start_own_nsqd(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+def start_embedded(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     """Starts embedded nsqds: ``start_embedded("--msg-timeout=2s")``."""
     started: list[Server] = []
 

@@ -313,3 +313,13 @@ def test_options_are_shown_and_changed_as_nsqd_does(pair: tuple[Server, Server])
         connection.close()
         answers.append(said)
     assert answers[1] == answers[0]
+
+
+def test_requests_on_one_connection_do_not_wait_for_each_other(shared: Server) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", shared.http_port, timeout=10)
+    began = time.monotonic()
+    for _ in range(200):
+        connection.request("POST", "/pub?topic=quick", b"x")
+        assert connection.getresponse().read() == b"OK"
+    connection.close()
+    assert time.monotonic() - began < 6  # 9 s where each waits for a delayed ACK
