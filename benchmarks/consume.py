@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from benchmarks import measure, peers
 from framework.testing import servers
 
-MESSAGES = {"ours": 1_000_000, "nsq-py": 1_000_000, "gnsq": 100_000, "pynsq": 60_000}
+MESSAGES = {"ours": 1_000_000, "bare-loop": 1_000_000, "go-nsq": 250_000, "nsq-py": 1_000_000, "gnsq": 100_000, "pynsq": 60_000}
 """About three to six seconds for each."""
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 _FOLDERS = ROOT / ".cache" / "bench"
 VERSIONS = {"nsq-py": "0.1.12", "gnsq": "1.0.2", "pynsq": "0.9.1", "greenstalk": "2.1.1"}
-NSQ = ("ours", "nsq-py", "gnsq", "pynsq")
+NSQ = ("ours", "bare-loop", "go-nsq", "nsq-py", "gnsq", "pynsq")
 BEANSTALKD = ("ours", "bare-socket", "greenstalk")
 
 
@@ -33,6 +33,8 @@ def install(name: str) -> None:
 
 def start(name: str, job: str, address: str) -> subprocess.Popen[bytes]:
     """Start the client as a process: ``job`` is one of the functions in its script; ``address`` the server's host:port."""
+    if name == "go-nsq":
+        return subprocess.Popen([_built("go_nsq"), job, address], stdin=subprocess.DEVNULL)
     path = [str(ROOT)]
     if name in VERSIONS:
         install(name)
@@ -43,6 +45,16 @@ def start(name: str, job: str, address: str) -> subprocess.Popen[bytes]:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
         stdin=subprocess.DEVNULL,
     )
+
+
+def _built(name: str) -> Path:
+    """The program of the Go module ``clients/<name>``, built once."""
+    program = _FOLDERS / name
+    if not program.exists():
+        print(f"building {name}", file=sys.stderr)
+        _FOLDERS.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["go", "build", "-o", program, "."], cwd=ROOT / "benchmarks" / "clients" / name, check=True)
+    return program
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
