@@ -67,6 +67,14 @@ class Credit:
         self.taken = 0
         """What may be in flight at the brokers, at most: the sum of the lines' ``taken``, kept because every read needs it."""
         self._calm = 0
+        self._cap: int | None = None
+
+    def restrain(self, most: int | None) -> None:
+        """Until told otherwise, have no more than ``most`` in flight: 0 of none, 1 of a probe; None lifts it.
+
+        Grants follow with the next ``grant`` and ``tick``; what is in flight already is not recalled.
+        """
+        self._cap = most
 
     # -- connections come and go
 
@@ -146,17 +154,23 @@ class Credit:
         """What may be in flight now: max_in_flight, or less when the handlers are slow."""
         depth = self._concurrency + int(self._pace * PREFETCH)
         idle = max(0, len(self.lines) - 1)  # what idle lines hold must not take slots from the busy one
-        return min(self.max_in_flight, depth + idle)
+        return min(self._limit, depth + idle)
+
+    @property
+    def _limit(self) -> int:
+        return self.max_in_flight if self._cap is None else min(self._cap, self.max_in_flight)
 
     # -- the arithmetic
 
     @property
     def _crowded(self) -> bool:
         """More lines than max_in_flight: not every one can have a grant of one, so they take turns."""
-        return len(self.lines) > self.max_in_flight
+        return len(self.lines) > self._limit
 
     def _most(self, line: Line) -> int:
         """The largest grant that ``line`` may have now."""
+        if self._limit == 0:
+            return 0
         if self._crowded and line.granted == 0:
             return 0  # its turn is given by _rotate, or the busiest would always be quicker than who waits
         room = self.budget - (self.taken - line.taken)
@@ -194,7 +208,7 @@ class Credit:
     def _rotate(self, now: float) -> None:
         """Take turns from those that had theirs, and give the free ones to who has waited longest."""
         waiting = sorted((line for line in self.lines if line.granted == 0), key=_turn_since)
-        free = self.max_in_flight - self.taken
+        free = self._limit - self.taken
         for line in waiting[: max(0, free)]:
             if line.taken == 0:
                 self._set(line, 1)

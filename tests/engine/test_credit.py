@@ -49,6 +49,7 @@ class AnyBroker(RuleBasedStateMachine):
         self.credit = Credit(max_in_flight, concurrency)
         self.remotes: list[Remote] = []
         self.now, self.last_tick, self.settled = 0.0, 0.0, 0
+        self.cap: int | None = None
 
     def regrant(self, remote: Remote) -> None:
         self.credit.grant(remote.line, remote.here)
@@ -93,6 +94,13 @@ class AnyBroker(RuleBasedStateMachine):
     @rule(which=which, count=st.integers(1, 12))
     def handlers_settle(self, which: int, count: int) -> None:
         self.settle(self.remotes[which % len(self.remotes)], count)
+
+    @rule(most=st.sampled_from([0, 1, None]))
+    def restrain(self, most: int | None) -> None:
+        self.credit.restrain(most)
+        self.cap = most
+        for remote in self.remotes:
+            self.regrant(remote)
 
     def send(self, remote: Remote, count: int) -> None:
         room = remote.highest(self.now) - remote.in_flight
@@ -143,6 +151,9 @@ class AnyBroker(RuleBasedStateMachine):
         """However it got here: once all is settled, every line is granted something again, at once or in its turn."""
         if not hasattr(self, "credit"):
             return
+        if self.cap == 0:
+            assert not any(remote.line.granted for remote in self.remotes)
+            self.credit.restrain(1)
         for remote in self.remotes:
             remote.here, remote.coming = 0, []
             self.regrant(remote)
@@ -348,6 +359,35 @@ def test_more_connections_than_max_in_flight_take_turns(lines: int, max_in_fligh
                 served.setdefault(line, traffic.now)
     assert len(served) == lines
     assert max(served.values()) < 1.0 + 4 * PERIOD * lines / max_in_flight
+
+
+def test_a_pause_takes_every_grant_at_once_and_its_end_gives_them_back() -> None:
+    traffic = Traffic(2, 100)
+    for line in traffic.lines:
+        traffic.flood(line)
+    traffic.credit.restrain(0)
+    assert [traffic.credit.grant(line, 5) for line in traffic.lines] == [0, 0]
+    traffic.tick(20)
+    assert [line.granted for line in traffic.lines] == [0, 0]
+    traffic.credit.restrain(None)
+    traffic.tick(3)
+    for line in traffic.lines:
+        traffic.flood(line)
+        assert line.granted > 10
+
+
+def test_a_probe_is_offered_to_one_connection_after_the_other_until_one_has_a_message() -> None:
+    traffic = Traffic(3, 100)
+    traffic.credit.restrain(0)
+    traffic.tick()
+    traffic.credit.restrain(1)
+    served: set[Line] = set()
+    for _ in range(20):
+        traffic.tick()
+        granted = [line for line in traffic.lines if line.granted]
+        assert sum(line.granted for line in granted) <= 1
+        served.update(granted)
+    assert served == set(traffic.lines)
 
 
 def test_a_busy_connection_gives_up_its_turn_after_a_while() -> None:
