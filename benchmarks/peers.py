@@ -31,10 +31,10 @@ def install(name: str) -> None:
     fresh.rename(folder)
 
 
-def start(name: str, job: str, address: str) -> subprocess.Popen[bytes]:
+def start(name: str, job: str, address: str, *, stdout: int | None = None) -> subprocess.Popen[bytes]:
     """Start the client as a process: ``job`` is one of the functions in its script; ``address`` the server's host:port."""
     if name == "go-nsq":
-        return subprocess.Popen([_built("go_nsq"), job, address], stdin=subprocess.DEVNULL)
+        return subprocess.Popen([_built("go_nsq"), job, address], stdin=subprocess.DEVNULL, stdout=stdout)
     path = [str(ROOT)]
     if name in VERSIONS:
         install(name)
@@ -42,8 +42,9 @@ def start(name: str, job: str, address: str) -> subprocess.Popen[bytes]:
     script = ROOT / "benchmarks" / "clients" / f"{name.replace('-', '_')}.py"
     return subprocess.Popen(
         [sys.executable, "-P", script, job, address],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"},
         stdin=subprocess.DEVNULL,
+        stdout=stdout,
     )
 
 

@@ -1,6 +1,7 @@
 """gnsq, as its documentation shows it. (-P keeps this folder, and so this file's name, off the import path.)"""
 
 import sys
+import time
 
 import gevent
 from gnsq import Consumer, Producer  # type: ignore[import-not-found]
@@ -16,6 +17,16 @@ def consume() -> None:
     @consumer.on_message.connect
     def nothing(consumer, message):  # type: ignore[no-untyped-def]
         pass
+
+    consumer.start()
+
+
+def latency() -> None:
+    consumer = Consumer("bench", "bench", [address], max_in_flight=100)
+
+    @consumer.on_message.connect
+    def note(consumer, message):  # type: ignore[no-untyped-def]
+        print((time.time_ns() - int(message.body)) / 1e6)
 
     consumer.start()
 

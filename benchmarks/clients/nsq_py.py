@@ -3,6 +3,7 @@
 import logging
 import select
 import sys
+import time
 
 from nsq.client import Client  # type: ignore[import-not-found]
 from nsq.connection import Connection  # type: ignore[import-not-found]
@@ -17,6 +18,12 @@ host, port = address.split(":")
 
 def consume() -> None:
     for message in Reader(b"bench", b"bench", nsqd_tcp_addresses=[address], max_in_flight=2500):
+        message.fin()
+
+
+def latency() -> None:
+    for message in Reader(b"bench", b"bench", nsqd_tcp_addresses=[address], max_in_flight=100):
+        print((time.time_ns() - int(message.body)) / 1e6)
         message.fin()
 
 

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import time
 
 import gevent
 
@@ -21,6 +22,14 @@ def consume() -> None:
     @handler("bench", "bench", concurrency=50, max_in_flight=2500)
     def nothing(message: Message) -> None:
         pass
+
+    _run()
+
+
+def latency() -> None:
+    @handler("bench", "bench")
+    def note(message: Message) -> None:
+        print((time.time_ns() - int(message.body)) / 1e6)
 
     _run()
 

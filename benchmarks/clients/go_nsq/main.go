@@ -3,9 +3,12 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"log"
 	"os"
+	"strconv"
+	"time"
 
 	nsq "github.com/nsqio/go-nsq"
 )
@@ -27,6 +30,22 @@ func consume(address string) {
 	check(err)
 	consumer.SetLoggerLevel(nsq.LogLevelError)
 	consumer.AddConcurrentHandlers(nsq.HandlerFunc(func(*nsq.Message) error { return nil }), 100)
+	check(consumer.ConnectToNSQD(address))
+	<-consumer.StopChan
+}
+
+func latency(address string) {
+	config := nsq.NewConfig()
+	config.MaxInFlight = 100
+	consumer, err := nsq.NewConsumer("bench", "bench", config)
+	check(err)
+	consumer.SetLoggerLevel(nsq.LogLevelError)
+	consumer.AddHandler(nsq.HandlerFunc(func(message *nsq.Message) error {
+		sent, err := strconv.ParseInt(string(message.Body), 10, 64)
+		check(err)
+		fmt.Println(float64(time.Now().UnixNano()-sent) / 1e6)
+		return nil
+	}))
 	check(consumer.ConnectToNSQD(address))
 	<-consumer.StopChan
 }
@@ -70,6 +89,6 @@ func mpub(address string) {
 }
 
 func main() {
-	jobs := map[string]func(string){"consume": consume, "sync": sync, "pipelined": pipelined, "mpub": mpub}
+	jobs := map[string]func(string){"consume": consume, "latency": latency, "sync": sync, "pipelined": pipelined, "mpub": mpub}
 	jobs[os.Args[1]](os.Args[2])
 }
