@@ -90,6 +90,8 @@ class BeanstalkdProducer:
             which = f"topic {topic!r}: message {number} of {len(bodies)}"
             if type(body) is not bytes:
                 raise BadMessage(f"{which} is {type(body).__name__}, not bytes; encode it")
+            if not body:
+                raise BadMessage(f"{which} is empty, which other brokers do not take; give it a body or leave it out")
             if len(body) > largest:
                 raise BadMessage(
                     f"{which} has {len(body)} bytes; beanstalkd takes up to {largest} (its -z; max_job_size= in the broker "
