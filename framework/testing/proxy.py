@@ -130,6 +130,8 @@ class Proxy:
         self.to_client = Lane(self._on_hub)
         self.accepted = 0
         """Connections so far, those included whose server could not be reached."""
+        self.cuts = 0
+        """Connections that a fault has ended so far."""
         self._pairs: set[_Pair] = set()
         self._holder = _bound(0)  # keeps the port ours while nobody listens on it
         self.address = f"127.0.0.1:{self._holder.getsockname()[1]}"
@@ -267,6 +269,7 @@ class Proxy:
         for pair in pairs:
             self._pairs.discard(pair)
             pair.close(reset=reset)
+            self.cuts += 1
 
     def _restore(self) -> None:
         for lane in (self.to_server, self.to_client):

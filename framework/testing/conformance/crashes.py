@@ -13,14 +13,14 @@ class Crashes(Cases):
 
     @pytest.mark.slow
     def test_a_worker_killed_in_the_middle_loses_none(self, bench: Bench) -> None:
-        sent = bodies(3000)
+        sent = bodies(1500)
         first = bench.process(bench.brief)
         bench.publish(*sent, on=bench.brief)
-        bench.until(lambda: len(first.handled()) > 300)
+        bench.until(lambda: len(first.handled()) > 150)
         first.kill()
-        assert len({body for _, body in first.handled()}) < 3000
+        assert len({body for _, body in first.handled()}) < 1500
         second = bench.process(bench.brief)
-        bench.until(lambda: len({body for _, body in second.handled()}) == 3000)
+        bench.until(lambda: len({body for _, body in second.handled()}) == 1500)
         assert {body for _, body in second.handled()} == set(sent)
         bench.until(lambda: bench.left(bench.brief) == 0)
         second.terminate()
@@ -29,35 +29,22 @@ class Crashes(Cases):
     def test_a_worker_told_to_stop_in_the_middle_finishes_or_gives_back_all_and_nothing_is_handled_twice(
         self, bench: Bench
     ) -> None:
-        sent = bodies(2000)
+        sent = bodies(1000)
         first = bench.process(bench.node)
         bench.publish(*sent)
-        bench.until(lambda: len(first.handled()) > 300)
+        bench.until(lambda: len(first.handled()) > 150)
         ledger = first.terminate()
         handled = len(first.handled())
         assert (ledger["finished"], ledger["lease_lost"]) == (handled, 0)
-        assert handled < 2000
-        bench.until(lambda: bench.left() == 2000 - handled)
+        assert handled < 1000
+        bench.until(lambda: bench.left() == 1000 - handled)
         second = bench.process(bench.node)
-        bench.until(lambda: len(second.handled()) >= 2000)
+        bench.until(lambda: len(second.handled()) >= 1000)
         second.terminate()
         assert sorted(body for _, body in second.handled()) == sorted(sent)
 
     @pytest.mark.slow
-    def test_attempts_are_counted_over_workers_that_a_message_kills(self, bench: Bench) -> None:
-        if not bench.capabilities.attempts:
-            pytest.skip("this broker does not count deliveries")
-        bench.publish(b"killer", on=bench.brief)
-        for _ in range(2):
-            dying = bench.process(bench.brief, "die:3")
-            bench.until(dying.ended)
-        last = bench.process(bench.brief, "die:3")
-        bench.until(lambda: len(last.handled()) == 3)
-        assert last.handled() == [(1, b"killer"), (2, b"killer"), (3, b"killer")]
-        last.terminate()
-
-    @pytest.mark.slow
-    def test_a_message_that_kills_every_worker_ends_as_a_dead_letter(self, bench: Bench) -> None:
+    def test_a_message_that_kills_every_worker_is_counted_and_ends_as_a_dead_letter(self, bench: Bench) -> None:
         if not bench.capabilities.attempts:
             pytest.skip("this broker does not count deliveries")
         letters = bench.dead_letters(on=bench.brief)

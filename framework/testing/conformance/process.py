@@ -1,8 +1,7 @@
 """A worker process for cases in which a process must die; it is patched, as ``workers run`` is, before it imports this.
 
 It appends "attempts body" to the journal for each call before that returns, and prints its ledger when it is told to stop.
-Modes: ``work``: two milliseconds a message; ``die``: the call kills the process, and max_attempts is ``MAX_ATTEMPTS``;
-``die:N``: it does while attempts are below N.
+Modes: ``work``: two milliseconds a message; ``die``: the call kills the process, and max_attempts is ``MAX_ATTEMPTS``.
 """
 
 from __future__ import annotations
@@ -28,12 +27,11 @@ START = f"from gevent import monkey; monkey.patch_all(); import sys; from {__nam
 def main(url: str, topic: str, channel: str, journal: str, mode: str) -> None:
     """Run until SIGTERM."""
     out = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    last = int(mode.partition(":")[2] or sys.maxsize) if mode.startswith("die") else 0
 
     def handle(message: Message) -> None:
         gevent.sleep(0.002)
         os.write(out, b"%d %s\n" % (message.attempts, message.body))
-        if message.attempts < last:
+        if mode == "die":
             os.kill(os.getpid(), signal.SIGKILL)
 
     limit = MAX_ATTEMPTS if mode == "die" else 0
