@@ -6,14 +6,18 @@ import sys
 from collections.abc import Iterator
 from types import ModuleType
 
-_OWN = {"gevent", "greenlet", "zope", "__main__"}
+_OWN = {"gevent", "greenlet", "zope", "framework", "__main__"}
 
 
 def patch() -> None:
     """Patch the standard library for greenlets; call it before anything else is imported."""
     from gevent import monkey  # noqa: PLC0415
 
-    monkey.patch_all()
+    monkey.patch_all(Event=False)  # threading's own, on the locks below, are for native threads as well
+
+    from framework import locks  # noqa: PLC0415
+
+    locks.install()
 
 
 def is_patched() -> bool:
