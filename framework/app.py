@@ -142,6 +142,11 @@ class App:
             gevent.killall(helpers)
             self._write_ledgers(supervisor)
 
+    @property
+    def left_behind(self) -> bool:
+        """After ``run``: a handler still runs, in a thread that cannot be ended."""
+        return self._supervisor is not None and self._supervisor.left_behind
+
     def stop(self, now: bool = False) -> None:
         """Stop taking messages and let ``run`` return; may be called from a signal handler.
 

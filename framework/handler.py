@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import FunctionType, SimpleNamespace
-from typing import Any, TypedDict, TypeVar, Unpack, get_type_hints
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_type_hints
 
 from framework import names, payload
 from framework.errors import BadHandler, BadName
@@ -40,6 +40,10 @@ class HandlerSpec:
     """Seconds to wait for a batch to fill."""
     given: frozenset[str] = frozenset()
     """The options that were written: what a broker cannot honour is refused where it was asked for, not where it is a default."""
+    slots: str = "greenlet"
+    """Where calls run: "greenlet" or "thread"."""
+    on_timeout: str = "retry"
+    """What becomes of a message whose call took longer than ``timeout``: "retry" or "reject"."""
 
     @property
     def name(self) -> str:
@@ -55,6 +59,8 @@ class Options(TypedDict, total=False):
     max_attempts: int
     batch: int
     linger: float
+    slots: Literal["greenlet", "thread"]
+    on_timeout: Literal["retry", "reject"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +86,34 @@ class Option:
         return f"a {kind} of {self.unit} {low} to {self.most:g}"
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The rule of an option that is one of a few words; the first is the default."""
+
+    words: tuple[str, ...]
+
+    @property
+    def default(self) -> str:
+        return self.words[0]
+
+    def allows(self, value: object) -> bool:
+        return value in self.words
+
+    def __str__(self) -> str:
+        return f"one of {', '.join(map(repr, self.words))}"
+
+
 #: The options of ``@handler`` and their defaults. ``timeout`` is NSQ's default lease. ``max_in_flight`` is an upper
 #: bound: the runtime prefetches only what handlers get through, so it may be large. NSQ counts attempts in 16 bits.
-OPTIONS: Mapping[str, Option] = {
+OPTIONS: Mapping[str, Option | Choice] = {
     "concurrency": Option(default=10, least=1, most=100_000, unit="calls"),
     "max_in_flight": Option(default=1000, least=1, most=1_000_000, unit="messages"),
     "timeout": Option(default=60.0, least=0, most=604_800, unit="seconds", whole=False, above=True),
     "max_attempts": Option(default=10, least=0, most=65_535, unit="deliveries"),
     "batch": Option(default=0, least=1, most=100_000, unit="messages"),
     "linger": Option(default=0.5, least=0, most=3_600, unit="seconds", whole=False),
+    "slots": Choice(("greenlet", "thread")),
+    "on_timeout": Choice(("retry", "reject")),
 }
 
 #: What other frameworks call them, where spelling alone would not lead to ours.
@@ -96,6 +121,7 @@ _ELSEWHERE = {
     "prefetch": "max_in_flight", "prefetch_count": "max_in_flight", "rdy": "max_in_flight",
     "retries": "max_attempts", "max_retries": "max_attempts", "max_tries": "max_attempts",
     "time_limit": "timeout", "msg_timeout": "timeout", "workers": "concurrency", "threads": "concurrency",
+    "pool": "slots", "worker_class": "slots", "executor": "slots",
 }  # fmt: skip
 
 F = TypeVar("F", bound=Callable[[Any], object])
@@ -110,7 +136,9 @@ def handler(topic: str, channel: str, **options: Unpack[Options]) -> Callable[[F
 
     Options: ``concurrency`` (10 calls at once in one process), ``max_in_flight`` (1000 messages received and not
     settled), ``timeout`` (60 seconds for a call), ``max_attempts`` (10 deliveries, then the dead letter topic;
-    0: no limit), ``batch`` (the most messages in one call), ``linger`` (0.5 seconds to wait for a batch to fill).
+    0: no limit), ``batch`` (the most messages in one call), ``linger`` (0.5 seconds to wait for a batch to fill),
+    ``slots`` (where calls run: "greenlet"; "thread" for what blocks where gevent cannot see it), ``on_timeout``
+    ("retry"; "reject": to the dead letter topic).
 
     Raises BadName or BadHandler, in one sentence that names the function and the fix.
     """
@@ -174,7 +202,7 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
             raise BadHandler(_unknown(name))
         if not OPTIONS[name].allows(value):
             raise BadHandler(f"{name}={value!r} is not {OPTIONS[name]}")
-    values = {name: option.default for name, option in OPTIONS.items()} | dict(options)
+    values: dict[str, Any] = {name: option.default for name, option in OPTIONS.items()} | dict(options)
     _fit(options, values)
     return values
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import Any, Protocol, overload
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -18,6 +21,23 @@ class Origin(Protocol):
     in_flight: dict[Message, float]
 
     def touch(self, message: Message) -> None: ...
+
+
+class Calls(Protocol):
+    """Whoever calls the handler for the messages of a connection. All of this may be asked from any thread."""
+
+    def ends_at(self, message: Message) -> float | None:
+        """Monotonic time at which the call that has ``message`` must be over; None when no call has it."""
+
+    def lost(self, message: Message) -> bool:
+        """Whether a call still runs for ``message`` although it is no longer ours to settle."""
+
+    def touch(self, message: Message) -> None:
+        """Start its lease anew."""
+
+
+calls_of: WeakKeyDictionary[Any, Calls] = WeakKeyDictionary()
+"""Connection -> who calls the handler for its messages. Here, and not in every message, because few handlers ask."""
 
 
 class Message(msgspec.Struct, gc=False, eq=False):
@@ -61,9 +81,35 @@ class Message(msgspec.Struct, gc=False, eq=False):
         """Whether it was finished or requeued, or its lease was lost."""
         return self not in self._connection.in_flight
 
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until its handler's time is over, negative past it; infinite when no handler has it."""
+        calls = calls_of.get(self.connection)
+        ends_at = calls.ends_at(self) if calls is not None else None
+        return math.inf if ends_at is None else ends_at - monotonic()
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When its handler's time is over, in UTC by this machine's clock; None when no handler has it.
+
+        For what takes a point in time. ``seconds_left`` is exact also when the clock is set.
+        """
+        left = self.seconds_left
+        return None if left == math.inf else datetime.now(UTC) + timedelta(seconds=left)
+
+    @property
+    def lease_lost(self) -> bool:
+        """For its handler while it runs: whether the message is no longer its own, and is delivered again whatever it does.
+
+        The connection has ended, the broker has given the message to another, or the handler's time is over and the
+        message was given back. In a thread, which nobody can interrupt, it is the sign to stop.
+        """
+        calls = calls_of.get(self.connection)
+        return calls is not None and calls.lost(self)
+
     def touch(self) -> None:
-        """Start the lease anew. The runtime does this by itself while the handler runs."""
-        self._connection.touch(self)
+        """Start the lease anew. The runtime does this by itself while the handler runs. Raises AlreadySettled."""
+        (calls_of.get(self.connection) or self._connection).touch(self)
 
     @property
     def _connection(self) -> Origin:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
+import sys
 
 import click
 
@@ -35,4 +38,14 @@ def command(modules: tuple[str, ...], settings: Settings) -> int:
     app = App(import_handlers(modules), settings)
     with stopping(app) as signals:
         app.run()
+    if app.left_behind:
+        _leave(signals.exit_code)
     return signals.exit_code
+
+
+def _leave(code: int) -> None:
+    """End the process under the feet of the threads that still run: an interpreter that ends beside them may crash."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

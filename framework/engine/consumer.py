@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakSet
 
 from framework.engine.batches import BatchQueue
+from framework.engine.calls import RunningCalls
 from framework.engine.credit import SPAN as CREDIT_SPAN
 from framework.engine.credit import Credit, Line
 from framework.engine.lease import LeaseKeeper
 from framework.engine.ledger import Ledger
+from framework.engine.places import Places, messages_of
 from framework.engine.slots import Slot, Slots, clock
 from framework.engine.turns import SLICE, Turns
 from framework.errors import AlreadySettled
 from framework.handler import HandlerSpec
-from framework.message import Message
+from framework.message import Message, calls_of
 from framework.middleware.outcome import BatchOutcome, Outcome, Requeue
 from framework.transports.contract import Connection, Tally
 
 log = logging.getLogger(__name__)
+
+JAMMED = 1.0
+"""Seconds without a place for any call after which what waits is given back."""
 
 
 class Account:
@@ -42,10 +47,20 @@ class Account:
 
 
 class Consumer:
-    """``transports.contract.Receiver`` for one handler. All of it is called on the hub or in its slots."""
+    """``transports.contract.Receiver`` for one handler. All of it is called on the hub or in its slots.
+
+    ``places``: where calls run, when not in the slots themselves.
+    """
 
     def __init__(
-        self, hub: Any, turns: Turns, spec: HandlerSpec, chain: Callable[[Any], Outcome | BatchOutcome], ledger: Ledger
+        self,
+        hub: Any,
+        turns: Turns,
+        spec: HandlerSpec,
+        chain: Callable[[Any], Outcome | BatchOutcome],
+        ledger: Ledger,
+        *,
+        places: Places | None = None,
     ) -> None:
         self.spec = spec
         self.tally: Tally = ledger
@@ -55,9 +70,12 @@ class Consumer:
         self._turns = turns
         self._chain = chain
         self._queue: deque[Message] | BatchQueue = deque()
-        self._slots = Slots(hub, turns, spec.concurrency, self._queue, self._work)
+        self._places = places
+        self._jammed_since = clock() if places is not None and not places.usable else None
+        self._slots = Slots(hub, turns, spec.concurrency, self._queue, self._work if places is None else self._work_elsewhere)
         if spec.batch:
             self._queue = self._slots.queue = BatchQueue(hub, spec.batch, spec.linger, self._slots.pump)
+        self._calls = RunningCalls(hub, spec.timeout, self._slots, places)
         # The slots of a batch handler hold whole batches, and one more may fill meanwhile.
         self.depth = (spec.concurrency + 1) * spec.batch if spec.batch else spec.concurrency
         self._credit = Credit(spec.max_in_flight, self.depth)
@@ -100,7 +118,21 @@ class Consumer:
                 if now - turns.stamp > SLICE and now > slots.share_ends:
                     break
         except BaseException:  # not the handler's: the chain takes those
-            self._give_back(_messages_of(slot.job))
+            self._give_back(messages_of(slot.job))
+            raise
+
+    def _work_elsewhere(self, slot: Slot) -> None:
+        """Dispatch where the chain waits for a thread or a process: a message is taken when there is a place for it."""
+        queue: Any = self._queue
+        places: Any = self._places
+        try:
+            while queue and places.wait() and queue and not self._slots.held:  # others have taken from it meanwhile
+                slot.started = clock()
+                slot.job = job = queue.popleft()
+                self._settle(job, self._chain(job))
+                slot.job = None
+        except BaseException:
+            self._give_back(messages_of(slot.job))
             raise
 
     def _settle(self, job: Any, outcome: Outcome | BatchOutcome) -> None:
@@ -154,6 +186,7 @@ class Consumer:
             gone(None)
             return
         line = self._credit.connect(connection.limits.max_grant, clock(), connection.limits.span)
+        calls_of[connection] = self._calls
         account = self.accounts[connection] = Account(line, LeaseKeeper(connection, self.spec.timeout), gone)
         if self.stopping:
             connection.drain()
@@ -192,7 +225,7 @@ class Consumer:
         if self.stopping or connection not in self.accounts:
             return
         line = account.line
-        granted = self._credit.grant(line, len(connection.in_flight))
+        granted = self._credit.grant(line, len(connection.in_flight)) if self._jammed_since is None else 0
         if granted != connection.granted:
             connection.grant(granted)
         if line.headroom > 1 and not self._decay.active:
@@ -223,15 +256,30 @@ class Consumer:
     def keep_leases(self, now: float) -> None:
         """Touch, give back what waited too long, and stop what has run too long."""
         self._slots.enforce(self.spec.timeout, now)
+        if self._places is not None:
+            self._places.look(now)
+            self._look_for_a_jam(self._places, now)
         for account in list(self.accounts.values()):
             doomed = set(account.leases.keep(self._running, now))
             if doomed:
-                log.warning("handler %s: %d messages waited too long for a free slot; given back", self.spec.name, len(doomed))
-                self._unqueue(doomed.__contains__)
-                self._give_back(doomed)
+                self._waited_too_long(doomed)
+
+    def _waited_too_long(self, doomed: set[Message]) -> None:
+        log.warning("handler %s: %d messages waited too long for a free slot; given back", self.spec.name, len(doomed))
+        self._unqueue(doomed.__contains__)
+        self._give_back(doomed)
 
     def _running(self) -> dict[Message, float]:
-        return {message: slot.started for slot in self._slots.busy() for message in _messages_of(slot.job)}
+        return {message: slot.started for slot in self._slots.busy() for message in messages_of(slot.job)}
+
+    def _look_for_a_jam(self, places: Places, now: float) -> None:
+        """While every place is stuck or being started again, messages are for other workers."""
+        if places.usable:
+            self._jammed_since = None
+        elif self._jammed_since is None:
+            self._jammed_since = now
+        elif now - self._jammed_since > JAMMED and self._queue:
+            self._waited_too_long(set(self._queue))
 
     # -- the end
 
@@ -264,6 +312,16 @@ class Consumer:
         settled = all(account.drained and not connection.unsent() for connection, account in self.accounts.items())
         return settled and not self.handling
 
+    @property
+    def ended(self) -> bool:
+        """After ``close``: the connections have ended, and all that ran calls as far as it can."""
+        return not self.accounts and (self._places is None or self._places.ended)
+
+    @property
+    def left_behind(self) -> bool:
+        """After the end: some call still runs, in a thread, which cannot be ended."""
+        return self._places is not None and bool(self._places.calls())
+
     def abandon(self) -> None:
         """Give back all that is in flight, and tell the handlers that still run."""
         for connection in list(self.accounts):
@@ -277,11 +335,7 @@ class Consumer:
         if isinstance(self._queue, BatchQueue):
             self._queue.close()
         self._slots.close()
+        if self._places is not None:
+            self._places.close()
         for connection in list(self.accounts):
             connection.close()
-
-
-def _messages_of(job: Message | Sequence[Message] | None) -> Sequence[Message]:
-    if job is None:
-        return ()
-    return (job,) if isinstance(job, Message) else job

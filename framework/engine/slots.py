@@ -7,6 +7,7 @@ a slot is idle kicks the pump: the receiver after adding to it, the pump and a s
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import time
 from collections.abc import Callable, Iterator, Sized
@@ -54,6 +55,7 @@ class Slots:
         self.held = False
         """Start nothing more. May be set from anywhere, a signal handler included."""
         self._open = True
+        self._context = contextvars.copy_context()
         # Not run_callback: gevent may run what it is given before it polls again, and a spent turn must end in a poll.
         self._kick = hub.loop.timer(0.0)
         self._all = [Slot() for _ in range(size)]
@@ -69,6 +71,7 @@ class Slots:
             slot = idle.pop()
             if not slot.greenlet:  # never started, or dead: switching into a dead greenlet returns at once, and does nothing
                 slot.greenlet = greenlet(self._live, self._hub)
+                slot.greenlet.gr_context = self._context.copy()  # what the app had set when the worker started
                 slot.greenlet.switch(slot)
             else:
                 slot.greenlet.switch()

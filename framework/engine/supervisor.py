@@ -5,6 +5,7 @@ It touches no message: a connection, once made, is its handler's ``Consumer``'s.
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import math
 import time
@@ -19,6 +20,7 @@ from framework.engine import backoff, credit, lease
 from framework.engine.consumer import Consumer
 from framework.engine.dialler import Dialler
 from framework.engine.ledger import Ledger
+from framework.engine.places import places_for
 from framework.engine.turns import Turns
 from framework.errors import BadHandler, BrokerUnreachable
 from framework.handler import HandlerSpec
@@ -64,6 +66,7 @@ class Supervisor:
         self._stops = 0
         self._now = False
         self._bell: Any = None
+        self._context = contextvars.copy_context()  # of the app, for its handlers
         self.ledgers: dict[str, Ledger] = {spec.name: Ledger() for spec in handlers}
         """The ledger of each handler by its name."""
 
@@ -71,6 +74,11 @@ class Supervisor:
     def ready(self) -> bool:
         """Every handler has a connection."""
         return bool(self._consumers) and all(consumer.accounts for consumer in self._consumers)
+
+    @property
+    def left_behind(self) -> bool:
+        """After ``run``: a handler still runs, in a thread that cannot be ended."""
+        return any(consumer.left_behind for consumer in self._consumers)
 
     # -- from anywhere
 
@@ -97,7 +105,7 @@ class Supervisor:
         """
         with self._hub_watchers() as (hub, turns, changed):
             try:
-                self._start(hub, turns, changed)
+                self._context.run(self._start, hub, turns, changed)
                 self._until_ready(changed)
                 while not self._stops:
                     changed.wait()
@@ -111,8 +119,10 @@ class Supervisor:
 
     def _start(self, hub: Any, turns: Turns, changed: Event) -> None:
         for spec in self._handlers:
-            chain = compile_chain(spec, publish=self._publish, delay=backoff.retry_delay)
-            consumer = Consumer(hub, turns, spec, chain, self.ledgers[spec.name])
+            places = places_for(spec, hub)
+            call = places.call if places else None
+            chain = compile_chain(spec, publish=self._publish, delay=backoff.retry_delay, call=call)
+            consumer = Consumer(hub, turns, spec, chain, self.ledgers[spec.name], places=places)
             self._consumers.append(consumer)
             self._diallers += [Dialler(consumer, transport, self._poll_interval, changed) for transport in self._transports]
         for dialler in self._diallers:
@@ -177,7 +187,7 @@ class Supervisor:
         for consumer in self._consumers:
             hub.loop.run_callback(consumer.close)
         gevent.sleep(0.001)
-        self._wait(lambda consumer: not consumer.accounts, GOODBYE)
+        self._wait(lambda consumer: consumer.ended, GOODBYE)
 
     # -- the hub
 

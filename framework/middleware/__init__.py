@@ -17,31 +17,33 @@ from framework.middleware.outcome import BatchOutcome, Outcome
 from framework.middleware.retry import Delay, compile_failed, compile_retry
 
 
-def compile_chain(spec: HandlerSpec, *, publish: Publish, delay: Delay) -> Callable[[Any], Outcome | BatchOutcome]:
+def compile_chain(
+    spec: HandlerSpec, *, publish: Publish, delay: Delay, call: Callable[[Any], None] | None = None
+) -> Callable[[Any], Outcome | BatchOutcome]:
     """The handler with its policies: Message -> Outcome, or for a batch handler messages -> BatchOutcome.
 
     ``publish(topic, body)`` returns when the body is stored; ``delay(attempts)`` is the retry schedule in seconds.
+    ``call``, for handlers that run elsewhere, does what ``compile_call`` would do, and raises what the handler raises.
     """
+    call = call or compile_call(spec)
     bury = compile_bury(spec, publish)
     failed = compile_failed(spec, delay)
     if spec.batch:
-        return compile_batch(spec, bury, failed, delay)
-    return compile_retry(compile_dead_letter(spec, _compile_call(spec), bury), failed)
+        return compile_batch(spec, call, bury, failed, delay)
+    return compile_retry(compile_dead_letter(spec, call, bury), failed)
 
 
-def _compile_call(spec: HandlerSpec) -> Callable[[Message], Outcome]:
-    """Decode and call. What the function returns means nothing."""
+def compile_call(spec: HandlerSpec) -> Callable[[Any], None]:
+    """Decode and call: of a Message, or of a Batch. What the function returns means nothing."""
     function, decode = spec.function, spec.decode
     if decode is None:
 
-        def call(message: Message) -> Outcome:
+        def call(message: Any) -> None:
             function(message)
-            return None
 
         return call
 
-    def call_decoded(message: Message) -> Outcome:
+    def call_decoded(message: Message) -> None:
         function(decode(message))
-        return None
 
     return call_decoded

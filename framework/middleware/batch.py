@@ -6,18 +6,20 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 
-from framework.errors import Reject
+from framework.errors import HandlerTimeout, Reject
 from framework.handler import HandlerSpec
 from framework.message import Batch, Message
-from framework.middleware.dead_letter import Bury, exhausted
+from framework.middleware.dead_letter import Bury, dies_of_time, exhausted
 from framework.middleware.outcome import BatchOutcome, Outcome, Requeue
 from framework.middleware.retry import Delay, Failed, delay_after, describe, level_of, trace_of
 
 log = logging.getLogger(__name__)
 
 
-def compile_batch(spec: HandlerSpec, bury: Bury, failed: Failed, delay: Delay) -> Callable[[Sequence[Message]], BatchOutcome]:
-    """The function with all policies around it: messages -> the outcome of each."""
+def compile_batch(
+    spec: HandlerSpec, call: Callable[[Batch], None], bury: Bury, failed: Failed, delay: Delay
+) -> Callable[[Sequence[Message]], BatchOutcome]:
+    """``call`` with all policies around it: messages -> the outcome of each."""
     limit = spec.max_attempts or sys.maxsize
 
     def handle(messages: Sequence[Message]) -> BatchOutcome:
@@ -31,11 +33,14 @@ def compile_batch(spec: HandlerSpec, bury: Bury, failed: Failed, delay: Delay) -
     def _call(messages: Sequence[Message]) -> BatchOutcome:
         batch = Batch(messages)
         try:
-            spec.function(batch)
+            call(batch)
         except KeyboardInterrupt:
             raise
         except Reject as error:
             return {message: _bury(message, describe(error), error) for message in messages}
+        except HandlerTimeout as error:
+            doomed = [message for message in messages if dies_of_time(message, spec)]
+            return {message: _bury(message, describe(error), error) for message in doomed} or _all_failed(messages, error)
         except BaseException as error:
             return _all_failed(messages, error)
         outcomes: BatchOutcome = dict.fromkeys(messages)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from framework.errors import BadMessage, Reject
+from framework.errors import BadMessage, HandlerTimeout, Reject
 from framework.handler import HandlerSpec
 from framework.message import Message
 from framework.middleware.outcome import DEAD, Outcome
@@ -31,7 +31,7 @@ Publish = Callable[[str, bytes], None]
 Bury = Callable[[Message, str, BaseException | None], Outcome]
 
 
-def compile_dead_letter(spec: HandlerSpec, call: Callable[[Message], Outcome], bury: Bury) -> Callable[[Message], Outcome]:
+def compile_dead_letter(spec: HandlerSpec, call: Callable[[Message], None], bury: Bury) -> Callable[[Message], Outcome]:
     """``call`` for messages with attempts left; the others, and those it rejects, are buried."""
     limit = spec.max_attempts or sys.maxsize
 
@@ -39,11 +39,21 @@ def compile_dead_letter(spec: HandlerSpec, call: Callable[[Message], Outcome], b
         if message.attempts > limit:  # before the function runs: a message that kills the process counts as well
             return bury(message, exhausted(spec), None)
         try:
-            return call(message)
+            call(message)
         except Reject as error:
             return bury(message, describe(error), error)
+        except HandlerTimeout as error:
+            if not dies_of_time(message, spec):
+                raise
+            return bury(message, describe(error), error)
+        return None
 
     return handle
+
+
+def dies_of_time(message: Message, spec: HandlerSpec) -> bool:
+    """Whether a message that ran out of time shall be buried. One that was given back already (at a stop) comes again."""
+    return spec.on_timeout == "reject" and not message.settled
 
 
 def compile_bury(spec: HandlerSpec, publish: Publish) -> Bury:

@@ -1,0 +1,54 @@
+"""What a handler may ask of its message while it runs, wherever it runs: how much time is left, whether it is still its own."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from gevent import monkey
+
+from framework.engine.places import Call, Places, messages_of
+from framework.engine.slots import Slots
+from framework.errors import AlreadySettled
+from framework.message import Message
+
+log = logging.getLogger(__name__)
+
+_get_ident = monkey.get_original("_thread", "get_ident")
+
+
+class RunningCalls:
+    """``message.Calls`` for one handler. Made on the hub's thread, asked from any."""
+
+    def __init__(self, hub: Any, timeout: float, slots: Slots, places: Places | None) -> None:
+        self._loop = hub.loop
+        self._thread = _get_ident()
+        self._timeout = timeout
+        self._slots = slots
+        self._places = places
+
+    def ends_at(self, message: Message) -> float | None:
+        call = self._find(message)
+        return call.started + self._timeout if call else None
+
+    def lost(self, message: Message) -> bool:
+        return message.settled and self._find(message) is not None
+
+    def touch(self, message: Message) -> None:
+        if message.settled or _get_ident() == self._thread:
+            message.connection.touch(message)  # of one that is settled it raises, and changes nothing
+        else:
+            self._loop.run_callback_threadsafe(_touch, message)
+
+    def _find(self, message: Message) -> Call | None:
+        calls: list[Call] = list(self._slots.busy())
+        if self._places is not None:
+            calls += self._places.calls()
+        return next((call for call in calls if message in messages_of(call.job)), None)
+
+
+def _touch(message: Message) -> None:
+    try:
+        message.connection.touch(message)
+    except AlreadySettled:
+        log.debug("a touch of message %r came when it was settled", message.id)

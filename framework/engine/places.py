@@ -1,0 +1,95 @@
+"""Where calls run that do not run on the hub: what threads and processes have in common. Greenlets need none of it.
+
+A slot stays a greenlet in each kind: it waits here for its call, so that time limits, leases, the order of stopping and all that
+a failed message goes through are the same. Only the function itself runs elsewhere, in one of as many places as there are slots.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from greenlet import getcurrent  # type: ignore[import-untyped]
+
+from framework.handler import HandlerSpec
+from framework.message import Batch, Message
+
+
+class Call(Protocol):
+    """One call, in a slot or in a place."""
+
+    started: float
+    """Monotonic."""
+
+    @property
+    def job(self) -> Message | Sequence[Message] | None: ...
+
+
+class Places(Protocol):
+    """The places of one handler. All but ``calls`` is for the hub's thread."""
+
+    usable: int
+    """How many can take a call now or after the one that they have; 0: nothing can be handled."""
+
+    def call(self, job: Message | Batch) -> None:
+        """Have ``job`` handled in a free place, and wait for it; raises what the handler raised.
+
+        What is thrown into the waiting greenlet ends the wait, and the call as far as it can be ended."""
+
+    def wait(self) -> bool:
+        """Wait until a place is free; False when there will be none."""
+
+    def calls(self) -> list[Call]:
+        """What runs, calls that nobody waits for any more included. May be asked from any thread."""
+
+    @property
+    def ended(self) -> bool:
+        """After ``close``: whether all has ended that will."""
+
+    def look(self, now: float) -> None:
+        """Called every 100 ms: say what has gone wrong."""
+
+    def close(self) -> None:
+        """Wake who waits, and end what can be ended."""
+
+
+class Queue:
+    """The slots that wait for a place, in their order."""
+
+    def __init__(self, hub: Any) -> None:
+        self._hub = hub
+        self._waiting: deque[Any] = deque()
+
+    def wait(self) -> None:
+        """Leave the hub to others until ``wake``. Spurious wake-ups are possible."""
+        me = getcurrent()
+        self._waiting.append(me)
+        try:
+            self._hub.switch()
+        except BaseException:
+            if me in self._waiting:
+                self._waiting.remove(me)
+            raise
+
+    def wake(self) -> bool:
+        """Let the first go on, before this returns; False when none waits. Call it on the hub only."""
+        if not self._waiting:
+            return False
+        self._waiting.popleft().switch()
+        return True
+
+
+def messages_of(job: Message | Sequence[Message] | None) -> Sequence[Message]:
+    if job is None:
+        return ()
+    return (job,) if isinstance(job, Message) else job
+
+
+def places_for(spec: HandlerSpec, hub: Any) -> Places | None:
+    """The places that ``spec.slots`` asks for; None for greenlets. Each kind is imported by those who use it."""
+    if spec.slots == "thread":
+        from framework.engine.slots_thread import ThreadPlaces  # noqa: PLC0415
+
+        return ThreadPlaces(spec, hub)
+    return None
