@@ -61,14 +61,16 @@ def server_name(options: Options, node: str) -> str | None:
 
 def refusal(peer: str, error: ssl.SSLError) -> TlsFailed:
     """``error`` of a handshake with ``peer``, as ``nsqd host:port``, in a sentence that names the option."""
-    words = getattr(error, "verify_message", "") or (error.reason or str(error)).replace("_", " ").lower()
+    words = getattr(error, "verify_message", "") or (error.reason or str(error.args[-1])).replace("_", " ").lower()
     if isinstance(error, ssl.SSLCertVerificationError):
         fix = "tls_server_name= says which name it has" if "mismatch" in words else "tls_ca= names a file of those to trust"
         return TlsFailed(f"{peer} shows a certificate that is not trusted: {words}; {fix}")
     fix = ""
     if "certificate" in words or "unknown ca" in words:
         fix = "; it wants a client certificate that it trusts: tls_cert=, tls_key="
-    elif "version" in words or "protocol" in words:
+    elif words == "wrong version number":
+        fix = "; what answers there does not speak TLS"
+    elif error.reason and ("version" in words or "protocol" in words):
         fix = "; tls_min_version= and nsqd's --tls-min-version say which are taken"
     return TlsFailed(f"no TLS with {peer}: {words}{fix}")
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
+import ssl
 import time
 
 import gevent
+import gevent.event
 import pytest
 from gevent.server import StreamServer
+from gevent.ssl import SSLContext
 
-from framework.errors import BrokerError, BrokerUnreachable, ProtocolError
-from framework.testing.servers import Server, free_port
+from framework.errors import BrokerError, BrokerUnreachable, ProtocolError, TlsFailed
+from framework.testing.certificates import Authority
+from framework.testing.servers import Server, ServerMissing, free_port
 from framework.transports import open_transports
 from framework.transports.nsq.discovery import Discovery
 from framework.transports.nsq.http import Lookupd, Nsqd
+from framework.transports.nsq.urls import Options
+from tests.conftest import missing
 
 pytestmark = pytest.mark.real
 
@@ -114,6 +120,34 @@ def test_nodes_named_directly_do_not_depend_on_lookupds():
     assert transport.nodes() == {"named:4150"}
 
 
+def test_a_tombstoned_node_is_left_alone_until_it_is_none_any_more(start_nsqd, start_nsqlookupd):
+    lookupd = start_nsqlookupd("--tombstone-lifetime=1500ms")
+    doomed = start_nsqd(f"--lookupd-tcp-address={lookupd.address}")
+    other = start_nsqd(f"--lookupd-tcp-address={lookupd.address}")
+    for nsqd in (doomed, other):
+        nsqd.http("/topic/create?topic=orders", b"")
+    registered(lookupd, "orders", 2)
+    (transport,) = open_transports([f"nsq+lookupd://{lookupd.http_address}"])
+    assert transport.discover("orders") == {doomed.address, other.address}
+    Lookupd(lookupd.http_address).tombstone("orders", doomed.http_address)
+    assert transport.discover("orders") == {other.address}
+    assert transport.nodes() == {other.address}
+    registered(lookupd, "orders", 2)
+    assert transport.discover("orders") == transport.nodes() == {doomed.address, other.address}
+
+
+def test_a_node_with_another_topic_is_still_a_node_to_publish_to(start_nsqd, start_nsqlookupd):
+    lookupd = start_nsqlookupd()
+    nsqd = start_nsqd(f"--lookupd-tcp-address={lookupd.address}")
+    for topic in ("orders", "news"):
+        nsqd.http(f"/topic/create?topic={topic}", b"")
+        registered(lookupd, topic, 1)
+    Lookupd(lookupd.http_address).tombstone("orders", nsqd.http_address)
+    (transport,) = open_transports([f"nsq+lookupd://{lookupd.http_address}"])
+    assert (transport.discover("orders"), transport.discover("news")) == (set(), {nsqd.address})
+    assert transport.nodes() == {nsqd.address}
+
+
 def test_publishing_by_a_lookupd_reaches_an_nsqd(start_nsqd, start_nsqlookupd):
     lookupd = start_nsqlookupd()
     nsqd = start_nsqd(f"--lookupd-tcp-address={lookupd.address}")
@@ -207,6 +241,32 @@ def test_a_silent_lookupd_costs_no_more_than_its_timeout(fake_http):
     assert time.monotonic() - started < 0.6
 
 
+def test_a_dead_lookupd_delays_nothing_and_what_it_says_later_is_not_forgotten():
+    held, answer = gevent.event.Event(), http(json.dumps(producers(("late", 1))).encode())
+
+    def serve_late(sock, _address) -> None:
+        sock.recv(65536)
+        held.wait()
+        sock.sendall(answer)
+
+    def serve_at_once(sock, _address) -> None:
+        sock.recv(65536)
+        sock.sendall(http(json.dumps(producers(("early", 1))).encode()))
+
+    servers = [StreamServer(("127.0.0.1", 0), serve) for serve in (serve_late, serve_at_once)]
+    for server in servers:
+        server.start()
+    discovery = Discovery([f"127.0.0.1:{server.server_port}" for server in servers], timeout=30)
+    started = time.monotonic()
+    assert discovery.lookup("orders") == {"early:1"}
+    assert time.monotonic() - started < 10  # and not 30
+    held.set()
+    gevent.sleep(0.1)
+    assert discovery.known("orders") == discovery.lookup("orders") == {"early:1", "late:1"}
+    for server in servers:
+        server.stop(0)
+
+
 def test_a_lookupd_that_answers_by_the_byte_costs_no_more_than_its_timeout():
     def dribble(sock, _address) -> None:
         try:
@@ -262,6 +322,98 @@ def test_nsqds_api(nsqd):
     assert not api.stats().topics
 
 
+def test_publishing_over_http(nsqd, kit):
+    api = Nsqd(nsqd.http_address)
+    api.publish("orders", b"\x00 a\nb")
+    api.publish_many("orders", [b"c\nd", b"\xff"])
+    receiver = kit.Recorder(kit.finish_all)
+    kit.subscribe(nsqd.address, receiver).grant(5)
+    kit.until(lambda: receiver.tally.finished == 3)
+    assert sorted(m.body for m in receiver.messages) == [b"\x00 a\nb", b"c\nd", b"\xff"]
+    api.publish("orders", b"later", delay=3600)
+    assert api.stats("orders").topics[0].channels[0].deferred_count == 1
+    with pytest.raises(BrokerError, match="MSG_EMPTY"):
+        api.publish("orders", b"")
+    with pytest.raises(BrokerError, match="INVALID_TOPIC"):
+        api.publish("o:s", b"x")
+
+
+def test_stats_in_full(nsqd, kit):
+    kit.subscribe(nsqd.address, kit.Recorder(), client_id="billing-7").grant(5)
+    kit.producer(nsqd.address).publish("orders", [b"x"])
+    stats = Nsqd(nsqd.http_address).stats(memory=True)
+    assert (stats.version, stats.health) == ("1.3.0", "OK")
+    assert stats.memory.heap_in_use_bytes > 0
+    assert abs(stats.start_time - time.time()) < 60
+    (client,) = kit.until(lambda: Nsqd(nsqd.http_address).stats("orders", "billing").topics[0].channels[0].clients)
+    assert (client.client_id, client.version, client.state, client.ready_count) == ("billing-7", "V2", 3, 5)
+    assert [count.topic for producer in stats.producers for count in producer.pub_counts] == ["orders"]
+
+
+def test_what_nsqd_can_be_told_while_it_runs(nsqd, start_nsqlookupd):
+    lookupd = start_nsqlookupd()
+    api = Nsqd(nsqd.http_address)
+    assert api.config("nsqlookupd_tcp_addresses") == []
+    api.configure("nsqlookupd_tcp_addresses", [lookupd.address])
+    api.configure("log_level", "debug")
+    assert api.config("nsqlookupd_tcp_addresses") == [lookupd.address]
+    api.create_topic("orders")
+    registered(lookupd, "orders", 1)
+    with pytest.raises(BrokerError, match="INVALID_OPTION"):
+        api.configure("no_such", "x")
+
+
+# --- HTTPS -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def authority(tmp_path):
+    try:
+        return Authority(tmp_path)
+    except ServerMissing as error:
+        missing(str(error))
+
+
+def test_the_api_over_https_verifies_whom_it_speaks_to(start_nsqd, authority):
+    pair, port = authority.sign("nsqd"), free_port()
+    nsqd = start_nsqd(f"--tls-cert={pair.cert}", f"--tls-key={pair.key}", f"--https-address=127.0.0.1:{port}")
+    address = f"https://127.0.0.1:{port}"
+    assert Nsqd(address, options=Options(tls_ca=str(authority.cert))).info().version == "1.3.0"
+    assert Nsqd(address, options=Options(tls_insecure_skip_verify=True)).info().version == "1.3.0"
+    with pytest.raises(TlsFailed, match=f"nsqd {address} shows a certificate that is not trusted"):
+        Nsqd(address).info()
+    with pytest.raises(TlsFailed, match="what answers there does not speak TLS"):
+        Nsqd(f"https://{nsqd.http_address}").info()
+
+
+def test_an_nsqd_that_takes_https_only_is_asked_where_it_says(start_nsqd, authority):
+    pair, port = authority.sign("nsqd"), free_port()
+    flags = [f"--tls-cert={pair.cert}", f"--tls-key={pair.key}", f"--https-address=127.0.0.1:{port}", "--tls-required=true"]
+    nsqd = start_nsqd(*flags)
+    Nsqd(f"https://127.0.0.1:{port}", options=Options(tls_ca=str(authority.cert))).create_topic("orders")
+    with pytest.raises(BrokerError, match="TLS_REQUIRED"):
+        Nsqd(nsqd.http_address).stats()
+    [transport] = open_transports([f"nsq+tls://{nsqd.address}?tls_ca={authority.cert}&http_port={nsqd.http_port}"])
+    assert transport.channels("orders") == set()
+    assert transport.topics() == {"orders"}
+
+
+def test_a_lookupd_behind_https(authority):
+    pair = authority.sign("proxy")
+    context = SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.cert, pair.key)
+
+    def serve(sock, _address) -> None:
+        sock.recv(65536)
+        sock.sendall(http(json.dumps(producers(("h", 1))).encode()))
+
+    server = StreamServer(("127.0.0.1", 0), serve, ssl_context=context)
+    server.start()
+    [transport] = open_transports([f"nsq+lookupd+https://127.0.0.1:{server.server_port}?tls_ca={authority.cert}"])
+    assert transport.discover("orders") == {"h:1"}
+    server.stop(0)
+
+
 def test_a_refusal_carries_the_servers_words(nsqd):
     with pytest.raises(BrokerError, match="TOPIC_NOT_FOUND") as caught:
         Nsqd(nsqd.http_address).create_channel("orders", "billing")
@@ -281,8 +433,16 @@ def test_lookupds_api(start_nsqd, start_nsqlookupd):
     (node,) = api.nodes()
     assert (node.node, node.http_port, node.topics) == (nsqd.address, nsqd.http_port, ["orders"])
     assert api.lookup("orders").channels == ["billing"]
+    assert (api.topics(), api.channels("orders"), api.channels("unknown")) == (["orders"], ["billing"], [])
     api.create_topic("new")
-    assert api.lookup("new").producers == []
+    api.create_channel("new", "c")
+    assert (api.lookup("new").producers, api.channels("new")) == ([], ["c"])
+    api.delete_channel("new", "c")
+    api.delete_topic("new")
+    assert api.topics() == ["orders"]
+    api.tombstone("orders", nsqd.http_address)
+    (node,) = api.nodes()
+    assert (node.tombstones, node.buried, api.lookup("orders").producers) == ([True], True, [])
 
 
 def test_a_server_that_is_not_there_is_named():
