@@ -47,7 +47,6 @@ class Sweep:
         self.cut_short = ""
         """Why it ended before it had met all; empty when it met all."""
         self.tally: Tally = Ledger()
-        self.depth = WINDOW
         self._known: set[tuple[str, bytes]] = set()
         self._taken: set[tuple[str, bytes]] = set()
         self._met: Counter[str] = Counter()

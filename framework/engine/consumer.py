@@ -77,8 +77,8 @@ class Consumer:
             self._queue = self._slots.queue = BatchQueue(hub, spec.batch, spec.linger, self._slots.pump)
         self._calls = RunningCalls(hub, spec.timeout, self._slots, places)
         # The slots of a batch handler hold whole batches, and one more may fill meanwhile.
-        self.depth = (spec.concurrency + 1) * spec.batch if spec.batch else spec.concurrency
-        self._credit = Credit(spec.max_in_flight, self.depth)
+        depth = (spec.concurrency + 1) * spec.batch if spec.batch else spec.concurrency
+        self._credit = Credit(spec.max_in_flight, depth)
         self._decay = hub.loop.timer(CREDIT_SPAN, CREDIT_SPAN)
         self._ticked_at, self._ticked_settled = clock(), 0
         self._closed_early: WeakSet[Connection] = WeakSet()
@@ -185,7 +185,7 @@ class Consumer:
             self._closed_early.discard(connection)
             gone(None)
             return
-        line = self._credit.connect(connection.limits.max_grant, clock(), connection.limits.span)
+        line = self._credit.connect(connection.limits.max_grant, clock())
         calls_of[connection] = self._calls
         account = self.accounts[connection] = Account(line, LeaseKeeper(connection, self.spec.timeout), gone)
         if self.stopping:

@@ -48,8 +48,6 @@ class Line:
     """The highest grant in the period before it."""
     taken: int = 0
     """What it may have in flight at the broker, messages on their way included."""
-    span: float = 0.0
-    """Seconds of traffic that its headroom should hold, if more than ``span_of`` says."""
     wanting: bool = False
     """It was refused something since the last tick."""
 
@@ -78,9 +76,9 @@ class Credit:
 
     # -- connections come and go
 
-    def connect(self, max_grant: int, now: float, span: float = 0.0) -> Line:
-        """A new connection; it has no grant yet. ``span``: as in ``contract.Limits``."""
-        line = Line(max_grant, self.max_in_flight, since=now, turn_since=now, span=span)
+    def connect(self, max_grant: int, now: float) -> Line:
+        """A new connection; it has no grant yet."""
+        line = Line(max_grant, self.max_in_flight, since=now, turn_since=now)
         self.lines.append(line)
         return line
 
@@ -99,7 +97,7 @@ class Credit:
         """
         line.came += count
         if line.came >= line.headroom:
-            if now - line.since <= max(span_of(turn), line.span) / 2:
+            if now - line.since <= span_of(turn) / 2:
                 line.headroom = min(line.headroom * 2, line.max_grant, self.max_in_flight)
             line.came = 0
             line.since = now
@@ -110,7 +108,7 @@ class Credit:
         more = False
         for line in self.lines:
             if line.headroom > 1:
-                if now - line.since > max(span, line.span):
+                if now - line.since > span:
                     line.headroom = max(1, min(line.came, line.headroom))
                     line.came = 0
                     line.since = now

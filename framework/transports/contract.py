@@ -42,9 +42,6 @@ class Limits:
     """The longest that touching can keep it, from delivery."""
     max_grant: int
     """The most that ``Connection.grant`` may be asked for."""
-    span: float = 0.0
-    """Seconds of traffic that a grant should hold, where a change of it is dear (beanstalkd: a socket for each message in
-    flight). 0: as little as keeps the broker sending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +74,6 @@ class Receiver(Protocol):
     """The engine's side of a connection. Called on the hub: none of these may block or raise."""
 
     tally: Tally
-    depth: int
-    """How many messages its handlers can work on at once: more than so many in flight only wait."""
 
     def deliver(self, connection: Connection, batch: list[Message]) -> None:
         """Messages arrived; they are in ``connection.in_flight`` already. Handlers that do not block run

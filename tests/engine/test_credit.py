@@ -246,20 +246,6 @@ def test_silence_lowers_the_headroom_to_one_within_two_spans() -> None:
     assert traffic.credit.grant(line, 0) == 1
 
 
-def test_a_line_whose_grant_is_dear_to_change_keeps_its_headroom_for_a_span_of_its_own() -> None:
-    traffic = Traffic(0, 2500)
-    line = traffic.credit.connect(32, traffic.now, span=1.0)
-    traffic.lines = [line]
-    traffic.tick()
-    for _ in range(6):
-        traffic.full(line, after=0.1)  # light traffic, but each time all that was granted
-    assert line.headroom == 32
-    assert traffic.credit.decay(traffic.now + 0.9, 0.0)
-    assert line.headroom == 32
-    assert not traffic.credit.decay(traffic.now + 1.1, 0.0)
-    assert traffic.credit.grant(line, 0) == 1
-
-
 def test_long_hub_turns_stretch_the_span_or_busy_connections_would_be_lowered_unread() -> None:
     traffic = Traffic(1, 2500)
     line = traffic.lines[0]

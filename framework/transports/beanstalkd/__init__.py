@@ -1,1 +1,5 @@
-"""beanstalkd: the whole protocol, a small client, and the transport. ``open_transports`` finds it through ``transport``."""
+"""beanstalkd: its protocol, a small client of it, and the transport, which ``open_transports`` finds through ``transport``."""
+
+from framework.transports.beanstalkd.client import Client, Job
+
+__all__ = ["Client", "Job"]

@@ -44,8 +44,7 @@ class Pipe:
     def send(self, data: bytes) -> None:
         """Hand ``data`` to the socket, or keep it until that takes it."""
         if self._tail:
-            self._tail = self._tail[self._at :] + data
-            self._at = 0
+            self._tail += data
             return
         try:
             taken = self._sock.send(data)
@@ -60,6 +59,10 @@ class Pipe:
     def unsent(self) -> int:
         """Bytes that wait for the socket."""
         return len(self._tail) - self._at
+
+    def cut(self) -> list[bytes]:
+        """The lines that the socket has not taken whole: what the server cannot have read."""
+        return self._tail[self._tail.rfind(b"\n", 0, self._at) + 1 :].splitlines()
 
     def shut(self) -> None:
         """Say that no more will be sent. From any thread."""

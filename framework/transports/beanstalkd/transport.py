@@ -10,7 +10,7 @@ import gevent
 from framework.errors import BrokerError, BrokerUnreachable, FrameworkError
 from framework.transports.beanstalkd import urls as _urls
 from framework.transports.beanstalkd import wire
-from framework.transports.beanstalkd.connection import MAX_DEFER, BeanstalkdConnection, connect
+from framework.transports.beanstalkd.connection import MAX_DEFER, MAX_GRANT, BeanstalkdConnection, connect
 from framework.transports.beanstalkd.dial import Line, dial
 from framework.transports.beanstalkd.producer import BeanstalkdProducer
 from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver, Transport
@@ -63,14 +63,14 @@ class BeanstalkdTransport:
     ) -> BeanstalkdConnection:
         """``lease`` changes nothing: who publishes a job says how long its lease is."""
         tube = _urls.tube_of(topic, channel, self._options)
-        return connect(node, topic, channel, tube, receiver, ttr=self._options.ttr, seats=self._options.seats)
+        return connect(node, topic, channel, tube, receiver, ttr=self._options.ttr)
 
     def producer(self) -> BeanstalkdProducer:
         return BeanstalkdProducer(self._nodes, self._options)
 
     def probe(self) -> list[NodeInfo]:
         answers = self._ask_all(lambda line: wire.stats(line.ask(wire.STATS, "OK").data))
-        limits = Limits(lease=self._options.ttr, max_lease=MAX_DEFER, max_grant=self._options.seats)
+        limits = Limits(lease=self._options.ttr, max_lease=MAX_DEFER, max_grant=MAX_GRANT)
         return [NodeInfo(node, f"beanstalkd {stats.get('version', '?')}", limits) for node, stats in answers.items()]
 
     def _ask_all(self, question: Callable[[Line], T]) -> dict[str, T]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,8 +11,7 @@ from framework.transports import addresses
 from framework.transports.beanstalkd import wire
 
 PORT = 11300
-MAX_SEATS = 10_000
-_OPTIONS = ("ttr", "max_job_size", "fanout", "seats")
+_OPTIONS = ("ttr", "max_job_size", "fanout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +24,6 @@ class Options:
     """The -z of the servers in bytes: larger bodies are refused before they are sent."""
     fanout: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Topic -> its channels, each of which gets a copy in a tube of its own."""
-    seats: int = 512
-    """The most connections of one handler to one server: so many jobs it has in flight there, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,6 @@ def read(urls: Sequence[str]) -> Addresses:
             ttr=_ttr(given["ttr"]) if "ttr" in given else default.ttr,
             max_job_size=_job_size(given),
             fanout=_fanout(given["fanout"]) if "fanout" in given else default.fanout,
-            seats=_seats(given["seats"]) if "seats" in given else default.seats,
         ),
     )
 
@@ -111,12 +106,6 @@ def _job_size(given: Mapping[str, str]) -> int:
     if size > wire.MAX_BODY:
         raise BadSetting(f"max_job_size={size} in a broker URL: beanstalkd's -z goes up to {wire.MAX_BODY} bytes")
     return size
-
-
-def _seats(text: str) -> int:
-    if not re.fullmatch(r"\d{1,6}", text) or not 1 <= int(text) <= MAX_SEATS:
-        raise BadSetting(f"seats={text!r} in a broker URL: write how many connections, from 1 to {MAX_SEATS}, such as seats=512")
-    return int(text)
 
 
 def _fanout(text: str) -> dict[str, tuple[str, ...]]:

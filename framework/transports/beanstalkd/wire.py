@@ -280,6 +280,8 @@ class JobState(msgspec.Struct, frozen=True, gc=False):
 
     priority: int
     age: int
+    delay: int
+    """That of its put, or of its last release."""
     ttr: int
     reserves: int
     """How often it was reserved, also by those that died holding it."""
@@ -290,8 +292,7 @@ def job_state(data: bytes) -> JobState:
     found = _JOB_STATE.search(data)
     if found is None:
         raise ProtocolError(f"not a beanstalkd's bytes: no job's statistics, in {data[:80]!r}")
-    priority, age, _, ttr, reserves = map(int, found.groups())
-    return JobState(priority, age, ttr, reserves)
+    return JobState(*map(int, found.groups()))
 
 
 def stats(data: bytes) -> dict[str, str]:

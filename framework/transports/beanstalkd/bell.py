@@ -1,0 +1,115 @@
+"""A connection that waits for one job: it rings when a tube that was empty has one, and keeps that one until it is settled.
+
+A blocking reserve stops everything behind it on its connection, so whoever holds a job does not reserve: it can be touched, and
+DEADLINE_SOON cannot come.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from time import monotonic
+from typing import Protocol
+
+from framework.errors import ProtocolError
+from framework.message import Message
+from framework.transports.beanstalkd import hold as _hold
+from framework.transports.beanstalkd import wire
+from framework.transports.beanstalkd.dial import Line
+from framework.transports.beanstalkd.hold import GRACE, Hold
+from framework.transports.beanstalkd.pipe import Pipe
+
+WAIT = 30
+"""Seconds after which a reserve without a job is answered with TIMED_OUT and sent again: so a dead peer is noticed."""
+RESERVE = wire.reserve_with_timeout(WAIT)
+
+
+class Owner(_hold.Owner, Protocol):
+    """What a bell tells. All of it is called on the hub."""
+
+    def rang(self, bell: Bell, hold: Hold) -> None:
+        """It has a job."""
+
+    def silent(self, bell: Bell) -> None:
+        """Its reserve ended without one."""
+
+    def gone(self, bell: Bell, error: Exception) -> None:
+        """Its connection ended."""
+
+
+class Bell:
+    """Made from a Line that watches its tube."""
+
+    def __init__(self, line: Line, owner: Owner) -> None:
+        self.hold: Hold | None = None
+        """The job that it keeps, until it is settled or lost."""
+        self.reserving = False
+        self.retired = False
+        """It said that it would send no more, and waits for the end of the stream."""
+        self.since = monotonic()
+        """When it was last told something."""
+        self._awaited: deque[tuple[str, Message]] = deque()
+        self._owner = owner
+        self.pipe = Pipe(line, self._take, self._ended)
+
+    def reserve(self) -> None:
+        self.reserving = True
+        self._send(RESERVE)
+
+    def settle(self, hold: Hold, again: bool) -> None:
+        """Say how its job ended, and in the same send, with ``again``, reserve the next."""
+        assert hold.message is not None
+        self._awaited.append((hold.verb, hold.message))
+        self.hold = None
+        self.reserving = again
+        self._send(hold.command() + RESERVE if again else hold.command())
+
+    def touch(self, hold: Hold) -> None:
+        assert hold.message is not None
+        self._awaited.append(("touch", hold.message))
+        self._send(wire.touch(hold.job))
+
+    def retire(self) -> None:
+        """End it without losing a job: a reserve that waits is answered at once, and then the server closes."""
+        self.retired = True
+        self.since = monotonic()
+        self.pipe.shut()
+
+    @property
+    def unanswered(self) -> int:
+        """How many commands, reserves not counted, wait for their answers."""
+        return len(self._awaited)
+
+    def overdue(self, now: float) -> bool:
+        """The server owes an answer for too long. (It may be unread: the hub may have been blocked.)"""
+        if not (self.reserving or self.retired or self._awaited):
+            return False
+        waits = WAIT if self.reserving and not (self._awaited or self.retired) else 0.0
+        return now - self.since > waits + GRACE
+
+    def _send(self, commands: bytes) -> None:
+        self.since = monotonic()
+        self.pipe.send(commands)
+
+    def _take(self, replies: list[wire.Reply]) -> None:
+        for reply in replies:
+            if self._awaited:
+                verb, message = self._awaited.popleft()
+                _hold.check(self._owner, reply, verb, message)
+            elif self.reserving:
+                self.reserving = False
+                if not self.retired:  # of one that has said that it goes, the job is ready again when the connection ends
+                    self._reserved(reply)
+            else:
+                raise ProtocolError(f"beanstalkd {self.pipe.node} sent {reply.word}, which nothing asked for")
+
+    def _reserved(self, reply: wire.Reply) -> None:
+        if reply.word == "RESERVED":
+            self.hold = Hold(reply.number, reply.data, self, monotonic())
+            self._owner.rang(self, self.hold)
+        elif reply.word in ("TIMED_OUT", "DEADLINE_SOON"):
+            self._owner.silent(self)
+        else:
+            raise _hold.strange(reply, "reserve")
+
+    def _ended(self, error: Exception) -> None:
+        self._owner.gone(self, error)

@@ -1,0 +1,166 @@
+"""The connection that never blocks: everything but waiting for a job is asked there, all of a turn in one send.
+
+It reserves many jobs at once by ``reserve-with-timeout 0``, each answered at once: a job, or that there is none. So a job that it
+holds can be touched and settled at any time. Where a job is about to run out of its time and none is ready, that answer is
+DEADLINE_SOON; it means no more than TIMED_OUT does, because who asks again, and when, is the owner's to say.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from time import monotonic
+from typing import Protocol
+
+from framework.errors import ProtocolError
+from framework.message import Message
+from framework.transports.beanstalkd import hold as _hold
+from framework.transports.beanstalkd import wire
+from framework.transports.beanstalkd.dial import Line
+from framework.transports.beanstalkd.hold import GRACE, Hold
+from framework.transports.beanstalkd.pipe import Pipe
+
+_POLL = wire.reserve_with_timeout(0)
+_PING = wire.LIST_TUBE_USED  # the cheapest question that has an answer
+
+
+class Poll:
+    """Reserves that were sent together. The first job that they get vouches for those behind it, see ``connection``."""
+
+    __slots__ = ("born", "fresh", "left", "top", "waiting")
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+        """Answers still to come."""
+        self.top = 0
+        """The id of the first job; 0 before it came."""
+        self.born = 0
+        """When the first job was put, in nanoseconds since 1970."""
+        self.fresh: bool | None = None
+        """Whether the first was never reserved before; None until that is known."""
+        self.waiting: list[Hold] = []
+        """The jobs behind the first, until that is known."""
+
+
+class Owner(_hold.Owner, Protocol):
+    """What a desk tells. All of it is called on the hub."""
+
+    def reserved(self, poll: Poll, hold: Hold) -> None:
+        """``poll`` got a job."""
+
+    def dry(self) -> None:
+        """A poll got none: the tube is empty."""
+
+    def known(self, hold: Hold, state: wire.JobState | None) -> None:
+        """What was asked of ``hold``; None: the server knows no such job."""
+
+    def read(self) -> None:
+        """All that came with one read has been told."""
+
+    def desk_gone(self, error: Exception) -> None:
+        """Its connection ended."""
+
+
+class Desk:
+    """Made from a Line that watches its tube."""
+
+    def __init__(self, line: Line, owner: Owner) -> None:
+        self.polling = 0
+        """Reserves that wait for their answers."""
+        self.since = monotonic()
+        """When it last had an answer, or was asked something while the server owed none."""
+        self._owing = False
+        self._out: list[bytes] = []
+        self._awaited: deque[object] = deque()
+        """Whose answers come, in order: a Poll, a Hold (its statistics), a Message (its delete), a verb with its message, or
+        None (the ping's)."""
+        self._owner = owner
+        self.pipe = Pipe(line, self._take, owner.desk_gone)
+
+    def poll(self, count: int) -> None:
+        """Reserve up to ``count`` jobs that are ready now."""
+        self._awaited.extend([Poll(count)] * count)
+        self._out.append(_POLL * count)
+        self.polling += count
+
+    def ask(self, holds: list[Hold]) -> None:
+        """Ask for the statistics of jobs, of any connection's."""
+        for hold in holds:
+            hold.asked = True
+        self._awaited.extend(holds)
+        self._out += [b"stats-job %d\r\n" % hold.job for hold in holds]
+
+    def finish(self, holds: list[Hold]) -> None:
+        """Delete jobs of its own."""
+        self._awaited.extend([hold.message for hold in holds])
+        self._out += [b"delete %d\r\n" % hold.job for hold in holds]
+
+    def settle(self, hold: Hold) -> None:
+        """Release or bury a job of its own."""
+        self._awaited.append((hold.verb, hold.message))
+        self._out.append(hold.command())
+
+    def touch(self, hold: Hold) -> None:
+        self._awaited.append(("touch", hold.message))
+        self._out.append(wire.touch(hold.job))
+
+    def ping(self) -> None:
+        """Ask whether the server is there; it has no heartbeats."""
+        if not self._awaited:
+            self._awaited.append(None)
+            self._out.append(_PING)
+
+    def flush(self) -> None:
+        """Send all that was said since the last time."""
+        if self._out:
+            if not self._owing:
+                self._owing, self.since = True, monotonic()
+            self.pipe.send(b"".join(self._out))
+            self._out.clear()
+
+    @property
+    def unanswered(self) -> int:
+        """How many commands, said or not, wait for their answers."""
+        return len(self._awaited)
+
+    def overdue(self, now: float) -> bool:
+        """The server owes an answer for too long. (It may be unread: the hub may have been blocked.)"""
+        return bool(self._awaited) and now - self.since > GRACE
+
+    # --- answers -------------------------------------------------------------------------------------------
+
+    def _take(self, replies: list[wire.Reply]) -> None:
+        self.since = now = monotonic()
+        awaited = self._awaited
+        for reply in replies:
+            if not awaited:
+                raise ProtocolError(f"beanstalkd {self.pipe.node} sent {reply.word}, which nothing asked for")
+            asked = awaited.popleft()
+            if type(asked) is Poll:
+                self._polled(asked, reply, now)
+            elif type(asked) is Message:
+                if reply.word != "DELETED":
+                    _hold.check(self._owner, reply, "delete", asked)
+            elif type(asked) is Hold:
+                self._state(asked, reply)
+            elif type(asked) is tuple:
+                _hold.check(self._owner, reply, *asked)
+        self._owing = bool(awaited)
+        self._owner.read()
+
+    def _polled(self, poll: Poll, reply: wire.Reply, now: float) -> None:
+        self.polling -= 1
+        poll.left -= 1
+        if reply.word == "RESERVED":
+            self._owner.reserved(poll, Hold(reply.number, reply.data, self, now))
+        elif reply.word in ("TIMED_OUT", "DEADLINE_SOON"):
+            self._owner.dry()
+        else:
+            raise _hold.strange(reply, "reserve-with-timeout")
+
+    def _state(self, hold: Hold, reply: wire.Reply) -> None:
+        if reply.word == "OK":
+            self._owner.known(hold, wire.job_state(reply.data))
+        elif reply.word == "NOT_FOUND":
+            self._owner.known(hold, None)
+        else:
+            raise _hold.strange(reply, "stats-job")

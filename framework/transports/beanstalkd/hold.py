@@ -1,0 +1,87 @@
+"""A job that is ours for now: what RESERVED said of it, and what ``stats-job`` adds."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from framework.errors import BrokerError, ProtocolError
+from framework.message import Message
+from framework.transports.beanstalkd import wire
+
+GRACE = 10.0
+"""Seconds that an answer may take."""
+SETTLED = {"delete": "DELETED", "release": "RELEASED", "bury": "BURIED", "touch": "TOUCHED"}
+"""Verb -> what the server says when it has done so."""
+
+
+class Hold:
+    """One reserved job, from its RESERVED until its handler has settled it."""
+
+    __slots__ = ("asked", "at", "body", "delay", "job", "keeper", "message", "poll", "priority", "verb")
+
+    def __init__(self, job: int, body: bytes, keeper: Keeper, at: float) -> None:
+        self.job = job
+        self.body = body
+        self.keeper = keeper
+        self.at = at
+        """When it was reserved, monotonic."""
+        self.asked = False
+        """Its statistics were asked for."""
+        self.priority = -1
+        """What a release must give back; -1 until the statistics are known."""
+        self.message: Message | None = None
+        self.verb = ""
+        """How it ended; empty while it is in flight."""
+        """Its verb is "lost" when its connection ended before it was delivered."""
+        self.delay = 0
+        self.poll: object = None
+        """The poll that it was the first job of."""
+
+    def command(self) -> bytes:
+        """What tells the server how it ended."""
+        if self.verb == "delete":
+            return b"delete %d\r\n" % self.job
+        if self.verb == "release":
+            return wire.release(self.job, self.priority, self.delay)
+        return wire.bury(self.job, self.priority)
+
+
+class Keeper(Protocol):
+    """The connection to the server that reserved a job, the only one that may settle it."""
+
+    def touch(self, hold: Hold) -> None: ...
+
+
+class Owner(Protocol):
+    """What a desk and a bell tell. All of it is called on the hub."""
+
+    def refused(self, verb: str, message: Message) -> None:
+        """The server does not know ``message`` as ours any more."""
+
+    def buried(self, message: Message) -> None:
+        """The server had no memory to release ``message``: it is buried."""
+
+
+def check(owner: Owner, reply: wire.Reply, verb: str, message: Message) -> None:
+    """Tell ``owner`` what is wrong in the answer to a settlement or a touch. Raises BrokerError, ProtocolError."""
+    if reply.word == SETTLED[verb]:
+        return
+    if reply.word == "NOT_FOUND":
+        owner.refused(verb, message)
+    elif reply.word == "BURIED":
+        owner.buried(message)
+    else:
+        raise strange(reply, verb)
+
+
+def strange(reply: wire.Reply, verb: str) -> Exception:
+    """The error that an answer nobody expects is."""
+    if reply.word in wire.ERRORS:
+        return BrokerError(reply.word, f"in answer to {verb}")
+    return ProtocolError(f"not a beanstalkd's answer to {verb}: {reply.word}")
+
+
+def whole_seconds(delay: float, least: int) -> int:
+    """``delay`` rounded up, ``least`` at least, within what beanstalkd takes."""
+    return max(math.ceil(min(delay, wire.MAX_NUMBER)), least)
