@@ -18,8 +18,7 @@ from gevent import get_hub
 from framework import AlreadySettled, BadMessage, BadSetting, Message, WrongUse
 from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver
 
-POLL = 0.01  # seconds
-LIMITS = Limits(lease=60.0, max_lease=float("inf"), max_grant=1000, span=10 * POLL)
+LIMITS = Limits(lease=60.0, max_lease=float("inf"), max_grant=1000)
 
 
 def after(seconds: float) -> str:
@@ -91,7 +90,7 @@ class DirectoryConnection:
         self.node, self.topic, self.channel, self.receiver = node, topic, channel, receiver
         self.in_flight: dict[Message, float] = {}
         self.files: dict[Message, Path] = {}
-        self.timer = get_hub().loop.timer(POLL, POLL)
+        self.timer = get_hub().loop.timer(0.01, 0.01)
         self.timer.start(self.poll)
 
     def poll(self) -> None:
@@ -102,6 +101,7 @@ class DirectoryConnection:
         if batch := [self.received(taken) for file in mine if (taken := move(file, "taken", after(LIMITS.lease), 1))]:
             self.receiver.tally.received += len(batch)
             self.receiver.deliver(self, batch)
+            get_hub().loop.run_callback(self.poll)  # at once: the engine grants more only to who brings more
 
     def received(self, file: Path) -> Message:
         _, _, identity, deliveries = file.name.split(".")

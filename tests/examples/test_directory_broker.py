@@ -1,66 +1,15 @@
-"""The example of a transport of one's own passes the core of the conformance suite, and installed it serves every verb."""
+"""The example of a transport of one's own serves every verb once it is installed; tests/conformance runs the suite over it."""
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
-import tempfile
 import tomllib
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
-import pytest
-
-from framework.testing.conformance import Core, Node, Subject
 from framework.testing.workers import call, working
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "directory_broker"
-
-
-def load(file: Path) -> ModuleType:
-    """The module of that file, which is not on the path."""
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-class Folder(Node):
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self.url = f"dir://{self._folder.name}"
-
-    def up(self) -> None: ...
-
-    def down(self) -> None:
-        self._folder.cleanup()
-
-
-class Directories(Subject):
-    wrong_urls = ("dir://host/path", "dir:///tmp/queue?lease=5")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._module = load(EXAMPLE / "directory_broker.py")
-
-    def make(self, *, brief: bool) -> Folder:
-        return Folder()
-
-    def open(self, urls: Sequence[str]) -> Any:
-        return self._module.DirectoryTransport(urls)
-
-
-class TestDirectories(Core):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def subject(cls) -> Iterator[Directories]:
-        with Directories() as subject:
-            yield subject
 
 
 def test_it_fits_in_150_lines() -> None:
