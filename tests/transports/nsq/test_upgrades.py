@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import ssl
 import subprocess
 import sys
@@ -50,9 +51,14 @@ def pair(authority):
 @pytest.fixture
 def start_tls_nsqd(start_nsqd, pair):
     def start(*flags):
-        return start_nsqd(f"--tls-cert={pair.cert}", f"--tls-key={pair.key}", *flags)
+        return start_nsqd(*tls_flags(pair), *flags)
 
     return start
+
+
+def tls_flags(pair):
+    """With a port for HTTPS as well: its own would be 4152, for each of them."""
+    return f"--tls-cert={pair.cert}", f"--tls-key={pair.key}", f"--https-address=127.0.0.1:{free_port()}"
 
 
 def trusted(authority, options):
@@ -144,6 +150,63 @@ def test_bytes_that_come_one_by_one_are_as_good(start_tls_nsqd, kit, authority, 
         kit.until(lambda: receiver.tally.finished == 50, 60)
 
 
+@pytest.mark.parametrize("name", ["tls", "snappy", "deflate", "tls and deflate"])
+def test_over_connections_cut_anywhere_what_was_confirmed_is_stored_and_no_more_than_is_in_doubt(
+    start_tls_nsqd, kit, authority, name
+):
+    nsqd = start_tls_nsqd()
+    sent, doubtful, wrong, stopped = [0], [0], [], []
+    with Proxy(nsqd.address) as proxy:
+        producer = kit.producer(proxy.address, **trusted(authority, LAYERS[name]))
+
+        def work() -> None:
+            while not stopped:
+                try:
+                    producer.publish("orders", [os.urandom(random.randrange(1, 60_000))])
+                    sent[0] += 1
+                except PublishError as error:
+                    doubtful[0] += 1
+                    wrong.extend([error] if error.stored is not None else [])
+
+        jobs = [gevent.spawn(work) for _ in range(10)]
+        for _ in range(15):
+            before = proxy.accepted
+            proxy.to_server.cut_after(random.randrange(1, 400_000))
+            kit.until(lambda before=before: proxy.accepted > before, 30)
+        stopped.append(True)
+        gevent.joinall(jobs, raise_error=True)
+    assert wrong == []
+    assert 0 < doubtful[0] <= 150
+    assert sent[0] <= kit.stored(nsqd) <= sent[0] + doubtful[0]
+
+
+def test_a_command_of_which_the_socket_took_all_but_the_end_of_its_encoding_is_in_doubt(nsqd, kit):
+    """nsqd can read the whole of it without the last bytes of a deflate block: sending it again might double it."""
+    producer = kit.producer(nsqd.address, deflate=True)
+    producer.publish("orders", [b"dial"])
+    link = producer._outlet()._link
+
+    class Miser:
+        taken = 0
+
+        def send(self, data) -> int:
+            if self.taken or len(data) <= 4:
+                raise BlockingIOError
+            self.taken = real.send(data[:-4])
+            return self.taken
+
+        def __getattr__(self, name: str):
+            return getattr(real, name)
+
+    real, link._sock._below = link._sock._below, Miser()
+    job = gevent.spawn(producer.publish, "orders", [b"x"])
+    kit.until(lambda: link._sock.begun)
+    link.close()
+    job.join(5)
+    assert isinstance(job.exception, PublishError)
+    assert job.exception.stored is None
+
+
 @pytest.mark.parametrize("options", [LAYERS["tls and snappy"], LAYERS["tls and deflate"]], ids=["snappy", "deflate"])
 def test_heartbeats_are_answered(start_tls_nsqd, kit, authority, options):
     nsqd = start_tls_nsqd()
@@ -193,7 +256,7 @@ def test_a_certificate_is_verified_unless_told_otherwise(start_tls_nsqd, authori
 
 def test_the_name_in_the_certificate_must_be_that_of_the_node(start_nsqd, authority):
     named = authority.sign("named", names=["DNS:nsqd.example"])
-    nsqd = start_nsqd(f"--tls-cert={named.cert}", f"--tls-key={named.key}")
+    nsqd = start_nsqd(*tls_flags(named))
     assert "tls_server_name=" in refused(nsqd.address, tls_ca=str(authority.cert))
     with dial(nsqd.address, Options(tls=True, tls_ca=str(authority.cert), tls_server_name="nsqd.example")) as line:
         assert line.identity.tls_v1
@@ -359,7 +422,7 @@ def test_an_nsqd_on_ipv6(start_nsqd_at, kit):
 
 def test_tls_on_ipv6(start_nsqd_at, authority, pair, kit):
     port = free_port()
-    start_nsqd_at(f"[::]:{port}", port, f"--tls-cert={pair.cert}", f"--tls-key={pair.key}")
+    start_nsqd_at(f"[::]:{port}", port, *tls_flags(pair))
     exchange(f"[::1]:{port}", kit, tls=True, tls_ca=str(authority.cert))
 
 
