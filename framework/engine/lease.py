@@ -24,6 +24,7 @@ class LeaseKeeper:
     def __init__(self, connection: Connection, timeout: float) -> None:
         self._connection = connection
         self._timeout = timeout
+        self._touches = connection.limits.max_lease > connection.limits.lease
         self._received: dict[Message, float] = {}
         """Message -> when it was received; only for those touched since, whose time in ``in_flight`` is the touch's."""
 
@@ -50,8 +51,9 @@ class LeaseKeeper:
                 return False
         elif now - started > self._timeout:
             return True  # its lease runs out from here: the handler may run no longer
-        self._received.setdefault(message, at)
-        self._connection.touch(message)
+        if self._touches:
+            self._received.setdefault(message, at)
+            self._connection.touch(message)
         return True
 
     def _too_late(self, message: Message, at: float, now: float) -> bool:

@@ -39,7 +39,8 @@ class Limits:
     lease: float
     """How long a delivered message is ours before it must be touched or settled."""
     max_lease: float
-    """The longest that touching can keep it, from delivery."""
+    """The longest that touching can keep it, from delivery; the ``lease`` itself where touching gains nothing, and nothing is
+    touched."""
     max_grant: int
     """The most that ``Connection.grant`` may be asked for."""
 
@@ -102,7 +103,7 @@ class Connection(Protocol):
     channel: str
     limits: Limits
     granted: int
-    """The last ``grant``."""
+    """The last ``grant``; 0 once the connection has ended."""
     in_flight: dict[Message, float]
     """Delivered and not settled -> monotonic time of receipt or of the last touch. All leases being equal,
     insertion order is deadline order: a touch re-inserts at the end."""
@@ -163,7 +164,8 @@ class Transport(Protocol):
     capabilities: Capabilities
 
     def accept(self, topic: str, channels: Collection[str]) -> None:
-        """Asked once at start for each topic, with the channels of its handlers; connects to nothing.
+        """Asked at start for each topic, with the channels of its handlers (of none for a topic of dead letters); connects
+        to nothing.
 
         Raises WrongUse, in a sentence that names the fix, for names that this broker does not take, and for several
         channels of a topic where it makes no copy for each."""

@@ -97,6 +97,14 @@ def test_what_ran_out_while_the_hub_was_blocked_is_not_started(held: Held) -> No
     assert held.touched == []
 
 
+def test_where_touching_gains_nothing_nothing_is_touched_and_what_waits_is_given_back_all_the_same(held: Held) -> None:
+    held.limits = Limits(LEASE, LEASE, 2500)
+    runs, waits, keeper = held.receive(at=0), held.receive(at=0), LeaseKeeper(held, timeout=30)
+    assert look(held, keeper, 21, {runs: 0}) == []
+    assert look(held, keeper, 31, {runs: 0}) == [waits]
+    assert held.touched == []
+
+
 def test_settled_messages_are_forgotten(held: Held) -> None:
     first, second, keeper = held.receive(at=0), held.receive(at=0), LeaseKeeper(held, timeout=300)
     look(held, keeper, 21, {first: 0, second: 0})
