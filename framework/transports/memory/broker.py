@@ -17,7 +17,7 @@ from framework.errors import BrokerUnreachable, PublishError
 from framework.message import Message
 from framework.transports.contract import Limits
 from framework.transports.memory.clock import Clock
-from framework.transports.memory.queues import DEFAULT_PRIORITY, Channel, Stored, Subscriber, Topic
+from framework.transports.memory.queues import DEFAULT_PRIORITY, Channel, Outlook, Stored, Subscriber, Topic
 
 #: nsqd's defaults: what a test accepts, nsqd accepts. Seconds and bytes.
 LIMITS = Limits(lease=60.0, max_lease=900.0, max_grant=1_000_000)
@@ -88,7 +88,7 @@ class MemoryNode:
     def depth(self, topic: str, channel: str) -> int:
         """How many messages ``channel`` holds here, or would get if it were made now."""
         with self.broker.lock:
-            return self.topics[topic].depth(channel)
+            return self.topics[topic].preview(channel).depth
 
     def store(self, topic: str, bodies: Sequence[bytes], delay: float, priority: int | None) -> None:
         """A copy for each channel of ``topic``."""
@@ -185,6 +185,12 @@ class MemoryBroker:
         node = self.nodes[name] = MemoryNode(self, name)
         return node
 
+    def declare(self, topic: str, *channels: str) -> None:
+        """Make these channels, as if they had been there before what waits in ``topic`` was published."""
+        with self.lock:
+            for node in self.nodes.values():
+                node.topic(topic).declare(channels)
+
     # -- faults
 
     def drop(self) -> None:
@@ -261,11 +267,29 @@ class MemoryBroker:
 
     # -- a look inside
 
+    def topics(self) -> set[str]:
+        """The topics that were published to or subscribed to."""
+        return {topic for node in self.nodes.values() for topic in list(node.topics)}
+
+    def outlook(self, subscriptions: Iterable[tuple[str, str]]) -> Outlook:
+        """What there is to do on these channels, each a (topic, channel); ``due`` by this broker's clock."""
+        found, now = Outlook(), self.clock.now()
+        with self.lock:
+            for topic, channel in subscriptions:
+                for node in self.nodes.values():
+                    if topic in node.topics:
+                        node.topics[topic].preview(channel).look(found, now)
+        return found
+
     def waiting(self, topic: str, channel: str | None = None) -> list[bytes]:
         """The bodies, in the order of storing, that ``topic`` holds for ``channel`` (None: for all), deferred ones included."""
+        return [message.body for message in self.stored(topic, channel)]
+
+    def stored(self, topic: str, channel: str | None = None) -> list[Stored]:
+        """As ``waiting``, with all that is known of each."""
         with self.lock:
             found = [message for one in self._holders(topic, channel) for message in one.messages()]
-        return [message.body for message in sorted(found, key=lambda message: message.order)]
+        return sorted(found, key=lambda message: message.order)
 
     def in_flight(self, topic: str, channel: str | None = None) -> int:
         """How many messages are delivered and not settled."""
@@ -301,6 +325,13 @@ def named(name: str = "") -> MemoryBroker:
         if name not in _brokers:
             _brokers[name] = MemoryBroker(name)
         return _brokers[name]
+
+
+def add(broker: MemoryBroker) -> None:
+    """Make ``broker`` the one of its name. Raises ValueError when there is one."""
+    with _brokers_lock:
+        if _brokers.setdefault(broker.name, broker) is not broker:
+            raise ValueError(f"there is a broker {broker.url} already: take another name")
 
 
 def forget(name: str) -> None:

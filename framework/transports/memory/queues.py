@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from framework.message import Message
 from framework.names import EPHEMERAL
@@ -41,12 +43,29 @@ class Subscriber(Protocol):
 
     leases: dict[Message, Stored]
     """Its messages in flight, by what the broker knows."""
+    in_flight: dict[Message, float]
+    """Its messages in flight, by what its client knows."""
+
+    def unsent(self) -> int:
+        """How many settlements its client has made and the broker has not heard."""
 
     def room(self) -> int:
         """How many more messages it may be given."""
 
     def wake(self) -> None:
         """There is, or soon will be, something for it. From any thread."""
+
+
+@dataclass(slots=True)
+class Outlook:
+    """What there is to do."""
+
+    now: int = 0
+    """Messages that are ready, or that a client has."""
+    later: int = 0
+    """Messages that are deferred, or in flight although their client has done with them."""
+    due: float = math.inf
+    """When some of ``later`` may come due: never after it does, sometimes before."""
 
 
 class Ready:
@@ -108,6 +127,17 @@ class Channel:
         """All that is not finished."""
         return len(self.ready) + len(self._deferred) + self.in_flight
 
+    def look(self, outlook: Outlook, now: float) -> None:
+        """Add to ``outlook`` what there is to do here."""
+        self.release(now)
+        outlook.now += len(self.ready)
+        outlook.later += len(self._deferred)
+        for one in self.subscribers:
+            held = len(one.in_flight) + one.unsent()
+            outlook.now += held
+            outlook.later += 0 if held else len(one.leases)
+        outlook.due = min(outlook.due, self.next_due)
+
     @property
     def first_deferred(self) -> float:
         """When the first of the deferred comes due; infinite without any."""
@@ -141,6 +171,13 @@ class Channel:
         for subscriber in tuple(self.subscribers):  # waking one that has died removes it
             if subscriber.room() > 0:
                 subscriber.wake()
+
+    def copy(self, other: Channel) -> None:
+        """Add what ``other`` has, which nobody has been given yet."""
+        for message in other.ready:
+            self.ready.put(replace(message))
+        for due, _, message in other._deferred:
+            self.defer(replace(message), due)
 
     # -- messages go
 
@@ -209,11 +246,16 @@ class Topic:
         channel.name = name
         return channel
 
-    def depth(self, channel: str) -> int:
-        """What ``channel`` holds, or would get if it were made now."""
-        if channel in self.channels:
-            return self.channels[channel].depth
-        return self._waiting.depth
+    def declare(self, names: Iterable[str]) -> None:
+        """Make these channels at once: what waits for the first is copied to each."""
+        early = not self.channels
+        first, *others = [self.channel(name) for name in names]
+        for channel in others if early else ():
+            channel.copy(first)
+
+    def preview(self, name: str) -> Channel:
+        """The channel of that name, or one that holds what it would get if it were made now."""
+        return self.channels.get(name, self._waiting)
 
     def holders(self) -> list[Channel]:
         """Whoever gets a copy of what is published."""

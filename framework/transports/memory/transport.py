@@ -54,7 +54,7 @@ class MemoryTransport:
         return found
 
     def topics(self) -> set[str]:
-        return {topic for node in self._nodes().values() for topic in list(node.topics)}
+        return {topic for broker in self.brokers for topic in broker.topics()}
 
     def backlog(self, topic: str, channel: str) -> dict[str, int]:
         return {name: node.depth(topic, channel) for name, node in self._nodes().items() if topic in node.topics}

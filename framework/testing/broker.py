@@ -1,0 +1,48 @@
+"""The broker of the fixture ``broker``: the one in memory, with what a test wants to publish to it and read from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from framework.deadletters.letter import Letter, read
+from framework.message import Message
+from framework.middleware.dead_letter import SUFFIX, topic_name
+from framework.publisher import Publisher
+from framework.transports.memory import MemoryBroker
+
+
+class Broker(MemoryBroker):
+    """``memory://`` for one test: its faults and its clock are ``MemoryBroker``'s."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._publisher: Publisher | None = None
+
+    @property
+    def publisher(self) -> Publisher:
+        """Publishes here; while the test runs, ``framework.publish`` does too."""
+        if self._publisher is None:
+            self._publisher = Publisher(self.url)
+        return self._publisher
+
+    def publish(self, topic: str, payload: Any, **options: Any) -> None:
+        """As ``framework.publish``."""
+        self.publisher.publish(topic, payload, **options)
+
+    def publish_many(self, topic: str, payloads: Iterable[Any], **options: Any) -> int:
+        """As ``framework.publish_many``."""
+        return self.publisher.publish_many(topic, payloads, **options)
+
+    def dead_letters(self, topic: str | None = None, channel: str | None = None) -> list[Letter]:
+        """What was given up and is not handled by anybody, in that order; all of it, or of one handler."""
+        if topic is None or channel is None:
+            topics = [name for name in self.topics() if name.endswith(SUFFIX)]
+        else:
+            topics = [topic_name(topic, channel)]
+        found = [one for name in topics for one in self.stored(name)]
+        return [read(Message(one.id, one.timestamp, one.attempts, one.body, None)) for one in sorted(found, key=_by_time)]
+
+
+def _by_time(message: Any) -> Any:
+    return message.timestamp, message.order

@@ -1,0 +1,128 @@
+"""The pytest plugin as a project that installed the framework has it: a folder of its own, a fresh pytest, nothing of ours."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from framework.testing.workers import environment
+
+ROOT = Path(__file__).parents[2]
+TESTING = (ROOT / "docs" / "testing.md").read_text()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+class Project:
+    """A folder with files, and pytest run there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, path: str, code: str) -> None:
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(code)
+
+    def pytest(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+        return subprocess.run(
+            command, cwd=self.folder, env=environment(), capture_output=True, text=True, timeout=60, check=False
+        )
+
+
+def test_who_does_not_use_it_gets_nothing_imported_and_nothing_patched(project):
+    project.write(
+        "test_plain.py",
+        "import sys, socket, time\n"
+        "def test_nothing_of_it_is_here(pytestconfig):\n"
+        "    assert pytestconfig.pluginmanager.has_plugin('workers')\n"
+        "    loaded = {name.partition('.')[0] for name in sys.modules}\n"
+        "    assert not loaded & {'framework', 'gevent', 'greenlet', 'msgspec', 'yaml', 'click'}\n"
+        "    assert socket.socket.__module__ == 'socket'\n"
+        "    assert time.sleep.__module__ == 'time'\n",
+    )
+    done = project.pytest()
+    assert "1 passed" in done.stdout, done.stdout
+
+
+def test_who_uses_it_gets_nothing_patched_either(project):
+    project.write(
+        "test_used.py",
+        "import socket, threading\n"
+        "def test_it(worker, broker):\n"
+        "    from gevent import monkey\n"
+        "    assert not any(map(monkey.is_module_patched, ('socket', 'threading', 'time', 'select', 'os')))\n",
+    )
+    assert "1 passed" in project.pytest().stdout
+
+
+def test_pytest_lists_its_fixtures_with_what_they_are(project):
+    listed = project.pytest("--fixtures").stdout
+    for name, words in {
+        "broker": "An empty broker in memory",
+        "nsqd": "The embedded nsqd, a process of its own",
+        "worker": "Runs handlers until they have nothing left to do",
+    }.items():
+        assert re.search(rf"^{name} -- .*\n    {words}", listed, re.M), listed
+
+
+def test_the_page_about_testing_shows_files_that_pass_as_they_stand(project):
+    files = re.findall(r"```python\n# (\S+\.py)\n(.*?)```", TESTING, re.S)
+    assert {path for path, _ in files} == {"shop.py", "test_shop.py", "test_faults.py", "test_nsqd.py"}
+    for path, code in files:
+        project.write(path, code)
+    done = project.pytest("-q")
+    wanted = sum(code.count("\ndef test_") + code.startswith("def test_") for _, code in files)
+    assert f"{wanted} passed" in done.stdout, done.stdout
+
+
+def test_an_error_in_a_handler_is_reported_at_its_own_line_without_the_engine_around_it(project):
+    project.write(
+        "test_shop.py",
+        "from framework import handler, publish\n"
+        "@handler('orders', 'billing')\n"
+        "def bill(order: dict) -> None:\n"
+        "    total = order['price'] / order['items']\n"
+        "def test_billing(broker, worker):\n"
+        "    publish('orders', {'price': 5, 'items': 0})\n"
+        "    worker.run(bill)\n",
+    )
+    done = project.pytest("--show-capture=no")
+    assert "ZeroDivisionError: division by zero" in done.stdout
+    assert ">       worker.run(bill)" in done.stdout
+    assert ">       total = order['price'] / order['items']" in done.stdout or ">   total" in done.stdout
+    assert "middleware" not in done.stdout
+    assert "runner.py" not in done.stdout
+
+
+def test_tests_do_not_see_each_others_messages_or_handlers(project):
+    test = (
+        "def test_{n}(broker, worker):\n"
+        "    @handler('orders', 'billing')\n"
+        "    def bill(order: dict) -> None: ...\n"
+        "    publish('orders', {{'n': {n}}})\n"
+        "    assert worker.run(bill).received == 1\n"
+    )
+    project.write("test_shop.py", "from framework import handler, publish\n" + "".join(test.format(n=n) for n in range(3)))
+    assert "3 passed" in project.pytest().stdout
+
+
+def test_a_project_may_have_fixtures_of_these_names_of_its_own(project):
+    project.write("conftest.py", "import pytest\n@pytest.fixture\ndef broker():\n    return 'mine'\n")
+    project.write("test_own.py", "def test_it(broker):\n    assert broker == 'mine'\n")
+    assert "1 passed" in project.pytest().stdout
+
+
+def test_the_tests_of_the_examples_pass_where_a_user_would_put_them(project):
+    for file in [*(ROOT / "examples").glob("*.py"), *(ROOT / "examples" / "tests").glob("*.py")]:
+        project.write(str(file.relative_to(ROOT)), file.read_text())
+    done = project.pytest("-q", "examples/tests")
+    assert "5 passed" in done.stdout, done.stdout

@@ -1,0 +1,303 @@
+"""The fixture ``worker`` on the broker in memory: handlers run until nothing is left to do, and what they did can be seen."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+
+import gevent
+import pytest
+
+import framework
+from framework import Batch, Message, Reject, Retry, UndecodablePayload, WrongUse, handler
+from framework.handler import _registry, registered
+from framework.testing.fixtures import memory_broker, runner
+
+
+@dataclass
+class Order:
+    id: int
+
+
+@pytest.fixture(autouse=True)
+def _no_handlers_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_registry, "entries", {})
+
+
+@pytest.fixture
+def broker() -> Iterator[object]:
+    with memory_broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def worker(broker) -> Iterator[object]:
+    with runner(broker) as worker:
+        yield worker
+
+
+def test_it_runs_a_handler_on_what_was_published_and_returns_how_every_message_ended(broker, worker):
+    seen = []
+
+    @handler("orders", "billing")
+    def bill(order: Order) -> None:
+        seen.append(order.id)
+
+    framework.publish("orders", {"id": 7})
+    broker.publish("orders", {"id": 8})
+    assert worker.run(bill).as_dict() == {"received": 2, "finished": 2, "requeued": 0, "dead": 0, "lease_lost": 0}
+    assert seen == [7, 8]
+
+
+def test_what_a_handler_publishes_is_handled_in_the_same_run_or_waits_to_be_looked_at(broker, worker):
+    printed = []
+
+    @handler("orders", "billing")
+    def bill(order: Order) -> None:
+        framework.publish("invoices", {"order": order.id})
+        framework.publish("letters", {"order": order.id}, delay=600)
+
+    @handler("invoices", "printing")
+    def print_invoice(invoice: dict) -> None:
+        printed.append(invoice)
+
+    framework.publish("orders", {"id": 7})
+    assert worker.run(bill, print_invoice).finished == 2
+    assert printed == [{"order": 7}]
+    assert broker.waiting("letters") == [b'{"order":7}']
+    assert worker.ledgers["invoices/printing"].finished == 1
+
+
+def test_every_channel_of_a_topic_gets_what_was_published_before_the_first_run(broker, worker):
+    @handler("orders", "billing")
+    def bill(order: Order) -> None: ...
+
+    @handler("orders", "audit")
+    def audit(order: Order) -> None: ...
+
+    framework.publish("orders", {"id": 7})
+    framework.publish("orders", {"id": 8}, delay=60)
+    assert worker.run(bill, audit).finished == 4
+    assert {name: ledger.finished for name, ledger in worker.ledgers.items()} == {"orders/billing": 2, "orders/audit": 2}
+
+
+def test_an_error_of_a_handler_is_the_tests_at_its_first_occurrence(broker, worker):
+    calls = []
+
+    @handler("orders", "billing", concurrency=1)
+    def bill(order: Order) -> None:
+        calls.append(order.id)
+        raise ZeroDivisionError("the total")
+
+    broker.publish_many("orders", [{"id": 7}, {"id": 8}])
+    with pytest.raises(ZeroDivisionError, match="the total") as caught:
+        worker.run(bill)
+    assert calls == [7]
+    assert worker.errors == [caught.value]
+    assert len(broker.waiting("orders", "billing")) == 2
+    shown = [entry.name for entry in caught.traceback if not entry.ishidden(caught)]
+    assert shown == [sys._getframe().f_code.co_name, "bill"]
+
+
+def test_a_body_that_the_handler_cannot_take_is_an_error_too(broker, worker):
+    @handler("orders", "billing")
+    def bill(order: Order) -> None: ...
+
+    framework.publish("orders", {"number": 7})
+    with pytest.raises(UndecodablePayload, match="does not decode to Order"):
+        worker.run(bill)
+
+
+def test_on_request_what_fails_is_retried_as_in_production_without_waiting(broker, worker):
+    @handler("orders", "billing", max_attempts=9)
+    def bill(message: Message) -> None:
+        if message.attempts < 9:  # exponential: minutes, in real time
+            raise ConnectionError("the bank is closed")
+
+    framework.publish("orders", {"id": 7})
+    began = time.monotonic()
+    ledger = worker.run(bill, raise_errors=False)
+    assert (ledger.finished, ledger.requeued) == (1, 8)
+    assert [type(error) for error in worker.errors] == [ConnectionError] * 8
+    assert time.monotonic() - began < 5
+
+
+def test_a_retry_is_no_error_and_its_delay_passes_at_once(broker, worker):
+    @handler("orders", "billing")
+    def bill(message: Message) -> None:
+        if message.attempts == 1:
+            raise Retry("later", delay=3600)
+
+    framework.publish("orders", {"id": 7})
+    began = broker.clock.now()
+    assert worker.run(bill).requeued == 1
+    assert 3600 <= broker.clock.now() - began < 3700
+
+
+def test_without_advance_what_is_due_later_is_left(broker, worker):
+    attempts = []
+
+    @handler("orders", "billing")
+    def bill(message: Message) -> None:
+        attempts.append(message.attempts)
+        if message.attempts == 1:
+            raise Retry("later", delay=60)
+
+    framework.publish("orders", {"id": 7})
+    worker.run(bill, advance=False)
+    assert attempts == [1]
+    broker.clock.advance(59)
+    assert worker.run(bill, advance=False).received == 0
+    broker.clock.advance(1.1)
+    assert worker.run(bill, advance=False).finished == 1
+    assert attempts == [1, 2]
+
+
+def test_what_was_given_up_can_be_looked_at(broker, worker):
+    @handler("orders", "billing", max_attempts=2)
+    def bill(order: Order) -> None:
+        raise Reject("no card") if order.id == 7 else Retry("the bank is closed")
+
+    broker.publish_many("orders", [{"id": 7}, {"id": 8}])
+    assert worker.run(bill).dead == 2
+    seven, eight = broker.dead_letters("orders", "billing")
+    assert (seven.body, seven.attempts, seven.reason) == (b'{"id":7}', 1, "Reject: no card")
+    assert (eight.body, eight.reason) == (b'{"id":8}', "delivered more than max_attempts=2 times")
+    assert [letter.id for letter in broker.dead_letters()] == [seven.id, eight.id]
+    assert broker.dead_letters("orders", "audit") == []
+
+
+def test_batches_do_not_wait_for_their_linger(broker, worker):
+    sizes = []
+
+    @handler("readings", "totals", batch=50, linger=30, concurrency=1)
+    def add_up(batch: Batch) -> None:
+        sizes.append(len(batch))
+
+    broker.publish_many("readings", [b"1"] * 120)
+    began = time.monotonic()
+    worker.run(add_up)
+    assert sizes == [50, 50, 20]
+    assert time.monotonic() - began < 10
+
+
+def test_handlers_may_block(broker, worker):
+    @handler("orders", "billing", concurrency=20)
+    def bill(order: Order) -> None:
+        gevent.sleep(0.05)
+
+    broker.publish_many("orders", [{"id": n} for n in range(20)])
+    assert worker.run(bill).finished == 20
+
+
+def test_whatever_its_slots_a_handler_runs_in_the_tests_thread(broker, worker):
+    threads = set()
+
+    @handler("orders", "billing", slots="thread")
+    def bill(order: Order) -> None:
+        threads.add(threading.get_ident())
+
+    framework.publish("orders", {"id": 7})
+    worker.run(bill)
+    assert threads == {threading.get_ident()}
+
+
+def test_a_lost_finish_a_broken_connection_and_a_lost_lease_cost_a_delivery(broker, worker):
+    attempts = []
+
+    @handler("orders", "billing")
+    def bill(message: Message) -> None:
+        attempts.append(message.attempts)
+        if message.attempts == 2:
+            broker.drop()
+            gevent.sleep(0.01)
+        if message.attempts == 3:
+            broker.expire()
+
+    broker.lose_finishes(1)
+    framework.publish("orders", {"id": 7})
+    ledger = worker.run(bill)
+    assert attempts == [1, 2, 3, 4]
+    assert (ledger.finished, ledger.lease_lost) == (2, 2)
+
+
+def test_a_module_or_its_name_stands_for_what_it_declares_and_nothing_for_all(broker, worker, monkeypatch):
+    module = ModuleType("shop_of_this_test")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    code = "from framework import handler\n@handler('orders', 'billing')\ndef bill(order: dict): ...\n"
+    exec(compile(code, "shop.py", "exec"), module.__dict__)
+    for what in ([module], [module.__name__], [module.bill], []):
+        framework.publish("orders", {"id": 7})
+        assert worker.run(*what).finished == 1
+
+
+def test_what_is_no_handler_is_refused(broker, worker):
+    with pytest.raises(WrongUse, match="<built-in function print> is no handler, and no module that declares one"):
+        worker.run(print)
+    with pytest.raises(WrongUse, match=r"<module 'time' .*is no handler"):
+        worker.run(time)
+
+
+def test_handlers_that_never_come_to_an_end_are_stopped_and_said(broker, worker):
+    @handler("orders", "billing", max_attempts=0)
+    def bill(message: Message) -> None:
+        raise Retry("for ever")
+
+    framework.publish("orders", {"id": 7})
+    with pytest.raises(TimeoutError, match=r"the handlers still had work after 0.2 s: [01] messages to handle now, [01] later"):
+        worker.run(bill, timeout=0.2)
+
+
+def test_a_handler_that_hangs_is_stopped_at_the_end_of_the_time(broker, worker):
+    @handler("orders", "billing")
+    def bill(message: Message) -> None:
+        gevent.sleep(60)
+
+    framework.publish("orders", {"id": 7})
+    with pytest.raises(TimeoutError, match=r"still had work after 0.2 s: 1 messages to handle now"):
+        worker.run(bill, timeout=0.2)
+    assert broker.waiting("orders", "billing") == [b'{"id":7}']
+
+
+def test_a_broker_that_is_down_is_said(broker, worker):
+    @handler("orders", "billing")
+    def bill(message: Message) -> None: ...
+
+    broker.stop()
+    with pytest.raises((framework.BrokerUnreachable, TimeoutError)):
+        worker.run(bill, timeout=0.3)
+
+
+def test_many_runs_are_quick(broker, worker):
+    @handler("orders", "billing")
+    def bill(message: Message) -> None: ...
+
+    worker.run(bill)
+    began = time.process_time(), time.monotonic()
+    for _ in range(20):
+        framework.publish("orders", {"id": 7})
+        assert worker.run(bill).finished == 1
+    assert time.process_time() - began[0] < 2.0  # 0.1 s each at the very most; about 0.005 on a quiet machine
+
+
+def test_handlers_that_a_test_declares_are_forgotten_with_it():
+    with memory_broker() as broker, runner(broker):
+
+        @handler("orders", "only.here")
+        def bill(message: Message) -> None: ...
+
+        assert "orders/only.here" in {spec.name for spec in registered()}
+    assert "orders/only.here" not in {spec.name for spec in registered()}
+
+
+def test_publish_goes_to_the_broker_of_the_test_and_of_no_other():
+    with memory_broker() as first:
+        framework.publish("orders", "1")
+    with memory_broker() as second:
+        framework.publish("orders", "2")
+        assert second.waiting("orders") == [b"2"]
+    assert first.waiting("orders") == [b"1"]
