@@ -5,6 +5,7 @@ Read again at each connection, so that certificates and secrets can be replaced 
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from gevent.ssl import SSLContext  # the standard one recurses for ever where ge
 from framework.errors import BadSetting, TlsFailed
 from framework.transports.nsq.urls import Options, split_address
 
+log = logging.getLogger(__name__)
+
 VARIABLE = "NSQ_AUTH_SECRET"
 _OLDEST = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -24,6 +27,8 @@ def check(options: Options) -> None:
     """Raises BadSetting, at start, for files that cannot be used, and for snappy where it is not installed."""
     if options.tls:
         tls_context(options)
+    if options.tls_insecure_skip_verify:
+        log.warning("tls_insecure_skip_verify: any certificate is trusted; whoever is on the way can read and change everything")
     if options.auth_secret_file:
         auth_secret(options)
     if options.snappy:

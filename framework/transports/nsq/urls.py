@@ -60,7 +60,11 @@ def _time(least: float, most: float, words: str) -> Callable[[str], float]:
 
 
 def _buffer_size(text: str) -> int:
-    return -1 if text == "off" else _number(64)(text)
+    if text == "off":
+        return -1
+    if not re.fullmatch(r"\d{1,9}", text) or int(text) < 64:
+        raise ValueError("write a number of bytes from 64 up to its --max-output-buffer-size (65536), or off")
+    return int(text)
 
 
 def _word(text: str) -> str:

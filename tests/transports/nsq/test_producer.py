@@ -325,7 +325,17 @@ def test_commands_behind_a_refused_one_are_sent_again(fake_nsqd, make_producer, 
     assert (connections[0], sorted(connections[1])) == ([b"dial", b"1", b"bad"], [b"2", b"3"])
 
 
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 400", wire.encode_frame(0, b"WHAT"), wire.encode_message(1, 1, b"0" * 16, b"x")])
+NONSENSE = {
+    "text": b"HTTP/1.1 400",
+    "a word": wire.encode_frame(0, b"WHAT"),
+    "a message": wire.encode_message(1, 1, b"0" * 16, b"x"),
+    "a frame of 2 GiB": b"\x7f\xff\xff\xff\x00\x00\x00\x00",
+    "a negative size": b"\xff\xff\xff\xf0\x00\x00\x00\x00",
+    "a frame type of no kind": wire.encode_frame(9, b"OK"),
+}
+
+
+@pytest.mark.parametrize("answer", NONSENSE.values(), ids=NONSENSE.keys())
 def test_nonsense_in_place_of_an_answer_ends_the_wait(fake_nsqd, make_producer, answer, tools):
     def nonsense(sock, file) -> None:
         tools.read_pub(file)

@@ -323,6 +323,23 @@ def test_files_that_cannot_be_used_are_named_before_anything_is_dialed(authority
         open_transports(["nsq+tls://127.0.0.1:1?" + options.format(**places)])
 
 
+def test_nodes_that_a_lookupd_names_are_spoken_to_over_tls(start_tls_nsqd, start_nsqlookupd, authority, kit):
+    lookupd = start_nsqlookupd()
+    nsqd = start_tls_nsqd(f"--lookupd-tcp-address={lookupd.address}", "--tls-required=tcp-https")
+    [transport] = open_transports([f"nsq+lookupd://{lookupd.http_address}?tls=true&tls_ca={authority.cert}"])
+    kit.until(transport.nodes)
+    producer = transport.producer()
+    producer.publish("orders", [b"x"])
+    producer.close()
+    receiver = kit.Recorder(kit.finish_all)
+    (node,) = kit.until(lambda: transport.discover("orders"))
+    connection = transport.connect(node, "orders", "billing", receiver)
+    connection.grant(1)
+    kit.until(lambda: receiver.tally.finished == 1)
+    assert client(nsqd)["tls"]
+    connection.close()
+
+
 # --- compression -------------------------------------------------------------------------------------------
 
 
