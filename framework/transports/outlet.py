@@ -100,7 +100,7 @@ class Outlet(Generic[Command]):
         """Before the next try. Raises PublishError when there is no time for one, or nobody left to try."""
         if refusing and refusing >= set(self._nodes()):
             raise PublishError(str(failure), stored=False)
-        pause = 0.0 if isinstance(failure, Refused) else _pause(attempt)
+        pause = _pause(attempt)
         if self._closed or monotonic() + pause > until:
             raise PublishError(f"no {self._broker} took the messages within {self._deadline:g} s: {failure}", stored=False)
         gevent.sleep(pause)

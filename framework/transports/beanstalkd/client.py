@@ -122,7 +122,8 @@ class Client:
         if use != "default":
             self.use(use)
         for tube in tubes:
-            self.watch(tube)
+            if tube != "default":  # which is watched from the beginning
+                self.watch(tube)
         if "default" not in tubes:
             self.ignore("default")
 

@@ -22,7 +22,7 @@ from framework.transports.outlet import NotStored, Refused
 _TICK = 1.0
 _QUIET = 10.0
 """Seconds without traffic after which the server is asked whether it is there: beanstalkd has no heartbeats."""
-_IDLE = 0.01  # seconds after which a look at the socket comes before trusting it: one recv
+_IDLE = 0.001  # seconds after which a look at the socket comes before trusting it: one recv
 
 Put = tuple[str, bytes]
 """A tube, and a ``put`` command for it."""
@@ -52,6 +52,8 @@ class Link:
         self._pending: deque[Batch | None] = deque()
         """Whose answers are awaited; None: nobody's, it must only not be an error."""
         self._tube = "default"
+        self._refusing = False
+        """It is left as soon as nobody waits for an answer any more."""
         self._queued = 0  # bytes ever given to the pipe
         self._asked = monotonic()
         self._pipe = Pipe(line, self._take, self._end)
@@ -95,7 +97,7 @@ class Link:
     def usable(self) -> bool:
         if self.error is None and not self._pending and monotonic() - self._pipe.heard > _IDLE:
             self._pipe.poll()
-        return self.error is None
+        return self.error is None and not self._refusing
 
     def close(self) -> None:
         self._end(BrokerUnreachable("the producer was closed"))
@@ -107,6 +109,7 @@ class Link:
 
     def _take(self, replies: list[wire.Reply]) -> None:
         self._asked = monotonic()
+        done: list[Batch] = []
         for reply in replies:
             if not self._pending:
                 raise ProtocolError(f"beanstalkd {self.node} sent {reply.word}, which nothing asked for")
@@ -118,16 +121,22 @@ class Link:
                 continue
             batch.answers.append(self._verdict(reply))
             if len(batch.answers) == batch.count:
+                done.append(batch)
                 self._pending.popleft()
-                batch.waiter.switch(None)
             if reply.word in wire.OUT_OF_STEP:  # what follows may be a body, read as commands
-                raise BrokerError(reply.word, f"from beanstalkd {self.node} to put")
+                self._end(BrokerError(reply.word, f"from beanstalkd {self.node} to put"))
+                break
+        if self._refusing and not self._pending:
+            self._end(BrokerUnreachable(f"beanstalkd {self.node} takes no jobs"))
+        for batch in done:  # last of all: whoever waits goes on at once, and may publish again
+            batch.waiter.switch(None)
 
     def _verdict(self, reply: wire.Reply) -> Exception | None:
         word = reply.word
         if word == "INSERTED":
             return None
         words = f"beanstalkd {self.node}: {word}"
+        self._refusing = self._refusing or word in ("DRAINING", "OUT_OF_MEMORY")
         if word == "DRAINING":
             return Refused(f"{words}: it takes no more jobs until it is started again")
         if word == "OUT_OF_MEMORY":

@@ -67,9 +67,8 @@ def put(body: bytes, priority: int = DEFAULT_PRIORITY, delay: int = 0, ttr: int 
     """Times in whole seconds; the server makes a ttr of 0 one of 1. Raises WrongUse, BadMessage (not bytes)."""
     if type(body) is not bytes:
         raise BadMessage(f"a job's body is {type(body).__name__}, not bytes; encode it")
-    if not (0 <= priority <= MAX_NUMBER and 0 <= delay <= MAX_NUMBER and 0 <= ttr <= MAX_NUMBER):
-        raise _out_of_range(priority=priority, delay=delay, ttr=ttr)
-    return b"put %d %d %d %d\r\n%b\r\n" % (priority, delay, ttr, len(body), body)
+    numbers = _number("priority", priority), _number("delay", delay), _number("ttr", ttr)
+    return b"put %d %d %d %d\r\n%b\r\n" % (*numbers, len(body), body)
 
 
 def use(tube: str) -> bytes:
@@ -147,11 +146,6 @@ def _number(what: str, value: int, most: int = MAX_NUMBER) -> int:
     if type(value) is not int or not 0 <= value <= most:
         raise WrongUse(f"{what} {value!r} is out of range: beanstalkd takes a whole number from 0 to {most}")
     return value
-
-
-def _out_of_range(**fields: int) -> WrongUse:
-    what, value = next((what, value) for what, value in fields.items() if not 0 <= value <= MAX_NUMBER)
-    return WrongUse(f"{what} {value!r} is out of range: beanstalkd takes a whole number from 0 to {MAX_NUMBER}")
 
 
 # --- the server's replies ----------------------------------------------------------------------------------

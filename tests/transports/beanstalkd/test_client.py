@@ -1,0 +1,197 @@
+"""The client of beanstalkd against a real one: every command, every error, pipelining, and no wait without an end."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import gevent
+import pytest
+
+from framework.errors import BadMessage, BadName, BrokerUnreachable, WrongUse
+from framework.testing.servers import free_port
+from framework.transports.beanstalkd import Client, Job, client
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def server(start_beanstalkd):
+    return start_beanstalkd("-F")
+
+
+@pytest.fixture
+def one(server):
+    with Client(server.address, use="orders", watch="orders") as connected:
+        yield connected
+
+
+def test_a_job_is_put_reserved_and_deleted(one):
+    first = one.put(b"a\r\nb\x00\xff")
+    assert one.put("häuser", priority=0, delay=0, ttr=90) == first + 1
+    assert one.reserve(timeout=5) == Job(first + 1, "häuser".encode())  # more urgent
+    job = one.reserve()
+    assert job == Job(first, b"a\r\nb\x00\xff")
+    assert one.stats_job(first + 1)["ttr"] == "90"
+    one.delete(job)
+    one.delete(first + 1)
+    with pytest.raises(client.NotFound):
+        one.delete(job)
+    with pytest.raises(client.TimedOut):
+        one.reserve(timeout=0)
+
+
+def test_an_empty_body_is_a_job(one):
+    one.put(b"")
+    assert one.reserve(timeout=5).body == b""
+
+
+def test_tubes_are_used_watched_and_ignored(one, server):
+    assert (one.using(), one.watching()) == ("orders", ["orders"])
+    assert one.watch("more") == 2
+    assert one.ignore("orders") == 1
+    with pytest.raises(client.NotIgnored):
+        one.ignore("more")
+    one.use("other")
+    assert sorted(one.tubes()) == ["default", "more", "other"]
+    with Client(f"beanstalkd://{server.address}", watch=["a", "default"]) as second:
+        assert sorted(second.watching()) == ["a", "default"]
+
+
+def test_a_job_is_released_with_a_delay_and_touched_and_buried_and_kicked(one):
+    number = one.put(b"x", ttr=2)
+    job = one.reserve(timeout=5)
+    one.touch(job)
+    one.release(job, priority=5, delay=0.2)  # a second: not none
+    assert one.peek_delayed() == job
+    assert one.stats_job(job)["pri"] == "5"
+    assert one.reserve(timeout=5) == job
+    one.bury(job, priority=7)
+    assert one.peek_buried() == job
+    assert one.kick(10) == 1
+    assert one.peek_ready() == job
+    assert one.reserve_job(number) == job
+    one.bury(job)
+    one.kick_job(number)
+    assert one.peek(number) == job
+    assert one.stats_tube("orders")["current-jobs-ready"] == "1"
+    assert one.stats()["current-jobs-ready"] == "1"
+    for command in (one.touch, one.release, one.bury):
+        with pytest.raises(client.NotFound):
+            command(job)
+    for missing in (one.peek_delayed, one.peek_buried):
+        with pytest.raises(client.NotFound):
+            missing()
+
+
+def test_a_paused_tube_gives_no_job(one):
+    one.put(b"x")
+    one.pause_tube("orders", 60)
+    with pytest.raises(client.TimedOut):
+        one.reserve(timeout=0)
+    one.pause_tube("orders", 0)
+    assert one.reserve(timeout=5).body == b"x"
+    with pytest.raises(client.NotFound):
+        one.pause_tube("nowhere", 1)
+
+
+def test_a_job_that_is_about_to_run_out_says_so(one):
+    one.put(b"x", ttr=1)
+    one.reserve(timeout=5)
+    with pytest.raises(client.DeadlineSoon):
+        one.reserve(timeout=5)
+
+
+def test_a_body_over_the_servers_limit_and_a_drained_server_are_errors_of_their_own(start_beanstalkd):
+    server = start_beanstalkd("-F", "-z", "100")
+    with Client(server.address) as one:
+        with pytest.raises(client.JobTooBig):
+            one.put(b"x" * 101)
+        one.put(b"x" * 100)  # in step all the same
+        server.process.send_signal(10)  # SIGUSR1
+        deadline = time.monotonic() + 10
+        with pytest.raises(client.Draining):
+            while time.monotonic() < deadline:
+                one.put(b"x")
+        assert one.reserve(timeout=5).body == b"x" * 100
+
+
+def test_many_are_put_without_waiting_for_each_answer(one):
+    ids = one.put_many(b"%d" % i for i in range(1000))
+    assert ids == list(range(ids[0], ids[0] + 1000))
+    jobs = [one.reserve(timeout=5) for _ in range(300)]
+    with one.pipeline() as pipeline:
+        for job in jobs[:298]:
+            pipeline.delete(job)
+        pipeline.release(jobs[298], delay=60)
+        pipeline.bury(jobs[299])
+        pipeline.touch(jobs[0])
+        pipeline.kick_job(jobs[299])
+        pipeline.use("other")
+        pipeline.put(b"last")
+    assert pipeline.results[:300] == [0] * 300
+    assert isinstance(pipeline.results[300], client.NotFound)
+    assert pipeline.results[301:303] == [0, 0]
+    assert one.peek_ready().id == pipeline.results[303]
+    assert int(one.stats()["current-jobs-delayed"]) == 1
+
+
+def test_what_no_server_would_take_is_refused_before_anything_is_sent(one):
+    for command, error in [
+        (lambda: one.put(b"x", priority=2**32), WrongUse), (lambda: one.put(b"x", delay=2**32), WrongUse),
+        (lambda: one.put(7), BadMessage), (lambda: one.use("a b"), BadName), (lambda: one.delete(-1), WrongUse),
+        (lambda: one.reserve(timeout=2**31), WrongUse), (lambda: Client("host", use="a:b"), BadName),
+    ]:  # fmt: skip
+        with pytest.raises(error):
+            command()
+    assert one.stats()["current-jobs-ready"] == "0"
+    assert one.using() == "orders"  # and still in step
+
+
+def test_it_works_in_plain_threads(server):
+    got = []
+
+    def work() -> None:
+        with Client(server.address, watch="orders") as mine:
+            job = mine.reserve(timeout=20)
+            mine.delete(job)
+            got.append(job.body)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    with Client(server.address, use="orders") as one:
+        one.put_many([b"a", b"b", b"c", b"d"])
+    for thread in threads:
+        thread.join(30)
+    assert sorted(got) == [b"a", b"b", b"c", b"d"]
+
+
+def test_in_gevent_a_reserve_blocks_only_its_greenlet(one, server):
+    waiting = gevent.spawn(one.reserve)
+    gevent.sleep(0.01)
+    with Client(server.address, use="orders") as second:
+        second.put(b"x")
+    assert waiting.get(timeout=10).body == b"x"
+
+
+def test_a_server_that_goes_away_is_an_error_and_not_a_wait(one, server):
+    waiting = gevent.spawn(one.reserve)
+    gevent.sleep(0.01)
+    server.kill()
+    with pytest.raises(BrokerUnreachable):
+        waiting.get(timeout=10)
+    with pytest.raises(BrokerUnreachable, match="closed: make a new one"):
+        one.stats()
+    with pytest.raises(BrokerUnreachable, match="cannot be reached"):
+        Client(f"127.0.0.1:{free_port()}", timeout=2)
+
+
+def test_a_server_that_says_nothing_is_given_up():
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        one = Client(f"127.0.0.1:{silent.getsockname()[1]}", timeout=0.3)
+        with pytest.raises(BrokerUnreachable, match=r"did not answer within 0\.3 s"):
+            one.put(b"x")
