@@ -25,7 +25,7 @@ _OLDEST = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 def check(options: Options) -> None:
     """Raises BadSetting, at start, for files that cannot be used, and for snappy where it is not installed."""
-    if options.tls:
+    if options.tls or options.tls_ca or options.tls_cert:
         tls_context(options)
     if options.tls_insecure_skip_verify:
         log.warning("tls_insecure_skip_verify: any certificate is trusted; whoever is on the way can read and change everything")

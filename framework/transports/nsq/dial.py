@@ -12,7 +12,7 @@ import os
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import metadata
 
@@ -118,7 +118,8 @@ class Line:
                 done, out = tls.shake(self._receive())
             self._send(out)
         except ssl.SSLError:
-            self._send(tls.farewell())  # the alert that tells nsqd's log why
+            with suppress(OSError):
+                self._send(tls.farewell())  # the alert that tells nsqd's log why
             raise
         self._add(tls, "TLS")
 

@@ -94,6 +94,33 @@ def test_an_answer_to_identify_that_says_nothing_is_a_protocol_error(fake, subsc
         subscribe(node, tools.Recorder())
 
 
+def test_every_field_of_identify_is_sent_in_its_unit(fake, subscribe, tools):
+    seen = []
+
+    def script(peer: Peer) -> None:
+        peer.file.read(4)
+        peer.line()
+        seen.append(json.loads(peer.file.read(int.from_bytes(peer.file.read(4)))))
+        peer.respond(json.dumps(IDENTITY | {"deflate": True}).encode())
+
+    said = {
+        "client_id": "c",
+        "hostname": "h",
+        "user_agent": "a/1",
+        "topology_region": "r",
+        "topology_zone": "z",
+        "sample_rate": 5,
+    }
+    times = {"heartbeat": 5.0, "msg_timeout": 2.5, "output_buffer_timeout": 0.05}
+    with pytest.raises(BrokerUnreachable):
+        subscribe(fake(script), tools.Recorder(), **said, **times, output_buffer_size=64, deflate=True, deflate_level=3)
+    assert seen == [
+        said
+        | {"feature_negotiation": True, "heartbeat_interval": 5000, "msg_timeout": 2500, "output_buffer_timeout": 50}
+        | {"output_buffer_size": 64, "tls_v1": False, "snappy": False, "deflate": True, "deflate_level": 3}
+    ]
+
+
 def test_a_peer_that_speaks_http_is_named(fake, subscribe, tools):
     node = fake(lambda peer: peer.sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
     with pytest.raises(ProtocolError, match=r"answers HTTP: name nsqd's TCP port"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import threading
 import zlib
 
 import pytest
@@ -232,6 +233,36 @@ def test_garbage_under_tls_is_an_os_error(contexts):
     client, _ = tls_ends(contexts)
     with pytest.raises(OSError, match="SSL"):
         Stream(Pipe([], b"HTTP/1.1 400 Bad Request\r\n\r\n"), client).recv(65536)
+
+
+def test_native_threads_may_share_a_stream_under_one_lock(ends):
+    here, there = ends()
+    out = Pipe([50, 0, 7] * 300)
+    stream, lock, tail = Stream(out, here), threading.Lock(), bytearray()
+    pieces = [bytes([65 + n]) * 50 + b"\n" for n in range(4)]
+
+    def flush() -> bool:
+        try:
+            del tail[: stream.send(memoryview(bytes(tail)))]
+        except BlockingIOError:
+            pass
+        return not tail
+
+    def work(piece: bytes) -> None:
+        for _ in range(50):
+            with lock:
+                tail.extend(piece)
+                flush()
+
+    threads = [threading.Thread(target=work, args=(piece,)) for piece in pieces]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    while not flush():
+        pass
+    lines = received_all(Stream(Pipe([], out.sent), there)).splitlines(keepends=True)
+    assert sorted(lines) == sorted(pieces * 50)
 
 
 # --- between two layers ------------------------------------------------------------------------------------

@@ -387,8 +387,12 @@ def test_a_sample_is_a_part_of_the_messages(nsqd, kit):
     kit.producer(nsqd.address).publish("orders", [b"%d" % i for i in range(2000)])
     receiver = kit.Recorder(kit.finish_all)
     kit.subscribe(nsqd.address, receiver, sample_rate=10).grant(100)
-    kit.until(lambda: nsqd.channel_stats("orders", "billing")["depth"] == 0)
-    kit.until(lambda: receiver.tally.finished == receiver.tally.received)
+
+    def over() -> bool:
+        stats = nsqd.channel_stats("orders", "billing")
+        return (stats["message_count"], stats["depth"], stats["in_flight_count"]) == (2000, 0, 0)
+
+    kit.until(over)
     assert 100 < receiver.tally.received < 400
 
 
