@@ -142,8 +142,7 @@ class DirectoryConnection:
 
     def close(self) -> None:
         self.timer.close()
-        self.receiver.tally.lease_lost += len(self.in_flight)
-        self.in_flight.clear()
-        for file in self.files.values():
-            move(file, "ready", after(0))
+        self.granted = 0
+        for message in list(self.in_flight):
+            self.requeue(message, 0.0)
         self.receiver.closed(self, None)

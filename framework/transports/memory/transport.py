@@ -132,9 +132,10 @@ class MemoryProducer:
         if priority is not None and not (isinstance(priority, int) and 0 <= priority <= _MOST_PRIORITY):
             raise BadMessage(f"topic {topic!r}: priority={priority!r} is out of range, give 0 (most urgent) to {_MOST_PRIORITY}")
         largest = min(broker.max_size for broker in self._brokers)
-        for at, body in enumerate(bodies):
-            if type(body) is not bytes or not 0 < len(body) <= largest:
-                raise _unfit(f"topic {topic!r}: message {at + 1} of {len(bodies)}", body, largest)
+        if set(map(type, bodies)) <= {bytes} and all(bodies) and max(map(len, bodies), default=0) <= largest:
+            return
+        at = next(i for i, body in enumerate(bodies) if type(body) is not bytes or not 0 < len(body) <= largest)
+        raise _unfit(f"topic {topic!r}: message {at + 1} of {len(bodies)}", bodies[at], largest)
 
 
 def _unfit(which: str, body: object, largest: int) -> BadMessage:
