@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from framework.errors import (
     AlreadySettled,
+    Backoff,
     BadHandler,
     BadMessage,
     BadName,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 # Spool is not in __all__: `from framework import *` must not ask for pyarrow.
 __all__ = [
     "AlreadySettled",
+    "Backoff",
     "BadHandler",
     "BadMessage",
     "BadName",

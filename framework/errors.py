@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 class FrameworkError(Exception):
     """The base of all of them."""
@@ -109,15 +111,35 @@ class AlreadySettled(FrameworkError):
 class Retry(Exception):
     """Raised by a handler: give the message back and deliver it again after ``delay`` seconds.
 
-    Without a delay the handler's own schedule decides (exponential, full jitter).
+    Without a delay the handler's own schedule decides (exponential, full jitter). A delay that is longer than the broker
+    takes is kept all the same.
     """
 
     def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
-        if delay is not None and not (isinstance(delay, int | float) and delay >= 0):
-            raise WrongUse(f"Retry(delay={delay!r}): the delay is a number of seconds and cannot be negative")
+        _check_delay("Retry", delay)
         super().__init__(reason)
         self.reason = reason
         self.delay = delay
+
+
+class Backoff(Exception):
+    """Raised by a handler: what it depends on is down. Its message is given back, and it gets no others for a while.
+
+    Then it gets one, a probe; the first that does not fail ends the pause, each that does makes it longer. ``delay``: seconds
+    that the pause is to last at least.
+    """
+
+    def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
+        _check_delay("Backoff", delay)
+        super().__init__(reason)
+        self.reason = reason
+        self.delay = delay
+
+
+def _check_delay(name: str, delay: float | None) -> None:
+    """Raises WrongUse for what is no number of seconds; NaN and infinity are none."""
+    if delay is not None and not (isinstance(delay, int | float) and 0 <= delay < math.inf):
+        raise WrongUse(f"{name}(delay={delay!r}): the delay is a number of seconds and cannot be negative")
 
 
 class Reject(Exception):

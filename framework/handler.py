@@ -9,11 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import FunctionType, SimpleNamespace
-from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_type_hints
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, get_type_hints
 
 from framework import names, payload
-from framework.errors import BadHandler, BadName
+from framework.errors import Backoff, BadHandler, BadName, HandlerTimeout, Reject, Retry
 from framework.message import Batch, Message
+
+Action: TypeAlias = type[Retry] | type[Reject] | type[Backoff] | Retry | Reject | Backoff
+Policy: TypeAlias = tuple[tuple[type[Exception], Action], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class HandlerSpec:
     """Where calls run: "greenlet" or "thread"."""
     on_timeout: str = "retry"
     """What becomes of a message whose call took longer than ``timeout``: "retry" or "reject"."""
+    policy: Policy = ()
+    """Exception class -> what it means when the function raises one: Retry, Reject or Backoff."""
 
     @property
     def name(self) -> str:
@@ -61,6 +66,7 @@ class Options(TypedDict, total=False):
     linger: float
     slots: Literal["greenlet", "thread"]
     on_timeout: Literal["retry", "reject"]
+    policy: Mapping[type[Exception], Action]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +109,35 @@ class Choice:
         return f"one of {', '.join(map(repr, self.words))}"
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rule of the option that says what exceptions mean."""
+
+    default: Policy = ()
+
+    def allows(self, value: object) -> bool:
+        return isinstance(value, Mapping) and all(_is_error(kind) and _is_action(action) for kind, action in value.items())
+
+    def __str__(self) -> str:
+        return (
+            "a dict of exception classes, each with Retry, Reject or Backoff, as {ValueError: Reject, OSError: Retry(delay=60)} "
+            "(for a call that takes too long there is on_timeout)"
+        )
+
+
+def _is_error(kind: object) -> bool:
+    known = (Retry, Reject, Backoff, HandlerTimeout)  # they say themselves what they mean
+    return isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, known)
+
+
+def _is_action(action: object) -> bool:
+    actions = (Retry, Reject, Backoff)
+    return action in actions or type(action) in actions
+
+
 #: The options of ``@handler`` and their defaults. ``timeout`` is NSQ's default lease. ``max_in_flight`` is an upper
 #: bound: the runtime prefetches only what handlers get through, so it may be large. NSQ counts attempts in 16 bits.
-OPTIONS: Mapping[str, Option | Choice] = {
+OPTIONS: Mapping[str, Option | Choice | Rules] = {
     "concurrency": Option(default=10, least=1, most=100_000, unit="calls"),
     "max_in_flight": Option(default=1000, least=1, most=1_000_000, unit="messages"),
     "timeout": Option(default=60.0, least=0, most=604_800, unit="seconds", whole=False, above=True),
@@ -114,6 +146,7 @@ OPTIONS: Mapping[str, Option | Choice] = {
     "linger": Option(default=0.5, least=0, most=3_600, unit="seconds", whole=False),
     "slots": Choice(("greenlet", "thread")),
     "on_timeout": Choice(("retry", "reject")),
+    "policy": Rules(),
 }
 
 #: What other frameworks call them, where spelling alone would not lead to ours.
@@ -121,6 +154,7 @@ _ELSEWHERE = {
     "prefetch": "max_in_flight", "prefetch_count": "max_in_flight", "rdy": "max_in_flight",
     "retries": "max_attempts", "max_retries": "max_attempts", "max_tries": "max_attempts",
     "time_limit": "timeout", "msg_timeout": "timeout", "workers": "concurrency", "threads": "concurrency",
+    "autoretry_for": "policy", "reject_on": "policy", "retry_on": "policy", "throws": "policy",
     "pool": "slots", "worker_class": "slots", "executor": "slots",
 }  # fmt: skip
 
@@ -138,7 +172,8 @@ def handler(topic: str, channel: str, **options: Unpack[Options]) -> Callable[[F
     settled), ``timeout`` (60 seconds for a call), ``max_attempts`` (10 deliveries, then the dead letter topic;
     0: no limit), ``batch`` (the most messages in one call), ``linger`` (0.5 seconds to wait for a batch to fill),
     ``slots`` (where calls run: "greenlet"; "thread" for what blocks where gevent cannot see it), ``on_timeout``
-    ("retry"; "reject": to the dead letter topic).
+    ("retry"; "reject": to the dead letter topic), ``policy`` (what exceptions mean, the nearest class of the one raised:
+    ``{ValueError: Reject, ConnectionError: Backoff, RateLimited: Retry(delay=60)}``).
 
     Raises BadName or BadHandler, in one sentence that names the function and the fix.
     """
@@ -203,6 +238,7 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
         if not OPTIONS[name].allows(value):
             raise BadHandler(f"{name}={value!r} is not {OPTIONS[name]}")
     values: dict[str, Any] = {name: option.default for name, option in OPTIONS.items()} | dict(options)
+    values["policy"] = tuple(dict(values["policy"]).items())
     _fit(options, values)
     return values
 

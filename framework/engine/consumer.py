@@ -19,12 +19,13 @@ from framework.engine.credit import Credit, Line
 from framework.engine.lease import LeaseKeeper
 from framework.engine.ledger import Ledger
 from framework.engine.places import Places, messages_of
+from framework.engine.restraint import Watch
 from framework.engine.slots import Slot, Slots, clock
 from framework.engine.turns import SLICE, Turns
 from framework.errors import AlreadySettled
 from framework.handler import HandlerSpec
 from framework.message import Message, calls_of
-from framework.middleware.outcome import BatchOutcome, Outcome, Requeue
+from framework.middleware.outcome import BatchOutcome, Deferred, Outcome, Requeue
 from framework.transports.contract import Connection, Tally
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ class Consumer:
         # The slots of a batch handler hold whole batches, and one more may fill meanwhile.
         depth = (spec.concurrency + 1) * spec.batch if spec.batch else spec.concurrency
         self._credit = Credit(spec.max_in_flight, depth)
+        self._watch = Watch(spec.name, ledger, self._credit)
         self._decay = hub.loop.timer(CREDIT_SPAN, CREDIT_SPAN)
         self._ticked_at, self._ticked_settled = clock(), 0
         self._closed_early: WeakSet[Connection] = WeakSet()
@@ -88,7 +90,7 @@ class Consumer:
 
     def deliver(self, connection: Connection, batch: list[Message]) -> None:
         """Receive. Handlers that do not block are through, and their messages settled, when it returns."""
-        if self.stopping:
+        if self.stopping or self._watch.pausing:
             self._give_back(batch)
             return
         account = self.accounts[connection]
@@ -142,6 +144,11 @@ class Consumer:
                 self._settle(message, each)
         elif isinstance(outcome, Requeue):
             self._requeue(job, outcome.delay)
+            self._heed(job, outcome)
+        elif isinstance(outcome, Deferred):
+            if self._finish(job):
+                self._ledger.deferred()
+            self._heed(job, outcome)
         elif self._finish(job) and outcome is not None:
             self._ledger.buried()
 
@@ -221,6 +228,15 @@ class Consumer:
 
     # -- credit
 
+    def _heed(self, message: Message, outcome: Requeue | Deferred) -> None:
+        """When most fail, or the handler says that it cannot work, what has not started is for other workers."""
+        if self._watch.pauses_after(message, outcome):
+            waiting = list(self._queue)
+            self._queue.clear()
+            self._give_back(waiting)
+            for connection, account in list(self.accounts.items()):
+                self._regrant(connection, account)
+
     def _regrant(self, connection: Connection, account: Account) -> None:
         if self.stopping or connection not in self.accounts:
             return
@@ -246,6 +262,7 @@ class Consumer:
             return
         for connection, account in self.accounts.items():
             account.line.in_flight = len(connection.in_flight)
+        self._watch.look(now)
         settled = self._ledger.settled
         ordered = self._credit.tick(now, settled - self._ticked_settled, now - self._ticked_at)
         self._ticked_at, self._ticked_settled = now, settled

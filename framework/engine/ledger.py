@@ -26,6 +26,11 @@ class Ledger:
         self.dead += 1
         self.finished -= 1
 
+    def deferred(self) -> None:
+        """A message was stored elsewhere until it is due: its finish belongs to ``requeued``."""
+        self.requeued += 1
+        self.finished -= 1
+
     @property
     def settled(self) -> int:
         """How many messages have ended, in whatever way."""

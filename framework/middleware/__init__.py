@@ -6,31 +6,53 @@ letter that cannot be stored is retried like any other failure. Time limits are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from framework.handler import HandlerSpec
 from framework.message import Message
 from framework.middleware.batch import compile_batch
-from framework.middleware.dead_letter import Publish, compile_bury, compile_dead_letter
+from framework.middleware.dead_letter import UNLIMITED, Publish, compile_bury, compile_dead_letter, exhausted
+from framework.middleware.later import Defer, WaitingRoom
 from framework.middleware.outcome import BatchOutcome, Outcome
+from framework.middleware.policy import compile_policy, translated
 from framework.middleware.retry import Delay, compile_failed, compile_retry
 
 
 def compile_chain(
-    spec: HandlerSpec, *, publish: Publish, delay: Delay, call: Callable[[Any], None] | None = None
+    spec: HandlerSpec,
+    *,
+    publish: Publish,
+    delay: Delay,
+    call: Callable[[Any], None] | None = None,
+    defer: Defer | None = None,
+    longest: float = math.inf,
 ) -> Callable[[Any], Outcome | BatchOutcome]:
     """The handler with its policies: Message -> Outcome, or for a batch handler messages -> BatchOutcome.
 
     ``publish(topic, body)`` returns when the body is stored; ``delay(attempts)`` is the retry schedule in seconds.
     ``call``, for handlers that run elsewhere, does what ``compile_call`` would do, and raises what the handler raises.
+    ``defer(topic, body, delay)`` stores what must wait for more than ``longest`` seconds, the broker's limit; without it,
+    the broker waits for as long as it can.
     """
-    call = call or compile_call(spec)
-    bury = compile_bury(spec, publish)
-    failed = compile_failed(spec, delay)
+    call, means = call or compile_call(spec), compile_policy(spec)
+    if spec.policy:
+        call = translated(call, means)
+    later = WaitingRoom(spec, defer, longest)
+    bury, failed = compile_bury(spec, publish), compile_failed(spec, delay, later.requeue)
     if spec.batch:
-        return compile_batch(spec, call, bury, failed, delay)
-    return compile_retry(compile_dead_letter(spec, call, bury), failed)
+        return compile_batch(spec, call, bury=bury, failed=failed, delay=delay, later=later, means=means)
+
+    def beyond(message: Message) -> Outcome:
+        """More attempts than any with attempts left: it has none, or it came in an envelope."""
+        found = later.returned(message)
+        if not isinstance(found, Message):
+            return found
+        return bury(found, exhausted(spec), None) if found.attempts > (spec.max_attempts or UNLIMITED) else chain(found)
+
+    chain = compile_retry(compile_dead_letter(spec, call, bury, beyond), failed)
+    return chain
 
 
 def compile_call(spec: HandlerSpec) -> Callable[[Any], None]:

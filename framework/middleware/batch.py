@@ -3,32 +3,52 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Sequence
 
 from framework.errors import HandlerTimeout, Reject
 from framework.handler import HandlerSpec
 from framework.message import Batch, Message
-from framework.middleware.dead_letter import Bury, dies_of_time, exhausted
-from framework.middleware.outcome import BatchOutcome, Outcome, Requeue
-from framework.middleware.retry import Delay, Failed, delay_after, describe, level_of, trace_of
+from framework.middleware.dead_letter import UNLIMITED, Bury, dies_of_time, exhausted
+from framework.middleware.later import WaitingRoom
+from framework.middleware.outcome import BatchOutcome, Outcome
+from framework.middleware.policy import Means
+from framework.middleware.retry import Delay, Failed, delay_after, describe, level_of, requeue_after, trace_of
 
 log = logging.getLogger(__name__)
 
 
 def compile_batch(
-    spec: HandlerSpec, call: Callable[[Batch], None], bury: Bury, failed: Failed, delay: Delay
+    spec: HandlerSpec,
+    call: Callable[[Batch], None],
+    *,
+    bury: Bury,
+    failed: Failed,
+    delay: Delay,
+    later: WaitingRoom,
+    means: Means,
 ) -> Callable[[Sequence[Message]], BatchOutcome]:
-    """``call`` with all policies around it: messages -> the outcome of each."""
-    limit = spec.max_attempts or sys.maxsize
+    """``call`` with all policies around it: messages -> the outcome of each. ``call`` raises what its errors mean."""
+    limit = spec.max_attempts or UNLIMITED
 
     def handle(messages: Sequence[Message]) -> BatchOutcome:
-        spent = [message for message in messages if message.attempts > limit]
-        fresh = [message for message in messages if message.attempts <= limit] if spent else messages
-        outcomes = _call(fresh) if fresh else {}
-        for message in spent:
-            outcomes[message] = _bury(message, exhausted(spec), None)
-        return outcomes
+        if any(message.attempts > limit for message in messages):
+            return _handle_odd(messages)
+        return _call(messages)
+
+    def _handle_odd(messages: Sequence[Message]) -> BatchOutcome:
+        """Some have no attempts left, or came in an envelope."""
+        outcomes: BatchOutcome = {}
+        arrived: dict[Message, Message] = {}  # what the handler gets -> what it came as
+        for message in messages:
+            found = message if message.attempts <= limit else later.returned(message)
+            if not isinstance(found, Message):
+                outcomes[message] = found
+            elif found.attempts > limit:
+                outcomes[message] = _bury(found, exhausted(spec), None)
+            else:
+                arrived[found] = message
+        handled = _call(list(arrived)) if arrived else {}
+        return outcomes | {arrived[message]: outcome for message, outcome in handled.items()}
 
     def _call(messages: Sequence[Message]) -> BatchOutcome:
         batch = Batch(messages)
@@ -56,12 +76,13 @@ def compile_batch(
             spec.name, len(messages), messages[0].id.decode(errors="replace"), messages[0].attempts, describe(error),
             exc_info=trace_of(error),
         )  # fmt: skip
-        return {message: Requeue(delay_after(error, message.attempts, delay)) for message in messages}
+        return {m: later.requeue(m, requeue_after(error, delay_after(error, m.attempts, delay))) for m in messages}
 
     def _one_failed(message: Message, error: Exception) -> Outcome:
-        if isinstance(error, Reject):
-            return _bury(message, describe(error), error)
-        return failed(message, error)
+        meant = means(error)
+        if isinstance(meant, Reject):
+            return _bury(message, describe(meant), meant)
+        return failed(message, meant)
 
     def _bury(message: Message, reason: str, error: BaseException | None) -> Outcome:
         try:

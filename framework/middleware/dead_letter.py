@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -24,6 +23,9 @@ from framework.names import EPHEMERAL, MAX_LENGTH
 log = logging.getLogger(__name__)
 
 SUFFIX = ".dead"
+LATER = ".later"
+UNLIMITED = 1 << 20
+"""Attempts that no message may have, whatever its handler allows."""
 TRACEBACK_LIMIT = 8000
 """Characters of traceback, the end of it, that a dead letter carries."""
 
@@ -31,13 +33,15 @@ Publish = Callable[[str, bytes], None]
 Bury = Callable[[Message, str, BaseException | None], Outcome]
 
 
-def compile_dead_letter(spec: HandlerSpec, call: Callable[[Message], None], bury: Bury) -> Callable[[Message], Outcome]:
-    """``call`` for messages with attempts left; the others, and those it rejects, are buried."""
-    limit = spec.max_attempts or sys.maxsize
+def compile_dead_letter(
+    spec: HandlerSpec, call: Callable[[Message], None], bury: Bury, beyond: Callable[[Message], Outcome]
+) -> Callable[[Message], Outcome]:
+    """``call`` for messages with attempts left; the others are ``beyond``'s to judge, and those it rejects are buried."""
+    limit = spec.max_attempts or UNLIMITED
 
     def handle(message: Message) -> Outcome:
         if message.attempts > limit:  # before the function runs: a message that kills the process counts as well
-            return bury(message, exhausted(spec), None)
+            return beyond(message)
         try:
             call(message)
         except Reject as error:
@@ -76,16 +80,16 @@ def exhausted(spec: HandlerSpec) -> str:
     return f"delivered more than max_attempts={spec.max_attempts} times"
 
 
-def topic_name(topic: str, channel: str) -> str:
+def topic_name(topic: str, channel: str, suffix: str = SUFFIX) -> str:
     """The dead letter topic of a channel: ``<topic>.<channel>.dead``, within the 64 characters of a name.
 
     A longer one is cut and told apart by a hash. Dead letters of what is ephemeral are kept all the same.
     """
     name = f"{topic.removesuffix(EPHEMERAL)}.{channel.removesuffix(EPHEMERAL)}"
-    if len(name) + len(SUFFIX) > MAX_LENGTH:
+    if len(name) + len(suffix) > MAX_LENGTH:
         digest = hashlib.sha256(name.encode()).hexdigest()[:10]
-        name = f"{name[: MAX_LENGTH - len(SUFFIX) - len(digest) - 1]}-{digest}"
-    return name + SUFFIX
+        name = f"{name[: MAX_LENGTH - len(suffix) - len(digest) - 1]}-{digest}"
+    return name + suffix
 
 
 def letters(message: Message, reason: str, error: BaseException | None) -> Iterator[bytes]:

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import TypeAlias
 
 from framework.message import Message
+
+
+class Fault(Enum):
+    """Whose fault it is that a message is not done."""
+
+    NONE = "none"
+    """Nobody's: the handler asked for it later."""
+    MESSAGE = "message"
+    """It failed. What many others do as well is not their fault."""
+    DEPENDENCY = "dependency"
+    """The handler said that what it depends on is down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +25,9 @@ class Requeue:
     """Deliver it again after ``delay`` seconds."""
 
     delay: float
+    fault: Fault = field(default=Fault.NONE, compare=False)
+    pause: float = field(default=0.0, compare=False)
+    """Seconds that a pause of the handler is to last at least, where its dependency is at fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +37,18 @@ class Dead:
 
 DEAD = Dead()
 
-Outcome: TypeAlias = Requeue | Dead | None
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """It is stored elsewhere until its time has come: never deliver this one again. The fields are Requeue's."""
+
+    fault: Fault = field(default=Fault.NONE, compare=False)
+    pause: float = field(default=0.0, compare=False)
+
+
+DEFERRED = Deferred()
+
+Outcome: TypeAlias = Requeue | Dead | Deferred | None
 """None, the one that must cost nothing: it is done, never deliver it again."""
 
 BatchOutcome: TypeAlias = dict[Message, Outcome]

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from framework.errors import HandlerTimeout, Retry
+from framework.errors import Backoff, HandlerTimeout, Retry
 from framework.handler import HandlerSpec
 from framework.message import Message
-from framework.middleware.outcome import Outcome, Requeue
+from framework.middleware.outcome import Fault, Outcome, Requeue
 
 log = logging.getLogger(__name__)
 
 Delay = Callable[[int], float]
 """attempts -> seconds."""
-Failed = Callable[[Message, BaseException], Requeue]
+Failed = Callable[[Message, BaseException], Outcome]
+Later = Callable[[Message, Requeue], Outcome]
+"""A requeue, whatever its delay -> what the broker can be asked for."""
 
 
 def compile_retry(call: Callable[[Message], Outcome], failed: Failed) -> Callable[[Message], Outcome]:
@@ -31,10 +33,10 @@ def compile_retry(call: Callable[[Message], Outcome], failed: Failed) -> Callabl
     return handle
 
 
-def compile_failed(spec: HandlerSpec, delay: Delay) -> Failed:
+def compile_failed(spec: HandlerSpec, delay: Delay, later: Later) -> Failed:
     """Decides and logs, once, when a failed message comes again."""
 
-    def failed(message: Message, error: BaseException) -> Requeue:
+    def failed(message: Message, error: BaseException) -> Outcome:
         seconds = delay_after(error, message.attempts, delay)
         log.log(
             level_of(error),
@@ -42,16 +44,23 @@ def compile_failed(spec: HandlerSpec, delay: Delay) -> Failed:
             spec.name, message.id.decode(errors="replace"), message.attempts, describe(error), seconds,
             exc_info=trace_of(error),
         )  # fmt: skip
-        return Requeue(seconds)
+        return later(message, requeue_after(error, seconds))
 
     return failed
 
 
 def delay_after(error: BaseException, attempts: int, delay: Delay) -> float:
     """Seconds until the next delivery: what ``Retry(delay=...)`` says, else the schedule."""
-    if isinstance(error, Retry) and error.delay is not None:
+    if isinstance(error, Retry | Backoff) and error.delay is not None:
         return error.delay
     return delay(attempts)
+
+
+def requeue_after(error: BaseException, seconds: float) -> Requeue:
+    """The requeue of a message that failed by ``error``, and whose fault that was."""
+    if isinstance(error, Backoff):
+        return Requeue(seconds, Fault.DEPENDENCY, error.delay or 0.0)
+    return Requeue(seconds, Fault.NONE if isinstance(error, Retry) else Fault.MESSAGE)
 
 
 def describe(error: BaseException, limit: int = 300) -> str:
@@ -75,10 +84,10 @@ def _words_of(error: BaseException) -> str:
 
 def level_of(error: BaseException) -> int:
     """What was asked for is no reason to worry."""
-    return logging.INFO if isinstance(error, Retry) else logging.WARNING
+    return logging.INFO if isinstance(error, Retry | Backoff) else logging.WARNING
 
 
 def trace_of(error: BaseException) -> BaseException | None:
     """What the log shall show a traceback of: the unexpected; the expected only where debug is on."""
-    expected = isinstance(error, Retry | HandlerTimeout)
+    expected = isinstance(error, Retry | Backoff | HandlerTimeout)
     return error if not expected or log.isEnabledFor(logging.DEBUG) else None

@@ -1,0 +1,56 @@
+"""Which of a handler's own exceptions mean Retry, Reject or Backoff. What becomes of a message by these is not said here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from framework.errors import Backoff, HandlerTimeout, Reject, Retry
+from framework.handler import Action, HandlerSpec
+from framework.middleware.retry import describe
+
+Means = Callable[[BaseException], BaseException]
+"""What a handler raised -> what it counts as."""
+
+
+def compile_policy(spec: HandlerSpec) -> Means:
+    """The rule of the nearest class decides; what no rule names, and what is one of the three already, stays as it is."""
+    rules = dict(spec.policy)
+
+    def means(error: BaseException) -> BaseException:
+        if isinstance(error, Retry | Reject | Backoff | HandlerTimeout):  # the last is on_timeout's
+            return error
+        for kind in type(error).__mro__:
+            if kind in rules:
+                return _raised_by(rules[kind], error)
+        return error
+
+    return means
+
+
+def translated(call: Callable[[Any], None], means: Means) -> Callable[[Any], None]:
+    """``call``, raising what its exceptions mean."""
+
+    def call_by_rules(job: Any) -> None:
+        try:
+            call(job)
+        except Exception as error:
+            meant = means(error)
+            if meant is error:
+                raise
+            raise meant from error
+
+    return call_by_rules
+
+
+def _raised_by(action: Action, error: BaseException) -> BaseException:
+    """As if the handler had written ``raise ... from error``; a new one each time, or its traceback would grow."""
+    made: BaseException
+    if isinstance(action, type):
+        made = action(describe(error))
+    elif isinstance(action, Reject):
+        made = Reject(action.reason or describe(error))
+    else:
+        made = type(action)(action.reason or describe(error), delay=action.delay)
+    made.__cause__ = error  # for those that are not raised: of a Batch's messages
+    return made

@@ -1,0 +1,200 @@
+"""A handler whose dependency is down gets no messages, then one to try with, and never stays without."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+import pytest
+
+from framework.engine import backoff
+from framework.errors import Backoff, Reject, Retry
+from framework.message import Message
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And retries that come back at once: what is measured here is the handler's pause, not the message's."""
+    monkeypatch.setattr(backoff, "PAUSE_BASE", 0.2)
+    monkeypatch.setattr(backoff, "PAUSE_CAP", 0.5)
+    monkeypatch.setattr(backoff, "RETRY_CAP", 0.01)
+
+
+class Dependency:
+    """What the handler needs; ``error`` is what the handler raises while it is down."""
+
+    def __init__(self, error: Callable[[], Exception] = Backoff) -> None:
+        self.down = False
+        self.error = error
+        self.calls: list[float] = []
+        self.done: set[bytes] = set()
+
+    def handle(self, message: Message) -> None:
+        self.calls.append(time.monotonic())
+        if self.down:
+            raise self.error()
+        self.done.add(message.body)
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % n for n in range(count)]
+
+
+@pytest.mark.parametrize("error", [Backoff, ValueError])
+def test_while_it_is_down_few_messages_are_tried_and_then_all_are_done(error: Any, broker: Any, run: Run) -> None:
+    needed = Dependency(error)
+    needed.down = True
+    running = run(needed.handle, max_attempts=0)
+    broker.publish("orders", *numbered(500))
+    running.until(lambda: len(needed.calls) >= (1 if error is Backoff else backoff.FEWEST_FAILURES))
+    gevent.sleep(1.0)
+    assert len(needed.calls) < 40, "a pause of 0.1 s at least after each that fails"
+    needed.down = False
+    running.until(lambda: len(needed.done) == 500)
+    ledger = running.stop()
+    assert ledger["finished"] == 500
+
+
+def test_during_a_pause_the_broker_is_asked_for_nothing_and_then_for_one(broker: Any, run: Run) -> None:
+    needed = Dependency()
+    needed.down = True
+    running = run(needed.handle, max_attempts=0)
+    broker.publish("orders", *numbered(50))
+    [connection] = broker.connections() or running.until(broker.connections) or broker.connections()
+    running.until(lambda: needed.calls and connection.granted == 0)
+    assert not connection.in_flight
+    running.until(lambda: connection.granted == 1)
+    needed.down = False
+    running.until(lambda: len(needed.done) == 50)
+    running.stop()
+
+
+def test_one_poison_message_does_not_hold_up_the_others(broker: Any, run: Run) -> None:
+    done: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        if message.body == b"poison":
+            raise ValueError("odd")
+        done.append(message.body)
+
+    running = run(handle, max_attempts=0)
+    broker.publish("orders", b"poison")
+    for number in range(50):
+        broker.publish("orders", b"%d" % number)
+        running.until(lambda: done and done[-1] == b"%d" % number, 5)  # noqa: B023 - called within the round
+        assert all(connection.granted > 0 for connection in broker.connections())
+    running.stop()
+
+
+@pytest.mark.parametrize("answer", [lambda: Retry("later", delay=0), Reject])
+def test_an_answer_of_the_handlers_own_ends_the_restraint(answer: Any, broker: Any, run: Run) -> None:
+    """It asks for the message later, or never: so it works."""
+    needed = Dependency()
+    needed.down = True
+    running = run(needed.handle, max_attempts=0, dead=lambda topic, body: None)
+    broker.publish("orders", *numbered(20))
+    running.until(lambda: needed.calls)
+    needed.error = answer
+    running.until(lambda: len(needed.calls) >= 21)
+    needed.down = False
+    running.stop()
+
+
+def test_the_end_of_the_connection_in_a_probe_leaves_nothing_stuck(broker: Any, run: Run) -> None:
+    needed = Dependency()
+    needed.down = True
+    running = run(needed.handle, max_attempts=0)
+    broker.publish("orders", *numbered(30))
+    node = broker.node("a:1")
+    for _ in range(3):
+        calls = len(needed.calls)
+        running.until(lambda: len(needed.calls) > calls)  # noqa: B023
+        node.kill()
+        node.up = True
+    needed.down = False
+    running.until(lambda: len(needed.done) == 30)
+    running.stop()
+
+
+def test_a_lease_that_is_lost_in_a_probe_leaves_nothing_stuck(broker: Any, run: Run) -> None:
+    needed = Dependency()
+    needed.down = True
+    hanging = gevent.event.Event()
+
+    def handle(message: Message) -> None:
+        if needed.down or not needed.calls or hanging.is_set():
+            needed.handle(message)
+        else:
+            needed.calls.append(time.monotonic())
+            hanging.wait()
+
+    running = run(handle, max_attempts=0)
+    broker.publish("orders", *numbered(30))
+    running.until(lambda: needed.calls)
+    needed.down = False
+    calls = len(needed.calls)
+    running.until(lambda: len(needed.calls) > calls)
+    [connection] = broker.connections()
+    connection.lose(next(iter(connection.in_flight)))
+    hanging.set()
+    running.until(lambda: len(needed.done) == 30)
+    running.stop()
+
+
+def test_the_probe_finds_the_node_that_has_messages(broker: Any, run: Run) -> None:
+    for name in ("b:1", "c:1"):
+        broker.node(name)
+    needed = Dependency()
+    needed.down = True
+    running = run(needed.handle, max_attempts=0)
+    running.until(lambda: len(broker.connections()) == 3)
+    broker.node("c:1").publish("orders", numbered(20))
+    running.until(lambda: len(needed.calls) > 2)
+    needed.down = False
+    running.until(lambda: len(needed.done) == 20)
+    running.stop()
+
+
+def test_a_stop_during_a_pause_is_immediate(broker: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backoff, "PAUSE_BASE", 60.0)
+    monkeypatch.setattr(backoff, "PAUSE_CAP", 60.0)
+    needed = Dependency()
+    needed.down = True
+    running = run(needed.handle, max_attempts=0)
+    broker.publish("orders", *numbered(30))
+    running.until(lambda: needed.calls)
+    began = time.monotonic()
+    running.stop()
+    assert time.monotonic() - began < 5
+
+
+def test_a_batch_handler_is_restrained_as_well(broker: Any, run: Run) -> None:
+    done: list[bytes] = []
+    calls: list[int] = []
+
+    def handle(batch: Any) -> None:
+        calls.append(len(batch))
+        if len(calls) < 4:
+            raise Backoff("the store is down")
+        done.extend(message.body for message in batch)
+
+    running = run(handle, batch=10, linger=0.01, max_attempts=0)
+    broker.publish("orders", *numbered(60))
+    running.until(lambda: len(set(done)) == 60)
+    assert calls[1:4] == [1, 1, 1], "a probe is one message"
+    running.stop()
+
+
+def test_it_is_said_when_it_begins_and_when_it_is_over(broker: Any, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    needed = Dependency(lambda: Backoff("no database"))
+    needed.down = True
+    running = run(needed.handle, max_attempts=0)
+    broker.publish("orders", *numbered(30))
+    running.until(lambda: "the handler raised Backoff; it gets no messages for" in caplog.text)
+    needed.down = False
+    running.until(lambda: "handler orders/billing: works again, after" in caplog.text)
+    running.stop()
