@@ -114,18 +114,6 @@ def _nowhere(topic: str, body: bytes, delay: float) -> None:
     raise PublishError("no broker is known here to defer it")
 
 
-def _nowhere(topic: str, body: bytes, delay: float) -> None:
-    raise PublishError("no broker is known here to defer it")
-
-
-def _nowhere(topic: str, body: bytes, delay: float) -> None:
-    raise PublishError("no broker is known here to defer it")
-
-
-def _nowhere(topic: str, body: bytes, delay: float) -> None:
-    raise PublishError("no broker is known here to defer it")
-
-
 def _restored(envelope: Message, header: _Envelope, body: bytes) -> Message:
     """The message that was put into ``envelope``, to be settled by the fate of that."""
     stand = _Stand(envelope, header)
