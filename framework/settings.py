@@ -267,10 +267,8 @@ _HOW_TO_NAME_BROKERS = """
 list. Without a broker, `workers run` starts an nsqd of its own, whose messages live in `data_path`. The functions
 `publish` and `publish_many`, called outside a worker, use `$BROKER_URL`, else `nsq://127.0.0.1:4150`.
 
-A broker URL may say what its nsqds were started with, where that is not nsqd's default, as in
-`nsq://host:4150?heartbeat=15s&max_msg_size=10485760`: `heartbeat` (30s; a peer silent for two is dead), `max_msg_size` and
-`max_body_size` (bytes; what is larger is refused before it is sent), `http_port` (for `workers tail`; without it, the port
-after the TCP port is asked).
+A broker URL may carry options, as in `nsq+tls://host:4150?heartbeat=15s&max_msg_size=10485760`: what its nsqds were started
+with, TLS, compression, AUTH, how the worker names itself. [NSQ](nsq.md) has the schemes and the table of options.
 
 ```yaml
 # workers.yaml
