@@ -56,7 +56,9 @@ class Log:
 
 
 def listen(address: str) -> socket.socket:
-    """A listener on ``host:port``; without a host, on every address. Raises BadFlag, OSError in a sentence."""
+    """A listener on ``host:port`` (without a host, on every address) or on a path. Raises BadFlag, OSError in a sentence."""
+    if "/" in address:
+        return _listen_at(address, socket.socket(socket.AF_UNIX), address)
     host, _, port = address.rpartition(":")
     if not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise BadFlag(f"address {address!r} is not <host>:<port>")
@@ -68,6 +70,10 @@ def listen(address: str) -> socket.socket:
     family, kind, number, _, where = found[0]
     listener = socket.socket(family, kind, number)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return _listen_at(address, listener, where)
+
+
+def _listen_at(address: str, listener: socket.socket, where: Any) -> socket.socket:
     try:
         listener.bind(where)
         listener.listen(BACKLOG)
@@ -78,16 +84,35 @@ def listen(address: str) -> socket.socket:
     return listener
 
 
+def port(listener: socket.socket) -> int:
+    """The port that is listened on; 0 for a path."""
+    return 0 if listener.family == socket.AF_UNIX else int(listener.getsockname()[1])
+
+
+def send_at_once(sock: socket.socket) -> None:
+    """Wait for no more bytes to send with the first."""
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def forget(listener: socket.socket) -> None:
+    """Remove the path that was listened on, if it was one."""
+    if listener.family == socket.AF_UNIX:
+        os.unlink(listener.getsockname())
+
+
 class HttpServer(WSGIServer):  # type: ignore[misc]
     """gevent's, which writes head and body one by one: without TCP_NODELAY each answer waits 40 ms for a delayed ACK."""
 
     def handle(self, sock: socket.socket, address: tuple[Any, ...]) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        send_at_once(sock)
         super().handle(sock, address)
 
 
-def joined(address: tuple[Any, ...]) -> str:
-    """A socket's address as ``host:port``."""
+def joined(address: tuple[Any, ...] | str) -> str:
+    """A socket's address as ``host:port``, or its path (Go's @ for a client that has none)."""
+    if isinstance(address, str):
+        return address or "@"
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -49,14 +49,14 @@ class Server:
             raise
         self.broker = Broker(store, options, self.log)
         self._tcp = StreamServer(tcp, self._serve)
-        about = self._about(tcp.getsockname()[1], http.getsockname()[1])
+        about = self._about(daemon.port(tcp), daemon.port(http))
         self.lookups = self.broker.lookups = Lookups(self.broker, about)
         api = NsqdApi(self.broker, self.clients, about)
         self._http = daemon.HttpServer(http, api, log=None, error_log=None)
         self._https: daemon.HttpServer | None = None
         if https is not None:
             self._https = daemon.HttpServer(https, api, log=None, error_log=None, ssl_context=options.tls_context)
-            api.https_port = https.getsockname()[1]
+            api.https_port = daemon.port(https)
 
     def _about(self, tcp_port: int, http_port: int) -> dict[str, Any]:
         """Where clients find this nsqd."""
@@ -113,7 +113,7 @@ class Server:
         fresh.replace(self.options.data_path / RUNNING)
 
     def _serve(self, sock: socket.socket, address: tuple[str, int]) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        daemon.send_at_once(sock)
         where = daemon.joined(address)
         self.log("INFO", f"TCP: new client({where})")
         client = Client(self.broker, sock, where)
@@ -125,6 +125,8 @@ class Server:
             self.log("INFO", f"TCP: client({where}) left")
 
     def _close(self) -> None:
+        for listener in (self._tcp.socket, self._http.socket):
+            daemon.forget(listener)
         self.lookups.stop()
         self._tcp.close()
         for client in list(self.clients):

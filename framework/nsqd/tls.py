@@ -5,6 +5,8 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING
 
+from gevent.ssl import SSLContext
+
 from framework.errors import WrongUse
 from framework.transports.nsq.stream import Tls
 
@@ -31,7 +33,7 @@ def context(options: Options) -> ssl.SSLContext | None:
         if options.tls_required or options.tls_client_auth_policy:
             raise WrongUse("cannot require TLS client connections without TLS key and cert: give -tls-cert and -tls-key")
         return None
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made: ssl.SSLContext = SSLContext(ssl.PROTOCOL_TLS_SERVER)  # gevent's, or an HTTPS client would block the hub
     made.minimum_version = VERSIONS[options.tls_min_version]
     try:
         made.load_cert_chain(options.tls_cert, options.tls_key)
@@ -68,5 +70,5 @@ def stats(tls: Tls | None) -> dict[str, object]:
         "tls_cipher_suite": _GO_CIPHERS.get(cipher, cipher),
         "tls_version": tls.version.replace("TLSv", "TLS") if tls else "",
         "tls_negotiated_protocol": "",
-        "tls_negotiated_protocol_is_mutual": False,
+        "tls_negotiated_protocol_is_mutual": tls is not None,  # what Go always says
     }

@@ -28,7 +28,7 @@ class Server:
         self._registry = Registry()
         tcp = daemon.listen(options.tcp_address)
         http = daemon.listen(options.http_address)
-        self._ports = (tcp.getsockname()[1], http.getsockname()[1])
+        self._ports = (daemon.port(tcp), daemon.port(http))
         self._tcp = StreamServer(tcp, self._serve)
         self._http = daemon.HttpServer(http, LookupdApi(self._registry, options, self._log), log=None, error_log=None)
 
@@ -42,6 +42,8 @@ class Server:
         self._log("INFO", f"TCP: listening on {daemon.joined(self._tcp.socket.getsockname())}")
         self._log("INFO", f"HTTP: listening on {daemon.joined(self._http.socket.getsockname())}")
         self._stop.wait()
+        for listener in (self._tcp.socket, self._http.socket):
+            daemon.forget(listener)
         self._tcp.stop(timeout=0)
         self._http.stop(timeout=1)
         self._log("INFO", "NSQLOOKUPD: bye")
@@ -53,7 +55,7 @@ class Server:
     def _serve(self, sock: socket.socket, address: tuple[Any, ...]) -> None:
         where = daemon.joined(address)
         self._log("INFO", f"TCP: new client({where})")
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        daemon.send_at_once(sock)
         Connection(self._registry, sock, where, self._about, self._log).run()
         sock.close()
         self._log("INFO", f"TCP: client({where}) left")
