@@ -65,8 +65,9 @@ class MemoryNode:
 
     def stop(self) -> None:
         """It goes down: connections break, new ones and publishes are refused. It keeps what it holds."""
-        self.up = False
-        self.drop()
+        with self.broker.lock:  # whoever joins just now is dropped, or refused
+            self.up = False
+            self.drop()
 
     def start(self) -> None:
         """It is back."""
@@ -101,7 +102,9 @@ class MemoryNode:
             channel.add([Stored(b"%016x" % n, timestamp, body, n, level) for n, body in entries], due)
 
     def join(self, session: Session, topic: str, channel: str) -> Channel:
-        """The channel that ``session`` is subscribed to from now on."""
+        """The channel that ``session`` is subscribed to from now on. Raises BrokerUnreachable."""
+        if not self.up:
+            raise BrokerUnreachable(f"{self.name} refused the connection")
         joined = self.topic(topic).channel(channel)
         joined.subscribers.append(session)
         self.sessions.append(session)
@@ -181,8 +184,9 @@ class MemoryBroker:
 
     def add_node(self) -> MemoryNode:
         """One more server; handlers are connected to it when the topic is next looked up."""
-        name = f"{self.name or 'memory'}:{len(self.nodes) + 1}"
-        node = self.nodes[name] = MemoryNode(self, name)
+        with self.lock:
+            name = f"{self.name or 'memory'}:{len(self.nodes) + 1}"
+            node = self.nodes[name] = MemoryNode(self, name)
         return node
 
     def declare(self, topic: str, *channels: str) -> None:
@@ -212,21 +216,20 @@ class MemoryBroker:
         """The next ``count`` finishes never arrive: these messages come again when their leases run out."""
         self.faults.lost_finishes += count
 
-    def expire(self, *, told: bool = False) -> int:
-        """Every lease runs out now, and its message is delivered again; returns how many there were.
+    def expire(self, message: Message | None = None, *, told: bool = False) -> int:
+        """Every lease (or that of ``message``) runs out now, and is delivered again; returns how many there were.
 
         A broker says so only when it is asked to settle or touch such a message; ``told``: at once.
         """
         with self.lock:
-            held = [(session, message) for session in self._sessions() for message in session.leases]
-            for session, message in held:
-                session.leases[message].deadline = 0.0
+            held = [(one, each) for one in self._sessions() for each in one.leases if message is None or each is message]
+            for session, each in held:
+                session.leases[each].deadline = 0.0
             for channel in self._channels():
                 channel.next_due = 0.0
                 channel.release(self.clock.now())
-        for session, message in held:
-            if told:
-                session.tell(message)
+        for session, each in held if told else ():
+            session.tell(each)
         self._wake_all()
         return len(held)
 

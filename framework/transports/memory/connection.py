@@ -209,9 +209,8 @@ class MemoryConnection:
         return stored is not None
 
     def _hear(self) -> None:
-        told, self._told = self._told, []
-        for message in told:
-            self._lost(message, "the lease was ended")
+        while self._told:  # another thread may add to it meanwhile
+            self._lost(self._told.pop(), "the lease was ended")
 
     def _lost(self, message: Message, words: str) -> None:
         """One that was settled since is counted when the settlement fails."""

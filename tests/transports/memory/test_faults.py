@@ -110,6 +110,24 @@ def test_a_lease_that_runs_out_has_its_message_delivered_again_and_the_first_cal
     assert worker.stop() == {"received": 2, "finished": 1, "requeued": 0, "dead": 0, "lease_lost": 1}
 
 
+def test_one_lease_alone_can_be_ended(run, publish, broker):
+    deliveries, gate = [], Event()
+
+    def function(message):
+        deliveries.append((message.body, message.attempts))
+        if (message.body, message.attempts) == (b"x", 1):
+            broker.expire(message)
+        else:
+            gate.wait()
+
+    worker = run(function)
+    publish("orders", b"x", b"y")
+    worker.until(lambda: len(deliveries) == 3)
+    gate.set()
+    worker.until(lambda: not broker.in_flight("orders"))
+    assert sorted(deliveries) == [(b"x", 1), (b"x", 2), (b"y", 1)]
+
+
 def test_a_touch_after_the_lease_has_run_out_tells_that_it_is_lost(run, publish, broker):
     lost, gate = [], Event()
 
