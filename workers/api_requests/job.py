@@ -32,6 +32,7 @@ from workers.api_requests.archive import archive
 from workers.api_requests.children import descendants, kill
 from workers.api_requests.handlers import CHANNELS
 from workers.api_requests.parse import parse, rejects, requests
+from workers.api_requests.queries import Failed, Queries
 from workers.api_requests.store import Store
 from workers.api_requests.suspects import Bench
 from workers.api_requests.tally import Tally
@@ -53,10 +54,6 @@ class Stopped(Exception):
 
     def __init__(self) -> None:
         super().__init__("py4j.protocol.Py4JJavaError: An error occurred while calling stop: java.lang.InterruptedException")
-
-
-class Failed(Exception):
-    """The job cannot go on; the words are for the terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +110,10 @@ class Job:
         works = (self._archive, self._count, self._suspect)
         self.channels = [Channel(name, work, places) for name, work in zip(CHANNELS, works, strict=True)]
 
-    def start(self, every: float | None) -> list[StreamingQuery]:
-        """``every``: seconds between the starts of batches; None for each channel's own."""
-        return [channel.start(self._spark, _EVERY[channel.name] if every is None else every) for channel in self.channels]
+    def start(self, name: str, every: float | None) -> StreamingQuery:
+        """Start one channel's stream, from its checkpoint. ``every``: seconds between the starts of batches; None for its own."""
+        channel = next(channel for channel in self.channels if channel.name == name)
+        return channel.start(self._spark, _EVERY[name] if every is None else every)
 
     def stopping(self) -> None:
         """Tell the channels that what fails from now on fails because of a stop."""
@@ -191,7 +189,7 @@ class Watch:
         self._stopping = stopping
         self._moved = time.monotonic()
 
-    def until(self, queries: list[StreamingQuery], finished: Callable[[], bool], patience: float | None) -> bool:
+    def until(self, queries: Queries, finished: Callable[[], bool], patience: float | None) -> bool:
         """Whether ``finished`` came before a signal.
 
         Raises Failed when a query ends, or nothing moves for ``patience`` seconds.
@@ -200,10 +198,8 @@ class Watch:
             self._report()
             if finished():
                 return True
-            for query in queries:
-                if not query.isActive:
-                    raise Failed(_why(query))
-            if any(query.status["isDataAvailable"] for query in queries):
+            queries.revive()
+            if any(query.status["isDataAvailable"] for query in queries.running()):
                 self._moved = time.monotonic()
             if patience is not None and time.monotonic() - self._moved > patience:
                 raise Failed(f"nothing has arrived for {patience:.0f} s: the channels have done {self._job.done()}")
@@ -215,17 +211,6 @@ class Watch:
         if done != self._told:
             self._told, self._moved = done, time.monotonic()
             self._tell("lines", done=done)
-
-
-def _why(query: StreamingQuery) -> str:
-    """The first line of what went wrong that says something."""
-    try:
-        error: Any = query.exception()
-    except Exception as failed:
-        error = failed
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    python = [line for line in lines if line.startswith(("framework.errors.", "pyspark.errors.", "OSError", "RuntimeError"))]
-    return f"channel {query.name}: {(python or lines or ['it ended'])[0]}"
 
 
 def _target(until: int | None, summary: Path | None) -> int | None:
@@ -240,7 +225,7 @@ def _target(until: int | None, summary: Path | None) -> int | None:
 
 def run(job: Job, watch: Watch, target: Callable[[], int | None] | None, every: float | None) -> int:
     """The whole job in a session that is up. Returns the exit code. Raises Failed."""
-    queries = job.start(every)
+    queries = Queries(lambda name: job.start(name, every))
     try:
         if target is None:
             watch.until(queries, lambda: False, None)
@@ -249,17 +234,9 @@ def run(job: Job, watch: Watch, target: Callable[[], int | None] | None, every: 
             return 0
     finally:
         job.stopping()
-        _stop(queries)
+        queries.stop()
     job.bench.judge()
     return 0
-
-
-def _stop(queries: list[StreamingQuery]) -> None:
-    for query in queries:
-        try:
-            query.stop()
-        except Exception as error:  # the session may be going down as well
-            click.echo(f"job: stopping {query.name}: {type(error).__name__}", err=True)
 
 
 def _lock(state: Path) -> int:

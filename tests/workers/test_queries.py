@@ -1,0 +1,81 @@
+"""Queries that end: what only came too late is started again, anything else fails the job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from workers.api_requests.handlers import CHANNELS
+from workers.api_requests.queries import Failed, Queries
+
+
+class Query:
+    """A streaming query that ends when it is told to."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.isActive = True
+        self.error = ""
+        self.stopped = False
+
+    def exception(self) -> Exception | None:
+        return Exception(self.error) if self.error else None
+
+    def end(self, error: str) -> None:
+        self.isActive, self.error = False, error
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+@pytest.fixture
+def started() -> list[Any]:
+    return []
+
+
+@pytest.fixture
+def queries(started: list[Any]) -> Queries:
+    def start(name: str) -> Any:
+        started.append(Query(name))
+        return started[-1]
+
+    return Queries(start)
+
+
+TOO_SLOW = "org.apache.spark.SparkException: Python worker failed to connect back.\n at org.apache"
+
+
+def test_what_ended_because_the_machine_was_busy_is_started_again(queries: Queries, started: list[Any], capsys: Any) -> None:
+    started[1].end(TOO_SLOW)
+    queries.revive()
+    assert [query.name for query in started] == [*CHANNELS, CHANNELS[1]]
+    assert [query.isActive for query in queries.running()] == [True, True, True]
+    assert "started again (1 of 10)" in capsys.readouterr().err
+
+
+def test_what_ends_so_again_and_again_fails_the_job(queries: Queries, started: list[Any]) -> None:
+    for _ in range(10):
+        started[-1].end(TOO_SLOW)
+        queries.revive()
+    started[-1].end(TOO_SLOW)
+    with pytest.raises(Failed, match=r"channel spam: .*failed to connect back"):
+        queries.revive()
+
+
+@pytest.mark.parametrize("error", ["OSError: disk full", ""])
+def test_what_ends_otherwise_fails_the_job(queries: Queries, started: list[Any], error: str) -> None:
+    started[0].end(error)
+    with pytest.raises(Failed, match=f"channel archive: .*{error}"):
+        queries.revive()
+
+
+def test_all_are_stopped_whatever_one_of_them_says(queries: Queries, started: list[Any]) -> None:
+    def fail() -> None:
+        raise RuntimeError("the session is gone")
+
+    started[0].stop = fail
+    queries.stop()
+    assert [query.stopped for query in started[1:]] == [True, True]

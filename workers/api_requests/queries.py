@@ -1,0 +1,62 @@
+"""The job's streaming queries: started, looked after, started again where Spark gave up too early, and stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+from pyspark.sql.streaming.query import StreamingQuery
+
+from workers.api_requests.handlers import CHANNELS
+
+_TOO_SLOW = "Python worker failed to connect back"
+_REVIVALS = 10
+
+
+class Failed(Exception):
+    """The job cannot go on; the words are for the terminal."""
+
+
+class Queries:
+    """The channels' queries, by name. ``start(name)`` starts one from its checkpoint."""
+
+    def __init__(self, start: Callable[[str], StreamingQuery]) -> None:
+        self._start = start
+        self._running = {name: start(name) for name in CHANNELS}
+        self._revived = dict.fromkeys(CHANNELS, 0)
+
+    def running(self) -> list[StreamingQuery]:
+        return list(self._running.values())
+
+    def revive(self) -> None:
+        """Start again what ended for want of time alone: Spark gives a Python worker 10 s to start, whatever else the machine
+        does. Raises Failed for what ended otherwise, and for what does so again and again."""
+        for name, query in self._running.items():
+            if query.isActive:
+                continue
+            why = _why(query)
+            if _TOO_SLOW not in why or self._revived[name] == _REVIVALS:
+                raise Failed(why)
+            self._revived[name] += 1
+            click.echo(f"job: {why}; started again ({self._revived[name]} of {_REVIVALS})", err=True)
+            self._running[name] = self._start(name)
+
+    def stop(self) -> None:
+        """End all of them; never raises."""
+        for name, query in self._running.items():
+            try:
+                query.stop()
+            except Exception as error:  # the session may be going down as well
+                click.echo(f"job: stopping {name}: {type(error).__name__}", err=True)
+
+
+def _why(query: StreamingQuery) -> str:
+    """The first line of what went wrong that says something."""
+    try:
+        error: Any = query.exception()
+    except Exception as failed:
+        error = failed
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    python = [line for line in lines if line.startswith(("framework.errors.", "pyspark.errors.", "OSError", "RuntimeError"))]
+    return f"channel {query.name}: {(python or lines or ['it ended'])[0]}"
