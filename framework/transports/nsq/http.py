@@ -10,6 +10,8 @@ Source: nsqd and nsqlookupd HTTP documentation, and nsqd/http.go. An answer of a
 from __future__ import annotations
 
 import http.client
+import re
+import socket
 import ssl
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +22,7 @@ import gevent
 import msgspec
 from gevent import socket as gsocket
 
-from framework.errors import BrokerError, BrokerUnreachable, ProtocolError
+from framework.errors import BadSetting, BrokerError, BrokerUnreachable, ProtocolError
 from framework.transports.nsq import credentials, wire
 from framework.transports.nsq.answers import (
     Channels,
@@ -41,6 +43,7 @@ __all__ = ["ChannelStats", "ClientStats", "Info", "Lookup", "Lookupd", "Nsqd", "
 TIMEOUT = 2.0
 MAX_ANSWER = 64 * 1024 * 1024
 _HTTPS = "https://"
+_ADDRESS = re.compile(r"(https://)?(\[[^\]/]+\]|[^\[\]:/\s]+):\d{1,5}")
 _DEFAULTS = Options()
 T = TypeVar("T")
 
@@ -61,27 +64,37 @@ class _TlsRequired(msgspec.Struct):
 class _Connection(http.client.HTTPConnection):
     tls: ssl.SSLContext | None = None
     server_name: str | None = None
+    path = ""
 
     def connect(self) -> None:
-        self.sock = gsocket.create_connection((self.host, self.port), self.timeout)
+        if self.path:
+            self.sock = gsocket.socket(socket.AF_UNIX)
+            self.sock.connect(self.path)
+        else:
+            self.sock = gsocket.create_connection((self.host, self.port), self.timeout)
         if self.tls is not None:
             self.sock = self.tls.wrap_socket(self.sock, server_hostname=self.server_name)
 
 
 class _Server:
-    """What both servers' APIs have in common; ``address`` is ``host:port`` of the HTTP port, or ``https://host:port``.
+    """What both servers' APIs have in common; ``address`` is ``host:port`` of the HTTP port, ``https://host:port``, or the path
+    of a Unix socket.
 
     ``timeout``: seconds that each request may take. ``options``: its ``tls_`` fields say how HTTPS is spoken; with ``tls`` an
     nsqd that takes HTTPS only is asked on the port that it names.
 
     Every method raises BrokerUnreachable (no answer), TlsFailed, BrokerError (its ``code`` is the server's message, such
-    as TOPIC_NOT_FOUND) and ProtocolError (an answer that is none of this API).
+    as TOPIC_NOT_FOUND) and ProtocolError (an answer that is none of this API). Making one raises BadSetting.
     """
 
     kind = "server"
 
     def __init__(self, address: str, *, timeout: float = TIMEOUT, options: Options = _DEFAULTS) -> None:
         self.address = address.removeprefix("http://")
+        if not (address.startswith("/") or _ADDRESS.fullmatch(self.address)):
+            raise BadSetting(
+                f"{self.kind} {address!r}: write where its HTTP is, as 127.0.0.1:4151, [::1]:4151 or https://host:4152"
+            )
         self.timeout = timeout
         self._options = options
 
@@ -140,8 +153,11 @@ class _Server:
 
     def _exchange(self, address: str, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         bare = address.removeprefix(_HTTPS)
-        connection = _Connection(*split_address(bare), timeout=self.timeout)
-        if bare != address:
+        host, port = ("localhost", 0) if bare.startswith("/") else split_address(bare)
+        connection = _Connection(host, port, timeout=self.timeout)
+        if bare.startswith("/"):
+            connection.path = bare
+        elif bare != address:
             connection.tls = credentials.tls_context(self._options)
             connection.server_name = credentials.server_name(self._options, bare)
         try:

@@ -13,14 +13,15 @@ import pytest
 from gevent.server import StreamServer
 from gevent.ssl import SSLContext
 
-from framework.errors import BrokerError, BrokerUnreachable, ProtocolError, TlsFailed
+from framework.errors import BadSetting, BrokerError, BrokerUnreachable, ProtocolError, TlsFailed
+from framework.testing import servers
 from framework.testing.certificates import Authority
 from framework.testing.servers import Server, ServerMissing, free_port
 from framework.transports import open_transports
 from framework.transports.nsq.discovery import Discovery
 from framework.transports.nsq.http import Lookupd, Nsqd
 from framework.transports.nsq.urls import Options
-from tests.conftest import missing
+from tests.conftest import missing, starting
 
 pytestmark = pytest.mark.real
 
@@ -449,6 +450,31 @@ def test_a_server_that_is_not_there_is_named():
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(BrokerUnreachable, match=address):
         Nsqd(address).ping()
+
+
+def test_the_api_over_a_unix_socket(tmp_path):
+    path = tmp_path / "http.sock"
+
+    def make():
+        nsqd = servers.real_nsqd(tmp_path, f"--http-address={path}")
+        nsqd.http_port = 0  # not to be waited for
+        return nsqd
+
+    with starting(make) as start:
+        start()
+        while not path.exists():
+            gevent.sleep(0.01)
+        api = Nsqd(str(path))
+        api.publish("orders", b"x")
+        assert (api.info().version, api.stats().topics[0].message_count) == ("1.3.0", 1)
+    with pytest.raises(BrokerUnreachable, match=str(path)):
+        api.ping()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "host:", "::1", "nsq://a:4151", "http://a:1/stats", ""])
+def test_what_is_no_address_is_refused_with_one_that_is(address):
+    with pytest.raises(BadSetting, match=r"as 127\.0\.0\.1:4151"):
+        Nsqd(address)
 
 
 def test_an_answer_of_another_server_is_a_protocol_error(fake_http):
