@@ -24,8 +24,9 @@ LIMITS = Limits(lease=60.0, max_lease=900.0, max_grant=1_000_000)
 MAX_DEFER = 3600.0
 MAX_SIZE = 1 << 20
 
-# The patched one is a greenlet's: a native thread that publishes would wait for a hub that is not its own.
-_Lock = monkey.get_original("threading", "RLock")
+# Native, also where gevent has patched: it is asked for on the hub, and by threads. Nobody switches while holding it. Not
+# threading.RLock, even the original: patching takes away what that is made of.
+_Lock = monkey.get_original("_thread", "RLock")
 
 
 class Session(Subscriber, Protocol):

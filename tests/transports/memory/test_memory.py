@@ -187,6 +187,27 @@ def test_native_threads_may_publish_to_a_handler_of_another_thread(run, publish,
         thread.join()
 
 
+def test_a_hub_that_sleeps_in_another_thread_is_woken_by_a_publish(publish, transport, broker):
+    asleep, delivered = threading.Event(), threading.Event()
+
+    class Receiver:
+        tally = Ledger()
+
+        def deliver(self, connection, batch):
+            delivered.set()
+
+    def sleep():
+        transport.connect(f"{broker.name}:1", "orders", "billing", Receiver()).grant(1)
+        gevent.sleep(0.01)
+        gevent.get_hub().loop.run_callback(asleep.set)
+        gevent.sleep(60)  # nothing else would turn this hub
+
+    threading.Thread(target=sleep, daemon=True).start()
+    assert asleep.wait(20)
+    publish("orders", b"x")
+    assert delivered.wait(20)
+
+
 def test_what_a_thread_held_that_died_with_its_hub_is_delivered_to_others(run, publish, transport, broker):
     class Deaf:
         tally = Ledger()
