@@ -74,7 +74,9 @@ def test_what_fails_comes_again_with_one_more_attempt_when_its_delay_is_over(run
     assert worker.stop()["requeued"] == 2
 
 
-def test_without_a_test_that_moves_it_the_clock_is_real(run, publish):
+@pytest.mark.parametrize("moved", [0, 1000])
+def test_between_two_moves_of_a_test_the_clock_is_real(run, publish, broker, moved):
+    broker.clock.advance(moved)
     seen = []
     worker = run(lambda message: seen.append(message.body))
     publish("orders", b"later", delay=0.05)
