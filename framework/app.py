@@ -129,6 +129,7 @@ class App:
             drain=self.settings.drain,
             connect_deadline=self.settings.connect_deadline,
             poll_interval=self.settings.poll_interval,
+            brokers=[nsqd.url] if nsqd else self.settings.brokers,
         )
         self._supervisor = supervisor
         if self._stopping:  # a signal came before there was anything to stop

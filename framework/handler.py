@@ -44,7 +44,7 @@ class HandlerSpec:
     given: frozenset[str] = frozenset()
     """The options that were written: what a broker cannot honour is refused where it was asked for, not where it is a default."""
     slots: str = "greenlet"
-    """Where calls run: "greenlet" or "thread"."""
+    """Where calls run: "greenlet", "thread" or "process"."""
     on_timeout: str = "retry"
     """What becomes of a message whose call took longer than ``timeout``: "retry" or "reject"."""
     policy: Policy = ()
@@ -64,7 +64,7 @@ class Options(TypedDict, total=False):
     max_attempts: int
     batch: int
     linger: float
-    slots: Literal["greenlet", "thread"]
+    slots: Literal["greenlet", "thread", "process"]
     on_timeout: Literal["retry", "reject"]
     policy: Mapping[type[Exception], Action]
 
@@ -144,7 +144,7 @@ OPTIONS: Mapping[str, Option | Choice | Rules] = {
     "max_attempts": Option(default=10, least=0, most=65_535, unit="deliveries"),
     "batch": Option(default=0, least=1, most=100_000, unit="messages"),
     "linger": Option(default=0.5, least=0, most=3_600, unit="seconds", whole=False),
-    "slots": Choice(("greenlet", "thread")),
+    "slots": Choice(("greenlet", "thread", "process")),
     "on_timeout": Choice(("retry", "reject")),
     "policy": Rules(),
 }
@@ -171,7 +171,8 @@ def handler(topic: str, channel: str, **options: Unpack[Options]) -> Callable[[F
     Options: ``concurrency`` (10 calls at once in one process), ``max_in_flight`` (1000 messages received and not
     settled), ``timeout`` (60 seconds for a call), ``max_attempts`` (10 deliveries, then the dead letter topic;
     0: no limit), ``batch`` (the most messages in one call), ``linger`` (0.5 seconds to wait for a batch to fill),
-    ``slots`` (where calls run: "greenlet"; "thread" for what blocks where gevent cannot see it), ``on_timeout``
+    ``slots`` (where calls run: "greenlet"; "thread" for what blocks where gevent cannot see it; "process" for what
+    computes, on as many CPUs as there are), ``on_timeout``
     ("retry"; "reject": to the dead letter topic), ``policy`` (what exceptions mean, the nearest class of the one raised:
     ``{ValueError: Reject, ConnectionError: Backoff, RateLimited: Retry(delay=60)}``).
 
@@ -215,6 +216,8 @@ def make_spec(
         annotation = _argument_type(function, dict(local or {}))
         decode = payload.decoder(annotation)
         _check_batch(annotation, values)
+        if values["slots"] == "process":
+            _check_importable(function)
     except BadHandler as error:
         raise BadHandler(f"{where}: {error}") from error.__cause__
     return HandlerSpec(topic=topic, channel=channel, function=function, decode=decode, given=frozenset(options or ()), **values)
@@ -238,6 +241,8 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
         if not OPTIONS[name].allows(value):
             raise BadHandler(f"{name}={value!r} is not {OPTIONS[name]}")
     values: dict[str, Any] = {name: option.default for name, option in OPTIONS.items()} | dict(options)
+    if values["slots"] == "process" and "concurrency" not in options:
+        values["concurrency"] = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     values["policy"] = tuple(dict(values["policy"]).items())
     _fit(options, values)
     return values
@@ -271,6 +276,14 @@ def _check_batch(annotation: Any, values: Mapping[str, Any]) -> None:
         raise BadHandler("a handler of a Batch needs its size: add batch=100 to @handler")
     if annotation is not Batch and values["batch"]:
         raise BadHandler(f"batch={values['batch']} hands over a Batch: annotate the argument with Batch, or drop batch=")
+
+
+def _check_importable(function: Callable[..., object]) -> None:
+    """A slot process imports the module and takes the function from it by its name."""
+    if function.__module__ == "__main__":
+        raise BadHandler('slots="process" imports the module once more: put the handler in one of its own, not in the script')
+    if not all(part.isidentifier() for part in function.__qualname__.split(".")):
+        raise BadHandler('slots="process" finds the function by its name: use a def at the top of a module')
 
 
 def _argument_type(function: Callable[..., object], local: dict[str, Any]) -> Any:

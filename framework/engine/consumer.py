@@ -22,7 +22,7 @@ from framework.engine.places import Places, messages_of
 from framework.engine.restraint import Watch
 from framework.engine.slots import Slot, Slots, clock
 from framework.engine.turns import SLICE, Turns
-from framework.errors import AlreadySettled
+from framework.errors import AlreadySettled, BadHandler
 from framework.handler import HandlerSpec
 from framework.message import Message, calls_of
 from framework.middleware.outcome import BatchOutcome, Deferred, Outcome, Requeue
@@ -333,6 +333,16 @@ class Consumer:
     def ended(self) -> bool:
         """After ``close``: the connections have ended, and all that ran calls as far as it can."""
         return not self.accounts and (self._places is None or self._places.ended)
+
+    @property
+    def able(self) -> bool:
+        """It has a connection, and handlers can be called."""
+        return bool(self.accounts) and (self._places is None or self._places.usable > 0)
+
+    @property
+    def refusal(self) -> BadHandler | None:
+        """Why its handler can never be called."""
+        return self._places.refusal if self._places is not None else None
 
     @property
     def left_behind(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from greenlet import getcurrent  # type: ignore[import-untyped]
 
+from framework.errors import BadHandler
 from framework.handler import HandlerSpec
 from framework.message import Batch, Message
 
@@ -29,8 +30,12 @@ class Call(Protocol):
 class Places(Protocol):
     """The places of one handler. All but ``calls`` is for the hub's thread."""
 
-    usable: int
-    """How many can take a call now or after the one that they have; 0: nothing can be handled."""
+    refusal: BadHandler | None
+    """Why no place can ever be had."""
+
+    @property
+    def usable(self) -> int:
+        """How many can take a call now or after the one that they have; 0: nothing can be handled."""
 
     def call(self, job: Message | Batch) -> None:
         """Have ``job`` handled in a free place, and wait for it; raises what the handler raised.
@@ -86,10 +91,17 @@ def messages_of(job: Message | Sequence[Message] | None) -> Sequence[Message]:
     return (job,) if isinstance(job, Message) else job
 
 
-def places_for(spec: HandlerSpec, hub: Any) -> Places | None:
-    """The places that ``spec.slots`` asks for; None for greenlets. Each kind is imported by those who use it."""
+def places_for(spec: HandlerSpec, hub: Any, brokers: Sequence[str] = ()) -> Places | None:
+    """The places that ``spec.slots`` asks for; None for greenlets. Each kind is imported by those who use it.
+
+    ``brokers``: the URLs that ``publish`` in another process uses.
+    """
     if spec.slots == "thread":
         from framework.engine.slots_thread import ThreadPlaces  # noqa: PLC0415
 
         return ThreadPlaces(spec, hub)
+    if spec.slots == "process":
+        from framework.engine.slots_process import ProcessPlaces  # noqa: PLC0415
+
+        return ProcessPlaces(spec, hub, brokers)
     return None

@@ -21,6 +21,7 @@ from greenlet import getcurrent  # type: ignore[import-untyped]
 
 from framework import locks
 from framework.engine.places import Call, Queue, messages_of
+from framework.errors import BadHandler
 from framework.handler import HandlerSpec
 from framework.message import Batch, Message
 from framework.middleware import compile_call
@@ -58,7 +59,8 @@ class ThreadPlaces:
     """``places.Places``: up to ``spec.concurrency`` threads, each started when it is needed first."""
 
     def __init__(self, spec: HandlerSpec, hub: Any) -> None:
-        self.usable = spec.concurrency
+        self.refusal: BadHandler | None = None
+        self._stuck = 0
         self._spec = spec
         self._hub = hub
         self._run = compile_call(spec)
@@ -77,6 +79,10 @@ class ThreadPlaces:
         self._wake = hub.loop.async_()  # many results, one wake-up: sending again before the hub turns is nothing
         self._wake.start(self._take_results)
 
+    @property
+    def usable(self) -> int:
+        return self._size - self._stuck
+
     # -- in a slot
 
     def call(self, job: Message | Batch) -> None:
@@ -90,7 +96,7 @@ class ThreadPlaces:
             self._hub.switch()
         except BaseException:  # the time limit, or the worker's end
             ticket.slot, ticket.told = None, time.monotonic()
-            self.usable -= 1
+            self._stuck += 1
             raise
         if ticket.error is not None:
             try:
@@ -140,7 +146,7 @@ class ThreadPlaces:
             pass
 
     def _returned_late(self, ticket: Ticket) -> None:
-        self.usable += 1
+        self._stuck -= 1
         if ticket.warned:
             log.info(
                 "handler %s: the call for message %s has returned after %.1f s; its thread is in service again",

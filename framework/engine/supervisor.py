@@ -38,7 +38,7 @@ class Supervisor:
 
     ``publish(topic, body)`` stores dead letters. ``drain``: seconds that handlers may take to end when it stops.
     ``connect_deadline``: seconds until every handler must have a connection at start; None waits for ever.
-    ``poll_interval``: seconds between two discoveries.
+    ``poll_interval``: seconds between two discoveries. ``brokers``: the URLs of ``transports``, for handlers in processes.
 
     Raises BadHandler for a batch that ``max_in_flight`` can never fill.
     """
@@ -52,6 +52,7 @@ class Supervisor:
         drain: float = 25.0,
         connect_deadline: float | None = 30.0,
         poll_interval: float = 15.0,
+        brokers: Sequence[str] = (),
     ) -> None:
         for spec in handlers:
             _check(spec)
@@ -61,6 +62,7 @@ class Supervisor:
         self._drain_time = drain
         self._connect_deadline = connect_deadline
         self._poll_interval = poll_interval
+        self._brokers = brokers
         self._consumers: list[Consumer] = []
         self._diallers: list[Dialler] = []
         self._stops = 0
@@ -72,8 +74,8 @@ class Supervisor:
 
     @property
     def ready(self) -> bool:
-        """Every handler has a connection."""
-        return bool(self._consumers) and all(consumer.accounts for consumer in self._consumers)
+        """Every handler has a connection, and where it runs in processes one that takes calls."""
+        return bool(self._consumers) and all(consumer.able for consumer in self._consumers)
 
     @property
     def left_behind(self) -> bool:
@@ -119,7 +121,7 @@ class Supervisor:
 
     def _start(self, hub: Any, turns: Turns, changed: Event) -> None:
         for spec in self._handlers:
-            places = places_for(spec, hub)
+            places = places_for(spec, hub, self._brokers)
             call = places.call if places else None
             chain = compile_chain(spec, publish=self._publish, delay=backoff.retry_delay, call=call)
             consumer = Consumer(hub, turns, spec, chain, self.ledgers[spec.name], places=places)
@@ -132,9 +134,9 @@ class Supervisor:
         """Returns when all is connected, when it shall stop, or when the deadline found nothing worth an error."""
         deadline = time.monotonic() + (math.inf if self._connect_deadline is None else self._connect_deadline)
         while not (self._stops or self.ready):
-            for dialler in self._diallers:
-                if dialler.refusal is not None:  # at the start an error; later it is one bad node among others
-                    raise dialler.refusal
+            for refusal in [one.refusal for one in self._diallers] + [one.refusal for one in self._consumers]:
+                if refusal is not None:  # at the start an error; later it is one bad node among others
+                    raise refusal
             left = deadline - time.monotonic()
             if left <= 0:
                 return self._check_reached()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import textwrap
 from collections.abc import Callable
@@ -37,6 +38,13 @@ class HasForeign:
 
 def plain(message):
     pass
+
+
+def local():
+    def function(message):
+        pass
+
+    return function
 
 
 async def is_async(message):
@@ -107,6 +115,7 @@ def of_batch(batch: Batch):
         (plain, {"linger": 1}, "give batch= too, or drop linger="),
         (plain, {"slots": "treads"}, "slots='treads' is not one of 'greenlet', 'thread'"),
         (plain, {"slots": 2}, "slots=2 is not one of"),
+        (local(), {"slots": "process"}, 'slots="process" finds the function by its name: use a def at the top of a module'),
         (plain, {"pool": "threads"}, "did you mean 'slots'?"),
         (plain, {"on_timeout": "drop"}, "on_timeout='drop' is not one of 'retry', 'reject'"),
         (is_async, {}, "a handler is not async: write def"),
@@ -170,6 +179,17 @@ def test_one_function_may_handle_two_channels() -> None:
 def test_the_defaults_are_those_of_the_table() -> None:
     spec = make_spec(plain, "topic", "channel")
     assert {name: getattr(spec, name) for name in OPTIONS} == {name: option.default for name, option in OPTIONS.items()}
+
+
+def test_processes_are_as_many_as_there_are_cpus_where_nothing_else_is_said() -> None:
+    assert make_spec(plain, "topic", "channel", {"slots": "process"}).concurrency == len(os.sched_getaffinity(0))
+    assert make_spec(plain, "topic", "channel", {"slots": "process", "concurrency": 3}).concurrency == 3
+
+
+def test_a_script_that_is_run_cannot_have_handlers_in_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "__module__", "__main__")
+    with pytest.raises(BadHandler, match="put the handler in one of its own, not in the script"):
+        make_spec(plain, "topic", "channel", {"slots": "process"})
 
 
 def test_a_default_gives_way_to_what_was_given() -> None:

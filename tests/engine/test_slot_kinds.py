@@ -16,7 +16,7 @@ import pytest
 
 from framework.transports.contract import Limits
 
-KINDS = ("greenlet", "thread")
+KINDS = ("greenlet", "thread", "process")
 
 
 @pytest.fixture(params=KINDS)

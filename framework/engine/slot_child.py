@@ -1,0 +1,174 @@
+"""A slot process: imports the handler's module and makes one call at a time, for the worker at the other end of a socket.
+
+It decides nothing: what becomes of a message, and for how long a call may run, is said at the other end. It is not patched by
+gevent, so everything blocks as in plain Python; nobody else waits here.
+"""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import importlib
+import logging
+import mmap
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from framework.engine import slot_wire as wire
+from framework.errors import AlreadySettled
+from framework.handler import HandlerSpec, make_spec, registered
+from framework.message import Batch, Message, calls_of
+from framework.middleware import compile_call
+from framework.middleware.retry import encodable
+
+SOCKET, FLAGS = 3, 4
+"""The descriptors that it is born with: the socket, and a byte of shared memory for each message of a job, 1 when it is lost."""
+_PR_SET_PDEATHSIG = 1
+
+
+class Origin:
+    """Where a message came from, as far as it matters here."""
+
+    def __init__(self, node: str, topic: str, channel: str) -> None:
+        self.node, self.topic, self.channel = node, topic, channel
+        self.in_flight: dict[Message, float] = {}
+
+    def touch(self, message: Message) -> None:
+        raise AlreadySettled(f"message {message.id.decode(errors='replace')} is not with a handler any more")
+
+
+class Link:
+    """The worker. Handlers log from any of their threads."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._stream = sock.makefile("rb", buffering=65536)
+        self._lock = _thread.allocate_lock()
+
+    def next(self) -> Any:
+        """The next Setup or Job; None when the worker is gone, or wants no more."""
+        head = self._stream.read(4)
+        return wire.asked(self._stream.read(int.from_bytes(head, "big"))) if len(head) == 4 else None
+
+    def say(self, value: wire.Said) -> None:
+        with self._lock:
+            self._sock.sendall(wire.frame(value))
+
+
+class LogToWorker(logging.Handler):
+    """Log records go to the worker's log, which knows where they are written and how they look."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__()
+        self._link = link
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            trace = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else ""
+            text, where = encodable(record.getMessage()), (record.pathname, record.lineno, record.funcName)
+            self._link.say(wire.Record(record.name, record.levelno, text, encodable(trace), *where, record.created))
+        except Exception:
+            self.handleError(record)
+
+
+class Calls:
+    """Makes calls, and answers what a handler asks of its messages meanwhile (``message.Calls``)."""
+
+    def __init__(self, link: Link, flags: mmap.mmap, call: Callable[[Any], None], setup: wire.Setup) -> None:
+        self._link = link
+        self._flags = flags
+        self._call = call
+        self._setup = setup
+        self._origins: dict[str, Origin] = {}
+        self._messages: list[Message] = []
+        self._ends_at = 0.0
+
+    def make(self, job: wire.Job) -> wire.Done:
+        messages = self._messages = [self._message(one) for one in job.messages]
+        self._ends_at = job.ends_at
+        batch = Batch(messages)
+        try:
+            self._call(batch if self._setup.batch else messages[0])
+        except BaseException as error:  # SystemExit as well: it fails the message, not the process
+            return wire.Done(wire.failure(error), [])
+        finally:
+            self._messages = []
+            for message in messages:
+                message.connection.in_flight.clear()
+        named = [(messages.index(message), error) for message, error in batch.outcomes.items() if message in messages]
+        return wire.Done(None, [(index, wire.failure(error)) for index, error in named])
+
+    def _message(self, one: wire.Delivery) -> Message:
+        origin = self._origins.get(one.node)
+        if origin is None:
+            origin = self._origins[one.node] = Origin(one.node, self._setup.topic, self._setup.channel)
+            calls_of[origin] = self
+        message = Message(one.id, one.timestamp, one.attempts, one.body, origin)
+        origin.in_flight[message] = time.monotonic()
+        return message
+
+    def ends_at(self, message: Message) -> float | None:
+        return self._ends_at if message in self._messages else None
+
+    def lost(self, message: Message) -> bool:
+        return message in self._messages and self._flags[self._messages.index(message)] != 0
+
+    def touch(self, message: Message) -> None:
+        if message not in self._messages or self.lost(message):
+            raise AlreadySettled(f"message {message.id.decode(errors='replace')} was settled, or its lease was lost")
+        self._link.say(wire.Touch(self._messages.index(message)))
+
+
+def main() -> None:
+    parent = os.getppid()
+    _die_with(parent)
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+    ):  # for the worker, which tells us; what we start gets the default
+        signal.signal(number, _ignore)
+    link = Link(socket.socket(fileno=SOCKET))
+    setup = link.next()
+    if setup is None:
+        return
+    logging.basicConfig(level=setup.level, handlers=[LogToWorker(link)], force=True)
+    try:
+        spec = _find(setup)
+    except BaseException as error:
+        link.say(wire.Refused(encodable(f"{type(error).__name__}: {error}")))
+        raise
+    calls = Calls(link, mmap.mmap(FLAGS, max(1, setup.batch)), compile_call(spec), setup)
+    link.say(wire.Ready())
+    while (job := link.next()) is not None:
+        link.say(calls.make(job))
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+def _die_with(parent: int) -> None:
+    """Where the system can do it, end with the worker however it ends; elsewhere only after the call that runs then."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before it was asked for
+            os._exit(1)
+
+
+def _find(setup: wire.Setup) -> HandlerSpec:
+    """The handler that the module registers when it is imported, or its function of that name."""
+    module: Any = importlib.import_module(setup.module)
+    for spec in registered():
+        if (spec.topic, spec.channel, spec.function.__qualname__) == (setup.topic, setup.channel, setup.function):
+            return spec
+    function = module
+    for part in setup.function.split("."):
+        function = getattr(function, part)
+    return make_spec(function, setup.topic, setup.channel, {"batch": setup.batch} if setup.batch else {})
