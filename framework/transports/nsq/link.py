@@ -204,7 +204,9 @@ class Link:
         refused = self._pending.popleft()[0] if self._pending else None
         self._end(error, reached=0)
         if refused is not None:
-            refused.switch(self._verdict(error))
+            verdict = self._verdict(error)
+            verdict.__cause__ = error  # its class tells what a person could do
+            refused.switch(verdict)
 
     def _verdict(self, error: BrokerError) -> Exception:
         if error.code in _FAILED:

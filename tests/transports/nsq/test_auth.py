@@ -179,6 +179,7 @@ def test_each_way_to_publish_is_refused_and_nothing_is_stored(nsqd, auth_server,
     with pytest.raises(PublishError, match=f"AUTH failed for {command} on") as caught:
         kit.producer(nsqd.address, **secret).publish("orders", bodies, delay=delay)
     assert caught.value.stored is False
+    assert isinstance(caught.value.__cause__, AccessDenied)
     assert kit.stored(nsqd) == 0
 
 
