@@ -12,7 +12,7 @@ from framework.engine import backoff
 from framework.engine.consumer import Consumer
 from framework.engine.refusals import lease_refusal
 from framework.errors import BadHandler, FrameworkError
-from framework.transports.contract import Connection, Transport
+from framework.transports.contract import Connection, Receiver, Transport
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +27,13 @@ class Dialler:
 
     def __init__(self, consumer: Consumer, transport: Transport, poll_interval: float, changed: Event) -> None:
         self.consumer = consumer
+        self._receiver: Receiver = consumer
+        self._topic = consumer.spec.topic
         self.error: Exception | None = None
         """Why there was no connection, the last time that there was none."""
         self._transport = transport
         self._poll_interval = poll_interval
+        self._unknown_poll = min(UNKNOWN_POLL, poll_interval)
         self._changed = changed
         self._look = Event()
         self._known: set[str] | None = None
@@ -60,23 +63,26 @@ class Dialler:
             self._look.clear()
             failures = 0 if self._discover() else failures + 1
             if _worth_a_line(failures):
-                log.warning("topic %s: discovery failed: %s; its nodes stay as they were", self.consumer.spec.topic, self.error)
-            pause = self._poll_interval if self._known else min(UNKNOWN_POLL, self._poll_interval)
+                log.warning("topic %s: discovery failed: %s; its nodes stay as they were", self._topic, self.error)
+            pause = self._poll_interval if self._known else self._unknown_poll
             self._look.wait(backoff.spread(pause))
 
     def _discover(self) -> bool:
         """Whether discovery was answered. Only an answer can remove a node."""
         try:
-            self._known = self._transport.discover(self.consumer.spec.topic)
+            self._known = self._find()
         except FrameworkError as error:
             self.error = error
             return False
         except Exception as error:
-            log.exception("topic %s: discovery failed, which is a bug", self.consumer.spec.topic)
+            log.exception("topic %s: discovery failed, which is a bug", self._topic)
             self.error = error
             return False
         self._use(self._known)
         return True
+
+    def _find(self) -> set[str]:
+        return self._transport.discover(self._topic)
 
     def _use(self, nodes: set[str]) -> None:
         for node in nodes:
@@ -99,7 +105,7 @@ class Dialler:
         """One connection from its dial to its end; returns why it ended, or was never made."""
         spec, ended = self.consumer.spec, Ended()
         try:
-            connection = self._transport.connect(node, spec.topic, spec.channel, self.consumer)
+            connection = self._transport.connect(node, self._topic, spec.channel, self._receiver)
         except FrameworkError as error:
             return error
         except Exception as error:

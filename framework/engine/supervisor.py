@@ -19,6 +19,7 @@ from gevent.event import Event
 from framework.engine import backoff, credit, lease
 from framework.engine.consumer import Consumer
 from framework.engine.dialler import Dialler
+from framework.engine.later import LaterDialler, longest_delay, may_wait
 from framework.engine.ledger import Ledger
 from framework.engine.places import places_for
 from framework.engine.turns import Turns
@@ -36,7 +37,8 @@ GOODBYE = 2.0
 class Supervisor:
     """Runs ``handlers`` on the nodes of ``transports``, on the hub of the thread that calls ``run``.
 
-    ``publish(topic, body)`` stores dead letters. ``drain``: seconds that handlers may take to end when it stops.
+    ``publish(topic, body, delay=0)`` stores dead letters, and what must wait longer than the broker takes.
+    ``drain``: seconds that handlers may take to end when it stops.
     ``connect_deadline``: seconds until every handler must have a connection at start; None waits for ever.
     ``poll_interval``: seconds between two discoveries. ``brokers``: the URLs of ``transports``, for handlers in processes.
 
@@ -48,7 +50,7 @@ class Supervisor:
         handlers: Sequence[HandlerSpec],
         transports: Sequence[Transport],
         *,
-        publish: Callable[[str, bytes], None],
+        publish: Callable[..., None],
         drain: float = 25.0,
         connect_deadline: float | None = 30.0,
         poll_interval: float = 15.0,
@@ -62,6 +64,8 @@ class Supervisor:
         self._drain_time = drain
         self._connect_deadline = connect_deadline
         self._poll_interval = poll_interval
+        self._longest_delay = longest_delay(transports)
+        self._later: list[LaterDialler] = []
         self._brokers = brokers
         self._consumers: list[Consumer] = []
         self._diallers: list[Dialler] = []
@@ -109,6 +113,7 @@ class Supervisor:
             try:
                 self._context.run(self._start, hub, turns, changed)
                 self._until_ready(changed)
+                self._context.run(self._look_for_what_waits, changed)
                 while not self._stops:
                     changed.wait()
                     changed.clear()
@@ -123,11 +128,34 @@ class Supervisor:
         for spec in self._handlers:
             places = places_for(spec, hub, self._brokers)
             call = places.call if places else None
-            chain = compile_chain(spec, publish=self._publish, delay=backoff.retry_delay, call=call)
+            chain = compile_chain(
+                spec,
+                publish=self._publish,
+                delay=backoff.retry_delay,
+                call=call,
+                defer=self._defer if any(may_wait(spec, transport) for transport in self._transports) else None,
+                longest=self._longest_delay,
+            )
             consumer = Consumer(hub, turns, spec, chain, self.ledgers[spec.name], places=places)
             self._consumers.append(consumer)
             self._diallers += [Dialler(consumer, transport, self._poll_interval, changed) for transport in self._transports]
         for dialler in self._diallers:
+            dialler.start()
+
+    def _defer(self, topic: str, body: bytes, delay: float) -> None:
+        for dialler in self._later:
+            dialler.check(topic)
+        self._publish(topic, body, delay=delay)
+
+    def _look_for_what_waits(self, changed: Event) -> None:
+        self._later = [
+            LaterDialler(consumer, transport, changed)
+            for consumer in self._consumers
+            for transport in self._transports
+            if may_wait(consumer.spec, transport)
+        ]
+        self._diallers += self._later
+        for dialler in self._later:
             dialler.start()
 
     def _until_ready(self, changed: Event) -> None:

@@ -197,6 +197,9 @@ class FakeBroker:
             raise self.discovery_error
         return set(self.nodes)
 
+    def backlog(self, topic: str, channel: str) -> dict[str, int]:
+        return {name: len(node.queues[topic]) for name, node in self.nodes.items() if topic in node.queues}
+
     def connect(
         self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None
     ) -> FakeConnection:  # fmt: skip
