@@ -47,7 +47,8 @@ class Bell:
         """It said that it would send no more, and waits for the end of the stream."""
         self.since = monotonic()
         """When it was last told something."""
-        self._awaited: deque[tuple[str, Message]] = deque()
+        self._awaited: deque[tuple[str, Message] | None] = deque()
+        """The commands whose answers come, in order; None: the ping."""
         self._owner = owner
         self.pipe = Pipe(line, self._take, self._ended)
 
@@ -67,6 +68,13 @@ class Bell:
         assert hold.message is not None
         self._awaited.append(("touch", hold.message))
         self._send(wire.touch(hold.job))
+
+    def ping(self) -> None:
+        """Say something while it keeps a job of which nothing is said any more. beanstalkd may lose the timer of a connection
+        (#262, #380; on 1.12 two times in five), and then lets its jobs run out only when it hears from it again."""
+        if self.hold is not None and not self._awaited:
+            self._awaited.append(None)
+            self._send(wire.LIST_TUBE_USED)
 
     def retire(self) -> None:
         """End it without losing a job: a reserve that waits is answered at once, and then the server closes."""
@@ -93,8 +101,9 @@ class Bell:
     def _take(self, replies: list[wire.Reply]) -> None:
         for reply in replies:
             if self._awaited:
-                verb, message = self._awaited.popleft()
-                _hold.check(self._owner, reply, verb, message)
+                asked = self._awaited.popleft()
+                if asked is not None:
+                    _hold.check(self._owner, reply, *asked)
             elif self.reserving:
                 self.reserving = False
                 if not self.retired:  # of one that has said that it goes, the job is ready again when the connection ends

@@ -491,6 +491,8 @@ class BeanstalkdConnection:
             self._end(BrokerUnreachable(f"beanstalkd {self.node} gave no answer for {GRACE:g} s: the connection is dead"))
             return
         self._desk.ping()
+        for bell in self._bells:
+            bell.ping()
         for bell in [bell for bell in self._spare if now - bell.since > SPARE and not bell.unanswered][:-1]:
             self._spare.remove(bell)
             bell.retire()
