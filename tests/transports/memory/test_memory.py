@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import gevent
 import pytest
@@ -169,6 +170,36 @@ def test_stopping_gives_back_what_has_not_started_and_finishes_what_has(run, pub
     ledger = worker.stop()
     assert (ledger["finished"], ledger["lease_lost"]) == (1, 0)
     assert broker.waiting("orders", "billing") == [b"%d" % n for n in range(1, 10)]
+
+
+def test_a_connection_that_is_drained_says_so_and_gets_no_more(publish, transport, broker):
+    heard = []
+
+    class Receiver:
+        tally = Ledger()
+
+        def deliver(self, connection, batch):
+            heard.append("message")
+
+        def drained(self, connection):
+            heard.append("drained")
+
+        def closed(self, connection, error):
+            heard.append(("closed", error))
+
+    connection = transport.connect(f"{broker.name}:1", "orders", "billing", Receiver())
+    connection.grant(5)
+    connection.drain()
+    publish("orders", b"x")
+    deadline = time.monotonic() + 20
+    while heard != ["drained"] and time.monotonic() < deadline:
+        gevent.sleep(0.001)
+    connection.grant(5)
+    gevent.sleep(0.01)
+    connection.close()
+    assert heard == ["drained", ("closed", None)]
+    assert connection.granted == 0
+    assert broker.waiting("orders", "billing") == [b"x"]
 
 
 def test_native_threads_may_publish_to_a_handler_of_another_thread(run, publish, broker):
