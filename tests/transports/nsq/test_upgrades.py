@@ -262,6 +262,13 @@ def test_the_name_in_the_certificate_must_be_that_of_the_node(start_nsqd, author
         assert line.identity.tls_v1
 
 
+def test_without_another_name_it_is_the_host_that_is_dialed(start_nsqd, authority):
+    nsqd = start_nsqd(*tls_flags(authority.sign("local", names=["DNS:localhost"])))
+    assert "mismatch" in refused(nsqd.address, tls_ca=str(authority.cert))
+    with dial(f"localhost:{nsqd.tcp_port}", Options(tls=True, tls_ca=str(authority.cert))) as line:
+        assert line.identity.tls_v1
+
+
 def test_an_nsqd_that_wants_a_client_certificate_gets_it(start_tls_nsqd, authority, tmp_path, kit):
     nsqd = start_tls_nsqd("--tls-client-auth-policy=require-verify", f"--tls-root-ca-file={authority.cert}")
     options = {"tls": True, "tls_ca": str(authority.cert)}
