@@ -3,18 +3,20 @@
     workers run examples.retries
     echo '{"id": 7, "card": "4111"}' | workers publish orders
     echo '{"id": 8, "card": ""}' | workers publish orders
-    workers tail orders.billing.dead --channel look
+    workers dead list orders/billing
 
 - Return: the message is finished.
 - Raise anything: it is delivered again, later each time (exponential, with full jitter).
 - Raise Retry(delay=...): it is delivered again after that many seconds.
+- Raise Backoff(reason): what it needs is down. It gets nothing for a while, then one message to try with.
 - Raise Reject(reason): it goes to the dead letter topic, orders.billing.dead. So does one that has used up its
   max_attempts, and one whose body is no Order.
+- Exceptions of others mean what policy= says.
 """
 
 from dataclasses import dataclass
 
-from framework import Message, Reject, Retry, handler
+from framework import Backoff, Message, Reject, Retry, handler
 
 
 @dataclass
@@ -23,7 +25,7 @@ class Order:
     card: str
 
 
-@handler("orders", "billing", max_attempts=5)
+@handler("orders", "billing", max_attempts=5, policy={ConnectionError: Backoff})
 def bill(order: Order) -> None:
     if not order.card:
         raise Reject(f"order {order.id} has no card")

@@ -66,12 +66,12 @@ class Replay:
         """A broker with channels takes messages for a topic, not for one of them."""
         if not self._transport.capabilities.fan_out:
             return
-        found = self._transport.channels(target)
-        if others := sorted(found - {channel} if self._to is None else found):
-            which = f"{', '.join(others[:5])}{', …' if len(others) > 5 else ''}"
-            besides = f"besides {channel!r} " if self._to is None else ""
+        found = sorted(self._transport.channels(target))
+        others = [one for one in found if one != channel] if self._to is None else found[1:]
+        if others:
+            which = f"{', '.join(found[:5])}{', …' if len(found) > 5 else ''}"
             raise WrongUse(
-                f"topic {target!r} has {besides}the channel{'s' if len(others) > 1 else ''} {which}: a message that is published "
+                f"topic {target!r} has the channel{'s' if len(found) > 1 else ''} {which}: a message that is published "
                 "to a topic goes to all of its channels; add --all-channels if that is wanted, or name another topic with --to"
             )
 

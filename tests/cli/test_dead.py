@@ -221,13 +221,16 @@ def test_a_replay_that_other_channels_would_see_is_refused_and_changes_nothing(n
     put(nsqd, letter(1))
     done = dead("replay", "orders/billing")
     assert done.returncode == 2
-    assert "topic 'orders' has besides 'billing' the channel audit" in done.stderr
+    assert "topic 'orders' has the channels audit, billing: a message" in done.stderr
     assert "--all-channels" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert kept(nsqd) == untouched(1)
     assert nsqd.channel_stats("orders", "audit")["message_count"] == 0
+    assert dead("replay", "orders/billing", "--to", "orders").returncode == 2
+    nsqd.http("/topic/create?topic=corrections", b"")
+    nsqd.http("/channel/create?topic=corrections&channel=billing", b"")
     assert dead("replay", "orders/billing", "--to", "corrections").returncode == 0
-    assert [one["topic_name"] for one in nsqd.http("/stats?format=json&topic=corrections")["topics"]] == ["corrections"]
+    assert nsqd.channel_stats("corrections", "billing")["depth"] == 1
 
 
 def test_a_letter_that_cannot_be_replayed_is_exit_4_and_stays(nsqd: Server, dead: Dead) -> None:

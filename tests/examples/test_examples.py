@@ -97,7 +97,8 @@ def test_an_example_does_what_it_says(name: str, env: dict[str, str]) -> None:
 def test_what_retries_cannot_handle_is_a_dead_letter_with_the_reason(env: dict[str, str]) -> None:
     with working("run", "examples.retries", cwd=ROOT, env=env) as worker:
         publish("orders", '{"id": 8, "card": ""}\nnonsense\n', env)
-        dead = call("tail", "orders.billing.dead", "--channel", "look", "-n", "2", cwd=ROOT, env=env)
+        worker.wait_until(lambda: sum("dead letter in topic" in line for line in worker.err) == 2)
+        dead = call("dead", "list", "orders/billing", cwd=ROOT, env=env)
         assert worker.stop() == 0
     assert dead.returncode == 0
     assert "order 8 has no card" in dead.stdout
