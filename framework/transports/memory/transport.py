@@ -128,7 +128,7 @@ class MemoryProducer:
     def _check(self, topic: str, bodies: Sequence[bytes], delay: float, priority: int | None) -> None:
         names.check("topic", topic)
         if not 0 <= delay <= MAX_DEFER:
-            raise BadMessage(f"topic {topic!r}: a delay of {delay!r} s is out of range, give 0 to {MAX_DEFER:g} s")
+            raise BadMessage(f"topic {topic!r}: a delay of {delay!r} s is out of range, give 0 to {MAX_DEFER:.0f} s")
         if priority is not None and not (isinstance(priority, int) and 0 <= priority <= _MOST_PRIORITY):
             raise BadMessage(f"topic {topic!r}: priority={priority!r} is out of range, give 0 (most urgent) to {_MOST_PRIORITY}")
         largest = min(broker.max_size for broker in self._brokers)
