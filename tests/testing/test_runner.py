@@ -302,3 +302,4 @@ def test_publish_goes_to_the_broker_of_the_test_and_of_no_other():
         framework.publish("orders", "2")
         assert second.waiting("orders") == [b"2"]
     assert first.waiting("orders") == [b"1"]
+    assert framework.publisher._default is None  # back to $BROKER_URL
