@@ -29,6 +29,7 @@ class BeanstalkdNode(Node):
 class Beanstalkds(Subject):
     brief = 2.0  # whole seconds, and a job is not given out in the last of them
     largest = 65_535
+    ends_unheard_leases = False  # its timer of a connection can be lost, until that says something (beanstalkd#262)
     silence = 15.0
     wrong_urls = (
         "beanstalkd://me:secret@host",

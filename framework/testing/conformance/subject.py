@@ -44,6 +44,8 @@ class Subject(ABC):
     """Topic names that the framework takes and this broker does not; ``Transport.accept`` refuses them."""
     reachable: bool = True
     """Other processes can use it by its URL."""
+    ends_unheard_leases: bool = True
+    """A lease runs out on time also while nothing at all is heard on its connection."""
     silence: float = 0.0
     """Seconds after which a connection whose peer fell silent is given up, with URLs made by ``watchful``; 0: never."""
 
