@@ -9,12 +9,14 @@ from typing import Any
 import gevent
 import pytest
 
+from framework.engine.ledger import Ledger
 from framework.engine.supervisor import Supervisor
 from framework.handler import HandlerSpec
+from framework.message import Message
 from framework.testing.servers import Server
 from framework.transports import open_transports
 from framework.transports.beanstalkd import wire
-from framework.transports.beanstalkd.connection import BeanstalkdConnection
+from framework.transports.beanstalkd.connection import BeanstalkdConnection, connect
 from framework.transports.beanstalkd.dial import dial
 
 
@@ -112,3 +114,53 @@ def run() -> Iterator[Callable[..., Running]]:
         if not one.greenlet.dead:
             one.supervisor.stop(now=True)
             one.greenlet.join(timeout=10)
+
+
+class Recorder:
+    """A receiver that writes down what it is told, and settles nothing by itself."""
+
+    def __init__(self) -> None:
+        self.tally = Ledger()
+        self.messages: list[Message] = []
+        self.losses: list[tuple[bytes, str]] = []
+        self.drains = 0
+        self.ends: list[Exception | None] = []
+
+    def deliver(self, connection: BeanstalkdConnection, batch: list[Message]) -> None:
+        assert all(message in connection.in_flight for message in batch)
+        self.messages += batch
+
+    def settled(self, connection: BeanstalkdConnection) -> None:
+        pass
+
+    def lost(self, connection: BeanstalkdConnection, message: Message, words: str) -> None:
+        self.losses.append((message.body, words))
+
+    def drained(self, connection: BeanstalkdConnection) -> None:
+        self.drains += 1
+
+    def closed(self, connection: BeanstalkdConnection, error: Exception | None) -> None:
+        assert not connection.in_flight
+        self.ends.append(error)
+
+
+@pytest.fixture
+def receiver() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def subscribe(receiver: Recorder) -> Iterator[Callable[..., BeanstalkdConnection]]:
+    """``subscribe(address, grant=1)`` -> a connection of ``receiver`` to the tube orders, closed after the test."""
+    made: list[BeanstalkdConnection] = []
+
+    def start(address: str, grant: int = 1) -> BeanstalkdConnection:
+        made.append(connect(address, "orders", "billing", "orders", receiver, ttr=60.0))
+        made[-1].grant(grant)
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+    until(lambda: len(receiver.ends) == len(made))
+    assert receiver.tally.balance(0) == 0

@@ -1,0 +1,286 @@
+"""One connection of the transport without the engine: what it asks for, what it learns, and what it says when things break."""
+
+from __future__ import annotations
+
+import time
+
+import gevent
+import pytest
+from gevent.server import StreamServer
+
+from framework.errors import AlreadySettled, BrokerError, BrokerUnreachable, ProtocolError
+from framework.message import Message
+from framework.testing.servers import free_port
+from framework.transports.beanstalkd import Client, hold
+from framework.transports.beanstalkd import connection as connection_module
+from framework.transports.beanstalkd.client import TimedOut
+from framework.transports.beanstalkd.connection import connect
+
+from .conftest import job_stats, server_stats, tube_stats, until
+
+pytestmark = pytest.mark.real
+VERBS = {"finish": "delete", "requeue": "release", "bury": "bury", "touch": "touch"}
+
+
+@pytest.fixture
+def server(start_beanstalkd):
+    return start_beanstalkd("-F")
+
+
+@pytest.fixture
+def client(server):
+    with Client(server.address, use="orders", watch="orders") as one:
+        yield one
+
+
+def test_nothing_comes_before_a_grant_and_no_more_than_granted(server, client, receiver, subscribe):
+    connection = subscribe(server.address, grant=0)
+    client.put_many([b"%d" % i for i in range(50)])
+    gevent.sleep(0.1)
+    assert receiver.messages == []
+    for n in (1, 2, 7, 30):
+        connection.grant(n)
+        until(lambda: len(receiver.messages) == n)  # noqa: B023
+        gevent.sleep(0.05)
+        assert (len(receiver.messages), tube_stats(server)["current-jobs-reserved"]) == (n, n)
+
+
+def test_a_grant_that_is_taken_back_takes_back_the_waiting_reserve(server, client, receiver, subscribe):
+    connection = subscribe(server.address, grant=3)
+    until(lambda: tube_stats(server)["current-waiting"] == 1)
+    connection.grant(0)
+    until(lambda: tube_stats(server)["current-waiting"] == 0)
+    client.put(b"x")
+    gevent.sleep(0.1)
+    assert receiver.messages == []
+    assert job_stats(server, 1)["reserves"] == "0"
+    connection.grant(1)
+    until(lambda: receiver.messages)
+
+
+def test_a_message_says_when_it_was_put_and_how_often_it_came(server, client, receiver, subscribe):
+    client.put(b"x")
+    client.reserve(timeout=5)
+    client.release(1)
+    gevent.sleep(1.1)
+    subscribe(server.address)
+    until(lambda: receiver.messages)
+    [message] = receiver.messages
+    assert (message.attempts, message.topic, message.channel, message.node) == (2, "orders", "billing", server.address)
+    assert message.id == b"1@" + server_stats(server)["id"][:8].encode()
+    assert -0.5 < time.time() - message.timestamp / 1e9 - 1.1 < 5
+
+
+def test_the_lease_is_the_shortest_of_the_jobs_in_flight(server, client, receiver, subscribe):
+    connection = subscribe(server.address, grant=10)
+    assert connection.limits.lease == 60
+    client.put(b"a", ttr=300)
+    until(lambda: connection.limits.lease == 300)
+    client.put_many([b"b", b"c"], ttr=9)
+    until(lambda: connection.limits.lease == 9)
+    client.put(b"d", ttr=100)
+    until(lambda: len(receiver.messages) == 4)
+    assert connection.limits.lease == 9
+    for message in receiver.messages:
+        connection.finish(message)
+    client.put(b"e", ttr=100)
+    until(lambda: connection.limits.lease == 100)
+
+
+def test_what_was_settled_cannot_be_settled_again(server, client, receiver, subscribe):
+    connection = subscribe(server.address, grant=4)
+    client.put_many([b"a", b"b", b"c"])
+    until(lambda: len(receiver.messages) == 3)
+    for settle, message in zip(
+        (connection.finish, lambda m: connection.requeue(m, 1), connection.bury), receiver.messages, strict=True
+    ):
+        settle(message)
+        for again in (connection.finish, lambda m: connection.requeue(m, 0), connection.touch, connection.bury):
+            with pytest.raises(AlreadySettled):
+                again(message)
+    until(lambda: not connection.unsent())
+    stats = tube_stats(server)
+    assert (stats["current-jobs-delayed"], stats["current-jobs-buried"], stats["cmd-delete"]) == (1, 1, 1)
+
+
+def test_a_delay_longer_than_the_server_takes_is_its_longest(server, client, receiver, subscribe):
+    connection = subscribe(server.address)
+    client.put(b"a")
+    until(lambda: receiver.messages)
+    connection.requeue(receiver.messages[0], float("inf"))
+    until(lambda: job_stats(server, 1).get("delay") == "4294967295")
+
+
+def expired(server, client, receiver) -> Message:
+    """A message whose job ran out of its time, and which ``client`` has taken and deleted since.
+
+    Of some jobs beanstalkd 1.12 forgets that they run out, until their connection speaks: then another one must do."""
+    for _ in range(30):
+        count = len(receiver.messages)
+        client.put(b"short", ttr=1)
+        until(lambda: len(receiver.messages) > count)  # noqa: B023
+        message = receiver.messages[-1]
+        message.connection.grant(0)
+        try:
+            client.delete(client.reserve(timeout=2))
+        except TimedOut:
+            message.connection.finish(message)
+            message.connection.grant(2)
+        else:
+            return message
+    raise AssertionError("no job ever ran out")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["bell", "desk"])
+def test_a_job_that_another_worker_has_by_now_is_a_lost_lease(server, client, subscribe, place, monkeypatch):
+    connection = subscribe(server.address, grant=2)
+    receiver = connection._receiver
+    if place == "desk":  # that a poll gets what comes next, no bell may wait
+        monkeypatch.setattr(connection_module, "MOST_BELLS", 0)
+        connection._spare.clear()
+    for lost, verb in enumerate(("finish", "requeue", "bury", "touch"), 1):
+        message = expired(server, client, receiver)
+        finished = receiver.tally.finished
+        if verb == "requeue":
+            connection.requeue(message, 5.0)
+        else:
+            getattr(connection, verb)(message)
+        until(lambda: len(receiver.losses) == lost)  # noqa: B023
+        assert receiver.losses[-1] == (
+            b"short",
+            f"beanstalkd answered {VERBS[verb]} {int(message.id.split(b'@')[0])} with NOT_FOUND",
+        )
+        assert message.settled
+        assert (receiver.tally.lease_lost, receiver.tally.finished, receiver.tally.requeued) == (lost, finished, 0)
+        connection.grant(2)
+    client.put(b"next")
+    until(lambda: receiver.messages[-1].body == b"next")  # nothing is out of step
+
+
+def test_a_job_that_was_deleted_before_it_could_be_delivered_is_never_received(receiver, subscribe):
+    """Its lease had run out, and another worker was quicker: a real server cannot be made to show it."""
+    state = b"---\npri: 1\nage: 0\ndelay: 0\nttr: 60\ntime-left: 60\nfile: 0\nreserves: 3\n"
+    states = [b"NOT_FOUND\r\n", b"OK %d\r\n%b\r\n" % (len(state), state)]
+    jobs = iter((7, 8))
+
+    def serve(sock, _):
+        for line in sock.makefile("rb"):
+            verb = line.split()[0]
+            if verb == b"reserve-with-timeout" and int(line.split()[1]):
+                if job := next(jobs, None):
+                    sock.sendall(b"RESERVED %d 1\r\nx\r\n" % job)
+            elif verb == b"stats-job":
+                sock.sendall(states.pop(0))
+            else:
+                sock.sendall({b"stats": b"OK 4\r\n---\n\r\n", b"delete": b"DELETED\r\n"}.get(verb, b"WATCHING 1\r\n"))
+
+    fake = StreamServer(("127.0.0.1", 0), serve)
+    fake.start()
+    connection = subscribe(f"127.0.0.1:{fake.server_port}")
+    until(lambda: receiver.messages)
+    assert [(message.id, message.attempts) for message in receiver.messages] == [(b"8@", 3)]
+    connection.finish(receiver.messages[0])
+    until(lambda: receiver.tally.finished == 1)
+    assert receiver.tally.received == 1
+    fake.stop(timeout=1)
+
+
+def test_a_bell_that_breaks_loses_its_own_job_and_no_other(server, client, receiver, subscribe):
+    connection = subscribe(server.address, grant=8)
+    for i in range(3):
+        client.put(b"%d" % i)
+        until(lambda: len(receiver.messages) == i + 1)  # noqa: B023
+    bell = connection._holds[receiver.messages[1]].keeper
+    bell.pipe._sock.shutdown(2)
+    until(lambda: receiver.losses)
+    assert receiver.losses[0][0] == b"1"
+    until(lambda: len(receiver.messages) == 4)  # it comes again
+    assert (receiver.messages[3].body, receiver.messages[3].attempts) == (b"1", 2)
+    for message in list(connection.in_flight):
+        connection.finish(message)
+    until(lambda: tube_stats(server)["cmd-delete"] == 3)
+    assert not receiver.ends
+
+
+def test_a_desk_that_breaks_ends_it_all_at_once(server, client, receiver, subscribe):
+    connection = subscribe(server.address, grant=50)
+    client.put_many([b"%d" % i for i in range(30)])
+    until(lambda: len(receiver.messages) == 30)
+    connection._desk.pipe._sock.shutdown(2)
+    until(lambda: receiver.ends)
+    assert isinstance(receiver.ends[0], BrokerUnreachable)
+    assert (receiver.tally.received, receiver.tally.lease_lost) == (30, 30)
+    until(lambda: tube_stats(server)["current-jobs-ready"] == 30)
+
+
+def test_draining_returns_when_nothing_can_come_any_more(server, client, receiver, subscribe):
+    connection = subscribe(server.address, grant=5)
+    client.put_many([b"a", b"b"])
+    until(lambda: len(receiver.messages) == 2)
+    connection.drain()
+    until(lambda: receiver.drains)
+    client.put(b"c")
+    gevent.sleep(0.1)
+    connection.finish(receiver.messages[0])
+    connection.requeue(receiver.messages[1], 0.0)  # at once, for another worker
+    until(lambda: not connection.unsent())
+    assert len(receiver.messages) == 2
+    assert (tube_stats(server)["current-jobs-ready"], receiver.drains) == (2, 1)
+
+
+def test_half_open_connections_hold_the_stop_for_a_moment_only(server, client, receiver, start_proxy):
+    proxy = start_proxy(server.address)
+    connection = connect(proxy.address, "orders", "billing", "orders", receiver, ttr=60.0)
+    connection.grant(3)
+    client.put(b"x")
+    until(lambda: receiver.messages)
+    proxy.swallow()
+    began = time.monotonic()
+    connection.finish(receiver.messages[0])
+    connection.drain()
+    until(lambda: receiver.drains)
+    connection.close()
+    until(lambda: receiver.ends)
+    assert time.monotonic() - began < 6
+    assert receiver.tally.balance(0) == 0
+
+
+@pytest.mark.slow
+def test_a_server_that_is_gone_without_a_word_is_noticed(server, client, receiver, start_proxy, monkeypatch):
+    monkeypatch.setattr(connection_module, "_PULSE", 0.2)
+    for module in (hold, connection_module):
+        monkeypatch.setattr(module, "GRACE", 1.0)
+    monkeypatch.setattr("framework.transports.beanstalkd.desk.GRACE", 1.0)
+    proxy = start_proxy(server.address)
+    connection = connect(proxy.address, "orders", "billing", "orders", receiver, ttr=60.0)
+    connection.grant(3)
+    gevent.sleep(1.5)
+    assert not receiver.ends  # silence alone is nothing: a question was answered
+    proxy.swallow()
+    until(lambda: receiver.ends)
+    assert "gave no answer for 1 s" in str(receiver.ends[0])
+
+
+def test_bells_that_were_not_needed_are_closed_after_a_while(server, client, receiver, subscribe, monkeypatch):
+    monkeypatch.setattr(connection_module, "_PULSE", 0.1)
+    monkeypatch.setattr(connection_module, "SPARE", 0.3)
+    connection = subscribe(server.address, grant=20)
+    for i in range(10):
+        client.put(b"%d" % i)
+        until(lambda: len(receiver.messages) == i + 1)  # noqa: B023
+    for message in receiver.messages:
+        connection.finish(message)
+    assert len(connection._bells) >= 10
+    until(lambda: len(connection._bells) <= 2)
+    client.put(b"more")
+    until(lambda: receiver.messages[-1].body == b"more")
+
+
+def test_what_cannot_be_reached_or_is_no_beanstalkd_is_an_error_that_names_it(receiver, nsqd):
+    port = free_port()
+    with pytest.raises(BrokerUnreachable, match=f"beanstalkd 127.0.0.1:{port} cannot be reached"):
+        connect(f"127.0.0.1:{port}", "orders", "billing", "orders", receiver, ttr=60.0)
+    for address in (nsqd.address, nsqd.http_address):
+        with pytest.raises((ProtocolError, BrokerError, BrokerUnreachable), match=address):
+            connect(address, "orders", "billing", "orders", receiver, ttr=60.0)

@@ -1,0 +1,209 @@
+"""Faults, counted: workers and servers are killed and cables cut, twenty times each, and every job that was stored is handled."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gevent
+import pytest
+
+from framework.errors import PublishError
+from framework.testing.servers import ROOT, Server
+from framework.transports.beanstalkd import Client
+
+from .conftest import server_stats, spec, tube_stats, until, url
+
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(300)]
+
+TIMES = 20
+
+WORKER = """
+import os, signal, sys
+from gevent import monkey; monkey.patch_all()
+import gevent
+from framework.engine.supervisor import Supervisor
+from framework.handler import HandlerSpec
+from framework.transports import open_transports
+
+url, journal, max_attempts = sys.argv[1:]
+out = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+transport = open_transports([url])[0]
+producer = transport.producer()
+
+def function(message):
+    if message.body == b"poison":
+        os.write(out, b"poison %d\\n" % message.attempts)
+        os._exit(9)
+    gevent.sleep(0.001 if int(message.body) % 3 else 0)
+    os.write(out, message.body + b"\\n")
+
+spec = HandlerSpec("orders", "billing", function, None, 20, 200, 60.0, int(max_attempts), 0, 0.0)
+supervisor = Supervisor([spec], [transport], publish=lambda topic, body: producer.publish(topic, [body]))
+gevent.signal_handler(signal.SIGTERM, supervisor.stop)
+supervisor.run()
+ledger = supervisor.ledgers["orders/billing"]
+assert ledger.balance(0) == 0, ledger
+"""
+
+
+class Journal:
+    """What worker processes wrote down, each body when it was handled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def start(self, server: Server, max_attempts: int = 0) -> subprocess.Popen[bytes]:
+        arguments = [url(server), str(self.path), str(max_attempts)]
+        return subprocess.Popen([sys.executable, "-c", WORKER, *arguments], cwd=ROOT)
+
+    def lines(self) -> list[bytes]:
+        return self.path.read_bytes().split(b"\n")[:-1] if self.path.exists() else []
+
+
+@pytest.fixture
+def journal(tmp_path):
+    return Journal(tmp_path / "journal")
+
+
+def put(server: Server, bodies: list[bytes], tube: str = "orders") -> None:
+    with Client(server.address, use=tube) as client:
+        assert all(isinstance(answer, int) for answer in client.put_many(bodies))
+
+
+def test_a_worker_that_is_killed_twenty_times_loses_nothing(start_beanstalkd, journal):
+    server = start_beanstalkd("-F")
+    total = 8000
+    put(server, [b"%d" % i for i in range(total)])
+    for _ in range(TIMES):
+        worker, before = journal.start(server), len(journal.lines())
+        until(lambda: len(journal.lines()) >= before + 100, 60)  # noqa: B023
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.wait()
+    assert tube_stats(server)["current-jobs-ready"] > 0  # each was killed at work
+    last = journal.start(server)
+    until(lambda: tube_stats(server)["cmd-delete"] == total, 90)
+    last.terminate()
+    assert last.wait(30) == 0
+    handled = journal.lines()
+    assert set(handled) == {b"%d" % i for i in range(total)}
+    assert len(handled) - total <= TIMES * 200  # no more than were in flight
+
+
+def test_a_job_that_kills_every_worker_is_given_up_after_max_attempts(start_beanstalkd, journal):
+    server = start_beanstalkd("-F")
+    put(server, [b"poison", *[b"%d" % i for i in range(500)]])
+    kills = 0
+    while True:
+        worker = journal.start(server, max_attempts=3)
+        until(lambda: worker.poll() is not None or tube_stats(server, "orders.billing.dead"), 60)  # noqa: B023
+        if worker.poll() is None:
+            break
+        assert worker.wait() == 9
+        kills += 1
+        assert kills <= 3
+    until(lambda: tube_stats(server)["cmd-delete"] == 501, 60)
+    worker.terminate()
+    assert worker.wait(30) == 0
+    assert [line for line in journal.lines() if line.startswith(b"poison")] == [b"poison 1", b"poison 2", b"poison 3"]
+    assert {line for line in journal.lines() if not line.startswith(b"poison")} == {b"%d" % i for i in range(500)}
+
+
+def test_a_server_that_is_killed_twenty_times_loses_nothing_that_it_said_it_had(beanstalkd, run):
+    """With -b and -f0; while handlers run and a publisher publishes."""
+    handled, stored, unknown = set(), set(), set()
+
+    def function(message):
+        gevent.sleep(0.001)
+        handled.add(message.body)
+
+    worker = run(url(beanstalkd), spec(function, concurrency=20))
+    enough = False
+
+    def publish() -> None:
+        number = 0
+        while not enough:
+            bodies = [b"%d" % i for i in range(number, number + 10)]
+            number += 10
+            for body, answer in zip(bodies, worker.producer.publish_each("orders", bodies), strict=True):
+                (stored if answer is None else unknown).add(body)
+                assert answer is None or isinstance(answer, PublishError)
+
+    publisher = gevent.spawn(publish)
+    for _ in range(TIMES):
+        before = len(handled)
+        worker.until(lambda: len(handled) >= before + 40, 60)  # noqa: B023
+        beanstalkd.kill()
+        gevent.sleep(random.uniform(0, 0.05))
+        beanstalkd.start()
+    enough = True
+    publisher.get(timeout=60)
+    worker.until(lambda: stored <= handled, 60)
+    worker.until(lambda: not tube_stats(beanstalkd).get("current-jobs-ready") and not worker.connections[0].in_flight)
+    ledger = worker.stop()
+    assert len(stored) >= TIMES * 30
+    assert handled <= stored | unknown
+    assert ledger["finished"] >= len(handled)
+
+
+def test_connections_that_are_cut_twenty_times_lose_nothing(start_beanstalkd, start_proxy, run):
+    server = start_beanstalkd("-F")
+    proxy = start_proxy(server.address)
+    handled, total = set(), 6000
+
+    def function(message):
+        gevent.sleep(0.001 if int(message.body) % 2 else 0)
+        handled.add(message.body)
+
+    put(server, [b"%d" % i for i in range(total)])
+    worker = run(f"beanstalkd://{proxy.address}", spec(function, concurrency=20))
+    rng = random.Random(7)
+    for each in range(TIMES):
+        before = len(handled)
+        worker.until(lambda: len(handled) >= min(total, before + 100), 60)  # noqa: B023
+        if each % 2:  # in the middle of a command or of an answer
+            (proxy.to_server if each % 4 == 1 else proxy.to_client).cut_after(rng.randrange(400))
+        else:
+            proxy.cut(reset=each % 4 == 0)
+    assert len(handled) < total
+    worker.until(lambda: len(handled) == total, 90)
+    worker.until(lambda: tube_stats(server).get("cmd-delete") == total, 60)
+    ledger = worker.stop()
+    assert ledger["finished"] + ledger["lease_lost"] + ledger["requeued"] == ledger["received"]
+    assert ledger["finished"] >= total
+    assert server_stats(server)["current-jobs-buried"] == "0"
+
+
+def test_slow_and_torn_networks_put_nothing_out_of_step(start_beanstalkd, start_proxy, run):
+    server = start_beanstalkd("-F")
+    proxy = start_proxy(server.address)
+    proxy.trickle()
+    handled = []
+    worker = run(
+        f"beanstalkd://{proxy.address}", spec(lambda message: handled.append(message.body), concurrency=5, max_in_flight=20)
+    )
+    bodies = [b"%d\r\n" % i * 10 for i in range(30)]
+    worker.producer.publish("orders", bodies)
+    worker.until(lambda: len(handled) == 30, 90)
+    assert sorted(handled) == sorted(bodies)
+    began = time.monotonic()
+    assert worker.stop() == {"received": 30, "finished": 30, "requeued": 0, "dead": 0, "lease_lost": 0}
+    assert time.monotonic() - began < 20
+
+
+def test_one_server_of_two_that_is_away_stops_nothing_at_the_other(start_beanstalkd, run):
+    servers = [start_beanstalkd("-f0"), start_beanstalkd("-f0")]
+    done = []
+    worker = run(url(servers), spec(lambda message: done.append(message.body)))
+    servers[0].kill()
+    put(servers[1], [b"while %d" % i for i in range(100)])
+    worker.until(lambda: len(done) == 100)
+    servers[0].start()
+    put(servers[0], [b"after %d" % i for i in range(100)])
+    worker.until(lambda: len(done) == 200, 60)
+    worker.stop()
