@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from framework.testing.runner import Runner
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Whoever runs the conformance suite with --strict-markers need not declare its marker."""
+    config.addinivalue_line("markers", "slow: takes more than about five seconds")
+
+
 @pytest.fixture
 def broker() -> Iterator[Broker]:
     """An empty broker in memory, with a clock to move and faults to inject; ``framework.publish`` publishes to it."""
