@@ -24,6 +24,7 @@ from framework.nsqd.store import (
     Pending,
     Store,
     TopicSave,
+    compaction,
     log,
     record,
     store,
@@ -338,6 +339,7 @@ def test_nothing_is_published_into_the_reserve(opened: Store, monkeypatch: pytes
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "SEGMENT_BYTES", 2000)
     monkeypatch.setattr(store, "_ROLL_BYTES", 500)
+    monkeypatch.setattr(compaction, "_SHARE", 0)
 
 
 @pytest.mark.usefixtures("small_segments")
@@ -354,14 +356,98 @@ def test_a_segment_goes_when_all_its_messages_are_finished(opened: Store, folder
     assert len(list((folder / "log").iterdir())) == 1
 
 
+def in_tens(opened: Store, count: int, topic: int = TOPIC) -> list[Batch]:
+    """Batches of ten messages, their numbers in their bodies."""
+    return [publish(opened, *(b"%d.%d" % (at, of) + b"x" * 90 for of in range(10)), topic=topic)[0] for at in range(count)]
+
+
+def swept(opened: Store) -> int:
+    """Bytes of the log when nothing more can be done for it."""
+    for _ in range(30):
+        opened.sweep()
+    return sum(opened.log.length(number) for number in opened.log.numbers)
+
+
 @pytest.mark.usefixtures("small_segments")
-def test_a_segment_stays_while_a_message_of_it_is_deferred(opened: Store, folder: Path) -> None:
-    batches = [publish(opened, b"%d" % at * 900)[0] for at in range(7)]
-    later = {batches[0].first: Pending(1 << 60, 2)}
-    opened.save([TopicSave(TOPIC, batches[-1].end, False)], [saved(batches[-1].end, put=later)])
-    opened.sweep()
-    assert segment(folder).exists()
-    assert opened.bodies(TOPIC, later)[batches[0].first][1] == b"0" * 900
+@pytest.mark.parametrize("how", ["in flight", "deferred", "requeued"])
+def test_one_unfinished_message_keeps_no_more_than_itself(opened: Store, folder: Path, tmp_path: Path, how: str) -> None:
+    batches = in_tens(opened, 30)
+    seq = batches[3].first + 5
+    what = {
+        "in flight": {"inflight": [seq]},
+        "deferred": {"put": {seq: Pending(1 << 60, 2)}},
+        "requeued": {"put": {seq: Pending(0, 2)}},
+    }[how]
+    opened.save([TopicSave(TOPIC, batches[-1].end, False)], [saved(batches[-1].end, **what)])
+    assert swept(opened) < 1000
+    assert not segment(folder).exists()
+    for again in (opened, Store(killed(opened, folder, tmp_path / "copy"))):
+        assert again.bodies(TOPIC, [seq])[seq][1] == b"3.5" + b"x" * 90
+        assert [body[:3] for body in everything(again)] == [b"3.5"]
+    assert set(again.topics[TOPIC].channels["c"].pending) == {seq}
+    again.close()
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_a_topic_that_nobody_reads_keeps_its_few_messages_and_not_those_of_others(folder: Path) -> None:
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c"), declared(8)])
+    first = publish(opened, b"dead letter", topic=8)[0]
+    batches = in_tens(opened, 15)
+    second = publish(opened, b"another", topic=8)[0]
+    batches += in_tens(opened, 15)
+    opened.save([TopicSave(TOPIC, batches[-1].end, False)], [saved(batches[-1].end)])
+    assert swept(opened) < 1000
+    assert everything(opened, 8) == [b"dead letter", b"another"]
+    assert (first.end, second.end) == (second.first, opened.topics[8].next)
+    opened.close()
+    (folder / "index.db").unlink()
+    again = Store(folder)
+    assert everything(again, 8) == [b"dead letter", b"another"]
+    assert again.topics[8].depth == 2
+    again.close()
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_what_was_moved_is_delivered_again_when_the_index_is_lost(folder: Path) -> None:
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    batches = in_tens(opened, 30)
+    seq = batches[3].first + 5
+    opened.save([TopicSave(TOPIC, batches[-1].end, False)], [saved(batches[-1].end, inflight=[seq])])
+    swept(opened)
+    opened.close()
+    (folder / "index.db").unlink()
+    again = Store(folder)
+    channel = again.topics[TOPIC].channels["c"]
+    assert seq >= channel.cursor or seq in channel.pending
+    assert again.bodies(TOPIC, [seq])[seq][1] == b"3.5" + b"x" * 90
+    again.close()
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_a_segment_that_is_mostly_unfinished_is_left_alone(opened: Store, folder: Path) -> None:
+    batches = in_tens(opened, 6)
+    waiting = batches[0].first + 5
+    opened.save([TopicSave(TOPIC, batches[-1].end, False)], [saved(waiting)])
+    before = segment(folder).read_bytes()
+    swept(opened)
+    assert segment(folder).read_bytes() == before
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_moving_waits_for_room(opened: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = in_tens(opened, 30)
+    seq = batches[3].first
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "pwritev", full)
+    opened.save([TopicSave(TOPIC, batches[-1].end, False)], [saved(batches[-1].end, inflight=[seq])])
+    assert swept(opened) > 1000
+    assert opened.bodies(TOPIC, [seq])[seq][1][:3] == b"3.0"
+    monkeypatch.undo()
 
 
 @pytest.mark.usefixtures("small_segments")

@@ -11,7 +11,19 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from framework.nsqd.store import ChannelSave, Declaration, Declare, Declared, Entry, Pending, Store, TopicSave, record, store
+from framework.nsqd.store import (
+    ChannelSave,
+    Declaration,
+    Declare,
+    Declared,
+    Entry,
+    Pending,
+    Store,
+    TopicSave,
+    compaction,
+    record,
+    store,
+)
 
 TOPIC, CHANNEL = 7, 70
 
@@ -34,6 +46,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.folder = self.root / "0"
         self.segment_bytes, store.SEGMENT_BYTES = store.SEGMENT_BYTES, 3000
         self.roll_bytes, store._ROLL_BYTES = store._ROLL_BYTES, 500
+        self.share, compaction._SHARE = compaction._SHARE, 0
         self.opened = Store(self.folder)
         self.opened.append([Declare(TOPIC, Declaration("t", channels={"c": Declared(CHANNEL, 0)}))])
         self.bodies: dict[int, bytes] = {}
@@ -44,6 +57,7 @@ class StoreMachine(RuleBasedStateMachine):
         if hasattr(self, "opened"):
             self.opened.close()
             store.SEGMENT_BYTES, store._ROLL_BYTES = self.segment_bytes, self.roll_bytes
+            compaction._SHARE = self.share
             shutil.rmtree(self.root)
 
     @rule(sizes=st.lists(st.integers(1, 400), min_size=1, max_size=12), due=st.booleans())
@@ -68,9 +82,18 @@ class StoreMachine(RuleBasedStateMachine):
         self.opened.save([TopicSave(TOPIC, below, False)], [saved(below, inflight=inflight, put=put, drop=drop)])
         self.unfinished = set(kept)
 
-    @rule()
-    def sweep(self) -> None:
-        self.opened.sweep()
+    @rule(times=st.integers(1, 4))
+    def sweep(self, times: int) -> None:
+        for _ in range(times):
+            self.opened.sweep()
+
+    @rule(lose_index=st.booleans())
+    def kill_between_moving_and_removing(self, lose_index: bool) -> None:
+        compactor = self.opened._compactor
+        for segment in self.opened.log.numbers[:-1]:
+            if found := compactor.plan(segment):
+                compactor._move(found)
+        self.kill(lose_index)
 
     @rule(lose_index=st.booleans())
     def kill(self, lose_index: bool) -> None:
@@ -92,7 +115,8 @@ class StoreMachine(RuleBasedStateMachine):
             return
         # Without its index the channel starts again at what the log has: more may come back, nothing less.
         self.opened.save([TopicSave(TOPIC, channel.cursor, False)], [saved(channel.cursor, put=channel.pending)])
-        self.unfinished |= {seq for seq in self.bodies if seq >= channel.cursor and self.opened.bodies(TOPIC, [seq]).get(seq)}
+        readable = {seq for seq in self.bodies if seq >= channel.cursor and self.opened.bodies(TOPIC, [seq]).get(seq)}
+        self.unfinished |= readable | set(channel.pending)
 
     @invariant()
     def every_unfinished_message_can_be_read(self) -> None:
@@ -104,5 +128,5 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(
-    max_examples=25, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
 )

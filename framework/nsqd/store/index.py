@@ -15,6 +15,10 @@ from typing import NamedTuple
 
 FINISHED = -1
 """The due time of a ``later`` row whose message was finished before the cursor reached it."""
+_PAGES = 500
+"""Given back at once, of 4 KiB each: a few milliseconds."""
+_WAL_BYTES = 1 << 20
+"""What stays of the write-ahead log once it has been copied."""
 
 _SCHEMA = """
 create table if not exists pos(one integer primary key check (one = 1), seg integer, off integer);
@@ -73,7 +77,9 @@ class Index:
         self.path = path
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
+            self._db.execute("pragma auto_vacuum=incremental").fetchall()  # first, while there are no tables
             self._db.execute("pragma journal_mode=wal").fetchall()
+            self._db.execute(f"pragma journal_size_limit={_WAL_BYTES}").fetchall()
             self._db.execute("pragma synchronous=normal").fetchall()
             self._check()
             self._db.executescript(_SCHEMA)
@@ -134,8 +140,20 @@ class Index:
     def remove_batch(self, topic: int, first: int) -> None:
         self._db.execute("delete from batch where topic = ? and first = ?", (topic, first))
 
-    def remove_batches(self, topic: int, low: int, high: int) -> None:
-        self._db.execute("delete from batch where topic = ? and first >= ? and first < ?", (topic, low, high))
+    def remove_batches(self, topic: int, segment: int, low: int, high: int) -> None:
+        """Those of [low, high) that are in that segment still."""
+        query = "delete from batch where topic = ? and first >= ? and first < ? and seg = ?"
+        self._db.execute(query, (topic, low, high, segment))
+
+    def held(self, topic: int, segment: int, low: int, high: int) -> list[Row]:
+        """The batches that begin in [low, high) and are in that segment, but for emptied ones."""
+        query = "select * from batch where topic = ? and first >= ? and first < ? and seg = ? and dead = 0"
+        return [Row(*row) for row in self._db.execute(query, (topic, low, high, segment)).fetchall()]
+
+    def size(self, topic: int, segment: int, low: int, high: int) -> int:
+        """The bytes of ``held``."""
+        query = "select coalesce(sum(len), 0) from batch where topic = ? and first >= ? and first < ? and seg = ? and dead = 0"
+        return int(self._db.execute(query, (topic, low, high, segment)).fetchone()[0])
 
     def bury(self, topic: int, low: int, high: int) -> None:
         """Mark the batches of [low, high) as emptied."""
@@ -185,6 +203,16 @@ class Index:
         """Whether a message of [low, high) waits, unfinished, for its time or its next try."""
         query = "select 1 from later where channel = ? and seq >= ? and seq < ? and due != ? limit 1"
         return self._db.execute(query, (channel, low, high, FINISHED)).fetchone() is not None
+
+    def pending(self, channel: int, low: int, high: int, most: int) -> list[int]:
+        """Messages of [low, high) that wait, unfinished, for their time or their next try: ``most`` and one more at the most."""
+        query = "select seq from later where channel = ? and seq >= ? and seq < ? and due != ? limit ?"
+        return [row[0] for row in self._db.execute(query, (channel, low, high, FINISHED, most + 1)).fetchall()]
+
+    def shrink(self) -> None:
+        """Give some of the pages that are free back to the disk."""
+        # executescript, as execute would free one page only.
+        self._db.executescript(f"pragma incremental_vacuum({_PAGES})")
 
     def remove_topic(self, topic: int) -> None:
         for row in self._db.execute("select id from channel where topic = ?", (topic,)).fetchall():

@@ -110,6 +110,10 @@ class Log:
         self.size = size
         self.suspect = False
 
+    def length(self, number: int) -> int:
+        """How big a segment is."""
+        return os.fstat(self._fd(number)).st_size
+
     def read(self, number: int, offset: int, length: int) -> bytes:
         """Bytes of a segment; fewer when it is shorter or gone."""
         try:

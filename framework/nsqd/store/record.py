@@ -3,6 +3,8 @@
 A record is a header (magic, CRC-32 of all that follows, seeded with the folder's salt; payload length, topic
 number, first sequence number, count, time of publishing in ns, due time in ms) and a payload. With a count, the
 payload is ``[int32 size][body]`` that many times: an MPUB's body as it came. With a count of 0 it is a Declaration.
+The highest bit of the count says that the record was moved from an older segment; messages of it that were finished
+then have no bodies.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ MAGIC = b"\xa9NQ1"
 _HEADER = struct.Struct(">4sIIIQIqQ")
 _SIZE = struct.Struct(">i")
 HEADER_BYTES = _HEADER.size
+_MOVED = 1 << 31
 
 MAX_RECORD_BYTES = 1 << 20
 MAX_RECORD_MESSAGES = 500
@@ -34,6 +37,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     due: int
     """When it may be delivered, in ms since 1970; 0 is at once."""
     payload: bytes
+    moved: bool = False
 
     @property
     def end(self) -> int:
@@ -71,7 +75,8 @@ def declaration(batch: Batch) -> Declaration:
 
 def encode(batch: Batch, salt: int) -> tuple[bytes, bytes]:
     """The header and the payload, to be written one behind the other."""
-    fields = (len(batch.payload), batch.topic, batch.first, batch.count, batch.ts, batch.due)
+    count = batch.count | _MOVED if batch.moved else batch.count
+    fields = (len(batch.payload), batch.topic, batch.first, count, batch.ts, batch.due)
     header = _HEADER.pack(MAGIC, 0, *fields)
     crc = zlib.crc32(batch.payload, zlib.crc32(header[8:], salt))
     return _HEADER.pack(MAGIC, crc, *fields), batch.payload
@@ -88,7 +93,7 @@ def decode(data: bytes | memoryview, offset: int, salt: int) -> Batch | None:
     payload = bytes(data[start : start + length])
     if zlib.crc32(payload, zlib.crc32(data[offset + 8 : start], salt)) != crc:
         return None
-    return Batch(topic, first, count, ts, due, payload)
+    return Batch(topic, first, count & ~_MOVED, ts, due, payload, bool(count & _MOVED))
 
 
 def find(data: bytes, offset: int, salt: int) -> int:

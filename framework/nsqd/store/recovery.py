@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from framework.nsqd.store.index import FINISHED, Row, unpack
+from framework.nsqd.store.compaction import dense
+from framework.nsqd.store.index import FINISHED, LaterRow, Row, unpack
 from framework.nsqd.store.log import Broken
 from framework.nsqd.store.record import Batch, decode
 from framework.nsqd.store.state import ChannelState, Pending, TopicState
@@ -25,7 +26,9 @@ def recover(store: Store) -> tuple[int, int]:
         _start_index_anew(store)
         position = None
     _load(store)
-    damaged = _scan_from(store, position or (store.log.numbers[0], 0))
+    store.rebuilt = position is None
+    moved: dict[int, set[int]] = {}
+    damaged = _scan_from(store, position or (store.log.numbers[0], 0), moved)
     if damaged:
         for topic in store.topics.values():
             # What was cut may have been delivered under these numbers: never use them for another message.
@@ -33,6 +36,8 @@ def recover(store: Store) -> tuple[int, int]:
     end = (store.log.active, store.log.size)
     store._position = end
     store.flush()
+    if store.rebuilt:
+        _await_moved(store, moved)
     for topic in store.topics.values():
         _load_backlog(store, topic)
     return end
@@ -64,8 +69,17 @@ def _load(store: Store) -> None:
         store.ranges.setdefault(segment, {})[number] = (low, high)
 
 
-def _scan_from(store: Store, position: tuple[int, int]) -> bool:
-    """Take every record behind ``position``; returns whether some of it was damaged."""
+def _await_moved(store: Store, moved: dict[int, set[int]]) -> None:
+    """With the index gone, nobody knows who had not finished what was moved: every channel that is past it gets it once more."""
+    with store.index.transaction():
+        for number, seqs in moved.items():
+            topic = store.topics.get(number)
+            for channel in topic.channels.values() if topic else ():
+                store.index.put_later(LaterRow(channel.id, seq, 0, 0) for seq in seqs if seq < channel.cursor)
+
+
+def _scan_from(store: Store, position: tuple[int, int], moved: dict[int, set[int]]) -> bool:
+    """Take every record behind ``position``; returns whether some of it was damaged. ``moved`` gets what older segments had."""
     damaged = False
     for segment in [number for number in store.log.numbers if number >= position[0]]:
         for item in store.log.scan(segment, position[1] if segment == position[0] else 0):
@@ -74,6 +88,9 @@ def _scan_from(store: Store, position: tuple[int, int]) -> bool:
                 _set_aside(store, segment, item)
             else:
                 store.take(item.batch, segment, item.offset, item.length)
+                if item.batch.moved:
+                    seqs = moved.setdefault(item.batch.topic, set())
+                    seqs.update(seq for run in dense(item.batch) for seq in range(run.first, run.end))
     return damaged
 
 
@@ -123,7 +140,7 @@ def read(store: Store, topic: int, seq: int, max_bytes: int) -> list[Batch]:
             continue
         expected = batch.end
         if not row.dead:
-            batches.append(batch)
+            batches += [run for run in dense(batch) if run.end > seq]
             held += len(batch.payload)
         if not rows and not batches:
             rows = store.index.batches(topic, expected, _READ_ROWS)
@@ -153,7 +170,7 @@ def _read_row(store: Store, row: Row) -> Batch | None:
 def _fill_gap(store: Store, topic: int, low: int, row: Row) -> bool:
     """Batches of [low, row.first) that the log has and the index has lost (a flipped bit in a row's key)."""
     gap = (topic, low, row.first)
-    if gap in store.gaps:
+    if store.rebuilt or gap in store.gaps:
         return False
     store.gaps.add(gap)
     segments = {number for number in store.log.numbers if number <= row.seg}

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from framework.nsqd.store import record, recovery
+from framework.nsqd.store.compaction import Compactor
 from framework.nsqd.store.folder import Folder
 from framework.nsqd.store.index import ChannelRow, Index, LaterRow, Row, TopicRow, pack
 from framework.nsqd.store.log import SEGMENT_BYTES, Log
@@ -44,11 +45,15 @@ class Store:
         """Segment -> topic -> [lowest sequence number, end) of what it holds."""
         self.gaps: set[tuple[int, int, int]] = set()
         """Gaps in the numbers of a topic that were looked into: (topic, low, high)."""
+        self.rebuilt = False
+        """The index was made anew from the whole log: what it does not have is not there."""
         self._writing = threading.Lock()
         self._sharing = threading.Lock()
         self._rows: list[Row] = []
         self._declared: set[int] = set()
         self._swept = 0.0
+        self._seen = (0, 0)
+        self._compactor = Compactor(self)
         self._position = (self.log.active, 0)
         self._position = recovery.recover(self)
 
@@ -75,6 +80,17 @@ class Store:
             with self._sharing:
                 self._accept(batches, offset)
             return batches
+
+    def move(self, batches: Sequence[Batch]) -> None:
+        """Write these records once more, at the end of the log: a segment that has them can go afterwards. Raises OSError."""
+        if not batches:
+            return
+        with self._writing:
+            if self.log.suspect or self.log.size >= SEGMENT_BYTES:
+                self._roll()
+            offset = self.log.write(batches)
+            with self._sharing:
+                self._accept(batches, offset)
 
     def _require_room(self) -> None:
         disk = os.statvfs(self.folder.path)
@@ -230,29 +246,49 @@ class Store:
     # --- retention -----------------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
-        """Unlink the segments of which no channel needs a message any more."""
+        """Unlink the segments of which no channel needs a message any more, and rewrite one that is kept for a few."""
         self._swept = time.monotonic()
         self._roll_if_finished()
         for segment in list(self.log.numbers[:-1]):
             if not self._needed(segment):
                 self._remove(segment)
+        self._compact()
+        self.index.shrink()
+
+    def _compact(self) -> None:
+        try:
+            segment = self._compactor.turn(self.log.numbers[:-1])
+        except OSError:
+            return  # no room for what is to be moved: a later sweep tries again
+        if segment is not None:
+            self.flush()
+            if self._compactor.plan(segment) == []:
+                self._remove(segment)
 
     def _roll_if_finished(self) -> None:
-        if self.log.size > _ROLL_BYTES and self._writing.acquire(blocking=False):
+        """Begin a new segment when the active one is of no use, or nearly so and nobody publishes."""
+        before, self._seen = self._seen, self._position
+        if self.log.size <= _ROLL_BYTES:
+            return
+        spare = before == self._seen and self._compactor.look(self.log.active) is not None
+        if self._writing.acquire(blocking=False):
             try:
                 with self._sharing:
-                    settled = not self._rows
-                if settled and not self._needed(self.log.active):
+                    settled, idle = not self._rows, self._position == self._seen
+                if settled and ((spare and idle) or not self._needed(self.log.active)):
                     self._roll()
             except OSError:
                 pass  # no room for a new one now: a later sweep tries again
             finally:
                 self._writing.release()
 
-    def _needed(self, segment: int) -> bool:
+    def held(self, segment: int) -> dict[int, tuple[int, int]]:
+        """Topic -> [lowest sequence number, end) of what the segment has."""
         with self._sharing:
-            held = dict(self.ranges.get(segment, {}))
-        return any(self._wanted(topic, low, high) for topic, (low, high) in held.items())
+            return dict(self.ranges.get(segment, {}))
+
+    def _needed(self, segment: int) -> bool:
+        return any(self._wanted(topic, low, high) for topic, (low, high) in self.held(segment).items())
 
     def _wanted(self, number: int, low: int, high: int) -> bool:
         topic = self.topics.get(number)
@@ -271,7 +307,7 @@ class Store:
         # Synced before the unlink: an index that came back older would name a file that is gone.
         with self.index.transaction(synced=True):
             for topic, (low, high) in held.items():
-                self.index.remove_batches(topic, low, high)
+                self.index.remove_batches(topic, segment, low, high)
         self.log.remove(segment)
 
 

@@ -1,0 +1,151 @@
+"""Takes the few messages that keep a segment to the end of the log, so that the segment can go.
+
+A record moves as a whole, with its numbers; of its messages only the unfinished ones keep their bodies. So the index has
+the same row for it, at another place, and a crash at any moment leaves the old place or the new one.
+"""
+
+from __future__ import annotations
+
+import time
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from framework.nsqd.store.index import Row
+from framework.nsqd.store.record import HEADER_BYTES, Batch, bodies, decode
+
+if TYPE_CHECKING:
+    from framework.nsqd.store.state import TopicState
+    from framework.nsqd.store.store import Store
+
+_WORTH = 4
+"""A segment is rewritten when it is this many times as big as what it is kept for."""
+_MOST_PENDING = 5_000
+"""Unfinished messages behind the cursors, above which a segment is not nearly finished."""
+_SHARE = 50
+"""Looking takes one part of this many of the time, at the most."""
+_GROUP_BYTES = 1 << 20
+"""Moved at once; publishers wait meanwhile."""
+_SIZE = Struct(">i")
+
+
+class Moving(NamedTuple):
+    """A record that must stay, and which messages of it; None: all."""
+
+    row: Row
+    kept: frozenset[int] | None
+
+    @property
+    def size(self) -> int:
+        """About as many bytes as it will have."""
+        if self.kept is None:
+            return self.row.len
+        return HEADER_BYTES + 4 * self.row.n + self.row.len * len(self.kept) // self.row.n
+
+
+class Compactor:
+    """Looks at one segment after another, seldom enough not to be felt. For the thread that saves."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._next = 0
+        self._rest_until = 0.0
+
+    def turn(self, segments: list[int]) -> int | None:
+        """Look at the next of ``segments``; its number if all that it is kept for was moved. Raises OSError."""
+        if not segments or time.monotonic() < self._rest_until:
+            return None
+        segment = next((one for one in segments if one >= self._next), segments[0])
+        self._next = segment + 1
+        found = self.look(segment)
+        return segment if found is not None and self._move(found) else None
+
+    def look(self, segment: int) -> list[Moving] | None:
+        """``plan``, or None while it is not time to look at anything again."""
+        began = time.monotonic()
+        if began < self._rest_until:
+            return None
+        found = self.plan(segment)
+        self._rest_until = time.monotonic() + _SHARE * (time.monotonic() - began)
+        return found
+
+    def plan(self, segment: int) -> list[Moving] | None:
+        """What to move so that ``segment`` can go; None when it is too much."""
+        left = self._store.log.length(segment) // _WORTH
+        found: list[Moving] = []
+        for number, (low, high) in self._store.held(segment).items():
+            topic = self._store.topics.get(number)
+            moving = [] if topic is None else self._plan_topic(topic, segment, low, high, left)
+            if moving is None:
+                return None
+            found += moving
+            left -= sum(one.size for one in moving)
+            if left < 0:
+                return None
+        return found
+
+    def _plan_topic(self, topic: TopicState, segment: int, low: int, high: int, most: int) -> list[Moving] | None:
+        index, channels = self._store.index, list(topic.channels.values())
+        floor = max(low, min([topic.pumped, *(one.cursor for one in channels)]))
+        pending = {seq for one in channels for seq in one.inflight if low <= seq < floor}
+        for channel in channels:
+            pending.update(index.pending(channel.id, low, min(high, floor), _MOST_PENDING))
+        if len(pending) > _MOST_PENDING or index.size(topic.id, segment, floor, high) > most:
+            return None
+        found = {row.first: Moving(row, None) for row in index.held(topic.id, segment, floor, high)}
+        straddling = index.batches(topic.id, floor, 1) if floor < high else []
+        behind = [(seq, index.batches(topic.id, seq, 1)) for seq in sorted(pending)]
+        for seq, rows in [*behind, *((seq, straddling) for seq in self._tail(straddling, floor))]:
+            if rows and rows[0].seg == segment and not rows[0].dead and rows[0].first <= seq < rows[0].first + rows[0].n:
+                old = found.get(rows[0].first, Moving(rows[0], frozenset()))
+                if old.kept is not None:
+                    found[rows[0].first] = Moving(rows[0], old.kept | {seq})
+        return list(found.values())
+
+    def _tail(self, straddling: list[Row], floor: int) -> range:
+        """The messages from ``floor`` on of a record that begins before it."""
+        if straddling and straddling[0].first < floor:
+            return range(floor, straddling[0].first + straddling[0].n)
+        return range(0)
+
+    def _move(self, moving: list[Moving]) -> bool:
+        group: list[Batch] = []
+        for one in moving:
+            batch = self._read(one)
+            if batch is None:
+                return False  # damaged: it is reported when somebody wants it
+            group.append(batch)
+            if sum(len(each.payload) for each in group) > _GROUP_BYTES:
+                self._store.move(group)
+                group = []
+        self._store.move(group)
+        return True
+
+    def _read(self, one: Moving) -> Batch | None:
+        row = one.row
+        batch = decode(self._store.log.read(row.seg, row.off, row.len), 0, self._store.log.salt)
+        if batch is None or (batch.topic, batch.first, batch.count) != (row.topic, row.first, row.n):
+            return None
+        payload = batch.payload if one.kept is None else _hollow(batch, one.kept)
+        return Batch(batch.topic, batch.first, batch.count, batch.ts, batch.due, payload, moved=True)
+
+
+def _hollow(batch: Batch, kept: frozenset[int]) -> bytes:
+    """The payload without the bodies of finished messages: nothing that is published is empty, so they are known by it."""
+    parts = []
+    for seq, body in enumerate(bodies(batch.payload, batch.count), batch.first):
+        parts += [_SIZE.pack(len(body)), body] if seq in kept else [_SIZE.pack(0)]
+    return b"".join(parts)
+
+
+def dense(batch: Batch) -> list[Batch]:
+    """The runs of messages of a record that was moved which still have their bodies; any other as it is."""
+    if not batch.moved:
+        return [batch]
+    runs: list[tuple[int, list[bytes]]] = []
+    for seq, body in enumerate(bodies(batch.payload, batch.count), batch.first):
+        if not body:
+            continue
+        if not runs or runs[-1][0] + len(runs[-1][1]) != seq:
+            runs.append((seq, []))
+        runs[-1][1].append(_SIZE.pack(len(body)) + body)
+    return [Batch(batch.topic, seq, len(each), batch.ts, batch.due, b"".join(each)) for seq, each in runs]
