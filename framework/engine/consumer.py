@@ -26,7 +26,7 @@ from framework.errors import AlreadySettled, BadHandler
 from framework.handler import HandlerSpec
 from framework.message import Message, calls_of
 from framework.middleware.outcome import BatchOutcome, Deferred, Outcome, Requeue
-from framework.transports.contract import Connection, Tally
+from framework.transports.contract import Connection, Rescuable, Tally
 
 log = logging.getLogger(__name__)
 
@@ -297,6 +297,27 @@ class Consumer:
             self._jammed_since = now
         elif now - self._jammed_since > JAMMED and self._queue:
             self._waited_too_long(set(self._queue))
+
+    # -- while the hub is blocked, and after it
+
+    @property
+    def computing(self) -> bool:
+        """Whether the hub's thread is in a call of this handler; for the guardian's thread to ask."""
+        return self._slots.computing
+
+    def rescue(self, now: float) -> None:
+        """Keep connections, and leases within the handler's time. Called from the guardian's thread."""
+        late = [slot.job for slot in self._slots.busy() if now - slot.started > self.spec.timeout]
+        expired = {message for job in late for message in messages_of(job)}
+        for connection in list(self.accounts):
+            if isinstance(connection, Rescuable):
+                connection.rescue(now, expired)
+
+    def rescued(self) -> None:
+        """The hub turns again."""
+        for connection in list(self.accounts):
+            if isinstance(connection, Rescuable):
+                connection.rescued()
 
     # -- the end
 

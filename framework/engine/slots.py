@@ -112,6 +112,11 @@ class Slots:
         """The slots that are running a job."""
         return (slot for slot in self._all if slot.job is not None)
 
+    @property
+    def computing(self) -> bool:
+        """Whether the hub's thread is in one of the handlers at this moment; for other threads to ask."""
+        return any(slot.greenlet is not None and slot.greenlet.gr_frame is None for slot in self.busy())
+
     def enforce(self, limit: float, now: float) -> None:
         """Throw HandlerTimeout into the handlers that have run for more than ``limit`` seconds. Call it on the hub only.
 

@@ -19,6 +19,7 @@ from gevent.event import Event
 from framework.engine import backoff, credit, lease
 from framework.engine.consumer import Consumer
 from framework.engine.dialler import Dialler
+from framework.engine.guardian import Guardian
 from framework.engine.later import LaterDialler, longest_delay, may_wait
 from framework.engine.ledger import Ledger
 from framework.engine.places import places_for
@@ -228,18 +229,25 @@ class Supervisor:
         ticker = hub.loop.timer(credit.PERIOD, credit.PERIOD)
         keeper = hub.loop.timer(lease.PERIOD, lease.PERIOD)
         bell = self._bell = hub.loop.async_()
+        guardian = Guardian(turns, self._consumers)
         turns.start()
         bell.start(changed.set)
         ticker.start(self._each, Consumer.tick)
-        keeper.start(self._each, Consumer.keep_leases)
+        keeper.start(self._keep, guardian)
+        guardian.start()
         try:
             yield hub, turns, changed
         finally:
             self._bell = None
+            guardian.stop()
             turns.stop()
             for watcher in (bell, ticker, keeper):
                 watcher.stop()
                 watcher.close()
+
+    def _keep(self, guardian: Guardian) -> None:
+        guardian.report()  # first: whose lease it has kept is not too late to start
+        self._each(Consumer.keep_leases)
 
     def _each(self, work: Callable[[Consumer, float], None]) -> None:
         """A timer's callback: the hub would print an exception and forget it, for one handler's fault all would stand still."""

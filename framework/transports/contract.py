@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from framework.errors import PublishError
 from framework.message import Message
@@ -128,6 +128,21 @@ class Connection(Protocol):
 
     def close(self) -> None:
         """Send what waits (bounded, at most 1 s), close the socket, call ``Receiver.closed`` once."""
+
+
+@runtime_checkable
+class Rescuable(Protocol):
+    """A connection that can be kept alive while its hub is blocked. Others lose theirs then, and what was in flight on them."""
+
+    def rescue(self, now: float, expired: Collection[Message]) -> None:
+        """Called from another native thread, again and again while the hub is blocked, and perhaps just as it goes on.
+
+        Read all that has come and keep it for the hub, answer heartbeats, touch what has held a third of its lease unless it
+        is in ``expired``, and send what waits. Changes nothing else: ``in_flight`` and the tally are the hub's. Must not block
+        or raise. ``now``: monotonic seconds."""
+
+    def rescued(self) -> None:
+        """The hub turns again: learn of what ``rescue`` did, and hand over what it read. Does nothing if it did nothing."""
 
 
 class Producer(Protocol):

@@ -1,15 +1,17 @@
 """One subscription on one nsqd: reads on the hub, hands batches to its receiver, joins settlements into one send.
 
-It knows no policy: what is granted, finished or touched, and when, is its receiver's to say.
+It knows no policy: what is granted, finished or touched, and when, is its receiver's to say. While the hub is blocked another
+native thread may read and send in its place (``rescue``): whoever uses the socket, the decoder or the tail holds the lock.
 Source: TCP protocol specification; nsqd's protocol_v2.go for what happens after CLS and after errors.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import monotonic
 
+from gevent import monkey
 from gevent.hub import get_hub
 
 from framework.errors import AlreadySettled, BrokerError, BrokerUnreachable, ProtocolError
@@ -17,13 +19,17 @@ from framework.message import Message
 from framework.transports.contract import Limits, Receiver
 from framework.transports.nsq import wire
 from framework.transports.nsq.dial import RECV_SIZE, Line, dial
+from framework.transports.nsq.rescue import Rescue, taken
 from framework.transports.nsq.urls import Options
 
 log = logging.getLogger(__name__)
+_allocate_lock = monkey.get_original("_thread", "allocate_lock")
 
 CLOSE_FLUSH = 1.0
 MAX_DEFER = 3600.0
 """Seconds: nsqd's default --max-req-timeout, to which it clamps a REQ."""
+LOCK_PATIENCE = 0.1
+"""Seconds that a rescue waits for a hub that does turn after all."""
 _READ, _WRITE = 1, 2
 _LAST_WORDS = 16  # reads of 64 KiB in search of the error frame that explains a broken connection
 
@@ -64,6 +70,8 @@ class NsqConnection:
         self._others: list[bytes] = []
         self._tail = b""  # a send that the socket took in part, and from where
         self._tail_at = 0
+        self._lock = _allocate_lock()
+        self._rescue: Rescue | None = None  # what was done in the hub's place, and it does not know yet
         self._start_watchers()
         self._loop.run_callback(self._guarded, self._take_frames, line.pending)
 
@@ -142,8 +150,12 @@ class NsqConnection:
 
     def _read(self) -> None:
         """One recv a turn: the watcher is level-triggered, so the hub turns between two of them."""
+        if self._rescue is not None:
+            self._take_rescued()
         try:
-            data = self._sock.recv(RECV_SIZE)
+            with self._lock:
+                data = self._sock.recv(RECV_SIZE)
+                messages, others = self._feed(data) if data else ([], [])
         except BlockingIOError:
             return
         except OSError as error:
@@ -153,16 +165,18 @@ class NsqConnection:
         if not data:
             self._eof()
             return
-        messages, others = self._feed(data)
         self._flush_due = True  # the flush at the end of this callback: settlements until then schedule none
         if messages and not self._closing:
             self.in_flight.update(dict.fromkeys(messages, now))
             self._tally.received += len(messages)
-            if self._drained:
-                self._give_back(messages)
-            else:
-                self._receiver.deliver(self, messages)
+            self._hand_over(messages)
         self._take_frames(others)
+
+    def _hand_over(self, messages: list[Message]) -> None:
+        if self._drained:
+            self._give_back(messages)
+        else:
+            self._receiver.deliver(self, messages)
 
     def _give_back(self, messages: list[Message]) -> None:
         """nsqd may send a message that it had picked already after CLOSE_WAIT (a race in its code)."""
@@ -193,6 +207,71 @@ class NsqConnection:
             self._end(None)
         else:
             self._end(BrokerUnreachable(f"nsqd {self.node} closed the connection"))
+
+    # --- in the hub's place, from another native thread ---------------------------------------------------
+
+    def rescue(self, now: float, expired: Collection[Message]) -> None:
+        if not self._lock.acquire(timeout=LOCK_PATIENCE):
+            return
+        try:
+            if not self._closed:
+                rescue = self._rescue = self._rescue or Rescue()
+                self._read_all(rescue, now)
+                self._send_in_its_place(rescue, now, expired)
+        except OSError:  # the hub finds it as well
+            pass
+        finally:
+            self._lock.release()
+
+    def _read_all(self, rescue: Rescue, now: float) -> None:
+        """Until nothing is left: a socket that stays full is one that nsqd gives up writing to."""
+        try:
+            while rescue.error is None and (data := self._sock.recv(RECV_SIZE)):
+                self._last_read = now
+                messages, frames = self._feed(data)
+                rescue.heard(messages, frames, now)
+        except BlockingIOError:
+            pass
+        except ProtocolError as error:
+            rescue.error = error
+
+    def _send_in_its_place(self, rescue: Rescue, now: float, expired: Collection[Message]) -> None:
+        """The lists are the hub's, which may add to them meanwhile: each step of this is one that nothing interrupts."""
+        if self._tail:
+            self._send_tail()
+        if self._tail:
+            return
+        touches = taken(self._touches) + rescue.touch(self.in_flight, self.limits.lease, now, expired)
+        self._tail = rescue.commands(touches, taken(self._fins), taken(self._reqs), taken(self._others))
+        if self._tail:
+            self._send_tail()
+
+    def rescued(self) -> None:
+        if self._rescue is not None and not self._closed:
+            self._guarded(self._take_rescued)
+
+    def _take_rescued(self) -> None:
+        with self._lock:
+            rescue, self._rescue = self._rescue, None
+        if rescue is None:
+            return
+        self._learn(rescue)
+        if rescue.messages and not self._closing:
+            self._hand_over(rescue.messages)
+        self._take_frames(rescue.frames)
+        if rescue.error is not None:
+            raise rescue.error
+
+    def _learn(self, rescue: Rescue) -> None:
+        """Know what was done in the hub's place, as if it had done so itself."""
+        self._tally.finished += rescue.finished
+        self._tally.requeued += rescue.requeued
+        if not self._closing:
+            self._tally.received += len(rescue.messages)
+            self.in_flight.update(dict.fromkeys(rescue.messages, 0.0))
+        for message, at in rescue.held.items():
+            if self.in_flight.pop(message, None) is not None:  # else it has been settled since
+                self.in_flight[message] = at
 
     # --- errors of nsqd ----------------------------------------------------------------------------------
 
@@ -241,11 +320,22 @@ class NsqConnection:
     def _flush(self) -> None:
         """Hand to the socket all that waits. While it refuses, everything stays where it is: no copy grows."""
         self._flush_due = False
-        if self._tail:
-            self._send_tail()
-        if not self._tail and (data := self._collect()):
-            self._tail = data
-            self._send_tail()
+        if self._closed:
+            return
+        try:
+            with self._lock:
+                if self._tail:
+                    self._send_tail()
+                if not self._tail and (data := self._collect()):
+                    self._tail = data
+                    self._send_tail()
+        except OSError as error:
+            self._end(self._last_words() or self._broken(error))
+            return
+        if not self._tail:
+            self._writer.stop()
+        elif not self._writer.active:
+            self._writer.start(self._guarded, _nothing)
 
     def _collect(self) -> bytes:
         parts = []
@@ -272,26 +362,20 @@ class NsqConnection:
         return b"".join(parts)
 
     def _send_tail(self) -> None:
-        if self._closed:
-            return
         try:
             self._tail_at += self._sock.send(memoryview(self._tail)[self._tail_at :])
         except BlockingIOError:
-            pass
-        except OSError as error:
-            self._end(self._last_words() or self._broken(error))
             return
         if self._tail_at == len(self._tail):
             self._tail, self._tail_at = b"", 0
-            self._writer.stop()
-        elif not self._writer.active:
-            self._writer.start(self._guarded, _nothing)
 
     def _last_words(self) -> BrokerError | None:
         """The fatal error that nsqd sent before it closed, if it can still be read: it says more than EPIPE."""
         try:
             for _ in range(_LAST_WORDS):
-                for frame in self._feed(self._sock.recv(RECV_SIZE))[1]:
+                with self._lock:
+                    frames = self._feed(self._sock.recv(RECV_SIZE))[1]
+                for frame in frames:
                     if isinstance(frame, BrokerError):
                         if frame.fatal:
                             return frame
@@ -312,8 +396,11 @@ class NsqConnection:
         for watcher in (self._reader, self._writer, self._pulse, self._deadline):
             watcher.stop()
             watcher.close()
+        with self._lock:
+            self._sock.close()
+        if self._rescue is not None:
+            self._learn(self._rescue)
         self._count_losses()
-        self._sock.close()
         self._receiver.closed(self, error)
 
     def _count_losses(self) -> None:

@@ -1,0 +1,114 @@
+"""The guardian: a native thread that watches the hub, and keeps its connections and leases while a handler blocks it.
+
+It does nothing while the hub turns, and decides nothing: it cannot end a handler, only keep the others from paying for it, and
+name it. A handler that holds the GIL in C stops this thread as well; that is told afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+
+from gevent import monkey
+
+from framework.engine.consumer import Consumer
+from framework.engine.turns import Turns
+
+log = logging.getLogger(__name__)
+clock = time.monotonic
+
+LOOK = 0.1
+"""Seconds between two looks at the hub."""
+BLOCKED = 0.3
+"""Seconds without a turn after which the connections are kept from here, and between two times of doing so."""
+WORTH_A_WORD = 1.0
+"""Seconds without a turn after which it is said, once each time."""
+STACK = 12
+"""Lines of the stack that is shown, the innermost."""
+
+# Patched, they would be a greenlet's.
+_allocate_lock = monkey.get_original("_thread", "allocate_lock")
+_start_new_thread = monkey.get_original("_thread", "start_new_thread")
+_get_ident = monkey.get_original("_thread", "get_ident")
+
+
+class Guardian:
+    """Made and started on the hub's thread. ``consumers`` may grow."""
+
+    def __init__(self, turns: Turns, consumers: Sequence[Consumer]) -> None:
+        self._turns = turns
+        self._consumers = consumers
+        self._hub_thread = _get_ident()
+        self._stopping = _allocate_lock()
+        self._ended = _allocate_lock()
+        self._acted = False
+        self._told = 0.0
+        """The turn that was spoken of last."""
+
+    # -- on the hub
+
+    def start(self) -> None:
+        self._stopping.acquire()
+        self._ended.acquire()
+        _start_new_thread(self._watch, ())
+
+    def stop(self) -> None:
+        """Returns when it does nothing more."""
+        self._stopping.release()
+        self._ended.acquire()
+        self.report()
+
+    def report(self) -> None:
+        """The hub turns: let every connection learn of what was done for it."""
+        if self._acted:
+            self._acted = False
+            for consumer in self._consumers:
+                consumer.rescued()
+
+    # -- in its own thread
+
+    def _watch(self) -> None:
+        rescued = looked = clock()
+        cpu = time.process_time()
+        try:
+            while not self._stopping.acquire(timeout=LOOK):
+                late, looked = clock() - looked, clock()
+                used, cpu = time.process_time() - cpu, time.process_time()
+                blocked = looked - self._turns.stamp
+                if blocked > BLOCKED and looked - rescued > BLOCKED:
+                    rescued = looked
+                    self._rescue(looked)
+                if late > WORTH_A_WORD and used > late / 2:  # while the process computed: it was not merely suspended
+                    self._tell(late, "has held the GIL for %.1f s in native code, so nothing could keep connections and leases")
+                elif blocked > WORTH_A_WORD:
+                    self._tell(
+                        blocked, "has blocked the hub for %.1f s; its connections and leases are kept, but nothing else runs"
+                    )
+        finally:
+            self._ended.release()
+
+    def _rescue(self, now: float) -> None:
+        self._acted = True
+        for consumer in list(self._consumers):
+            try:
+                consumer.rescue(now)
+            except Exception:
+                _say("the guardian failed, which is a bug: %s", traceback.format_exc())
+
+    def _tell(self, seconds: float, words: str) -> None:
+        """Once for each turn that took too long."""
+        if self._told == self._turns.stamp:
+            return
+        self._told = self._turns.stamp
+        name = next((f"handler {one.spec.name}" for one in list(self._consumers) if one.computing), "something")
+        stack = traceback.format_stack(sys._current_frames().get(self._hub_thread))[-STACK:]
+        remedy = 'give such a handler slots="process"' if "GIL" in words else 'give such a handler slots="thread" or "process"'
+        _say(f"%s {words}: {remedy}. It is at:\n%s", name, seconds, "".join(stack))
+
+
+def _say(words: str, *arguments: object) -> None:
+    """In a thread of its own: the one that holds the log's lock may be the one that is blocked."""
+    _start_new_thread(log.warning, (words, *arguments))

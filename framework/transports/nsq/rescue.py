@@ -1,0 +1,75 @@
+"""What another thread does on a connection while the hub is blocked, kept until the hub learns of it. No I/O and no lock here.
+
+It reads, because a socket that stays full is one that nsqd gives up writing to; and what it reads it also touches, or the
+messages would be delivered again while they wait for the hub.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from framework.errors import BrokerError, ProtocolError
+from framework.message import Message
+from framework.transports.nsq import wire
+
+TOUCH_AT = 1 / 3
+"""The part of a lease after which it is touched."""
+
+
+class Rescue:
+    """One blocked hub's worth, on one connection. Whoever calls it holds the connection's lock."""
+
+    __slots__ = ("error", "finished", "frames", "heartbeats", "held", "messages", "requeued")
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.frames: list[bytes | BrokerError] = []
+        self.held: dict[Message, float] = {}
+        """Message -> when it was received or touched here, the oldest first."""
+        self.heartbeats = 0
+        """Not answered yet."""
+        self.finished = self.requeued = 0
+        self.error: ProtocolError | None = None
+
+    def heard(self, messages: list[Message], frames: list[bytes | BrokerError], now: float) -> None:
+        self.messages += messages
+        self.held.update(dict.fromkeys(messages, now))
+        for frame in frames:
+            if frame == wire.HEARTBEAT:
+                self.heartbeats += 1
+            else:
+                self.frames.append(frame)
+
+    def touch(self, in_flight: dict[Message, float], lease: float, now: float, expired: Collection[Message]) -> list[bytes]:
+        """The ids of what was received or last touched a third of a lease ago, on the hub or here, and is not ``expired``."""
+        held = self.held
+        kept = dict(_snapshot(in_flight)) | dict.fromkeys(self.messages, now)  # what the hub has settled meanwhile is not
+        due = [one for one, at in kept.items() if now - held.get(one, at) >= lease * TOUCH_AT and one not in expired]
+        for message in due:
+            held.pop(message, None)
+            held[message] = now
+        return [message.id for message in due]
+
+    def commands(self, touches: list[bytes], fins: list[bytes], reqs: list[bytes], others: list[bytes]) -> bytes:
+        """What to send, in the hub's order; counted as sent."""
+        self.finished += len(fins)
+        self.requeued += len(reqs)
+        answers, self.heartbeats = wire.NOP * self.heartbeats, 0
+        joined = (wire.touch(touches) if touches else b"") + (wire.fin(fins) if fins else b"")
+        return b"".join([joined, *reqs, *others, answers])
+
+
+def taken(waiting: list[bytes]) -> list[bytes]:
+    """All of it, from a list to which the hub may be adding: each step is one that nothing interrupts."""
+    count = len(waiting)
+    some = waiting[:count]
+    del waiting[:count]
+    return some
+
+
+def _snapshot(in_flight: dict[Message, float]) -> list[tuple[Message, float]]:
+    while True:
+        try:
+            return list(in_flight.items())
+        except RuntimeError:  # the hub goes on, and changed it: the garbage collector may run in the middle of this
+            continue
