@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -49,11 +50,19 @@ def nsq_binary(name: str) -> Path:
     return binary
 
 
-def free_port() -> int:
-    """A TCP port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port(count: int = 1) -> int:
+    """A TCP port of 127.0.0.1 that was free a moment ago, the first of ``count`` that follow one another.
+
+    Below those that a kernel gives to outgoing connections: one of these could have it while its server is down for a moment.
+    """
+    while True:
+        first = random.randrange(10_000, 32_768 - count)
+        try:
+            for port in range(first, first + count):
+                socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return first
 
 
 class Server:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -36,7 +35,8 @@ class Nsqds(Subject):
         self._command, self._folder, self._end = command, folder, end
 
     def make(self, *, brief: bool) -> Node:
-        data, tcp, http = self._folder(), *two_ports()
+        data, tcp = self._folder(), free_port(2)  # HTTP on the port after: there it is looked for without an option in the URL
+        http = tcp + 1
         command = [
             *self._command, f"--tcp-address=127.0.0.1:{tcp}", f"--http-address=127.0.0.1:{http}",
             "--broadcast-address=127.0.0.1", f"--data-path={data}", *(["--msg-timeout=1s"] if brief else []),
@@ -45,18 +45,6 @@ class Nsqds(Subject):
 
     def watchful(self, url: str) -> str:
         return f"{url}?heartbeat=1s"
-
-
-def two_ports() -> tuple[int, int]:
-    """Two free ports, the second after the first: there HTTP is looked for without an option in the URL."""
-    while True:
-        first = free_port()
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", first + 1))
-            except OSError:
-                continue
-        return first, first + 1
 
 
 @pytest.fixture(scope="session")
