@@ -22,7 +22,7 @@ from framework.message import Message
 from framework.transports.contract import Connection, Tally
 
 WINDOW = 100
-"""Letters asked for ahead of those in hand; on some brokers each is a connection."""
+"""Letters asked for ahead of those in hand."""
 MOST_HELD = 100_000
 """Letters in hand at once, over all nodes: without their bodies that is some 50 MB."""
 QUIET = 0.25
@@ -221,12 +221,15 @@ class Sweep:
 
     def _touch_for_ever(self) -> None:
         while True:
-            gevent.sleep(min((connection.limits.lease for connection in self._open), default=1.0) / 10)
+            gevent.sleep(min([1.0, *(connection.limits.lease for connection in self._open)]) / 10)
             for connection in list(self._open):
                 self._touch(connection)
 
     def _touch(self, connection: Connection) -> None:
-        due = time.monotonic() - connection.limits.lease / 3
+        limits = connection.limits
+        if limits.max_lease <= limits.lease:  # touching gains nothing there
+            return
+        due = time.monotonic() - limits.lease / 3
         for message, at in list(connection.in_flight.items()):
             if at > due:
                 break

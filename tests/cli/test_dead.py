@@ -353,7 +353,7 @@ def test_wrong_use_is_one_sentence_and_exit_2(arguments: list[str], words: str, 
 
 
 def test_the_same_verbs_work_on_beanstalkd(beanstalkd: Server, tmp_path: Path) -> None:
-    """More letters than the usual limit of open files: each in hand is a socket there."""
+    """With more letters than files that the process may have open: what is in hand costs no connection each."""
     broker = f"beanstalkd://{beanstalkd.address}"
     publisher = Publisher(broker)
     publisher.publish_many(TOPIC, [letter(n, "KeyError: 'x'" if n < 20 else "ValueError: odd") for n in range(300)])

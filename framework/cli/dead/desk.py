@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ from framework.settings import Settings
 def named(words: Iterable[str], settings: Settings, channel: str) -> list[DeadTopic]:
     """The dead letter topics that ``words`` name, those that exist. Raises WrongUse, BrokerUnreachable."""
     names.check("channel", channel)
-    _allow_many_sockets()
     wanted = list(map(topic_of, words))
     found = find(reach(settings), wanted, channel=channel)
     for topic in found:
@@ -32,14 +30,7 @@ def named(words: Iterable[str], settings: Settings, channel: str) -> list[DeadTo
 def every(settings: Settings, channel: str) -> list[DeadTopic]:
     """All dead letter topics there are."""
     names.check("channel", channel)
-    _allow_many_sockets()
     return find(reach(settings), channel=channel)
-
-
-def _allow_many_sockets() -> None:
-    """As many as the system lets this process have: on some brokers each letter in hand is a socket."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def require_channel(topic: DeadTopic, channel: str) -> None:
