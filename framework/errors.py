@@ -92,7 +92,8 @@ class PublishError(FrameworkError):
     """A publish that did not end with the broker's OK.
 
     ``stored`` is False when the broker certainly has not stored the messages, None when the
-    connection ended between sending and its answer (publishing again may then duplicate).
+    connection ended between sending and its answer (publishing again may then duplicate), and True
+    when it has stored them but says that it will not deliver them by itself.
     """
 
     def __init__(self, message: str, *, stored: bool | None = False) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import click
 
 from framework.app import import_handlers
@@ -125,9 +127,10 @@ def _probe(transport: Transport, settings: Settings, findings: Findings) -> list
         return []
     for node in nodes:
         limits = node.limits
+        longest = "longer while it is touched" if math.isinf(limits.max_lease) else f"{limits.max_lease:g} s at most"
         findings.good(
             "broker",
-            f"{node.node} {node.server}: a lease is {limits.lease:g} s, {limits.max_lease:g} s at most; "
+            f"{node.node} {node.server}: a lease is {limits.lease:g} s, {longest}; "
             f"up to {limits.max_grant} in flight a connection",
         )
     return nodes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
@@ -28,7 +29,6 @@ class BeanstalkdTransport:
 
     capabilities = Capabilities(
         touch=True, attempts=True, fan_out=False, max_defer=MAX_DEFER, priority=True, ordered=True,
-        longer_lease="publish with a longer ttr= in the broker URL",
     )  # fmt: skip
 
     def __init__(self, addresses: _urls.Addresses) -> None:
@@ -70,7 +70,7 @@ class BeanstalkdTransport:
 
     def probe(self) -> list[NodeInfo]:
         answers = self._ask_all(lambda line: wire.stats(line.ask(wire.STATS, "OK").data))
-        limits = Limits(lease=self._options.ttr, max_lease=MAX_DEFER, max_grant=MAX_GRANT)
+        limits = Limits(lease=self._options.ttr, max_lease=math.inf, max_grant=MAX_GRANT)
         return [NodeInfo(node, f"beanstalkd {stats.get('version', '?')}", limits) for node, stats in answers.items()]
 
     def _ask_all(self, question: Callable[[Line], T]) -> dict[str, T]:
