@@ -157,6 +157,26 @@ class App:
         if self._supervisor is not None:
             self._supervisor.stop(now)
 
+    def pause(self, name: str) -> None:
+        """Ask for no more messages for the handler ``name`` (``topic/channel``) until ``resume``; what has come is handled.
+
+        From any thread, while it runs. Raises WrongUse for a handler that is not here, and when it does not run.
+        """
+        self._running().pause(name)
+
+    def resume(self, name: str) -> None:
+        """End the pause of the handler ``name``. As ``pause``."""
+        self._running().resume(name)
+
+    def set_max_in_flight(self, name: str, max_in_flight: int) -> None:
+        """Have at most so many messages of the handler ``name`` in flight from now on. As ``pause``; raises BadHandler, too."""
+        self._running().set_max_in_flight(name, max_in_flight)
+
+    def _running(self) -> Supervisor:
+        if self._supervisor is None:
+            raise WrongUse("this App does not run, so no handler of it can be changed: call run() first, in another thread")
+        return self._supervisor
+
     def _refuse(self, transports: Sequence[Transport]) -> None:
         """Raises WrongUse for the first thing that a broker cannot do: before any connection what is known without one."""
         for transport in transports:

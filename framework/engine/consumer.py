@@ -15,6 +15,7 @@ from weakref import WeakSet
 from framework.engine.batches import BatchQueue
 from framework.engine.calls import RunningCalls
 from framework.engine.credit import SPAN as CREDIT_SPAN
+from framework.engine.credit import TURN as CREDIT_TURN
 from framework.engine.credit import Credit, Line
 from framework.engine.lease import LeaseKeeper
 from framework.engine.ledger import Ledger
@@ -68,6 +69,8 @@ class Consumer:
         self._ledger = ledger
         self.accounts: dict[Connection, Account] = {}
         self.stopping = False
+        self.paused = False
+        """Nothing is asked for; what has come is handled."""
         self._turns = turns
         self._chain = chain
         self._queue: deque[Message] | BatchQueue = deque()
@@ -82,6 +85,7 @@ class Consumer:
         self._credit = Credit(spec.max_in_flight, depth)
         self._watch = Watch(spec.name, ledger, self._credit)
         self._decay = hub.loop.timer(CREDIT_SPAN, CREDIT_SPAN)
+        self._rotation = hub.loop.timer(CREDIT_TURN, CREDIT_TURN)
         self._ticked_at, self._ticked_settled = clock(), 0
         self._closed_early: WeakSet[Connection] = WeakSet()
         self._unstarted: list[Message] = []
@@ -234,14 +238,34 @@ class Consumer:
             waiting = list(self._queue)
             self._queue.clear()
             self._give_back(waiting)
-            for connection, account in list(self.accounts.items()):
-                self._regrant(connection, account)
+            self._regrant_all()
+
+    def pause(self, paused: bool) -> None:
+        """Ask for nothing until told otherwise. Its accounts are kept, so that what it had is granted again at once."""
+        self.paused = paused
+        self._regrant_all()
+
+    @property
+    def max_in_flight(self) -> int:
+        """How many may be in flight, over all connections."""
+        return self._credit.max_in_flight
+
+    def resize(self, max_in_flight: int) -> None:
+        """What is in flight over ``max_in_flight`` is handled as the rest."""
+        self._credit.resize(max_in_flight, clock())
+        self._regrant_all()
+
+    def _regrant_all(self) -> None:
+        for connection, account in list(self.accounts.items()):
+            self._regrant(connection, account)
 
     def _regrant(self, connection: Connection, account: Account) -> None:
         if self.stopping or connection not in self.accounts:
             return
         line = account.line
-        granted = self._credit.grant(line, len(connection.in_flight)) if self._jammed_since is None else 0
+        granted = self._credit.grant(line, len(connection.in_flight))
+        if self.paused or self._jammed_since is not None:
+            granted = 0
         if granted != connection.granted:
             connection.grant(granted)
         if line.headroom > 1 and not self._decay.active:
@@ -251,8 +275,14 @@ class Consumer:
         """The traffic slackened on some connections: a broker that waits for its buffer to fill sends when a grant falls."""
         if self.stopping or not self._credit.decay(clock(), self._turns.mean):
             self._decay.stop()
-        for connection, account in list(self.accounts.items()):
-            self._regrant(connection, account)
+        self._regrant_all()
+
+    def _rotate(self) -> None:
+        """There are more connections than may have a message each: they take turns."""
+        if self.stopping or not self._credit.crowded:
+            self._rotation.stop()
+        self._credit.rotate(clock())
+        self._regrant_all()
 
     # -- the supervisor's timer
 
@@ -269,6 +299,8 @@ class Consumer:
         owners = {account.line: (connection, account) for connection, account in self.accounts.items()}
         for line in ordered:
             self._regrant(*owners[line])
+        if self._credit.crowded and not self._rotation.active:
+            self._rotation.start(self._rotate)
 
     def keep_leases(self, now: float) -> None:
         """Touch, give back what waited too long, and stop what has run too long."""
@@ -378,8 +410,9 @@ class Consumer:
 
     def close(self) -> None:
         """Close the connections and end the slots. ``accounts`` empties as the connections end."""
-        self._decay.stop()
-        self._decay.close()
+        for timer in (self._decay, self._rotation):
+            timer.stop()
+            timer.close()
         if isinstance(self._queue, BatchQueue):
             self._queue.close()
         self._slots.close()

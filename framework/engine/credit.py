@@ -22,8 +22,11 @@ PREFETCH = 0.02
 """Seconds of work, at the handlers' pace, that may wait for a free slot."""
 CALM = 4
 """Ticks without a connection in want after which the fair levels are lifted."""
+TURN = 0.01
+"""Seconds between two calls of ``rotate``; a connection without work keeps its turn for one."""
 BUSY_TURN = 0.25
 """Seconds that a busy connection keeps its turn where there are more connections than max_in_flight."""
+NEVER = float("-inf")
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +40,8 @@ class Line:
     """When the headroom was last used up, or lowered."""
     turn_since: float
     """When it was given its turn, or began to wait for one."""
+    used_up: float = NEVER
+    """When the headroom was last used up, unless it has been lowered since."""
     granted: int = 0
     in_flight: int = 0
     headroom: int = 1
@@ -50,6 +55,8 @@ class Line:
     """What it may have in flight at the broker, messages on their way included."""
     wanting: bool = False
     """It was refused something since the last tick."""
+    ceded: bool = False
+    """Its turn was taken at ``turn_since``, when its grant became 0."""
 
 
 class Credit:
@@ -66,6 +73,16 @@ class Credit:
         """What may be in flight at the brokers, at most: the sum of the lines' ``taken``, kept because every read needs it."""
         self._calm = 0
         self._cap: int | None = None
+
+    def resize(self, max_in_flight: int, now: float) -> None:
+        """From now on, have no more than ``max_in_flight`` in flight. Give every line its grant after it.
+
+        What is in flight over it is not recalled: until it has been settled the sum only falls.
+        """
+        self.max_in_flight = max_in_flight
+        for line in self.lines:
+            line.level = max_in_flight
+        self.rotate(now)
 
     def restrain(self, most: int | None) -> None:
         """Until told otherwise, have no more than ``most`` in flight: 0 of none, 1 of a probe; None lifts it.
@@ -93,14 +110,14 @@ class Credit:
         """``count`` messages were read. Call it before their handlers run, or their time is taken for the broker's.
 
         ``turn`` is the mean length of a hub turn in seconds. The headroom at most doubles, so that the backlog after a stall,
-        which comes in one read, is not taken for a rate.
+        which comes in one read, is not taken for a rate. What lowering it has set free comes quickly too, and says as little.
         """
         line.came += count
         if line.came >= line.headroom:
-            if now - line.since <= span_of(turn) / 2:
+            if now - line.used_up <= span_of(turn) / 2:
                 line.headroom = min(line.headroom * 2, line.max_grant, self.max_in_flight)
             line.came = 0
-            line.since = now
+            line.since = line.used_up = now
 
     def decay(self, now: float, turn: float) -> bool:
         """Lower the headroom of lines that did not use it up for a span; returns whether any line has more than 1 left."""
@@ -112,6 +129,7 @@ class Credit:
                     line.headroom = max(1, min(line.came, line.headroom))
                     line.came = 0
                     line.since = now
+                    line.used_up = NEVER
                 more = more or line.headroom > 1
         return more
 
@@ -143,9 +161,48 @@ class Credit:
         pace = settled / max(elapsed, PERIOD / 10)
         self._pace = max(pace, 0.8 * self._pace + 0.2 * pace)
         self._share()
-        if self._crowded:
-            self._rotate(now)
+        self.rotate(now)
         return sorted(self.lines, key=_granted)
+
+    # -- every TURN, while crowded
+
+    @property
+    def crowded(self) -> bool:
+        """More lines than may be in flight: not every one can have a grant of one, so they take turns."""
+        return len(self.lines) > self._limit
+
+    def rotate(self, now: float) -> None:
+        """Take turns from those that had theirs, and give the free ones to who has waited longest; give their grants after it.
+
+        A turn without work is short, because what it invites may come later: it stays taken for a period after the turn.
+        """
+        if not self.crowded:
+            return
+        for line in self.lines:
+            if line.ceded and now - line.turn_since >= PERIOD:
+                line.ceded = False
+                line.peak = line.peak_before = 0
+                self._account(line)
+        waiting = [line for line in sorted(self.lines, key=_turn_since) if line.taken == 0]
+        for line in waiting[: max(0, self._limit - self.taken)]:
+            self._set(line, 1)
+            line.turn_since = now
+        coming = sum(line.taken > line.granted == line.in_flight == 0 for line in self.lines)
+        self._take_turns(now, sum(line.granted == 0 for line in waiting) - coming)
+
+    def _take_turns(self, now: float, count: int) -> None:
+        """Take up to ``count`` turns from those that had theirs, and whatever is over the limit."""
+        over = sum(line.granted for line in self.lines) - self._limit
+        for line in sorted((line for line in self.lines if line.granted), key=_turn_since):
+            busy = line.in_flight > 0 or now - line.used_up <= PERIOD
+            # Half a TURN: a timer that is a little early must not cost a whole one more.
+            had_its_turn = count > 0 and now - line.turn_since >= (BUSY_TURN if busy else TURN / 2)
+            if over > 0 or had_its_turn:
+                over -= line.granted
+                count -= 1
+                self._set(line, 0)
+                line.turn_since = now
+                line.ceded = True
 
     @property
     def budget(self) -> int:
@@ -160,17 +217,12 @@ class Credit:
 
     # -- the arithmetic
 
-    @property
-    def _crowded(self) -> bool:
-        """More lines than max_in_flight: not every one can have a grant of one, so they take turns."""
-        return len(self.lines) > self._limit
-
     def _most(self, line: Line) -> int:
         """The largest grant that ``line`` may have now."""
         if self._limit == 0:
             return 0
-        if self._crowded and line.granted == 0:
-            return 0  # its turn is given by _rotate, or the busiest would always be quicker than who waits
+        if self.crowded and line.granted == 0:
+            return 0  # its turn is given by rotate, or the busiest would always be quicker than who waits
         room = self.budget - (self.taken - line.taken)
         floor = min(line.granted, 1)  # what others have too much is not taken from an idle line's one
         return max(floor, min(room, line.level, line.max_grant))
@@ -178,6 +230,7 @@ class Credit:
     def _set(self, line: Line, granted: int) -> None:
         line.granted = granted
         line.peak = max(line.peak, granted)
+        line.ceded = line.ceded and granted == 0
         self._account(line)
 
     def _account(self, line: Line) -> None:
@@ -202,21 +255,6 @@ class Credit:
         else:
             for line in self.lines:
                 line.level = self.max_in_flight
-
-    def _rotate(self, now: float) -> None:
-        """Take turns from those that had theirs, and give the free ones to who has waited longest."""
-        waiting = sorted((line for line in self.lines if line.granted == 0), key=_turn_since)
-        free = self._limit - self.taken
-        for line in waiting[: max(0, free)]:
-            if line.taken == 0:
-                self._set(line, 1)
-                line.turn_since = now
-        holding = sorted((line for line in self.lines if line.granted > 0), key=_turn_since)
-        for line in holding[: len(waiting)]:
-            busy = line.in_flight > 0 or now - line.since <= PERIOD
-            if now - line.turn_since >= (BUSY_TURN if busy else PERIOD):
-                self._set(line, 0)
-                line.turn_since = now
 
 
 def span_of(turn: float) -> float:

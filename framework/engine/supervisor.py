@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import gevent
@@ -24,8 +25,8 @@ from framework.engine.later import LaterDialler, longest_delay, may_wait
 from framework.engine.ledger import Ledger
 from framework.engine.places import places_for
 from framework.engine.turns import Turns
-from framework.errors import BadHandler, BrokerUnreachable
-from framework.handler import HandlerSpec
+from framework.errors import BadHandler, BrokerUnreachable, WrongUse
+from framework.handler import OPTIONS, HandlerSpec
 from framework.middleware import compile_chain
 from framework.transports.contract import Transport
 
@@ -72,6 +73,8 @@ class Supervisor:
         self._diallers: list[Dialler] = []
         self._stops = 0
         self._now = False
+        self._paused: set[str] = set()
+        self._max_in_flight = {spec.name: spec.max_in_flight for spec in handlers}
         self._bell: Any = None
         self._context = contextvars.copy_context()  # of the app, for its handlers
         self.ledgers: dict[str, Ledger] = {spec.name: Ledger() for spec in handlers}
@@ -98,6 +101,55 @@ class Supervisor:
         self._now = self._now or now or self._stops > 1
         for consumer in list(self._consumers):
             consumer.hold()
+        self._ring()
+
+    def pause(self, name: str) -> None:
+        """Ask for no more messages for the handler ``name`` until ``resume``; what has come is handled. Returns immediately.
+
+        From wherever ``stop`` may be called, before ``run`` as well. Raises WrongUse for a handler that is not here.
+        """
+        self._paused.add(self._known(name))
+        self._ring()
+
+    def resume(self, name: str) -> None:
+        """End the pause of the handler ``name``; without one, nothing changes. As ``pause``."""
+        self._paused.discard(self._known(name))
+        self._ring()
+
+    def set_max_in_flight(self, name: str, max_in_flight: int) -> None:
+        """Have at most so many messages of the handler ``name`` in flight; what is over it is handled. As ``pause``.
+
+        Raises WrongUse for a handler that is not here, BadHandler for a number that it cannot have.
+        """
+        spec = next(spec for spec in self._handlers if spec.name == self._known(name))
+        option = OPTIONS["max_in_flight"]
+        if not option.allows(max_in_flight):
+            raise BadHandler(f"handler {name}: max_in_flight={max_in_flight!r} is not {option}; to have none, pause it")
+        _check(replace(spec, max_in_flight=max_in_flight))
+        self._max_in_flight[name] = max_in_flight
+        self._ring()
+
+    def _known(self, name: str) -> str:
+        if name not in self.ledgers:
+            raise WrongUse(f"there is no handler {name!r} here: name one of {', '.join(sorted(self.ledgers))}")
+        return name
+
+    def _heed(self, changed: Event) -> None:
+        """The bell rang: do on the hub what was asked for elsewhere."""
+        for consumer in self._consumers:
+            self._adjust(consumer)
+        changed.set()
+
+    def _adjust(self, consumer: Consumer) -> None:
+        name = consumer.spec.name
+        if consumer.paused != (name in self._paused):
+            log.info("handler %s: %s", name, "goes on" if consumer.paused else "paused; what has come is handled")
+            consumer.pause(name in self._paused)
+        if consumer.max_in_flight != self._max_in_flight[name]:
+            log.info("handler %s: max_in_flight is now %d", name, self._max_in_flight[name])
+            consumer.resize(self._max_in_flight[name])
+
+    def _ring(self) -> None:
         bell = self._bell
         if bell is not None:
             bell.send()
@@ -138,6 +190,7 @@ class Supervisor:
                 longest=self._longest_delay,
             )
             consumer = Consumer(hub, turns, spec, chain, self.ledgers[spec.name], places=places)
+            self._adjust(consumer)
             self._consumers.append(consumer)
             self._diallers += [Dialler(consumer, transport, self._poll_interval, changed) for transport in self._transports]
         for dialler in self._diallers:
@@ -231,7 +284,7 @@ class Supervisor:
         bell = self._bell = hub.loop.async_()
         guardian = Guardian(turns, self._consumers)
         turns.start()
-        bell.start(changed.set)
+        bell.start(self._heed, changed)
         ticker.start(self._each, Consumer.tick)
         keeper.start(self._keep, guardian)
         guardian.start()

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from framework.engine.credit import BUSY_TURN, PERIOD, SPAN, Credit, Line, fair_level
+from framework.engine.credit import BUSY_TURN, PERIOD, SPAN, TURN, Credit, Line, fair_level
 
 LAG = PERIOD / 2
 """Seconds: how long a grant may take to reach the broker, and a message to come back."""
@@ -50,6 +50,7 @@ class AnyBroker(RuleBasedStateMachine):
         self.remotes: list[Remote] = []
         self.now, self.last_tick, self.settled = 0.0, 0.0, 0
         self.cap: int | None = None
+        self.allowed = max_in_flight
 
     def regrant(self, remote: Remote) -> None:
         self.credit.grant(remote.line, remote.here)
@@ -102,6 +103,22 @@ class AnyBroker(RuleBasedStateMachine):
         for remote in self.remotes:
             self.regrant(remote)
 
+    @rule(max_in_flight=st.integers(1, 12))
+    def resize(self, max_in_flight: int) -> None:
+        self.credit.resize(max_in_flight, self.now)
+        self.allowed = max(self.allowed, max_in_flight)
+        for remote in self.remotes:
+            self.regrant(remote)
+        assert sum(remote.line.granted for remote in self.remotes) <= max_in_flight
+
+    @rule()
+    def turns(self) -> None:
+        self.now += TURN
+        self.time_goes_by(0.0)
+        self.credit.rotate(self.now)
+        for remote in self.remotes:
+            self.regrant(remote)
+
     def send(self, remote: Remote, count: int) -> None:
         room = remote.highest(self.now) - remote.in_flight
         remote.coming += [self.now] * max(0, min(count, room))
@@ -137,10 +154,11 @@ class AnyBroker(RuleBasedStateMachine):
     def never_more_than_max_in_flight(self) -> None:
         if not hasattr(self, "credit"):
             return
-        limit = self.credit.max_in_flight
-        assert sum(max(remote.line.granted, remote.in_flight) for remote in self.remotes) <= limit
-        assert sum(max(remote.highest(self.now), remote.in_flight) for remote in self.remotes) <= limit
-        assert self.credit.taken <= limit
+        assert sum(max(remote.line.granted, remote.in_flight) for remote in self.remotes) <= self.allowed
+        at_the_brokers = sum(max(remote.highest(self.now), remote.in_flight) for remote in self.remotes)
+        assert at_the_brokers <= self.allowed
+        # After max_in_flight was lowered, what is over it can only become less.
+        self.allowed = max(self.credit.max_in_flight, at_the_brokers)
 
     @invariant()
     def the_running_total_is_the_sum(self) -> None:
@@ -191,6 +209,13 @@ class Traffic:
                 self.credit.grant(line, line.in_flight)
             self.settled = 0
 
+    def turn(self) -> None:
+        """What happens in a TURN."""
+        self.now += TURN
+        self.credit.rotate(self.now)
+        for line in self.lines:
+            self.credit.grant(line, line.in_flight)
+
     def full(self, line: Line, *, after: float = 0.0001, in_flight: int = 0) -> None:
         """As many messages come as the grant lets in."""
         self.now += after
@@ -232,9 +257,22 @@ def test_a_grant_is_what_is_in_flight_plus_the_headroom() -> None:
 def test_the_backlog_of_a_stall_doubles_the_headroom_and_no_more() -> None:
     traffic = Traffic(1, 2500)
     line = traffic.lines[0]
-    line.since = traffic.now
+    traffic.credit.arrived(line, 1, traffic.now, 0.0)
     traffic.credit.arrived(line, 10, traffic.now, 0.0)
     assert line.headroom == 2
+
+
+def test_a_message_that_lowering_the_headroom_set_free_does_not_raise_it_again() -> None:
+    traffic = Traffic(1, 2500)
+    line = traffic.lines[0]
+    traffic.full(line)
+    traffic.full(line)  # two close together
+    assert line.granted == 2
+    traffic.now += SPAN * 1.1
+    traffic.credit.decay(traffic.now, 0.0)
+    assert traffic.credit.grant(line, 0) == 1
+    traffic.full(line)
+    assert line.granted == 1
 
 
 def test_silence_lowers_the_headroom_to_one_within_two_spans() -> None:
@@ -333,18 +371,37 @@ def test_what_is_still_in_flight_is_not_spent_again_however_long_ago_its_grant_w
     assert (first.in_flight, first.granted, second.granted) == (8, 5, 2)
 
 
-@pytest.mark.parametrize(("lines", "max_in_flight"), [(3, 1), (8, 3)])
-def test_more_connections_than_max_in_flight_take_turns(lines: int, max_in_flight: int) -> None:
+@pytest.mark.parametrize(("lines", "max_in_flight", "seconds"), [(3, 1, 0.25), (8, 3, 0.25), (8, 7, 0.15), (20, 1, 1.5)])
+def test_more_connections_than_max_in_flight_take_turns(lines: int, max_in_flight: int, seconds: float) -> None:
     traffic = Traffic(lines, max_in_flight)
-    served: dict[Line, float] = {}
-    while len(served) < lines and traffic.now < 60:
-        traffic.tick()
+    served: set[Line] = set()
+    for _ in range(round(seconds / TURN)):
+        traffic.turn()
         assert sum(line.granted for line in traffic.lines) <= max_in_flight
-        for line in traffic.lines:
-            if line.granted:
-                served.setdefault(line, traffic.now)
+        served.update(line for line in traffic.lines if line.granted)
     assert len(served) == lines
-    assert max(served.values()) < 1.0 + 4 * PERIOD * lines / max_in_flight
+
+
+def test_turns_leave_most_of_max_in_flight_in_use() -> None:
+    traffic = Traffic(8, 7)
+    in_use = []
+    for _ in range(200):
+        traffic.turn()
+        in_use.append(sum(line.granted for line in traffic.lines))
+    assert sum(in_use) / len(in_use) > 5.5
+
+
+def test_a_line_without_a_turn_whose_message_takes_long_does_not_keep_others_from_theirs() -> None:
+    traffic = Traffic(3, 2)
+    slow = next(line for line in traffic.lines if line.granted)
+    slow.in_flight = 1
+    while slow.granted:
+        traffic.turn()
+    others = set()
+    for _ in range(60):
+        traffic.turn()
+        others.update(line for line in traffic.lines if line.granted)
+    assert others == set(traffic.lines) - {slow}
 
 
 def test_a_pause_takes_every_grant_at_once_and_its_end_gives_them_back() -> None:
@@ -379,14 +436,28 @@ def test_a_probe_is_offered_to_one_connection_after_the_other_until_one_has_a_me
 def test_a_busy_connection_gives_up_its_turn_after_a_while() -> None:
     traffic = Traffic(2, 1)
     held: list[Line] = []
-    for _ in range(40):
-        traffic.tick()
+    for _ in range(200):
+        traffic.turn()
         for line in traffic.lines:
             if line.granted:
                 traffic.credit.arrived(line, 1, traffic.now, 0.0)  # always something to do
                 if not held or held[-1] is not line:
                     held.append(line)
-    assert len(held) >= int(40 * PERIOD / (BUSY_TURN + 3 * PERIOD))
+    assert int(200 * TURN / (BUSY_TURN + 2 * PERIOD)) <= len(held) <= 200 * TURN / BUSY_TURN
+
+
+def test_max_in_flight_lowered_takes_grants_at_once_and_raised_gives_more() -> None:
+    traffic = Traffic(3, 100, concurrency=100)
+    for line in traffic.lines:
+        traffic.flood(line)
+    traffic.credit.resize(2, traffic.now)
+    assert sum(traffic.credit.grant(line, 20) for line in traffic.lines) <= 2
+    traffic.credit.resize(1000, traffic.now)
+    for line in traffic.lines:
+        traffic.credit.grant(line, 0)
+    traffic.tick(3)
+    traffic.flood(traffic.lines[0])
+    assert traffic.lines[0].granted > 100
 
 
 def test_slow_handlers_get_no_deeper_prefetch_than_their_slots_and_twenty_milliseconds_of_work() -> None:
