@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import msgspec
 
-from framework.nsqd import golang
 from framework.nsqd.goflags import LEVELS
 from framework.nsqd.options import FLAGS, Options
 from framework.nsqd.web import Answer, Status
@@ -30,7 +29,7 @@ def get(options: Options, name: str) -> Answer:
     value: Any = getattr(options, flag.attribute)
     if name == "log_level":
         value = LEVELS.index(value) + 1
-    elif flag.parse is golang.duration:
+    elif isinstance(value, float):
         value = round(value * 1e9)
     elif isinstance(value, Path):
         value = str(value)

@@ -42,6 +42,9 @@ class Options(CommonOptions):
     log_prefix: str = "[nsqd] "
     node_id: int = field(default_factory=_node_id)
     mem_queue_size: int = 10000
+    sync_every: int = 0
+    """0: every group of publishes, before their OK. Messages, and seconds, that may wait for a sync after their OK."""
+    sync_timeout: float = 0.0
     msg_timeout: float = 60.0
     max_msg_timeout: float = 900.0
     max_msg_size: int = 1 << 20
@@ -87,6 +90,21 @@ def _required(text: str) -> int:
     return tls.REQUIRED if boolean(text.lower()) else tls.NOT_REQUIRED
 
 
+def _above(least: float, parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """nsqd takes anything here, and then redelivers without end or refuses every message."""
+
+    def checked(text: str) -> Any:
+        if (value := parse(text)) < least:
+            raise ValueError(f"it must be at least {least:g}{'s' if parse is golang.duration else ''}")
+        return value
+
+    return checked
+
+
+_duration = _above(0.001, golang.duration)
+_size = _above(1, int)
+
+
 def _one_of(*words: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text.lower() not in words:
@@ -121,14 +139,16 @@ FLAGS: dict[str, Flag] = goflags.COMMON | {
     ),
     "data-path": _ours(Path, "path to store messages", "data_path"),
     "node-id": _ours(int, "number of this node in [0,1024)", "node_id"),
-    "mem-queue-size": _ours(int, "messages that an #ephemeral topic or channel holds", "mem_queue_size"),
-    "msg-timeout": _ours(golang.duration, "default duration to wait before requeueing a message", "msg_timeout"),
-    "max-msg-timeout": _ours(golang.duration, "maximum duration that touching can reach", "max_msg_timeout"),
-    "max-msg-size": _ours(int, "maximum size of a single message in bytes", "max_msg_size"),
-    "max-body-size": _ours(int, "maximum size of a single command body in bytes", "max_body_size"),
-    "max-req-timeout": _ours(golang.duration, "maximum delay of a requeue or a deferred publish", "max_req_timeout"),
-    "max-heartbeat-interval": _ours(golang.duration, "maximum time between heartbeats", "max_heartbeat_interval"),
-    "max-rdy-count": _ours(int, "maximum RDY count for a client", "max_rdy_count"),
+    "mem-queue-size": _ours(_above(0, int), "messages that an #ephemeral topic or channel holds", "mem_queue_size"),
+    "sync-every": _ours(_size, "messages that may wait for a sync after their OK (default: none)", "sync_every"),
+    "sync-timeout": _ours(_duration, "how long they may wait for it", "sync_timeout"),
+    "msg-timeout": _ours(_duration, "default duration to wait before requeueing a message", "msg_timeout"),
+    "max-msg-timeout": _ours(_duration, "maximum duration that touching can reach", "max_msg_timeout"),
+    "max-msg-size": _ours(_size, "maximum size of a single message in bytes", "max_msg_size"),
+    "max-body-size": _ours(_size, "maximum size of a single command body in bytes", "max_body_size"),
+    "max-req-timeout": _ours(_above(0, golang.duration), "maximum delay of a requeue or a deferred publish", "max_req_timeout"),
+    "max-heartbeat-interval": _ours(_duration, "maximum time between heartbeats", "max_heartbeat_interval"),
+    "max-rdy-count": _ours(_size, "maximum RDY count for a client", "max_rdy_count"),
     "max-output-buffer-size": _ours(int, "maximum that a client may ask for, in bytes", "max_output_buffer_size"),
     "max-output-buffer-timeout": _ours(golang.duration, "maximum that a client may ask for", "max_output_buffer_timeout"),
     "min-output-buffer-timeout": _ours(golang.duration, "minimum that a client may ask for", "min_output_buffer_timeout"),
@@ -149,8 +169,8 @@ FLAGS: dict[str, Flag] = goflags.COMMON | {
 
 _NOT_HERE: tuple[tuple[Callable[[str], Any], str], ...] = (
     (boolean, "worker-id statsd-mem-stats statsd-exclude-ephemeral"),
-    (int, "max-bytes-per-file sync-every statsd-udp-packet-size queue-scan-worker-pool-max queue-scan-selection-count"),
-    (golang.duration, "http-client-connect-timeout sync-timeout statsd-interval e2e-processing-latency-window-time"),
+    (int, "max-bytes-per-file statsd-udp-packet-size queue-scan-worker-pool-max queue-scan-selection-count"),
+    (golang.duration, "http-client-connect-timeout statsd-interval e2e-processing-latency-window-time"),
     (str, "config statsd-address statsd-prefix e2e-processing-latency-percentile"),
 )
 FLAGS |= {name: Flag(kind, None, "accepted, has no effect") for kind, names in _NOT_HERE for name in names.split()}
@@ -166,4 +186,11 @@ def parse(arguments: Sequence[str]) -> Options:
         raise BadFlag(f"--max-deflate-level {options.max_deflate_level} is out of range: use 1 to 9")
     if options.tls_client_auth_policy and not options.tls_required:
         options.tls_required = tls.REQUIRED
+    if options.sync_every or options.sync_timeout:
+        options.sync_every = options.sync_every or 2500  # the other one is nsqd's default
+        options.sync_timeout = options.sync_timeout or 2.0
+        options.warnings.append(
+            f"-sync-every={options.sync_every} -sync-timeout={options.sync_timeout:g}s: a power cut may lose that much of what "
+            "was confirmed; without these flags an OK means that the message is on the disk"
+        )
     return options

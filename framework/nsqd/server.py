@@ -23,7 +23,7 @@ from framework.nsqd.http import NsqdApi
 from framework.nsqd.lookups import Lookups
 from framework.nsqd.options import FLAGS, Options, parse
 from framework.nsqd.protocol import Client
-from framework.nsqd.store import Store
+from framework.nsqd.store import Store, Syncing
 from framework.nsqd.users import Users
 
 _SWITCH_SECONDS = 0.001
@@ -39,7 +39,8 @@ class Server:
         self.clients: set[Client] = set()
         self._stop = Event()
         options.tls_context = tls.context(options)
-        store = Store(options.data_path.resolve())
+        syncing = Syncing(options.sync_every, options.sync_timeout) if options.sync_every else Syncing()
+        store = Store(options.data_path.resolve(), syncing)
         try:
             tcp = daemon.listen(options.tcp_address)
             http = daemon.listen(options.http_address)

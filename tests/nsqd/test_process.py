@@ -44,6 +44,10 @@ def test_an_unknown_flag_is_refused_as_go_refuses_it() -> None:
     [
         (["--msg-timeout=60"], 'invalid value "60" for flag -msg-timeout'),
         (["--max-rdy-count=many"], 'invalid value "many" for flag -max-rdy-count'),
+        (["--msg-timeout=-1s"], "at least 0.001s"),
+        (["--max-msg-size=0"], "at least 1"),
+        (["--mem-queue-size=-1"], "at least 0"),
+        (["--sync-every=0"], "at least 1"),
         (["--data-path"], "flag needs an argument: -data-path"),
         (["--node-id=1024"], "out of range"),
         (["--log-level=loud"], "debug, info, warn, error, fatal"),
@@ -71,6 +75,13 @@ def test_what_is_not_here_is_accepted_and_named() -> None:
     assert [warning.split()[0] for warning in got.warnings] == [
         "-max-bytes-per-file", "-statsd-address", "-queue-scan-selection-count"
     ]  # fmt: skip
+
+
+def test_what_is_loosened_is_said_at_start() -> None:
+    assert options.parse([]).warnings == []
+    (said,) = options.parse(["--sync-every=100"]).warnings
+    assert said.startswith("-sync-every=100 -sync-timeout=2s: a power cut may lose that much")
+    assert options.parse(["--sync-timeout=500ms"]).sync_every == 2500
 
 
 @pytest.mark.parametrize(

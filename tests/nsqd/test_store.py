@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from framework.nsqd.store import (
     FolderUnusable,
     Pending,
     Store,
+    Syncing,
     TopicSave,
     compaction,
     log,
@@ -321,6 +323,37 @@ def test_after_a_failed_sync_a_new_segment_is_written(opened: Store, folder: Pat
     assert segment(folder, 2).exists()
 
 
+def test_syncs_come_as_seldom_as_they_were_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, synced = os.fdatasync, []
+
+    def counted(fd: int) -> None:
+        synced.append(fd)
+        real(fd)
+
+    monkeypatch.setattr(os, "fdatasync", counted)
+    opened = Store(folder, Syncing(10, 3600))
+    opened.append([declared()])
+    synced.clear()
+    publish(opened, *[b"x"] * 8)
+    opened.save()
+    assert synced == []
+    publish(opened, b"the tenth")
+    assert len(synced) == 1
+    publish(opened, b"the last")
+    opened.close()
+    assert len(synced) == 2
+
+
+def test_a_sync_that_is_late_comes_with_the_next_save(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Store(folder, Syncing(1000, 0.001))
+    publish(opened, b"x")
+    assert opened.log._unsynced
+    time.sleep(0.002)
+    opened.save()
+    assert not opened.log._unsynced
+    opened.close()
+
+
 def test_nothing_is_published_into_the_reserve(opened: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.statvfs(opened.folder.path)
 
@@ -433,6 +466,21 @@ def test_a_segment_that_is_mostly_unfinished_is_left_alone(opened: Store, folder
     before = segment(folder).read_bytes()
     swept(opened)
     assert segment(folder).read_bytes() == before
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_the_index_may_end_in_a_segment_that_went(opened: Store, folder: Path, tmp_path: Path) -> None:
+    """One between others: its removal is not taken for a log that lost its end."""
+    opened.append([declared(8)])
+    publish(opened, *[b"stays" * 30] * 9, topic=8)
+    batches = in_tens(opened, 3)
+    opened.save([TopicSave(TOPIC, batches[-1].end, False)], [saved(batches[-1].end)])
+    swept(opened)
+    assert opened.log.numbers[-1] - opened.log.numbers[0] >= len(opened.log.numbers)
+    again = Store(killed(opened, folder, tmp_path / "copy"))
+    assert again.reports == []
+    assert not again.rebuilt
+    again.close()
 
 
 @pytest.mark.usefixtures("small_segments")

@@ -6,6 +6,7 @@ It knows records and their CRCs, not what they mean; who may still need a segmen
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,13 @@ from framework.nsqd.store.record import Batch
 SEGMENT_BYTES = 64 << 20
 _IOV_MAX = 1024
 """The most buffers that Linux takes in one pwritev."""
+
+
+class Syncing(NamedTuple):
+    """When what was written is synced: after so many messages, or so many seconds after the first of them."""
+
+    every: int = 1
+    seconds: float = 0.0
 
 
 class Found(NamedTuple):
@@ -46,8 +54,11 @@ def sync_folder(folder: Path) -> None:
 class Log:
     """The segments of one folder. ``write`` and ``roll`` are for one thread; ``read`` is for any."""
 
-    def __init__(self, folder: Path, salt: int) -> None:
+    def __init__(self, folder: Path, salt: int, syncing: Syncing = Syncing()) -> None:  # noqa: B008 - a tuple never changes
         folder.mkdir(exist_ok=True)
+        self._syncing = syncing
+        self._unsynced = 0
+        self._since = 0.0
         self.folder = folder
         self.salt = salt
         self.numbers = sorted(int(path.stem) for path in folder.glob("*.log"))
@@ -71,7 +82,7 @@ class Log:
         return self.folder / f"{number:010}.log"
 
     def write(self, batches: Sequence[Batch]) -> int:
-        """Append the records, durable on return; returns where the first begins in the active segment.
+        """Append the records, durable on return unless ``syncing`` says otherwise; returns where the first begins.
 
         Raises OSError, after which the segment is as it was before: nothing of a failed group stays.
         """
@@ -79,22 +90,36 @@ class Log:
         start, fd = self.size, self._fd(self.active)
         try:
             end = _write_all(fd, buffers, start)
-            self._sync(fd)
+            self._since = self._since if self._unsynced else time.monotonic()
+            self._unsynced += sum(max(1, batch.count) for batch in batches)
+            if self._unsynced >= self._syncing.every:
+                self.sync()
         except OSError:
             os.ftruncate(fd, start)
             raise
         self.size = end
         return start
 
-    def _sync(self, fd: int) -> None:
+    @property
+    def due(self) -> bool:
+        """Whether something has waited for its sync for as long as it may."""
+        return self._unsynced > 0 and time.monotonic() - self._since >= self._syncing.seconds
+
+    def sync(self) -> None:
+        """Make what was written durable. Raises OSError."""
+        if not self._unsynced:
+            return
+        self._unsynced = 0
         try:
-            os.fdatasync(fd)
+            os.fdatasync(self._fd(self.active))
         except OSError:
             self.suspect = True
             raise
 
     def roll(self, head: Sequence[Batch]) -> None:
         """Begin a new segment that opens with ``head``. Raises OSError; the old one is then still active."""
+        if not self.suspect:
+            self.sync()
         number = self.numbers[-1] + 1 if self.numbers else 1
         fd = os.open(self.path(number), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:

@@ -45,11 +45,9 @@ def recover(store: Store) -> tuple[int, int]:
 
 def _exists(store: Store, position: tuple[int, int]) -> bool:
     segment, offset = position
-    if segment < store.log.numbers[0]:
-        return True  # finished and removed since: the scan begins with the oldest that there is
-    if segment not in store.log.numbers:
-        return False
-    return segment != store.log.active or offset <= store.log.size
+    if segment < store.log.active:
+        return True  # if it was removed, all of it was finished: the scan begins with the next that there is
+    return segment == store.log.active and offset <= store.log.size
 
 
 def _start_index_anew(store: Store) -> None:

@@ -19,7 +19,7 @@ from framework.nsqd.store import record, recovery
 from framework.nsqd.store.compaction import Compactor
 from framework.nsqd.store.folder import Folder
 from framework.nsqd.store.index import ChannelRow, Index, LaterRow, Row, TopicRow, pack
-from framework.nsqd.store.log import SEGMENT_BYTES, Log
+from framework.nsqd.store.log import SEGMENT_BYTES, Log, Syncing
 from framework.nsqd.store.record import HEADER_BYTES, Batch, Declaration, Declared
 from framework.nsqd.store.state import ChannelSave, ChannelState, Declare, Entry, TopicSave, TopicState
 
@@ -33,13 +33,13 @@ _ROLL_BYTES = 1 << 20
 class Store:
     """The messages and the channels' states in one folder. Raises FolderInUse, FolderUnusable."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, syncing: Syncing = Syncing()) -> None:  # noqa: B008 - a tuple never changes
         self.folder = Folder(path)
         self.reports: list[str] = self.folder.reports
         """Sentences about what was found damaged; the user logs and empties it."""
         self.topics: dict[int, TopicState] = {}
         """By topic number. At start: all that was found; then kept by ``append`` and ``save``."""
-        self.log = Log(path / "log", self.folder.salt)
+        self.log = Log(path / "log", self.folder.salt, syncing)
         self.index: Index = self.folder.open_index()
         self.ranges: dict[int, dict[int, tuple[int, int]]] = {}
         """Segment -> topic -> [lowest sequence number, end) of what it holds."""
@@ -60,6 +60,8 @@ class Store:
     def close(self) -> None:
         """Save what is known and let the folder go."""
         self.flush()
+        with self._writing:
+            self.log.sync()
         self.index.close()
         self.log.close()
         self.folder.close()
@@ -69,7 +71,8 @@ class Store:
     def append(self, entries: Sequence[Entry | Declare]) -> list[Batch]:
         """Write the group with one sync; returns its records, messages merged and numbered.
 
-        Durable on return. Raises OSError (a full disk, a failed sync): then nothing of the group is kept.
+        Durable on return, unless ``syncing`` loosens it. Raises OSError (a full disk, a failed sync): then nothing of
+        the group is kept.
         """
         with self._writing:
             self._require_room()
@@ -89,6 +92,7 @@ class Store:
             if self.log.suspect or self.log.size >= SEGMENT_BYTES:
                 self._roll()
             offset = self.log.write(batches)
+            self.log.sync()  # whatever publishers are content with: the old place will go
             with self._sharing:
                 self._accept(batches, offset)
 
@@ -162,6 +166,9 @@ class Store:
         Raises sqlite3.Error; then nothing was kept, and the caller saves again later.
         """
         self.flush(topics, channels)
+        if self.log.due:
+            with self._writing:
+                self.log.sync()
         if time.monotonic() - self._swept > _SWEEP_SECONDS:
             self.sweep()
 
