@@ -1,4 +1,4 @@
-"""What a handler may ask of its message while it runs, wherever it runs: how much time is left, whether it is still its own."""
+"""What runs of one handler, wherever it runs, for whoever asks from another thread: the handler itself, and the guardian."""
 
 from __future__ import annotations
 
@@ -39,6 +39,22 @@ class RunningCalls:
             message.connection.touch(message)  # of one that is settled it raises, and changes nothing
         else:
             self._loop.run_callback_threadsafe(_touch, message)
+
+    @property
+    def computing(self) -> bool:
+        """Whether the hub's thread is in a call at this moment."""
+        return self._slots.computing
+
+    @property
+    def threads(self) -> list[int]:
+        """The native threads in which calls run at this moment."""
+        calls = self._places.calls() if self._places is not None else []
+        return [call.thread for call in calls if call.thread]
+
+    def expired(self, now: float) -> set[Message]:
+        """What has been with its call for longer than it may be; its lease is not kept any more."""
+        late = [slot.job for slot in self._slots.busy() if now - slot.started > self._timeout]
+        return {message for job in late for message in messages_of(job)}
 
     def _find(self, message: Message) -> Call | None:
         calls: list[Call] = list(self._slots.busy())

@@ -27,7 +27,7 @@ from framework.errors import AlreadySettled, BadHandler
 from framework.handler import HandlerSpec
 from framework.message import Message, calls_of
 from framework.middleware.outcome import BatchOutcome, Deferred, Outcome, Requeue
-from framework.transports.contract import Connection, Rescuable, Tally
+from framework.transports.contract import Connection, Tally
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Consumer:
         self._slots = Slots(hub, turns, spec.concurrency, self._queue, self._work if places is None else self._work_elsewhere)
         if spec.batch:
             self._queue = self._slots.queue = BatchQueue(hub, spec.batch, spec.linger, self._slots.pump)
-        self._calls = RunningCalls(hub, spec.timeout, self._slots, places)
+        self.calls = RunningCalls(hub, spec.timeout, self._slots, places)
         # The slots of a batch handler hold whole batches, and one more may fill meanwhile.
         depth = (spec.concurrency + 1) * spec.batch if spec.batch else spec.concurrency
         self._credit = Credit(spec.max_in_flight, depth)
@@ -197,7 +197,7 @@ class Consumer:
             gone(None)
             return
         line = self._credit.connect(connection.limits.max_grant, clock())
-        calls_of[connection] = self._calls
+        calls_of[connection] = self.calls
         account = self.accounts[connection] = Account(line, LeaseKeeper(connection, self.spec.timeout), gone)
         if self.stopping:
             connection.drain()
@@ -329,27 +329,6 @@ class Consumer:
             self._jammed_since = now
         elif now - self._jammed_since > JAMMED and self._queue:
             self._waited_too_long(set(self._queue))
-
-    # -- while the hub is blocked, and after it
-
-    @property
-    def computing(self) -> bool:
-        """Whether the hub's thread is in a call of this handler; for the guardian's thread to ask."""
-        return self._slots.computing
-
-    def rescue(self, now: float) -> None:
-        """Keep connections, and leases within the handler's time. Called from the guardian's thread."""
-        late = [slot.job for slot in self._slots.busy() if now - slot.started > self.spec.timeout]
-        expired = {message for job in late for message in messages_of(job)}
-        for connection in list(self.accounts):
-            if isinstance(connection, Rescuable):
-                connection.rescue(now, expired)
-
-    def rescued(self) -> None:
-        """The hub turns again."""
-        for connection in list(self.accounts):
-            if isinstance(connection, Rescuable):
-                connection.rescued()
 
     # -- the end
 

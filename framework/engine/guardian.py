@@ -16,6 +16,7 @@ from gevent import monkey
 
 from framework.engine.consumer import Consumer
 from framework.engine.turns import Turns
+from framework.transports.contract import Rescuable
 
 log = logging.getLogger(__name__)
 clock = time.monotonic
@@ -28,6 +29,14 @@ WORTH_A_WORD = 1.0
 """Seconds without a turn after which it is said, once each time."""
 STACK = 12
 """Lines of the stack that is shown, the innermost."""
+HUB = (
+    "%s has blocked the hub for %.1f s; its connections and leases are kept, but nothing else runs: "
+    'give such a handler slots="thread" or "process". It is at:\n%s'
+)
+GIL = (
+    "%s has held the GIL for %.1f s in native code, so that nothing could keep connections and leases: "
+    'give such a handler slots="process". It is at:\n%s'
+)
 
 # Patched, they would be a greenlet's.
 _allocate_lock = monkey.get_original("_thread", "allocate_lock")
@@ -65,8 +74,9 @@ class Guardian:
         """The hub turns: let every connection learn of what was done for it."""
         if self._acted:
             self._acted = False
-            for consumer in self._consumers:
-                consumer.rescued()
+            for connection in [each for one in self._consumers for each in list(one.accounts)]:
+                if isinstance(connection, Rescuable):
+                    connection.rescued()
 
     # -- in its own thread
 
@@ -81,12 +91,10 @@ class Guardian:
                 if blocked > BLOCKED and looked - rescued > BLOCKED:
                     rescued = looked
                     self._rescue(looked)
-                if late > WORTH_A_WORD and used > late / 2:  # while the process computed: it was not merely suspended
-                    self._tell(late, "has held the GIL for %.1f s in native code, so nothing could keep connections and leases")
+                if late > WORTH_A_WORD and used > late / 10:  # it computed meanwhile, so it was not suspended
+                    self._tell(late, GIL, *self._who_held_the_gil())
                 elif blocked > WORTH_A_WORD:
-                    self._tell(
-                        blocked, "has blocked the hub for %.1f s; its connections and leases are kept, but nothing else runs"
-                    )
+                    self._tell(blocked, HUB, self._who_is_on_the_hub(), self._hub_thread)
         finally:
             self._ended.release()
 
@@ -94,19 +102,28 @@ class Guardian:
         self._acted = True
         for consumer in list(self._consumers):
             try:
-                consumer.rescue(now)
+                expired = consumer.calls.expired(now)
+                for connection in list(consumer.accounts):
+                    if isinstance(connection, Rescuable):
+                        connection.rescue(now, expired)
             except Exception:
                 _say("the guardian failed, which is a bug: %s", traceback.format_exc())
 
-    def _tell(self, seconds: float, words: str) -> None:
+    def _tell(self, seconds: float, words: str, who: str, thread: int) -> None:
         """Once for each turn that took too long."""
-        if self._told == self._turns.stamp:
-            return
-        self._told = self._turns.stamp
-        name = next((f"handler {one.spec.name}" for one in list(self._consumers) if one.computing), "something")
-        stack = traceback.format_stack(sys._current_frames().get(self._hub_thread))[-STACK:]
-        remedy = 'give such a handler slots="process"' if "GIL" in words else 'give such a handler slots="thread" or "process"'
-        _say(f"%s {words}: {remedy}. It is at:\n%s", name, seconds, "".join(stack))
+        if self._told != self._turns.stamp:
+            self._told = self._turns.stamp
+            stack = traceback.format_stack(sys._current_frames().get(thread))[-STACK:]
+            _say(words, who or "something", seconds, "".join(stack))
+
+    def _who_is_on_the_hub(self) -> str:
+        return next((f"handler {one.spec.name}" for one in list(self._consumers) if one.calls.computing), "")
+
+    def _who_held_the_gil(self) -> tuple[str, int]:
+        """A handler and its thread: on the hub, or else in a thread slot, where it is a guess if several run."""
+        in_threads = ((f"handler {one.spec.name}", thread) for one in list(self._consumers) for thread in one.calls.threads)
+        on_hub = self._who_is_on_the_hub()
+        return (on_hub, self._hub_thread) if on_hub else next(in_threads, ("", self._hub_thread))
 
 
 def _say(words: str, *arguments: object) -> None:

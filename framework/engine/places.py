@@ -22,6 +22,8 @@ class Call(Protocol):
 
     started: float
     """Monotonic."""
+    thread: int
+    """The native thread that it runs in; 0 for none of its own."""
 
     @property
     def job(self) -> Message | Sequence[Message] | None: ...

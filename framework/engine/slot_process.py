@@ -52,6 +52,7 @@ class SlotProcess:
     def __init__(self, spec: HandlerSpec, hub: Any, brokers: Sequence[str], ended: Callable[[], None]) -> None:
         self.job: Message | Batch | None = None
         self.started = 0.0
+        self.thread = 0
         self.alive = True
         self.ready = Event()
         """Set when it takes calls, and when it has died before."""

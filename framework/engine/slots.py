@@ -32,6 +32,8 @@ class Slot:
     """One handler call at a time. ``job`` is what it works on, None while idle; ``started`` when, monotonic."""
 
     __slots__ = ("greenlet", "job", "limit_at", "started")
+    thread = 0
+    """None of its own: ``places.Call``."""
 
     def __init__(self) -> None:
         self.greenlet: Any = None

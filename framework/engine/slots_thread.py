@@ -122,7 +122,6 @@ class ThreadPlaces:
                     ticket.context.run(run, ticket.job)
                 except BaseException as error:  # SystemExit as well: it fails the message, not the thread
                     ticket.error = error
-                ticket.thread = 0
                 done.append(ticket)
                 del ticket  # or a thread that waits keeps its last message alive
                 wake.send()
