@@ -15,7 +15,7 @@ from framework.message import Message
 from framework.transports.beanstalkd import hold as _hold
 from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.dial import Line
-from framework.transports.beanstalkd.hold import GRACE, Hold
+from framework.transports.beanstalkd.hold import Hold
 from framework.transports.beanstalkd.pipe import Pipe
 
 WAIT = 30
@@ -92,7 +92,7 @@ class Bell:
         if not (self.reserving or self.retired or self._awaited):
             return False
         waits = WAIT if self.reserving and not (self._awaited or self.retired) else 0.0
-        return now - self.since > waits + GRACE
+        return now - self.since > waits + _hold.GRACE
 
     def _send(self, commands: bytes) -> None:
         self.since = monotonic()

@@ -14,18 +14,18 @@ import logging
 import math
 from collections.abc import Callable
 from time import monotonic, time_ns
-from typing import Any
 
-import gevent
 from gevent.hub import get_hub
 
-from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError
+from framework.errors import AlreadySettled, BrokerUnreachable
 from framework.message import Message
+from framework.transports.beanstalkd import hold as _hold
 from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.bell import Bell
+from framework.transports.beanstalkd.bells import Bells
 from framework.transports.beanstalkd.desk import Desk, Poll
 from framework.transports.beanstalkd.dial import Line, dial
-from framework.transports.beanstalkd.hold import GRACE, Hold, whole_seconds
+from framework.transports.beanstalkd.hold import Hold, whole_seconds
 from framework.transports.contract import Limits, Receiver
 
 log = logging.getLogger(__name__)
@@ -34,13 +34,8 @@ CLOSE_FLUSH = 1.0
 MAX_DEFER = float(wire.MAX_NUMBER)
 MAX_GRANT = 1000
 """Jobs that one desk may hold: the server looks through all of them when the oldest is settled."""
-MOST_BELLS = 64
-"""Connections that may each keep a job of a slow handler. With more of those, the tube is looked at every ``_KNOCK`` seconds."""
-_KNOCK = 0.1
-SPARE = 30.0
-"""Seconds after which a bell that was not needed is closed."""
 _PULSE = 5.0
-_REDIAL = 0.5  # seconds before a bell that broke is replaced
+_PATIENCE = 0.03  # seconds; less than ``engine.credit`` counts on what it has taken back
 _SLICE = 32  # jobs delivered at once: the server works on how they ended, and on the next, while handlers work on the others
 _FIRST_REACH, _REACH = 8, 512  # reserves in one poll: few where the tube may be empty soon
 
@@ -54,7 +49,7 @@ def connect(node: str, topic: str, channel: str, tube: str, receiver: Receiver, 
         bell.subscribe(tube)
         instance = wire.stats(desk.ask(wire.STATS, "OK").data).get("id", "")
         connection = BeanstalkdConnection(desk, topic, channel, receiver, tube=tube, ttr=ttr, instance=instance)
-        connection.add(bell)
+        connection.bells.add(bell)
         return connection
 
 
@@ -84,11 +79,7 @@ class BeanstalkdConnection:
         self._settled: list[Hold] = []
         self._late: dict[Hold, None] = {}
         """Jobs to release as soon as their priority is known."""
-        self._bells: dict[Bell, None] = {}
-        self._spare: list[Bell] = []
-        self._waiting: Bell | None = None
-        """The bell in reserve."""
-        self._dialling: Any = None
+        self.bells = Bells(self.node, tube, self, self._guarded)
         self._dry = True
         """The last poll got less than it asked for; only a bell tells when there is more."""
         self._reach = _FIRST_REACH
@@ -97,7 +88,7 @@ class BeanstalkdConnection:
         self._pulse = self._loop.timer(_PULSE, _PULSE)
         self._pulse.start(self._guarded, self._check_pulse)
         self._deadline = self._loop.timer(CLOSE_FLUSH)
-        self._knock = self._loop.timer(_KNOCK)
+        self._patience = self._loop.timer(_PATIENCE)
 
     def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
         """The hub would print an exception, and the connection stand still."""
@@ -155,18 +146,19 @@ class BeanstalkdConnection:
         if not (self._draining or self._closed):
             self._draining = True
             self.granted = 0
-            self._deadline.start(self._guarded, self._stop_waiting)
+            self.bells.open = False
+            self._deadline.start(self._guarded, self.bells.drop_retired)
             self._schedule()
 
     def unsent(self) -> int:
         """What was sent and not answered counts too: an answer may still say that a lease was lost."""
-        bells = sum(bell.unanswered + bell.pipe.unsent for bell in self._bells)
-        return len(self._settled) + len(self._late) + self._desk.unanswered + self._desk.pipe.unsent + bells
+        return len(self._settled) + len(self._late) + self._desk.unanswered + self._desk.pipe.unsent + self.bells.unsent
 
     def close(self) -> None:
         if not (self._closing or self._closed):
             self._closing = self._draining = True
             self.granted = 0
+            self.bells.open = False
             self._deadline.stop()
             self._deadline.start(self._guarded, self._end, None)
             self._schedule()
@@ -206,73 +198,58 @@ class BeanstalkdConnection:
             self._check_end()
 
     def _tell(self) -> None:
-        room = self._room
-        done = [hold for hold in self._settled if hold.keeper is self._desk and hold.verb == "delete"]
+        settled, self._settled = self._settled, []
+        done = [hold for hold in settled if hold.keeper is self._desk and hold.verb == "delete"]
         if done:
             self._desk.finish(done)
-        for hold in self._settled if len(done) < len(self._settled) else ():
-            if isinstance(hold.keeper, Bell):
-                self._tell_bell(hold.keeper, hold, again=room > 0 and self._waiting is None)
-            elif hold.verb != "delete":
-                self._desk.settle(hold)
-        released = sum(hold.verb == "release" for hold in self._settled) if len(done) < len(self._settled) else 0
-        self._tally.requeued += released
-        self._tally.finished += len(self._settled) - released
-        self._settled.clear()
+        self._tally.finished += len(done)
+        if len(done) < len(settled):
+            self._tell_others([hold for hold in settled if hold.keeper is not self._desk or hold.verb != "delete"])
 
-    def _tell_bell(self, bell: Bell, hold: Hold, *, again: bool) -> None:
-        bell.settle(hold, again)
-        if again:
-            self._waiting = bell
-        else:
-            self._spare.append(bell)
+    def _tell_others(self, settled: list[Hold]) -> None:
+        room = self._room
+        for hold in settled:
+            if hold.verb == "release":
+                self._tally.requeued += 1
+            else:
+                self._tally.finished += 1
+            if isinstance(hold.keeper, Bell):
+                room -= self.bells.settle(hold.keeper, hold, again=room > 0)
+            else:
+                self._desk.settle(hold)
 
     @property
     def _room(self) -> int:
         """How many more jobs may be asked for."""
-        waiting = self._waiting is not None or self._dialling is not None
+        waiting = self.bells.waiting is not None or self.bells.dialling is not None
         return self.granted - len(self.in_flight) - self._undelivered - self._desk.polling - waiting
 
     def _follow_grant(self) -> None:
         room = self._room
-        if room < 0 and self._waiting is not None:
-            self._waiting.retire()
-            self._waiting = None
-        if room > 0 and self._waiting is None and self._dialling is None:
-            room -= self._wait()
+        if room < 0 and self.bells.waiting is not None:
+            self._relieve()
+        if room > 0 and self.bells.waiting is None and self.bells.wait():
+            room -= 1
         if room > 0 and not self._dry:
             self._desk.poll(min(room, self._reach))
 
-    def _wait(self) -> bool:
-        """Have a bell wait for a job, if there may be one more."""
-        if self._spare:
-            self._waiting = self._spare.pop()
-            self._waiting.reserve()
-        elif len(self._bells) < MOST_BELLS:
-            self._dial()
-        else:
-            if not self._knock.active:
-                self._knock.start(self._guarded, self._look)
-            return False
-        return True
+    def _relieve(self) -> None:
+        """A bell waits for more than is granted. If that is so for a moment only, it may: to leave may cost a job an attempt."""
+        if self.granted == 0:
+            self.bells.wait_no_more()
+        elif not self._patience.active:
+            self._patience.start(self._guarded, self._relieve_now)
 
-    def _look(self) -> None:
-        self._dry = False
-        self._flush()
+    def _relieve_now(self) -> None:
+        if self.granted <= len(self.in_flight) + self._undelivered:
+            self.bells.wait_no_more()
 
     def _check_end(self) -> None:
-        away = self._desk.polling or self._undelivered or self._waiting or self._dialling
-        if not (away or self._drained or any(bell.retired for bell in self._bells)):
+        if not (self._drained or self._desk.polling or self._undelivered) and self.bells.silent_for_good:
             self._drained = True
             self._receiver.drained(self)
         if self._closing and not self._closed and not self.unsent():
             self._end(None)
-
-    def _stop_waiting(self) -> None:
-        """A bell that said that it goes, and was not let go: the server is away, or it would have answered."""
-        for bell in [bell for bell in self._bells if bell.retired]:
-            bell.pipe.close()
-            self.gone(bell, BrokerUnreachable(f"beanstalkd {self.node} did not close a connection"))
 
     # --- jobs arrive -------------------------------------------------------------------------------------
 
@@ -293,17 +270,15 @@ class BeanstalkdConnection:
         self._dry = True
         self._reach = _FIRST_REACH
 
-    def rang(self, bell: Bell, hold: Hold) -> None:
-        self._waiting = None
+    def rang(self, hold: Hold) -> None:
         self._dry = False
         self._undelivered += 1
         self._asking.append(hold)
         self._schedule()
 
-    def silent(self, bell: Bell) -> None:
-        self._waiting = None
-        self._spare.append(bell)
-        self._schedule()
+    def look(self) -> None:
+        self._dry = False
+        self._flush()
 
     def _judge(self, poll: Poll, hold: Hold) -> None:
         """``hold`` came behind the first of ``poll``, of which everything is known."""
@@ -334,7 +309,7 @@ class BeanstalkdConnection:
             self._arrive(hold, state.reserves, born)
         else:  # its time ran out, and somebody deleted it
             self._undelivered -= 1
-            self._free(hold)
+            self.bells.free(hold)
         poll = hold.poll
         if isinstance(poll, Poll):
             poll.born = born
@@ -348,7 +323,7 @@ class BeanstalkdConnection:
         if known:
             self._settled.append(hold)
         elif hold.message is not None:
-            self._free(hold)
+            self.bells.free(hold)
             self._lose(hold.message, f"beanstalkd does not know job {hold.job} any more")
 
     def _arrive(self, hold: Hold, attempts: int, born: int) -> None:
@@ -389,7 +364,7 @@ class BeanstalkdConnection:
         if verb == "touch":
             if self.in_flight.pop(message, None) is None:
                 return  # settled meanwhile; that is refused as well
-            self._free(self._holds.pop(message))
+            self.bells.free(self._holds.pop(message))
         elif verb == "release":
             self._tally.requeued -= 1
         else:
@@ -406,53 +381,21 @@ class BeanstalkdConnection:
         self._tally.lease_lost += 1
         self._receiver.lost(self, message, words)
 
-    def _free(self, hold: Hold) -> None:
-        """The job is nobody's here any more: if a bell kept it, that can wait again."""
-        if isinstance(hold.keeper, Bell) and hold.keeper.hold is hold:
-            hold.keeper.hold = None
-            self._spare.append(hold.keeper)
-            self._schedule()
+    # --- what else the connections to the server say ---------------------------------------------------------
 
-    # --- bells come and go ---------------------------------------------------------------------------------
-
-    def add(self, line: Line) -> None:
-        """A bell more, on a line that watches the tube."""
-        bell = Bell(line, self)
-        self._bells[bell] = None
-        self._spare.append(bell)
-
-    def _dial(self, pause: float = 0.0) -> None:
-        self._dialling = gevent.spawn(self._dial_one, pause)
-
-    def _dial_one(self, pause: float) -> None:
-        error: FrameworkError | None = None
-        try:
-            gevent.sleep(pause)
-            with dial(self.node) as line:
-                line.subscribe(self._tube)
-                if not (self._draining or self._closed):
-                    self.add(line)
-        except FrameworkError as failure:
-            error = failure
-        self._dialling = None
-        if error is not None:
-            self._loop.run_callback(self._guarded, self._end, error)
+    def changed(self) -> None:
         self._schedule()
 
-    def gone(self, bell: Bell, error: Exception) -> None:
-        del self._bells[bell]
-        if self._waiting is bell:
-            self._waiting = None
-        if bell in self._spare:
-            self._spare.remove(bell)
-        self._take_back(bell.pipe.cut())
-        if bell.hold is not None:
-            self._lose_hold(bell.hold, error)
-        if not isinstance(error, BrokerUnreachable):
-            self._loop.run_callback(self._guarded, self._end, error)
-        elif not (bell.retired or self._draining or self._dialling):
-            self._dial(_REDIAL)
-        self._schedule()
+    def failed(self, error: Exception) -> None:
+        self._loop.run_callback(self._guarded, self._end, error)
+
+    def desk_gone(self, error: Exception) -> None:
+        self._end(error)
+
+    def broke(self, hold: Hold | None, cut: list[bytes], error: Exception) -> None:
+        self._take_back(cut)
+        if hold is not None:
+            self._lose_hold(hold, error)
 
     def _lose_hold(self, hold: Hold, error: Exception) -> None:
         message = hold.message
@@ -467,9 +410,6 @@ class BeanstalkdConnection:
         elif self._late.pop(hold, self) is None:
             self._tally.lease_lost += 1
 
-    def desk_gone(self, error: Exception) -> None:
-        self._end(error)
-
     def _take_back(self, cut: list[bytes]) -> None:
         """What was counted when it was handed over, and the socket did not take whole."""
         released = sum(line.startswith(b"release ") for line in cut)
@@ -480,22 +420,13 @@ class BeanstalkdConnection:
 
     def _check_pulse(self) -> None:
         now = monotonic()
-        for bell in [bell for bell in self._bells if bell.overdue(now)]:
-            bell.pipe.poll()
-            if bell.pipe.open and bell.overdue(now):
-                bell.pipe.close()
-                self.gone(bell, BrokerUnreachable(f"beanstalkd {self.node} gave no answer for {GRACE:g} s"))
+        self.bells.check(now)
         if self._desk.overdue(now):
             self._desk.pipe.poll()
         if self._desk.overdue(now):
-            self._end(BrokerUnreachable(f"beanstalkd {self.node} gave no answer for {GRACE:g} s: the connection is dead"))
+            self._end(BrokerUnreachable(f"beanstalkd {self.node} gave no answer for {_hold.GRACE:g} s: the connection is dead"))
             return
         self._desk.ping()
-        for bell in self._bells:
-            bell.ping()
-        for bell in [bell for bell in self._spare if now - bell.since > SPARE and not bell.unanswered][:-1]:
-            self._spare.remove(bell)
-            bell.retire()
         self._flush()
 
     # --- the end -------------------------------------------------------------------------------------------
@@ -504,27 +435,14 @@ class BeanstalkdConnection:
         if self._closed:
             return
         self._closed = True
-        for timer in (self._pulse, self._deadline, self._knock):
+        for timer in (self._pulse, self._deadline, self._patience):
             timer.stop()
             timer.close()
-        if self._dialling is not None:
-            self._dialling.kill(block=False)
         self._tally.lease_lost += len(self.in_flight) + len(self._settled) + len(self._late)
-        for pipe in (self._desk.pipe, *(bell.pipe for bell in self._bells)):
-            self._take_back(pipe.cut())
-            pipe.close()
-        for pool in (
-            self.in_flight,
-            self._holds,
-            self._settled,
-            self._late,
-            self._asking,
-            self._arrived,
-            self._bells,
-            self._spare,
-        ):
+        self._take_back(self._desk.pipe.cut() + self.bells.close())
+        self._desk.pipe.close()
+        for pool in (self.in_flight, self._holds, self._settled, self._late, self._asking, self._arrived):
             pool.clear()
-        self._waiting = None
         self.granted = 0
         self._receiver.closed(self, error)
 

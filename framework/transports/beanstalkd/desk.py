@@ -16,7 +16,7 @@ from framework.message import Message
 from framework.transports.beanstalkd import hold as _hold
 from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.dial import Line
-from framework.transports.beanstalkd.hold import GRACE, Hold
+from framework.transports.beanstalkd.hold import Hold
 from framework.transports.beanstalkd.pipe import Pipe
 
 _POLL = wire.reserve_with_timeout(0)
@@ -124,7 +124,7 @@ class Desk:
 
     def overdue(self, now: float) -> bool:
         """The server owes an answer for too long. (It may be unread: the hub may have been blocked.)"""
-        return bool(self._awaited) and now - self.since > GRACE
+        return bool(self._awaited) and now - self.since > _hold.GRACE
 
     # --- answers -------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from gevent.server import StreamServer
 from framework.errors import AlreadySettled, BrokerError, BrokerUnreachable, ProtocolError
 from framework.message import Message
 from framework.testing.servers import free_port
-from framework.transports.beanstalkd import Client, hold
+from framework.transports.beanstalkd import Client, bells, hold
 from framework.transports.beanstalkd import connection as connection_module
 from framework.transports.beanstalkd.client import TimedOut
 from framework.transports.beanstalkd.connection import connect
@@ -137,8 +137,8 @@ def test_a_job_that_another_worker_has_by_now_is_a_lost_lease(server, client, su
     connection = subscribe(server.address, grant=2)
     receiver = connection._receiver
     if place == "desk":  # that a poll gets what comes next, no bell may wait
-        monkeypatch.setattr(connection_module, "MOST_BELLS", 0)
-        connection._spare.clear()
+        monkeypatch.setattr(bells, "MOST", 0)
+        connection.bells._spare.clear()
     for lost, verb in enumerate(("finish", "requeue", "bury", "touch"), 1):
         message = expired(server, client, receiver)
         finished = receiver.tally.finished
@@ -249,9 +249,7 @@ def test_half_open_connections_hold_the_stop_for_a_moment_only(server, client, r
 @pytest.mark.slow
 def test_a_server_that_is_gone_without_a_word_is_noticed(server, client, receiver, start_proxy, monkeypatch):
     monkeypatch.setattr(connection_module, "_PULSE", 0.2)
-    for module in (hold, connection_module):
-        monkeypatch.setattr(module, "GRACE", 1.0)
-    monkeypatch.setattr("framework.transports.beanstalkd.desk.GRACE", 1.0)
+    monkeypatch.setattr(hold, "GRACE", 1.0)
     proxy = start_proxy(server.address)
     connection = connect(proxy.address, "orders", "billing", "orders", receiver, ttr=60.0)
     connection.grant(3)
@@ -264,15 +262,15 @@ def test_a_server_that_is_gone_without_a_word_is_noticed(server, client, receive
 
 def test_bells_that_were_not_needed_are_closed_after_a_while(server, client, receiver, subscribe, monkeypatch):
     monkeypatch.setattr(connection_module, "_PULSE", 0.1)
-    monkeypatch.setattr(connection_module, "SPARE", 0.3)
+    monkeypatch.setattr(bells, "SPARE", 0.3)
     connection = subscribe(server.address, grant=20)
     for i in range(10):
         client.put(b"%d" % i)
         until(lambda: len(receiver.messages) == i + 1)  # noqa: B023
     for message in receiver.messages:
         connection.finish(message)
-    assert len(connection._bells) >= 10
-    until(lambda: len(connection._bells) <= 2)
+    assert len(connection.bells.all) >= 10
+    until(lambda: len(connection.bells.all) <= 2)
     client.put(b"more")
     until(lambda: receiver.messages[-1].body == b"more")
 

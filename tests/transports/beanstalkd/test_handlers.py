@@ -12,8 +12,7 @@ import pytest
 from gevent.event import Event
 
 from framework.errors import Reject, Retry
-from framework.transports.beanstalkd import Client
-from framework.transports.beanstalkd import connection as connection_module
+from framework.transports.beanstalkd import Client, bells
 from framework.transports.beanstalkd.client import TimedOut
 
 from .conftest import job_stats, server_stats, spec, tube_stats, until, url
@@ -153,7 +152,7 @@ def test_light_traffic_opens_few_connections(server, run):
 
 @pytest.mark.parametrize("most", [2, 64])
 def test_slow_jobs_that_come_one_by_one_all_run_however_few_connections_may_wait(server, run, monkeypatch, most):
-    monkeypatch.setattr(connection_module, "MOST_BELLS", most)
+    monkeypatch.setattr(bells, "MOST", most)
     running, gate = [], Event()
 
     def function(message):

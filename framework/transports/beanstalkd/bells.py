@@ -1,0 +1,196 @@
+"""The bells of one connection: one waits while there may be one more job, the others keep jobs that they got or are spare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import gevent
+from gevent.hub import get_hub
+
+from framework.errors import BrokerUnreachable, FrameworkError
+from framework.message import Message
+from framework.transports.beanstalkd import hold as _hold
+from framework.transports.beanstalkd.bell import Bell
+from framework.transports.beanstalkd.dial import Line, dial
+from framework.transports.beanstalkd.hold import Hold
+
+MOST = 64
+"""Connections that may each keep a job of a slow handler. With more of those, the tube is looked at every ``KNOCK`` seconds."""
+KNOCK = 0.1
+SPARE = 30.0
+"""Seconds after which a bell that was not needed is closed."""
+_REDIAL = 0.5  # seconds before a bell that broke is replaced
+
+
+class Owner(_hold.Owner, Protocol):
+    """What the bells tell. All of it is called on the hub."""
+
+    def rang(self, hold: Hold) -> None:
+        """A job came."""
+
+    def look(self) -> None:
+        """No bell can wait, and there may be jobs: poll for them."""
+
+    def changed(self) -> None:
+        """There may be a bell more or less: ask for one that waits, if need be."""
+
+    def broke(self, hold: Hold | None, cut: list[bytes], error: Exception) -> None:
+        """A bell has ended, with its job, and with ``cut``, the commands that it could not hand over whole."""
+
+    def failed(self, error: Exception) -> None:
+        """The server cannot be reached, or makes no sense: no bell can be had."""
+
+
+class Bells:
+    """Those of the handlers of ``tube`` on ``node``."""
+
+    def __init__(self, node: str, tube: str, owner: Owner, guarded: Callable[..., None]) -> None:
+        """``guarded(work)`` runs what a timer asks for, and catches what that raises."""
+        self.all: dict[Bell, None] = {}
+        self.waiting: Bell | None = None
+        """The one in reserve."""
+        self.dialling: Any = None
+        self.open = True
+        self._spare: list[Bell] = []
+        self._node = node
+        self._tube = tube
+        self._owner = owner
+        self._guarded = guarded
+        self._knock = get_hub().loop.timer(KNOCK)
+
+    def add(self, line: Line) -> None:
+        """One more, on a line that watches the tube."""
+        bell = Bell(line, self)
+        self.all[bell] = None
+        self._spare.append(bell)
+
+    # --- who waits -----------------------------------------------------------------------------------------
+
+    def wait(self) -> bool:
+        """Have one wait for a job, or soon; False when all that there may be have one."""
+        if self.waiting is not None or self.dialling is not None:
+            return True
+        if self._spare:
+            self.waiting = self._spare.pop()
+            self.waiting.reserve()
+        elif len(self.all) < MOST:
+            self._dial()
+        else:
+            if not self._knock.active:
+                self._knock.start(self._guarded, self._owner.look)
+            return False
+        return True
+
+    def wait_no_more(self) -> None:
+        if self.waiting is not None:
+            self.waiting.retire()
+            self.waiting = None
+
+    def settle(self, bell: Bell, hold: Hold, *, again: bool) -> bool:
+        """Say how the job of ``bell`` ended, and if none waits have it wait ``again``; returns whether it does."""
+        again = again and self.waiting is None
+        bell.settle(hold, again)
+        if again:
+            self.waiting = bell
+        else:
+            self._spare.append(bell)
+        return again
+
+    def free(self, hold: Hold) -> None:
+        """If a bell keeps ``hold``, which is no longer ours, that one can wait again."""
+        bell = hold.keeper
+        if isinstance(bell, Bell) and bell.hold is hold:
+            bell.hold = None
+            self._spare.append(bell)
+            self._owner.changed()
+
+    @property
+    def unsent(self) -> int:
+        return sum(bell.unanswered + bell.pipe.unsent for bell in self.all)
+
+    @property
+    def silent_for_good(self) -> bool:
+        """None can ring any more, unless it is told to wait."""
+        return not (self.waiting or self.dialling or any(bell.retired for bell in self.all))
+
+    # --- what a bell tells ---------------------------------------------------------------------------------
+
+    def rang(self, bell: Bell, hold: Hold) -> None:
+        self.waiting = None
+        self._owner.rang(hold)
+
+    def silent(self, bell: Bell) -> None:
+        self.waiting = None
+        self._spare.append(bell)
+        self._owner.changed()
+
+    def refused(self, verb: str, message: Message) -> None:
+        self._owner.refused(verb, message)
+
+    def buried(self, message: Message) -> None:
+        self._owner.buried(message)
+
+    def gone(self, bell: Bell, error: Exception) -> None:
+        del self.all[bell]
+        if self.waiting is bell:
+            self.waiting = None
+        if bell in self._spare:
+            self._spare.remove(bell)
+        self._owner.broke(bell.hold, bell.pipe.cut(), error)
+        if not isinstance(error, BrokerUnreachable):
+            self._owner.failed(error)
+        elif self.open and not (bell.retired or self.dialling):
+            self._dial(_REDIAL)
+        self._owner.changed()
+
+    # --- they come and go ----------------------------------------------------------------------------------
+
+    def _dial(self, pause: float = 0.0) -> None:
+        self.dialling = gevent.spawn(self._dial_one, pause)
+
+    def _dial_one(self, pause: float) -> None:
+        try:
+            gevent.sleep(pause)
+            with dial(self._node) as line:
+                line.subscribe(self._tube)
+                if self.open:
+                    self.add(line)
+        except FrameworkError as error:
+            self._owner.failed(error)
+        self.dialling = None
+        self._owner.changed()
+
+    def check(self, now: float) -> None:
+        """End those whose server owes an answer for too long, and those that are not needed."""
+        for bell in [bell for bell in self.all if bell.overdue(now)]:
+            bell.pipe.poll()
+            if bell.pipe.open and bell.overdue(now):
+                self._drop(bell, f"beanstalkd {self._node} gave no answer for {_hold.GRACE:g} s")
+        for bell in [bell for bell in self._spare if now - bell.since > SPARE and not bell.unanswered][:-1]:
+            self._spare.remove(bell)
+            bell.retire()
+
+    def drop_retired(self) -> None:
+        """Those that said that they go, and were not let go: the server is away, or it would have answered."""
+        for bell in [bell for bell in self.all if bell.retired]:
+            self._drop(bell, f"beanstalkd {self._node} did not close a connection")
+
+    def _drop(self, bell: Bell, why: str) -> None:
+        bell.pipe.close()
+        self.gone(bell, BrokerUnreachable(why))
+
+    def close(self) -> list[bytes]:
+        """End them all; returns the commands that could not be handed over whole."""
+        self.open = False
+        self._knock.stop()
+        self._knock.close()
+        if self.dialling is not None:
+            self.dialling.kill(block=False)
+        cut = [line for bell in self.all for line in bell.pipe.cut()]
+        for bell in self.all:
+            bell.pipe.close()
+        self.all.clear()
+        self._spare.clear()
+        self.waiting = None
+        return cut
