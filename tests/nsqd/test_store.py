@@ -469,6 +469,22 @@ def test_a_segment_that_is_mostly_unfinished_is_left_alone(opened: Store, folder
 
 
 @pytest.mark.usefixtures("small_segments")
+def test_numbers_of_messages_that_are_gone_are_not_used_again_when_the_index_is_lost(folder: Path) -> None:
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    stays = publish(opened, *[b"stays" * 30] * 9)[0]
+    batches = in_tens(opened, 3)
+    later = {seq: Pending(1 << 60, 1) for seq in range(stays.first, stays.end)}
+    opened.save([TopicSave(TOPIC, batches[-1].end, False)], [saved(batches[-1].end, put=later)])
+    swept(opened)
+    opened.close()
+    (folder / "index.db").unlink()
+    again = Store(folder)
+    assert publish(again, b"new")[0].first >= batches[-1].end
+    again.close()
+
+
+@pytest.mark.usefixtures("small_segments")
 def test_the_index_may_end_in_a_segment_that_went(opened: Store, folder: Path, tmp_path: Path) -> None:
     """One between others: its removal is not taken for a log that lost its end."""
     opened.append([declared(8)])

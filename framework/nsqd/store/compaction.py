@@ -91,21 +91,25 @@ class Compactor:
             pending.update(index.pending(channel.id, low, min(high, floor), _MOST_PENDING))
         if len(pending) > _MOST_PENDING or index.size(topic.id, segment, floor, high) > most:
             return None
-        found = {row.first: Moving(row, None) for row in index.held(topic.id, segment, floor, high)}
-        straddling = index.batches(topic.id, floor, 1) if floor < high else []
-        behind = [(seq, index.batches(topic.id, seq, 1)) for seq in sorted(pending)]
-        for seq, rows in [*behind, *((seq, straddling) for seq in self._tail(straddling, floor))]:
-            if rows and rows[0].seg == segment and not rows[0].dead and rows[0].first <= seq < rows[0].first + rows[0].n:
-                old = found.get(rows[0].first, Moving(rows[0], frozenset()))
-                if old.kept is not None:
-                    found[rows[0].first] = Moving(rows[0], old.kept | {seq})
-        return list(found.values())
+        whole = index.held(topic.id, segment, floor, high)
+        parts: dict[int, tuple[Row, set[int]]] = {}
+        for seq in [*sorted(pending), *self._tail(topic.id, floor, high)]:
+            row = self._holds(topic.id, segment, seq)
+            if row is not None:
+                parts.setdefault(row.first, (row, set()))[1].add(seq)
+        return [Moving(row, None) for row in whole] + [Moving(row, frozenset(kept)) for row, kept in parts.values()]
 
-    def _tail(self, straddling: list[Row], floor: int) -> range:
-        """The messages from ``floor`` on of a record that begins before it."""
-        if straddling and straddling[0].first < floor:
-            return range(floor, straddling[0].first + straddling[0].n)
-        return range(0)
+    def _tail(self, topic: int, floor: int, high: int) -> range:
+        """The messages from ``floor`` on of the record that begins before it, if there is one."""
+        rows = self._store.index.batches(topic, floor, 1) if floor < high else []
+        return range(floor, rows[0].first + rows[0].n) if rows and rows[0].first < floor else range(0)
+
+    def _holds(self, topic: int, segment: int, seq: int) -> Row | None:
+        """The record of the segment that has the message, and was not emptied."""
+        rows = self._store.index.batches(topic, seq, 1)
+        if rows and rows[0].first <= seq < rows[0].first + rows[0].n and rows[0].seg == segment and not rows[0].dead:
+            return rows[0]
+        return None
 
     def _move(self, moving: list[Moving]) -> bool:
         group: list[Batch] = []

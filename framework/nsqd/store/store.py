@@ -139,6 +139,7 @@ class Store:
             self.topics.pop(batch.topic, None)
             return
         topic = self.topics.setdefault(batch.topic, TopicState(batch.topic, said.name, batch.first, said.pumped or batch.first))
+        topic.next = max(topic.next, batch.first)  # what had the numbers below may be gone, and they are not used again
         topic.paused = said.paused
         known = {one.id: one for one in topic.channels.values()}
         topic.channels = {
