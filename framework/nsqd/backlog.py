@@ -147,6 +147,7 @@ class Backlog:
 
     def _read(self) -> None:
         generation, start = self._generation, self._next
+        end, unread = self.end, self.waiting - self._loaded  # of now: what is published meanwhile is not in the answer
         try:
             found = self._topic.broker.read(self._topic.id, start, _WINDOW_BYTES)
         except Exception as error:
@@ -155,18 +156,14 @@ class Backlog:
             found = []
         else:
             if not found and generation == self._generation:
-                self._nothing_left()
+                self._next = max(self._next, end)  # the log has none of these: it was emptied, or is damaged
+                self.waiting -= unread
         self._reading = False
         if generation == self._generation:
             for batch in found:
                 if batch.first < self.end:
                     self._take(batch)
         self._channel.serve()
-
-    def _nothing_left(self) -> None:
-        """The log has none of the rest: it was emptied, or is damaged."""
-        self._next = self.end
-        self.waiting = self._loaded
 
     def _take(self, batch: Batch) -> None:
         done = max(0, self._next - batch.first)
