@@ -80,7 +80,8 @@ class SlotProcess:
         self._reader = self._hub.loop.io(self._sock.fileno(), _READ)
         self._writer = self._hub.loop.io(self._sock.fileno(), _WRITE)
         self._reader.start(self._guarded)
-        if monkey.is_module_patched("subprocess"):  # then the loop reaps every child, and only it can say how one ended
+        # gevent's subprocess has the main thread's loop reap every child: then only that can say how one ended.
+        if monkey.is_module_patched("subprocess") and self._hub.loop.default:
             self._hub.loop.install_sigchld()
             self._reaper = self._hub.loop.child(self.pid, ref=False)
             self._reaper.start(self._reaped)

@@ -235,3 +235,21 @@ def test_what_waited_so_long_that_its_lease_is_over_is_not_started(broker, work,
     worker.until(lambda: len(broker.finished) == 2)
     assert "start 1 fine" not in journal.lines
     assert worker.stop()["lease_lost"] == 0
+
+
+def test_what_outlived_its_lease_while_a_handler_blocked_the_hub_is_not_started(broker, run):
+    broker.nodes["a:1"].limits = Limits(lease=0.5, max_lease=60.0, max_grant=2500)
+    calls = []
+
+    def function(message):
+        calls.append((message.body, message.attempts))
+        if message.body == b"blocks" and message.attempts == 1:
+            worker.until(lambda: len(broker.connections()[0].in_flight) == 3)
+            time.sleep(1.0)  # pytest is not patched
+
+    worker = run(function, concurrency=1, max_in_flight=3)
+    prefetch(worker)
+    broker.publish("orders", b"blocks", b"waits", b"waits")
+    worker.until(lambda: len(broker.finished) == 3)
+    assert calls == [(b"blocks", 1), (b"waits", 2), (b"waits", 2)]
+    worker.stop()
