@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from struct import Struct
 
 from framework.nsqd.options import Options
@@ -10,6 +11,9 @@ from framework.nsqd.streams import EndOfStream, Incoming
 _INT32 = Struct(">i")
 _SPARE = 64 << 10
 """Bytes by which an MPUB may exceed the maximum: clients are known to count its size wrongly by a little."""
+
+_TURN = 1000
+"""Messages of an MPUB, which may have a million, before others are let run."""
 
 
 class Refused(Exception):
@@ -74,6 +78,8 @@ class Bodies:
             if size > most:
                 raise Refused("E_BAD_MESSAGE", f"MPUB message too big {size} > {most}")
             offset += 4 + size
+            if not at % _TURN:
+                incoming.breathe(time.monotonic())
             if offset > end:
                 raise Refused("E_BAD_BODY", f"MPUB body too big {offset} > {self._options.max_body_size}")
         self._await_body(offset)

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol, TypeVar
 
 import gevent
 from gevent import socket
-from gevent.pywsgi import WSGIServer
+from gevent.pywsgi import WSGIHandler, WSGIServer
 
 from framework.errors import FrameworkError
 from framework.nsqd import goflags
+from framework.nsqd.alarm import Alarm
 from framework.nsqd.goflags import LEVELS, BadFlag, CommonOptions, Flag
 from framework.nsqd.options import VERSION
 
 BACKLOG = 1024
+HANDSHAKE_SECONDS = 5.0
+PATIENCE_SECONDS = 60.0
+"""How long an HTTP client may take for a request, from when it could begin until it has read the answer."""
 Options = TypeVar("Options", bound=CommonOptions)
 
 
@@ -101,8 +108,56 @@ def forget(listener: socket.socket) -> None:
         os.unlink(listener.getsockname())
 
 
+class _HttpHandler(WSGIHandler):  # type: ignore[misc]
+    """gevent's, which waits for ever: for a head that comes byte by byte, a body that does not, a client that does not read."""
+
+    def handle(self) -> None:
+        try:
+            super().handle()
+        except OSError:
+            pass  # it left before it had its refusal
+
+    def handle_one_request(self) -> Any:
+        alarm = Alarm(self._give_up)
+        alarm.set(time.monotonic() + PATIENCE_SECONDS)
+        try:
+            return super().handle_one_request()
+        finally:
+            alarm.cancel()
+
+    def _give_up(self) -> None:
+        try:
+            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)  # not TLS's own, which a reader would stumble over
+        except OSError:
+            pass  # it has gone
+
+    def _handle_client_error(self, error: Exception) -> Any:
+        """gevent's hook for what is wrong with a request, where it expects nothing but ValueError."""
+        return super()._handle_client_error(error if isinstance(error, ValueError) else ValueError(str(error)))
+
+    def handle_error(self, kind: Any, error: Any, trace: Any) -> None:
+        """What a client does to its connection is no error of ours, and deserves no traceback."""
+        if isinstance(error, OSError):
+            self.close_connection = True
+            self._send_error_response_if_possible(500)
+        else:
+            super().handle_error(kind, error, trace)
+
+
 class HttpServer(WSGIServer):  # type: ignore[misc]
     """gevent's, which writes head and body one by one: without TCP_NODELAY each answer waits 40 ms for a delayed ACK."""
+
+    handler_class = _HttpHandler
+
+    def wrap_socket_and_handle(self, sock: socket.socket, address: tuple[Any, ...]) -> None:
+        """Over TLS. A client that does not shake hands is no error of ours, and gets no more time than on TCP."""
+        try:
+            with gevent.Timeout(HANDSHAKE_SECONDS, TimeoutError()):
+                secured = self.wrap_socket(sock, **self.ssl_args)
+        except OSError:
+            return
+        with closing(secured):
+            self.handle(secured, address)
 
     def handle(self, sock: socket.socket, address: tuple[Any, ...]) -> None:
         send_at_once(sock)
@@ -125,6 +180,7 @@ def main(
     arguments: Sequence[str],
 ) -> int:
     """Run a daemon until SIGTERM or SIGINT; returns the exit code: 0, 1 (cannot start), 2 (wrong flag)."""
+    _allow_connections()
     try:
         options = parse(arguments)
         if options.help or options.version:
@@ -141,6 +197,13 @@ def main(
     gevent.signal_handler(signal.SIGINT, daemon.stop)
     daemon.run()
     return 0
+
+
+def _allow_connections() -> None:
+    """As many open files as the system lets us have: shells give 1,024, and each client is one. Go does the same."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _refuse(program: str, words: str, code: int) -> int:

@@ -11,13 +11,13 @@ import gevent
 from gevent.socket import SHUT_RDWR, socket
 
 from framework.nsqd.alarm import Alarm
+from framework.nsqd.daemon import HANDSHAKE_SECONDS
 from framework.nsqd.streams import EndOfStream, Incoming, Outgoing
 from framework.transports.nsq.stream import Codec, Socket, Stream, Tls
 from framework.transports.nsq.wire import FRAME_ERROR, FRAME_RESPONSE, HEARTBEAT, encode_frame
 
 _HEARTBEAT = encode_frame(FRAME_RESPONSE, HEARTBEAT)
 _LINGER_SECONDS = 1.0
-_HANDSHAKE_SECONDS = 5.0
 _HANDSHAKE_BYTES = 16 << 10
 
 
@@ -74,6 +74,10 @@ class Link:
 
     # --- heartbeats ----------------------------------------------------------------------------------------------
 
+    def await_hello(self, seconds: float) -> None:
+        """Drop a client that has not come to ``start_heartbeat`` within ``seconds``. nsqd waits for ever."""
+        self._silence.set(time.monotonic() + seconds)
+
     def start_heartbeat(self, interval: float) -> None:
         """One every ``interval`` seconds, 0: none; a client that is silent or does not read for too long is dropped."""
         self._beat.cancel()
@@ -103,7 +107,7 @@ class Link:
         """Have the client shake hands. Raises OSError (ssl.SSLError is one), EndOfStream."""
         self._pause()
         tls = Tls(context, None, server_side=True)
-        with gevent.Timeout(_HANDSHAKE_SECONDS, TimeoutError("the TLS handshake took too long")):
+        with gevent.Timeout(HANDSHAKE_SECONDS, TimeoutError("the TLS handshake took too long")):
             # What came too early is no command: it was sent in the clear, where anybody could have put it.
             data, done = self.incoming.rest(), False
             while not done:
@@ -133,7 +137,7 @@ class Link:
 
     def _pause(self) -> None:
         """Have all sent that was said so far, and nothing more: a heartbeat must not come between two layers."""
-        self.outgoing.linger(_HANDSHAKE_SECONDS)
+        self.outgoing.linger(HANDSHAKE_SECONDS)
         if self.outgoing.size:
             raise EndOfStream
         self.outgoing.held = True

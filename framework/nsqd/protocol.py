@@ -28,8 +28,10 @@ from framework.transports.nsq.wire import CLOSE_WAIT, FRAME_RESPONSE, MAGIC, OK,
 INIT, SUBSCRIBED, CLOSING = 0, 3, 4
 """Numbers as /stats gives them; nsqd's 1 and 2 are never seen."""
 
-_FINS = re.compile(rb"(?:FIN [^\n\r ]{16}\n)+")
+_FINS = re.compile(rb"(?:FIN [^\n\r ]{16}\n){1,1000}")
 _OK = encode_frame(FRAME_RESPONSE, OK)
+_MOST_AT_ONCE = 2000
+"""Publishes of one client in one commit; a thousand times as many can lie behind a few bytes that were compressed."""
 
 
 def _invalid(words: str) -> Refused:
@@ -69,6 +71,7 @@ class Client:
     def run(self) -> None:
         """Serve the client until it leaves or must."""
         try:
+            self.link.await_hello(self.options.client_timeout)
             if self._incoming.take(4) != MAGIC:
                 self.link.fail("E_BAD_PROTOCOL")
                 return
@@ -95,8 +98,9 @@ class Client:
     # --- commands --------------------------------------------------------------------------------------------------
 
     def _next(self) -> None:
-        self.link.armed = time.monotonic()
         incoming = self._incoming
+        incoming.breathe(time.monotonic())
+        self.link.armed = time.monotonic()
         if self.state >= SUBSCRIBED and (run := _FINS.match(incoming.buffer, incoming.position)):
             incoming.position = run.end()
             self._finish(bytes(run[0])[4:-1].split(b"\nFIN "))
@@ -355,7 +359,7 @@ class Client:
 
     def _queue(self, command: str, topic_name: str, payload: bytes, count: int, due: int = 0) -> None:
         """Publish with the next commit; the OK follows it."""
-        if self._command != command and self._entries:
+        if self._entries and (self._command != command or len(self._entries) >= _MOST_AT_ONCE):
             self._settle()
         self._command = command
         topic = self.broker.topic(topic_name)

@@ -27,7 +27,7 @@ MAX_LINE = 16 << 10
 HIGH_WATER = 1 << 20
 """Bytes that wait to be sent, above which a client gets no messages and its commands are not read."""
 _SLICE_SECONDS = 0.001
-_ENCODED_BYTES = 16 << 10
+_ENCODED_BYTES = 4 << 10
 """Read at once of what is compressed: it may grow a thousandfold."""
 _WRITE = 2
 
@@ -67,10 +67,7 @@ class Incoming:
         self._before_blocking()
         del self.buffer[: self.position]
         self.position = 0
-        now = time.monotonic()
-        if now - self._yielded > _SLICE_SECONDS:
-            gevent.sleep(0)  # a client that always has data must not hold up the others and the timers
-            self._yielded = time.monotonic()
+        self.breathe(time.monotonic())
         try:
             data = self._receive(_READ_BYTES)
         except (OSError, ProtocolError) as error:
@@ -78,6 +75,12 @@ class Incoming:
         if not data:
             raise EndOfStream
         self.buffer += data
+
+    def breathe(self, now: float) -> None:
+        """Let others run if they have not for a while: a client that always has data must not hold up them and the timers."""
+        if now - self._yielded > _SLICE_SECONDS:
+            gevent.sleep(0)
+            self._yielded = time.monotonic()
 
     def need(self, count: int) -> None:
         """Have at least ``count`` bytes behind ``position``. Raises EndOfStream."""

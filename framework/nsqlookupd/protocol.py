@@ -11,10 +11,11 @@ from struct import Struct
 from typing import Any
 
 import msgspec
-from gevent.socket import socket
+from gevent.socket import SHUT_RDWR, socket
 
 from framework.names import EPHEMERAL, is_valid
 from framework.nsqd import golang
+from framework.nsqd.alarm import Alarm
 from framework.nsqd.daemon import Log
 from framework.nsqd.streams import EndOfStream, Incoming
 from framework.nsqlookupd.registry import ANY, CHANNEL, NODES, TOPIC, Node, Peer, Registration, Registry
@@ -40,14 +41,18 @@ class Refused(Exception):
 class Connection:
     """One nsqd's connection. ``run`` blocks its greenlet until the nsqd leaves or must."""
 
-    def __init__(self, registry: Registry, sock: socket, address: str, about: Callable[[], dict[str, Any]], log: Log) -> None:
-        """``about`` is what an nsqd is told of this server."""
+    def __init__(
+        self, registry: Registry, sock: socket, address: str, about: Callable[[], dict[str, Any]], log: Log, *, patience: float
+    ) -> None:
+        """``about`` is what an nsqd is told of this server; ``patience``: seconds that it may take for a command."""
         self._registry = registry
         self._sock = sock
         self._address = address
         self._about = about
         self._log = log
+        self._patience = patience
         self._incoming = Incoming(sock, lambda: None)
+        self._alarm = Alarm(self._give_up)
         self._node: Node | None = None
         self._commands: dict[str, Callable[[list[str]], bytes]] = {
             "PING": self._ping,
@@ -58,17 +63,31 @@ class Connection:
 
     def run(self) -> None:
         try:
+            self._wait()
             if self._incoming.take(len(MAGIC)) != MAGIC:
                 self._send(b"E_BAD_PROTOCOL")
                 return
             while True:
+                self._wait()
                 self._next()
         except (EndOfStream, OSError):
             pass
         except Refused as refused:
             self._refuse(refused)
         finally:
+            self._alarm.cancel()
             self._leave()
+
+    def _wait(self) -> None:
+        """Have it long enough: nsqlookupd itself waits for ever, for a command and for its answer to be read."""
+        self._alarm.cancel()
+        self._alarm.set(time.monotonic() + self._patience)
+
+    def _give_up(self) -> None:
+        try:
+            self._sock.shutdown(SHUT_RDWR)
+        except OSError:
+            pass  # it has gone
 
     def _refuse(self, refused: Refused) -> None:
         self._log("ERROR", f"[{self._address}] - {_shown(str(refused))}")

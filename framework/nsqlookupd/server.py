@@ -56,7 +56,8 @@ class Server:
         where = daemon.joined(address)
         self._log("INFO", f"TCP: new client({where})")
         daemon.send_at_once(sock)
-        Connection(self._registry, sock, where, self._about, self._log).run()
+        patience = max(daemon.PATIENCE_SECONDS, self._options.inactive_producer_timeout)  # nobody is told of it any more
+        Connection(self._registry, sock, where, self._about, self._log, patience=patience).run()
         sock.close()
         self._log("INFO", f"TCP: client({where}) left")
 
