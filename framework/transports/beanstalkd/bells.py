@@ -83,6 +83,9 @@ class Bells:
         return True
 
     def wait_no_more(self) -> None:
+        """Whatever it got by now is heard before."""
+        if self.waiting is not None:
+            self.waiting.pipe.poll()
         if self.waiting is not None:
             self.waiting.retire()
             self.waiting = None

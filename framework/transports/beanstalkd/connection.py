@@ -241,7 +241,12 @@ class BeanstalkdConnection:
             self._patience.start(self._guarded, self._relieve_now)
 
     def _relieve_now(self) -> None:
-        if self.granted <= len(self.in_flight) + self._undelivered:
+        bell = self.bells.waiting
+        if bell is None or self.granted > len(self.in_flight) + self._undelivered:
+            return
+        if monotonic() - bell.since < _PATIENCE:  # in a flood it never waits for long, and leaving would meet a job
+            self._patience.start(self._guarded, self._relieve_now)
+        else:
             self.bells.wait_no_more()
 
     def _check_end(self) -> None:
