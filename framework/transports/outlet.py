@@ -41,8 +41,11 @@ class Link(Protocol[Command_contra]):
     def usable(self) -> bool:
         """Whether nothing is known against it."""
 
+    def ask(self, command: Command_contra) -> Exception | None:
+        """Send it and wait for its answer: None is stored; else NotStored, Refused or PublishError."""
+
     def ask_each(self, commands: Sequence[Command_contra]) -> list[Exception | None]:
-        """Send all and wait for their answers, in order: None is stored; else NotStored, Refused or PublishError."""
+        """As ``ask`` for each, many of them under way; the answers in their order."""
 
     def close(self) -> None:
         """Close it, on its own thread; whoever waits for an answer gets NotStored or PublishError."""
@@ -52,24 +55,47 @@ class Link(Protocol[Command_contra]):
 
 
 class Outlet(Generic[Command]):
-    """``dial(node, timeout)`` makes a link. ``deadline``: seconds after which what found no node is given up."""
+    """``dial(node, timeout)`` makes a link. ``deadline``: seconds after which what found no node is given up.
+
+    ``broker``: its name in errors; ``nowhere``: what is to be said where ``nodes()`` knows of none.
+    """
 
     def __init__(
-        self, nodes: Callable[[], Collection[str]], dial: Callable[[str, float], Link[Command]], *, deadline: float, broker: str
-    ) -> None:
+        self, nodes: Callable[[], Collection[str]], dial: Callable[[str, float], Link[Command]], *, deadline: float, broker: str,
+        nowhere: str = "",
+    ) -> None:  # fmt: skip
         self._nodes = nodes
         self._dial_node = dial
         self._deadline = deadline
         self._broker = broker
+        self._nowhere = nowhere
         self._link: Link[Command] | None = None
         self._dialling = BoundedSemaphore(1)
         self._failed_node = ""
         self._thread = _thread_ident()
         self._closed = False
 
+    def store(self, command: Command) -> None:
+        """Return when a node has stored it. What was certainly not stored is tried again until the deadline."""
+        until = monotonic() + self._deadline
+        refusing: set[str] = set()
+        for attempt in itertools.count():
+            try:
+                link = self._usable_link(until)
+                outcome = link.ask(command)
+            except FrameworkError as error:
+                outcome = error
+            if outcome is None:
+                return
+            if isinstance(outcome, PublishError):
+                raise outcome
+            if isinstance(outcome, Refused):
+                refusing.add(link.node)
+            self._pause_after(outcome, attempt, until, refusing)
+
     def store_each(self, commands: Sequence[Command]) -> list[PublishError | None]:
-        """None for each that is stored, for the others what is known of them, in their order. A command that had to be sent
-        again comes after those that had not."""
+        """As ``store`` for each, many of them under way; the errors are returned in their place. A command that had to be
+        sent again comes after those that had not."""
         until = monotonic() + self._deadline
         refusing: set[str] = set()
         answers = self._try_each(commands, until, refusing)
@@ -122,8 +148,9 @@ class Outlet(Generic[Command]):
 
     def _dial(self, until: float) -> Link[Command]:
         """Try every node once, in random order, the one that has just failed last."""
-        failures: list[str] = []
-        for node in sorted(self._nodes(), key=lambda node: (node == self._failed_node, random.random())):
+        nodes = sorted(self._nodes(), key=lambda node: (node == self._failed_node, random.random()))
+        failures = [] if nodes else [self._nowhere]
+        for node in nodes:
             left = until - monotonic()
             if left <= 0 or self._closed:
                 break
@@ -151,6 +178,17 @@ class Outlet(Generic[Command]):
 def _pause(attempt: int) -> float:
     """Seconds, with full jitter: many publishers that lost one node do not come back at once."""
     return random.uniform(0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempt, 10)))
+
+
+def raise_first(answers: Sequence[PublishError | None]) -> None:
+    """The error of a request for several messages, if one of them was not stored."""
+    error = next(filter(None, answers), None)
+    if error is None:
+        return
+    if len(answers) == 1 or all(answer is not None and answer.stored is False for answer in answers):
+        raise error
+    stored = f"{answers.count(None)} of {len(answers)} messages are stored"
+    raise PublishError(f"{stored}; of the others: {error}", stored=None) from error
 
 
 def thread_local() -> Any:

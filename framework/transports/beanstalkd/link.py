@@ -68,6 +68,9 @@ class Link:
 
     # --- publishers ----------------------------------------------------------------------------------------
 
+    def ask(self, command: Put) -> Exception | None:
+        return self.ask_each([command])[0]
+
     def ask_each(self, commands: Sequence[Put]) -> list[Exception | None]:
         if self.error is not None:
             return [NotStored(str(self.error))] * len(commands)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from framework.errors import BadMessage, PublishError
 from framework.transports.beanstalkd import urls, wire
 from framework.transports.beanstalkd.link import Link, Put
-from framework.transports.outlet import Outlet, thread_local
+from framework.transports.outlet import Outlet, raise_first, thread_local
 
 DEADLINE = 30.0
 MARGIN = 5.0
@@ -42,7 +42,7 @@ class BeanstalkdProducer:
         it. ``lease``: what the time to run is made from, the URL's ``ttr`` if not given.
         Raises BadName, BadMessage (nothing was sent), PublishError.
         """
-        _raise_first(self.publish_each(topic, bodies, delay=delay, priority=priority, lease=lease))
+        raise_first(self.publish_each(topic, bodies, delay=delay, priority=priority, lease=lease))
 
     def publish_each(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
@@ -114,15 +114,3 @@ def _together(tubes: Sequence[str], answers: Sequence[PublishError | None]) -> P
         return error
     done = ", ".join(tube for tube, answer in zip(tubes, answers, strict=True) if answer is None) or "none for certain"
     return PublishError(f"its copies are stored in {done}, but not in {tube}: {error}", stored=None)
-
-
-def _raise_first(answers: Sequence[PublishError | None]) -> None:
-    """The error of a request for several messages, if one of them was not stored."""
-    error = next(filter(None, answers), None)
-    if error is None:
-        return
-    if len(answers) == 1 or all(answer is not None and answer.stored is False for answer in answers):
-        raise error
-    raise PublishError(
-        f"{answers.count(None)} of {len(answers)} messages are stored; of the others: {error}", stored=None
-    ) from error

@@ -14,11 +14,12 @@ from typing import Protocol
 
 from gevent.hub import Waiter, get_hub
 
-from framework.errors import BrokerError, BrokerUnreachable, FrameworkError, MessageRefused, ProtocolError, PublishError
+from framework.errors import BrokerError, BrokerUnreachable, MessageRefused, ProtocolError, PublishError
 from framework.transports.nsq import wire
 from framework.transports.nsq.dial import RECV_SIZE, Line, dial
 from framework.transports.nsq.stream import begun
 from framework.transports.nsq.urls import Options
+from framework.transports.outlet import NotStored
 
 _READ, _WRITE = 1, 2
 _TICK = 1.0
@@ -30,10 +31,6 @@ _FAILED = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 WINDOW = 100
 """Commands of one ``ask_each`` that are under way at a time: more gain nothing, and all would be in doubt after a cut."""
 _ANSWER = len(wire.encode_frame(wire.FRAME_RESPONSE, wire.OK))
-
-
-class NotStored(FrameworkError):
-    """nsqd certainly did not store the command, through no fault of the command: it may be sent again."""
 
 
 class Asker(Protocol):
