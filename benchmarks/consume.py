@@ -30,17 +30,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(name: str, messages: int) -> measure.Result:
     with measure.fresh_nsqd() as nsqd:
-        measure.fill(nsqd, messages)
-        client = peers.start(name, "consume", nsqd.address)
-        try:
+        return measured(nsqd, name, messages)
 
-            def finished() -> int:
-                return sum(c.finish_count for c in measure.channel(nsqd).clients or [])
 
-            figures = measure.window(nsqd, client, finished, messages // 10, messages * 9 // 10, longest=60)
-            return measure.Result(*figures, fault=_fault(nsqd, messages))
-        finally:
-            peers.stop(client)
+def measured(nsqd: servers.Server, name: str, messages: int) -> measure.Result:
+    """Fill ``nsqd`` and have the client empty it."""
+    measure.fill(nsqd, messages)
+    client = peers.start(name, "consume", nsqd.address)
+    try:
+
+        def finished() -> int:
+            return sum(c.finish_count for c in measure.channel(nsqd).clients or [])
+
+        figures = measure.window(nsqd, client, finished, messages // 10, messages * 9 // 10, longest=60)
+        return measure.Result(*figures, fault=_fault(nsqd, messages))
+    finally:
+        peers.stop(client)
 
 
 def _fault(nsqd: servers.Server, messages: int, patience: float = 30.0) -> str:

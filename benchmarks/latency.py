@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Sequence
 
 from benchmarks import measure, peers
+from framework.testing import servers
 
 SAMPLES = {5: 60, 500: 3000}
 """Messages a second -> how many are timed; the first tenth, while connections settle, is left out."""
@@ -23,26 +24,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"  {'client':<11} {'p50':>8} {'p99':>8} {'worst':>8}")
         for name in options.clients:
             times = sorted(run(name, rate, SAMPLES.get(rate, 5 * rate)))
-            print(f"  {name:<11} {_at(times, 0.5):8.2f} {_at(times, 0.99):8.2f} {times[-1]:8.2f}", flush=True)
+            print(f"  {name:<11} {at(times, 0.5):8.2f} {at(times, 0.99):8.2f} {times[-1]:8.2f}", flush=True)
 
 
 def run(name: str, rate: int, samples: int) -> list[float]:
     """Milliseconds of each message."""
     with measure.fresh_nsqd() as nsqd:
-        nsqd.http(f"/topic/create?topic={measure.TOPIC}", b"")
-        nsqd.http(f"/channel/create?topic={measure.TOPIC}&channel={measure.CHANNEL}", b"")
-        client = peers.start(name, "latency", nsqd.address, stdout=subprocess.PIPE)
-        pace = peers.start("pace", str(rate), nsqd.address)
-        try:
-            assert client.stdout is not None
-            times = [float(client.stdout.readline()) for _ in range(samples)]
-        finally:
-            peers.stop(pace)
-            peers.stop(client)
+        return measured(nsqd, name, rate, samples)
+
+
+def measured(nsqd: servers.Server, name: str, rate: int, samples: int) -> list[float]:
+    """Likewise, through ``nsqd``."""
+    nsqd.http(f"/topic/create?topic={measure.TOPIC}", b"")
+    nsqd.http(f"/channel/create?topic={measure.TOPIC}&channel={measure.CHANNEL}", b"")
+    client = peers.start(name, "latency", nsqd.address, stdout=subprocess.PIPE)
+    pace = peers.start("pace", str(rate), nsqd.address)
+    try:
+        assert client.stdout is not None
+        times = [float(client.stdout.readline()) for _ in range(samples)]
+    finally:
+        peers.stop(pace)
+        peers.stop(client)
     return times[samples // 10 :]
 
 
-def _at(times: Sequence[float], part: float) -> float:
+def at(times: Sequence[float], part: float) -> float:
+    """The time that ``part`` of them, which are sorted, do not exceed."""
     return times[min(len(times) - 1, int(len(times) * part))]
 
 

@@ -31,8 +31,11 @@ def install(name: str) -> None:
     fresh.rename(folder)
 
 
-def start(name: str, job: str, address: str, *, stdout: int | None = None) -> subprocess.Popen[bytes]:
-    """Start the client as a process: ``job`` is one of the functions in its script; ``address`` the server's host:port."""
+def start(name: str, job: str, address: str, *more: str, stdout: int | None = None) -> subprocess.Popen[bytes]:
+    """Start the client as a process: ``job`` is one of the functions in its script; ``address`` the server's host:port.
+
+    ``more``: for the bare loop, a topic to publish to that is not its own.
+    """
     if name == "go-nsq":
         return subprocess.Popen([_built("go_nsq"), job, address], stdin=subprocess.DEVNULL, stdout=stdout)
     path = [str(ROOT)]
@@ -41,7 +44,7 @@ def start(name: str, job: str, address: str, *, stdout: int | None = None) -> su
         path.insert(0, str(_FOLDERS / f"{name}-{VERSIONS[name]}"))
     script = ROOT / "benchmarks" / "clients" / f"{name.replace('-', '_')}.py"
     return subprocess.Popen(
-        [sys.executable, "-P", script, job, address],
+        [sys.executable, "-P", script, job, address, *more],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"},
         stdin=subprocess.DEVNULL,
         stdout=stdout,

@@ -5,10 +5,10 @@ import sys
 
 from gevent import socket
 
-job, address = sys.argv[1:]
+job, address, *topic = sys.argv[1:]
 host, port = address.split(":")
 BODY = b"x" * 200
-TOPIC = b"bench#ephemeral"
+TOPIC = topic[0].encode() if topic else b"bench#ephemeral"
 _HEAD = struct.Struct(">ii")
 _OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 
