@@ -12,6 +12,7 @@ import pytest
 from gevent.event import Event
 
 from framework.engine import backoff
+from framework.engine.supervisor import GOODBYE
 from framework.errors import BadSetting, Reject, Retry
 from framework.message import Message
 from framework.testing.conformance.bench import CHANNEL, Bench, Cases, bodies
@@ -290,10 +291,13 @@ class Core(Cases):
     # -- the end
 
     def test_an_idle_worker_stops_at_once(self, bench: Bench) -> None:
-        worker = bench.ready(lambda message: None)
-        began = time.monotonic()
-        assert worker.stop().received == 0
-        assert time.monotonic() - began < 5
+        took = []
+        for _ in range(3):
+            worker = bench.ready(lambda message: None)
+            began = time.monotonic()
+            assert worker.stop().received == 0
+            took.append(time.monotonic() - began)
+        assert min(took) < GOODBYE / 2  # a drain that is never confirmed takes all of it
 
     def test_on_stop_running_calls_finish_and_what_has_not_started_is_with_another_worker_at_once(self, bench: Bench) -> None:
         gate = Event()
