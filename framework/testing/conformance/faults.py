@@ -30,9 +30,8 @@ class Faults(Cases):
         bench.until(lambda: not any(connection.in_flight for connection in worker.connections))
         assert len(seen) < 600
         bench.up(bench.brief)
-        _all_handled(
-            bench, seen, worker
-        )  # how many of them twice is the broker's to say: it may have forgotten what was finished
+        # how many of them twice is the broker's to say: it may have forgotten that they were finished
+        _all_handled(bench, seen, worker)
 
     def test_a_broker_that_was_away_is_used_again(self, bench: Bench) -> None:
         seen: list[bytes] = []
@@ -79,7 +78,8 @@ class Faults(Cases):
         worker.greenlet.join(timeout=20)
         with pytest.raises(BrokerUnreachable, match="check its URL"):
             worker.greenlet.get(block=False)
-        bench.workers.remove(worker)
+        worker.check_books()
+        bench.workers.remove(worker)  # its end was no accident
 
     # -- the network
 

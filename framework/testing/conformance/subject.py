@@ -11,7 +11,7 @@ from framework.transports.contract import Capabilities
 
 
 class Node(ABC):
-    """One server of the broker. Its methods are called in a thread of gevent's pool, so they may block."""
+    """One server of the broker. Its methods may block: while workers run, they are called in a thread of gevent's pool."""
 
     url: str
     """As it is given to ``--broker``; the same each time that it is up."""
