@@ -13,7 +13,7 @@ _SPARE = 64 << 10
 """Bytes by which an MPUB may exceed the maximum: clients are known to count its size wrongly by a little."""
 
 _TURN = 1000
-"""Messages of an MPUB, which may have a million, before others are let run."""
+"""Messages that are taken before others are let run: an MPUB may have a million."""
 
 
 class Refused(Exception):
@@ -50,6 +50,20 @@ class Bodies:
         if size > most:
             raise Refused("E_BAD_MESSAGE", f"{command} message too big {size} > {most}")
         return _INT32.pack(size) + self._take(size, "E_BAD_MESSAGE", f"{command} failed to read message body")
+
+    def run(self, line: bytes) -> tuple[bytes, int]:
+        """The messages of all PUBs that have come whole, are right, and begin with this very ``line``; each with its size."""
+        incoming, most, head = self._incoming, self._options.max_msg_size, len(line) + 4
+        buffer, at, parts = incoming.buffer, incoming.position, list[bytearray]()
+        while len(parts) < _TURN and buffer.startswith(line, at) and at + head <= len(buffer):
+            (size,) = _INT32.unpack_from(buffer, at + head - 4)
+            end = at + head + size
+            if not 0 < size <= most or end > len(buffer):
+                break
+            parts.append(buffer[at + head - 4 : end])
+            at = end
+        incoming.position = at
+        return b"".join(parts), len(parts)
 
     def messages(self) -> tuple[bytes, int]:
         """The messages of an MPUB, each with its size before it, and how many they are."""

@@ -29,6 +29,7 @@ INIT, SUBSCRIBED, CLOSING = 0, 3, 4
 """Numbers as /stats gives them; nsqd's 1 and 2 are never seen."""
 
 _FINS = re.compile(rb"(?:FIN [^\n\r ]{16}\n){1,1000}")
+_PUB = re.compile(rb"PUB ([.a-zA-Z0-9_-]{1,64})\n")
 _OK = encode_frame(FRAME_RESPONSE, OK)
 _MOST_AT_ONCE = 2000
 """Publishes of one client in one commit; a thousand times as many can lie behind a few bytes that were compressed."""
@@ -61,6 +62,8 @@ class Client:
         self._outgoing = self.link.outgoing
         self._bodies = Bodies(self._incoming, self.options)
         self._entries: list[tuple[Topic, Entry]] = []
+        self._unanswered = 0
+        """The publishes in them."""
         self._command = ""
         self._wants = False
         self._identified = False
@@ -105,6 +108,8 @@ class Client:
             incoming.position = run.end()
             self._finish(bytes(run[0])[4:-1].split(b"\nFIN "))
             return
+        if (pub := _PUB.match(incoming.buffer, incoming.position)) and self._publish_run(pub):
+            return
         try:
             self._execute(incoming.line().split(b" "))
         except Refused as refused:
@@ -145,6 +150,7 @@ class Client:
 
     def _commit(self) -> None:
         entries, self._entries = self._entries, []
+        answers, self._unanswered = self._unanswered, 0
         group = self.broker.publish(entries)
         if group is not None:
             try:
@@ -153,7 +159,7 @@ class Client:
                 raise Refused(f"E_{self._command}_FAILED", f"{self._command} failed {error}") from error
         for topic, entry in entries:
             self.published[topic.name] = self.published.get(topic.name, 0) + entry.count
-        self._outgoing.write([_OK * len(entries)])
+        self._outgoing.write([_OK * answers])
 
     def _serve(self) -> None:
         self._wants = False
@@ -330,6 +336,15 @@ class Client:
 
     # --- publishing ------------------------------------------------------------------------------------------------
 
+    def _publish_run(self, pub: re.Match[bytes]) -> bool:
+        """Many right PUBs to one topic at once; False: none, or there is more to look at than bytes."""
+        if self.options.auth_http_addresses or (self.options.tls_required and self.link.tls is None):
+            return False
+        payload, count = self._bodies.run(bytes(pub[0]))
+        if count:
+            self._queue("PUB", pub[1].decode(), payload, count, publishes=count)
+        return count > 0
+
     def _pub(self, words: list[bytes]) -> None:
         name = _topic_name("PUB", words, 2)
         message = self._bodies.message("PUB")
@@ -357,13 +372,14 @@ class Client:
         self.broker.topic(name)
         self._queue("MPUB", name, *self._bodies.messages())
 
-    def _queue(self, command: str, topic_name: str, payload: bytes, count: int, due: int = 0) -> None:
+    def _queue(self, command: str, topic_name: str, payload: bytes, count: int, due: int = 0, *, publishes: int = 1) -> None:
         """Publish with the next commit; the OK follows it."""
-        if self._entries and (self._command != command or len(self._entries) >= _MOST_AT_ONCE):
+        if self._entries and (self._command != command or self._unanswered >= _MOST_AT_ONCE):
             self._settle()
         self._command = command
         topic = self.broker.topic(topic_name)
         self._entries.append((topic, Entry(topic.id, payload, count, due)))
+        self._unanswered += publishes
 
 
 class Command(NamedTuple):
