@@ -275,7 +275,9 @@ class Consumer:
         """The traffic slackened on some connections: a broker that waits for its buffer to fill sends when a grant falls."""
         if self.stopping or not self._credit.decay(clock(), self._turns.mean):
             self._decay.stop()
-        self._regrant_all()
+        for connection, account in list(self.accounts.items()):
+            if account.line.granted > account.line.headroom + len(connection.in_flight):
+                self._regrant(connection, account)
 
     def _rotate(self) -> None:
         """There are more connections than may have a message each: they take turns."""

@@ -73,6 +73,7 @@ class Credit:
         """What may be in flight at the brokers, at most: the sum of the lines' ``taken``, kept because every read needs it."""
         self._calm = 0
         self._cap: int | None = None
+        self._reckon()
 
     def resize(self, max_in_flight: int, now: float) -> None:
         """From now on, have no more than ``max_in_flight`` in flight. Give every line its grant after it.
@@ -82,6 +83,7 @@ class Credit:
         self.max_in_flight = max_in_flight
         for line in self.lines:
             line.level = max_in_flight
+        self._reckon()
         self.rotate(now)
 
     def restrain(self, most: int | None) -> None:
@@ -90,6 +92,7 @@ class Credit:
         Grants follow with the next ``grant`` and ``tick``; what is in flight already is not recalled.
         """
         self._cap = most
+        self._reckon()
 
     # -- connections come and go
 
@@ -97,12 +100,14 @@ class Credit:
         """A new connection; it has no grant yet."""
         line = Line(max_grant, self.max_in_flight, since=now, turn_since=now)
         self.lines.append(line)
+        self._reckon()
         return line
 
     def disconnect(self, line: Line) -> None:
         """The connection ended: whatever it had is free at once, since nothing can come on it any more."""
         self.lines.remove(line)
         self.taken -= line.taken
+        self._reckon()
 
     # -- traffic
 
@@ -129,7 +134,7 @@ class Credit:
                     line.headroom = max(1, min(line.came, line.headroom))
                     line.came = 0
                     line.since = now
-                    line.used_up = NEVER
+                    line.used_up = now if line.headroom > 1 else NEVER  # a message at a time is no rate
                 more = more or line.headroom > 1
         return more
 
@@ -160,16 +165,12 @@ class Credit:
             self._account(line)
         pace = settled / max(elapsed, PERIOD / 10)
         self._pace = max(pace, 0.8 * self._pace + 0.2 * pace)
+        self._reckon()
         self._share()
         self.rotate(now)
         return sorted(self.lines, key=_granted)
 
     # -- every TURN, while crowded
-
-    @property
-    def crowded(self) -> bool:
-        """More lines than may be in flight: not every one can have a grant of one, so they take turns."""
-        return len(self.lines) > self._limit
 
     def rotate(self, now: float) -> None:
         """Take turns from those that had theirs, and give the free ones to who has waited longest; give their grants after it.
@@ -204,18 +205,17 @@ class Credit:
                 line.turn_since = now
                 line.ceded = True
 
-    @property
-    def budget(self) -> int:
-        """What may be in flight now: max_in_flight, or less when the handlers are slow."""
+    # -- the arithmetic
+
+    def _reckon(self) -> None:
+        """What all grants are measured by: anew when something of it has changed, because every read needs it."""
+        self._limit = self.max_in_flight if self._cap is None else min(self._cap, self.max_in_flight)
+        self.crowded = len(self.lines) > self._limit
+        """There are more lines than may be in flight: not every one can have a grant of one, so they take turns."""
         depth = self._concurrency + int(self._pace * PREFETCH)
         idle = max(0, len(self.lines) - 1)  # what idle lines hold must not take slots from the busy one
-        return min(self._limit, depth + idle)
-
-    @property
-    def _limit(self) -> int:
-        return self.max_in_flight if self._cap is None else min(self._cap, self.max_in_flight)
-
-    # -- the arithmetic
+        self.budget = min(self._limit, depth + idle)
+        """What may be in flight now: max_in_flight, or less when the handlers are slow."""
 
     def _most(self, line: Line) -> int:
         """The largest grant that ``line`` may have now."""
@@ -223,7 +223,10 @@ class Credit:
             return 0
         if self.crowded and line.granted == 0:
             return 0  # its turn is given by rotate, or the busiest would always be quicker than who waits
-        room = self.budget - (self.taken - line.taken)
+        others = self.taken - line.taken
+        # When the handlers become slower, what is taken is over the budget for a while: who has no more than an even part of
+        # it keeps that, or all would fall to one at once, the pace and the budget with them, and so on.
+        room = min(self._limit - others, max(self.budget - others, self.budget // len(self.lines)))
         floor = min(line.granted, 1)  # what others have too much is not taken from an idle line's one
         return max(floor, min(room, line.level, line.max_grant))
 

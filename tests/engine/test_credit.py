@@ -328,6 +328,22 @@ def test_slow_handlers_that_leave_less_to_share_do_not_cost_an_idle_connection_i
     assert idle.granted == 1
 
 
+def test_slower_handlers_leave_busy_connections_an_even_part_each_and_not_one() -> None:
+    traffic = Traffic(20, 1000, concurrency=50)
+    for line in traffic.lines:
+        line.headroom = 50
+    for _ in range(20):
+        traffic.settled = 2500  # in 50 ms: 50,000 a second
+        traffic.tick()
+    assert traffic.credit.taken > 700
+    traffic.settled = 500
+    traffic.tick()
+    assert traffic.credit.budget < traffic.credit.taken
+    part = traffic.credit.budget // 20
+    assert part > 10
+    assert all(traffic.credit.grant(line, 0) >= 0.6 * part for line in traffic.lines)  # 40 % is not worth a command
+
+
 def test_what_an_even_share_leaves_over_is_granted_too() -> None:
     traffic = Traffic(3, 10)
     first, second, idle = traffic.lines

@@ -146,6 +146,8 @@ def test_nsqds_own_counts_never_add_up_to_more_than_max_in_flight_whatever_happe
         concurrency=20, max_in_flight=10,
     )  # fmt: skip
     worker.until(lambda: worker.connections == 4)
+    for proxy in proxies[1:]:
+        proxy.delay(0.01)  # what a grant lets in comes later than the grant that follows it
     churn = Churn(servers, [proxy.cut for proxy in proxies[2:]], seconds=8)
     with Sampler(servers) as sampler:
         churn.start()
