@@ -5,7 +5,7 @@ how long its lease is must be asked for, at half the price of the job itself. So
 for, before any is delivered. If that was never reserved before, and never delayed, neither were those behind it with higher ids:
 the server hands out the lowest id first, so whoever had one of them before would have had the first one before that. (Between two
 answers of one poll another worker may take one of them and die; the count of that one is then one too low, once.) Otherwise all
-are asked for; and so is every job that is still in flight when its handlers have had their turn, and what a bell got.
+are asked for; and so is every job that is in flight for a while, and what a bell got.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ MAX_DEFER = float(wire.MAX_NUMBER)
 MAX_GRANT = 1000
 """Jobs that one desk may hold: the server looks through all of them when the oldest is settled."""
 _PULSE = 5.0
+_LATER = 0.05  # seconds in flight after which a job is asked for that another one vouched for; the shortest lease is 1 s
 _PATIENCE = 0.03  # seconds; less than ``engine.credit`` counts on what it has taken back
 _SLICE = 32  # jobs delivered at once: the server works on how they ended, and on the next, while handlers work on the others
 _FIRST_REACH, _REACH = 8, 512  # reserves in one poll: few where the tube may be empty soon
@@ -72,6 +73,8 @@ class BeanstalkdConnection:
         self._holds: dict[Message, Hold] = {}
         self._asking: list[Hold] = []
         """Jobs to ask for in the next send."""
+        self._unasked: list[Hold] = []
+        """Delivered jobs to ask for if they are in flight for long."""
         self._arrived: list[Hold] = []
         """Jobs to deliver at the end of this read."""
         self._undelivered = 0
@@ -89,6 +92,7 @@ class BeanstalkdConnection:
         self._pulse.start(self._guarded, self._check_pulse)
         self._deadline = self._loop.timer(CLOSE_FLUSH)
         self._patience = self._loop.timer(_PATIENCE)
+        self._later = self._loop.timer(_LATER)
 
     def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
         """The hub would print an exception, and the connection stand still."""
@@ -230,7 +234,8 @@ class BeanstalkdConnection:
             self._relieve()
         if room > 0 and self.bells.waiting is None and self.bells.wait():
             room -= 1
-        if room > 0 and not self._dry:
+        # A few large polls at a time, not many small ones: each has a first job that must be asked for.
+        if room > 0 and not self._dry and (room >= self._reach or room >= self.granted // 3 or not self._desk.polling):
             self._desk.poll(min(room, self._reach))
 
     def _relieve(self) -> None:
@@ -361,7 +366,19 @@ class BeanstalkdConnection:
         self._turn_due = True  # the flush after this: what is settled until then schedules none
         self._receiver.deliver(self, batch)
         if self.in_flight:
-            self._asking += [hold for hold in holds if not hold.asked and hold.message in self.in_flight]
+            self._unasked += [hold for hold in holds if not hold.asked and hold.message in self.in_flight]
+            if self._unasked and not self._later.active:
+                self._later.start(self._guarded, self._ask_later)
+
+    def _ask_later(self) -> None:
+        """Their handlers take their time, so how long their leases are matters."""
+        due = monotonic() - _LATER
+        unasked = [hold for hold in self._unasked if not hold.asked and hold.message in self.in_flight]
+        self._asking += [hold for hold in unasked if hold.at <= due]
+        self._unasked = [hold for hold in unasked if hold.at > due]
+        if self._unasked:
+            self._later.start(self._guarded, self._ask_later)
+        self._flush()
 
     # --- what the server says of a settlement --------------------------------------------------------------
 
@@ -440,13 +457,13 @@ class BeanstalkdConnection:
         if self._closed:
             return
         self._closed = True
-        for timer in (self._pulse, self._deadline, self._patience):
+        for timer in (self._pulse, self._deadline, self._patience, self._later):
             timer.stop()
             timer.close()
         self._tally.lease_lost += len(self.in_flight) + len(self._settled) + len(self._late)
         self._take_back(self._desk.pipe.cut() + self.bells.close())
         self._desk.pipe.close()
-        for pool in (self.in_flight, self._holds, self._settled, self._late, self._asking, self._arrived):
+        for pool in (self.in_flight, self._holds, self._settled, self._late, self._asking, self._unasked, self._arrived):
             pool.clear()
         self.granted = 0
         self._receiver.closed(self, error)
