@@ -103,6 +103,16 @@ def test_what_was_settled_cannot_be_settled_again(server, client, receiver, subs
     assert (stats["current-jobs-delayed"], stats["current-jobs-buried"], stats["cmd-delete"]) == (1, 1, 1)
 
 
+def test_what_failed_comes_after_a_second_at_least_or_it_would_be_the_very_next_job(server, client, receiver, subscribe):
+    connection = subscribe(server.address)
+    client.put_many([b"failing", b"next"])
+    until(lambda: receiver.messages)
+    connection.requeue(receiver.messages[0], 0.0)
+    until(lambda: len(receiver.messages) == 2)
+    assert receiver.messages[1].body == b"next"
+    assert job_stats(server, 1)["delay"] == "1"
+
+
 def test_a_delay_longer_than_the_server_takes_is_its_longest(server, client, receiver, subscribe):
     connection = subscribe(server.address)
     client.put(b"a")
