@@ -43,24 +43,31 @@ class _Sample:
 
 
 @contextmanager
-def fresh_nsqd() -> Iterator[servers.Server]:
-    """A real nsqd that keeps everything in memory, so that the disk has no part in it."""
-    with tempfile.TemporaryDirectory() as folder, servers.running(_nsqd(Path(folder))) as nsqd:
-        yield nsqd
+def fresh_nsqd(*, everywhere: bool = False) -> Iterator[servers.Server]:
+    """A real nsqd that keeps everything in memory, so that the disk has no part in it.
+
+    ``everywhere``: it listens at every address of this machine, those of the loopback network among them.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        nsqd = _nsqd(Path(folder))
+        if everywhere:
+            nsqd.command.append(f"--tcp-address=0.0.0.0:{nsqd.tcp_port}")
+        with servers.running(nsqd):
+            yield nsqd
 
 
 def _nsqd(folder: Path) -> servers.Server:
     return servers.real_nsqd(folder, "--mem-queue-size=10000000", "--log-level=error")
 
 
-def fill(nsqd: servers.Server, count: int) -> None:
+def fill(nsqd: servers.Server, count: int, body: bytes = BODY) -> None:
     """Put ``count`` bodies into the channel; returns when all are there."""
     api = Nsqd(nsqd.http_address)
     api.create_topic(TOPIC)
     api.create_channel(TOPIC, CHANNEL)
     producer = open_transports([f"nsq://{nsqd.address}"])[0].producer()
     for start in range(0, count, 20_000):
-        producer.publish(TOPIC, [BODY] * min(20_000, count - start))
+        producer.publish(TOPIC, [body] * min(20_000, count - start))
     producer.close()
     while channel(nsqd).depth < count:  # nsqd copies from topic to channel behind our back
         time.sleep(POLL)

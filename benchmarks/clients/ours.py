@@ -13,7 +13,7 @@ from framework.handler import registered
 from framework.transports import open_transports
 
 job, address = sys.argv[1:]
-transports = open_transports([f"{'beanstalkd' if job == 'reserve' else 'nsq'}://{address}"])
+transports = open_transports([f"{'beanstalkd' if job == 'reserve' else 'nsq'}://{one}" for one in address.split(",")])
 publisher = Publisher(transports)
 TOPIC = "bench#ephemeral"
 

@@ -22,6 +22,21 @@ def test_consuming_is_measured_and_ends_clean():
     assert 0 < result.client_cpu < 1000
 
 
+def test_several_connections_and_bodies_of_another_size_are_measured(capsys):
+    consume.main(["--clients", "ours", "--connections", "3", "--body", "20000", "--rounds", "1", "--scale", "0.01"])
+    title, _, *lines = capsys.readouterr().out.splitlines()
+    assert title == "consume, 20000 bytes, 1 rounds, medians"
+    assert len(lines) == 1  # a second one would say what did not end clean
+    assert lines[0].split()[:2] == ["ours", "x3"]
+
+
+@pytest.mark.parametrize("wrong", [["--connections", "2"], ["--clients", "ours", "--connections", "0"], ["--body", "0"]])
+def test_options_that_cannot_be_measured_are_refused(wrong):
+    with pytest.raises(SystemExit) as refused:
+        consume.main(wrong)
+    assert refused.value.code == 2
+
+
 def test_a_run_that_does_not_end_clean_says_what_is_left(nsqd: servers.Server):
     measure.fill(nsqd, 10)
     assert consume._fault(nsqd, 10, patience=0.1) == "depth 10, not finished 10"
