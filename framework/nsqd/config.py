@@ -13,11 +13,12 @@ from framework.nsqd.web import Answer, Status
 
 _NAMES = {"node-id": "id", "lookupd-tcp-address": "nsqlookupd_tcp_addresses", "auth-http-address": "auth_http_addresses"}
 """Flags whose option is not called as they are."""
+_OURS = ("version", "while-used", "drain-to", "drain-all-channels")
 _LEVELS = {"debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR", "fatal": "FATAL"}
 _FLAGS = {
     _NAMES.get(name, name.replace("-", "_")): flag
     for name, flag in FLAGS.items()
-    if flag.attribute is not None and name not in ("version", "while-used")
+    if flag.attribute is not None and name not in _OURS
 }
 
 

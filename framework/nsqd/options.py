@@ -12,8 +12,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from framework.errors import BadSetting
 from framework.nsqd import goflags, golang, tls
 from framework.nsqd.goflags import BadFlag, CommonOptions, Flag, boolean
+from framework.transports.nsq import urls
 
 VERSION = "1.3.0"
 """The NSQ whose behaviour these daemons have; clients read it from IDENTIFY and /info."""
@@ -71,6 +73,9 @@ class Options(CommonOptions):
     client_timeout: float = 60.0
     """Twice the default heartbeat interval; nsqd has no flag for it."""
     while_used: bool = False
+    drain_to: str = ""
+    """The URL of an nsqd that shall have everything; nothing is served then."""
+    drain_all_channels: bool = False
 
 
 def _ours(parse: Callable[[str], Any], usage: str, attribute: str) -> Flag:
@@ -82,6 +87,20 @@ def _address(text: str) -> str:
     if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise ValueError("it is not <host>:<port>")
     return text
+
+
+def _target(text: str) -> str:
+    """The URL of one nsqd."""
+    url = text if "://" in text else f"nsq://{_address(text)}"
+    if url.partition("://")[0] not in ("nsq", "nsq+tls", "nsq+unix"):
+        raise ValueError("it is not <host>:<port>, nor the URL of an nsqd, such as nsq+tls://<host>:<port>")
+    try:
+        found = urls.read([url])
+    except BadSetting as error:
+        raise ValueError(str(error)) from None
+    if len(found.nsqds) != 1:
+        raise ValueError("it names more than one nsqd")
+    return url
 
 
 def _required(text: str) -> int:
@@ -122,6 +141,10 @@ def _snappy(text: str) -> bool:
 
 FLAGS: dict[str, Flag] = goflags.COMMON | {
     "while-used": _ours(boolean, "stop when no worker uses the data path any more (not in nsqd)", "while_used"),
+    "drain-to": _ours(_target, "<addr>:<port> or URL of an nsqd: move everything there, then end (not in nsqd)", "drain_to"),
+    "drain-all-channels": _ours(
+        boolean, "move messages that only some channels have not finished, for all of them (not in nsqd)", "drain_all_channels"
+    ),
     "tcp-address": _ours(str, "<addr>:<port> to listen on for TCP clients", "tcp_address"),
     "http-address": _ours(str, "<addr>:<port> to listen on for HTTP clients", "http_address"),
     "https-address": _ours(str, "<addr>:<port> to listen on for HTTPS clients", "https_address"),
@@ -184,6 +207,8 @@ def parse(arguments: Sequence[str]) -> Options:
         raise BadFlag(f"--node-id {options.node_id} is out of range: use 0 to 1023")
     if not 1 <= options.max_deflate_level <= 9:
         raise BadFlag(f"--max-deflate-level {options.max_deflate_level} is out of range: use 1 to 9")
+    if options.drain_all_channels and not options.drain_to:
+        raise BadFlag("--drain-all-channels says how to drain: add --drain-to=<addr>:<port>")
     if options.tls_client_auth_policy and not options.tls_required:
         options.tls_required = tls.REQUIRED
     if options.sync_every or options.sync_timeout:

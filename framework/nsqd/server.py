@@ -16,6 +16,7 @@ from gevent import socket
 from gevent.event import Event
 from gevent.server import StreamServer
 
+from framework.errors import FrameworkError
 from framework.nsqd import daemon, tls
 from framework.nsqd.broker import Broker
 from framework.nsqd.embedded import RUNNING
@@ -164,7 +165,20 @@ def _sync_seconds(folder: Path) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run nsqd with Go-style flags until SIGTERM or SIGINT; returns the exit code: 0, 1 (cannot start), 2 (wrong flag)."""
+    """Run nsqd with Go-style flags until SIGTERM or SIGINT, or until --drain-to has moved everything; returns the exit code:
+    0, 1 (cannot start, or not everything could be moved), 2 (wrong flag)."""
     # A thread that comes back from a sync waits this long for the interpreter while the hub is busy (default 5 ms).
     sys.setswitchinterval(_SWITCH_SECONDS)
-    return daemon.main("nsqd", FLAGS, parse, Server, arguments)
+    try:
+        return daemon.main("nsqd", FLAGS, parse, _make, arguments)
+    except FrameworkError as error:  # of a drain that was under way
+        sys.stderr.write(f"nsqd: {error}\n")
+        return 1
+
+
+def _make(options: Options) -> daemon.Daemon:
+    if not options.drain_to:
+        return Server(options)
+    from framework.nsqd.drain import Drain  # noqa: PLC0415 - what speaks to other nsqds is slow to import
+
+    return Drain(options)

@@ -1,0 +1,112 @@
+"""What a data folder holds that is not finished, topic by topic, for whom, and how far it has been moved away. No network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from framework.nsqd.store import Batch, ChannelSave, ChannelState, Store, TopicSave, TopicState
+from framework.nsqd.store.record import bodies
+
+_READ_BYTES = 1 << 20
+
+
+class Remaining(NamedTuple):
+    """A message that some channel, or the topic itself, has not finished."""
+
+    seq: int
+    due: int
+    """When the first of its channels wants it, in ms since 1970; 0 is at once."""
+    body: bytes
+    channels: frozenset[str]
+    """Those that have not finished it."""
+    in_topic: bool
+    """It waits in the topic: for an unpause, or for a first channel."""
+
+
+class Remains:
+    """What is left of one topic. The folder must not be served meanwhile: the Store that holds its lock sees to that."""
+
+    def __init__(self, store: Store, state: TopicState) -> None:
+        self.name = state.name
+        self.paused = state.paused
+        self.unreadable = 0
+        """Messages that ``messages`` should have met and did not, since it was last begun: damaged on the disk."""
+        self._store = store
+        self._state = state
+        self._channels = list(state.channels.values())
+        self._all = frozenset(state.channels)
+        self._noted = {one.name: sorted({*one.pending, *one.ahead}, reverse=True) for one in self._channels}
+        """What the index has rows for, oldest last."""
+
+    @property
+    def channels(self) -> list[str]:
+        return [one.name for one in self._channels]
+
+    @property
+    def paused_channels(self) -> list[str]:
+        return [one.name for one in self._channels if one.paused]
+
+    def messages(self) -> Iterator[Remaining]:
+        """Oldest first, from where ``moved`` has come to."""
+        met: dict[str, int] = dict.fromkeys(self._all, 0)
+        expected = {one.name: len(one.pending) for one in self._channels}
+        for batch in self._batches():
+            for seq, body in enumerate(bodies(batch.payload, batch.count), batch.first):
+                waiting = [one for one in self._channels if _unfinished(one, seq)]
+                in_topic = seq >= self._state.pumped
+                if not (waiting or in_topic):
+                    continue
+                for one in waiting:
+                    met[one.name] += seq in one.pending
+                due = min([_due(one, seq, batch) for one in waiting], default=batch.due)
+                names = self._all if len(waiting) == len(self._all) else frozenset(one.name for one in waiting)
+                yield Remaining(seq, due, body, names, in_topic)
+        self.unreadable = sum(expected[name] - met[name] for name in met)
+
+    def _batches(self) -> Iterator[Batch]:
+        seq = min([self._state.pumped, *(min([one.cursor, *one.pending]) for one in self._channels)])
+        while seq < self._state.next:
+            found = self._store.read(self._state.id, seq, _READ_BYTES)
+            if not found:
+                return
+            for batch in found:
+                yield _from(batch, seq)
+            seq = found[-1].end
+
+    def moved(self, seq: int) -> None:
+        """Everything up to and with ``seq`` is elsewhere now: finished here, for the topic and each channel."""
+        state = self._state
+        saves = [self._finish(channel, seq) for channel in self._channels]
+        self._store.save([TopicSave(state.id, max(state.pumped, seq + 1), state.paused)], saves)
+
+    def _finish(self, channel: ChannelState, seq: int) -> ChannelSave:
+        noted, drop = self._noted[channel.name], []
+        while noted and noted[-1] <= seq:
+            drop.append(noted.pop())
+            channel.pending.pop(drop[-1], None)
+        kept = [one for one in channel.inflight if one > seq]
+        cursor = max(channel.cursor, seq + 1)
+        return ChannelSave(channel.id, self._state.id, channel.name, cursor, channel.paused, kept, {}, drop)
+
+
+def _unfinished(channel: ChannelState, seq: int) -> bool:
+    return seq in channel.pending or (seq >= channel.cursor and seq not in channel.ahead)
+
+
+def _due(channel: ChannelState, seq: int, batch: Batch) -> int:
+    pending = channel.pending.get(seq)
+    return batch.due if pending is None else pending.due
+
+
+def _from(batch: Batch, seq: int) -> Batch:
+    """The batch without what is before ``seq``, which is read with it when it is in one record."""
+    if batch.first >= seq:
+        return batch
+    offset = sum(4 + len(body) for body in bodies(batch.payload, seq - batch.first))
+    return Batch(batch.topic, seq, batch.end - seq, batch.ts, batch.due, batch.payload[offset:])
+
+
+def remains(store: Store) -> list[Remains]:
+    """Every topic of the folder, by name."""
+    return [Remains(store, state) for state in sorted(store.topics.values(), key=lambda one: one.name)]
