@@ -32,8 +32,7 @@ class Hold:
         """What a release must give back; -1 until the statistics are known."""
         self.message: Message | None = None
         self.verb = ""
-        """How it ended; empty while it is in flight."""
-        """Its verb is "lost" when its connection ended before it was delivered."""
+        """How it ended; empty while it is in flight, "lost" when its connection ended before it was delivered."""
         self.delay = 0
         self.poll: object = None
         """The poll that it was the first job of."""
