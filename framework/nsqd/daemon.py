@@ -64,8 +64,15 @@ class Log:
 
 def listen(address: str) -> socket.socket:
     """A listener on ``host:port`` (without a host, on every address) or on a path. Raises BadFlag, OSError in a sentence."""
+    bound = bind(address)
+    bound.listen(BACKLOG)
+    return bound
+
+
+def bind(address: str) -> socket.socket:
+    """Likewise, and nobody can connect yet."""
     if "/" in address:
-        return _listen_at(address, socket.socket(socket.AF_UNIX), address)
+        return _bind_at(address, socket.socket(socket.AF_UNIX), address)
     host, _, port = address.rpartition(":")
     if not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise BadFlag(f"address {address!r} is not <host>:<port>")
@@ -77,13 +84,12 @@ def listen(address: str) -> socket.socket:
     family, kind, number, _, where = found[0]
     listener = socket.socket(family, kind, number)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    return _listen_at(address, listener, where)
+    return _bind_at(address, listener, where)
 
 
-def _listen_at(address: str, listener: socket.socket, where: Any) -> socket.socket:
+def _bind_at(address: str, listener: socket.socket, where: Any) -> socket.socket:
     try:
         listener.bind(where)
-        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         words = f"cannot listen on {address}: {os.strerror(error.errno or errno.EINVAL)}; name another address"

@@ -25,6 +25,7 @@ from framework.nsqd.lookups import Lookups
 from framework.nsqd.options import FLAGS, Options, parse
 from framework.nsqd.protocol import Client
 from framework.nsqd.store import Store, Syncing
+from framework.nsqd.store.folder import Folder
 from framework.nsqd.users import Users
 
 _SWITCH_SECONDS = 0.001
@@ -41,14 +42,15 @@ class Server:
         self._stop = Event()
         options.tls_context = tls.context(options)
         syncing = Syncing(options.sync_every, options.sync_timeout) if options.sync_every else Syncing()
-        store = Store(options.data_path.resolve(), syncing)
+        tcp, http, https = listeners = _bound(options)
         try:
-            tcp = daemon.listen(options.tcp_address)
-            http = daemon.listen(options.http_address)
-            https = daemon.listen(options.https_address) if options.tls_context and options.https_address else None
-        except OSError:
-            store.close()
+            store = Store(options.data_path.resolve(), syncing)
+        except BaseException:
+            for one in filter(None, listeners):
+                daemon.forget(one)
             raise
+        for one in filter(None, listeners):
+            one.listen(daemon.BACKLOG)
         self.broker = Broker(store, options, self.log)
         self._tcp = StreamServer(tcp, self._serve)
         about = self._about(daemon.port(tcp), daemon.port(http))
@@ -141,6 +143,25 @@ class Server:
         self.broker.stop()
         (self.options.data_path / RUNNING).unlink(missing_ok=True)
         self.log("INFO", "NSQ: bye")
+
+
+def _bound(options: Options) -> tuple[socket.socket, socket.socket, socket.socket | None]:
+    """TCP, HTTP and HTTPS: before the folder is opened, so that an address in use leaves it as it was. Raises as Server."""
+    addresses = [options.tcp_address, options.http_address]
+    if options.tls_context and options.https_address:
+        addresses.append(options.https_address)
+    bound: list[socket.socket] = []
+    try:
+        for address in addresses:
+            bound.append(daemon.bind(address))
+    except OSError:
+        for one in bound:
+            daemon.forget(one)
+        path = options.data_path.resolve()
+        if (path / "meta.json").exists():
+            Folder(path).close()  # that the folder is in use says more
+        raise
+    return bound[0], bound[1], bound[2] if len(bound) > 2 else None
 
 
 def _address(server: StreamServer) -> str:

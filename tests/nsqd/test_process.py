@@ -146,6 +146,90 @@ def test_a_folder_that_cannot_be_made_is_one_sentence_and_exit_1(tmp_path: Path)
     assert done.stderr.count("\n") == 1
 
 
+def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def used(start_embedded: Callable[..., Server]) -> Path:
+    """The data folder of an nsqd that has ended, with a message in it."""
+    server = start_embedded()
+    server.http("/pub?topic=kept", b"body")
+    assert server.stop() == 0
+    return server.data
+
+
+@pytest.mark.parametrize(
+    ("meta", "words"),
+    [
+        ('{"format": 2, "salt": 1}', "says format 2, this version reads 1: name another --data-path"),
+        ('{"salt": 1}', "is damaged"),
+        ("{", "is damaged"),
+        (None, "is missing beside a log"),
+    ],
+)
+def test_a_folder_of_another_version_is_one_sentence_exit_1_and_as_it_was(used: Path, meta: str | None, words: str) -> None:
+    (used / "meta.json").unlink()
+    if meta is not None:
+        (used / "meta.json").write_text(meta)
+    before = snapshot(used)
+    done = run(f"--data-path={used}", "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert words in done.stderr
+    assert snapshot(used) == before
+
+
+def test_a_folder_of_another_owner_is_one_sentence_exit_1_and_as_it_was(used: Path) -> None:
+    before = snapshot(used)
+    for path in (used, *used.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    done = run_as_another(f"--data-path={used}", "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
+    for path in (used, *used.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert re.fullmatch(r"nsqd: the data folder .+ cannot be used: Permission denied; .+ --data-path\n", done.stderr)
+    assert snapshot(used) == before
+
+
+def run_as_another(*flags: str) -> subprocess.CompletedProcess[str]:
+    """As ``run``, without the right to read and write everything that root has."""
+    if os.geteuid() != 0:
+        return run(*flags)
+    drop = "import ctypes, runpy, sys; ctypes.CDLL(None).prctl(24, 1); ctypes.CDLL(None).prctl(24, 2); "
+    drop += "sys.argv[0] = 'nsqd'; from framework.nsqd.server import main; "
+    drop += "ctypes.CDLL(None).capset((ctypes.c_uint * 2)(0x20080522, 0), (ctypes.c_uint * 6)()); sys.exit(main(sys.argv[1:]))"
+    return subprocess.run([sys.executable, "-c", drop, *flags], capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.mark.parametrize("which", ["cert", "key"])
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_an_unreadable_certificate_is_one_sentence_exit_1_and_makes_no_folder(
+    tmp_path: Path, which: str, content: str | None
+) -> None:
+    for name in ("cert", "key"):
+        (tmp_path / f"{name}.pem").write_text("no certificate")
+    if content is None:
+        (tmp_path / f"{which}.pem").unlink()
+    done = run(
+        f"--data-path={tmp_path / 'data'}", f"--tls-cert={tmp_path / 'cert.pem'}", f"--tls-key={tmp_path / 'key.pem'}",
+        "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert done.stderr.startswith(f"nsqd: cannot use -tls-cert {tmp_path / 'cert.pem'} with -tls-key {tmp_path / 'key.pem'}: ")
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("which", ["tcp", "http"])
+def test_a_port_in_use_leaves_the_folder_as_it_was(used: Path, shared: Server, which: str) -> None:
+    before = snapshot(used)
+    port = shared.tcp_port if which == "tcp" else shared.http_port
+    addresses = {"tcp": "127.0.0.1:0", "http": "127.0.0.1:0", which: f"127.0.0.1:{port}"}
+    done = run(f"--data-path={used}", *(f"--{name}-address={address}" for name, address in addresses.items()))
+    assert done.returncode == 1
+    assert done.stderr == f"nsqd: cannot listen on 127.0.0.1:{port}: Address already in use; name another address\n"
+    assert snapshot(used) == before
+
+
 def test_nothing_but_the_loopback_is_listened_on_by_default() -> None:
     assert (options.Options().tcp_address, options.Options().http_address) == ("127.0.0.1:4150", "127.0.0.1:4151")
 
