@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from framework.nsqd.drain import TOGETHER
+from framework.testing.proxy import Proxy
 from framework.testing.servers import Server
 
 pytestmark = pytest.mark.real
@@ -24,8 +25,8 @@ KILLS = 4
 MANY = 20_000
 
 
-def command(folder: Path, target: Server, *flags: str) -> list[str]:
-    url = f"nsq://127.0.0.1:{target.tcp_port}?http_port={target.http_port}"
+def command(folder: Path, target: Server, *flags: str, address: str = "") -> list[str]:
+    url = f"nsq://{address or target.address}?http_port={target.http_port}"
     return [sys.executable, "-m", "framework.nsqd", f"--data-path={folder}", f"--drain-to={url}", *flags]
 
 
@@ -210,7 +211,7 @@ def test_pauses_move_and_messages_of_a_paused_topic_wait_there_too(ours: Server,
 
 @pytest.mark.slow
 def test_killed_at_random_moments_it_loses_nothing_and_repeats_little(
-    ours: Server, nsqd: Server, take: Callable[..., list[bytes]]
+    ours: Server, nsqd: Server, take: Callable[..., list[bytes]], start_proxy: Callable[[str], Proxy]
 ) -> None:
     make(ours, "many", "c")
     make(ours, "two", "a", "b")
@@ -220,15 +221,21 @@ def test_killed_at_random_moments_it_loses_nothing_and_repeats_little(
     take(ours, "two", "b", MANY // 2)
     ours.stop()
 
+    slow = start_proxy(nsqd.address)
     cuts = sorted(random.sample(range(1, 2 * MANY - 1), KILLS))
-    for cut in cuts:
-        process = subprocess.Popen(command(ours.data, nsqd, f"--tcp-address=127.0.0.1:{ours.tcp_port}"))
+    for at, cut in enumerate(cuts):
+        slow.delay(0.01)  # so that it does not end before it is killed
+        process = subprocess.Popen(command(ours.data, nsqd, f"--tcp-address={ours.address}", address=slow.address))
         try:
             until(lambda cut=cut, process=process: published(nsqd) >= cut or process.poll() is not None)
             assert not listens(ours.tcp_port)
+            (slow.to_client if at % 2 else slow.to_server).hold()  # a group is lost on its way, or only its OK
+            time.sleep(0.05)
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait()
+        slow.cut()
+        slow.restore()
     assert drain(ours.data, nsqd).returncode == 0
 
     for topic, channel, expected in (
