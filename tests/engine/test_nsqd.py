@@ -125,6 +125,7 @@ def test_a_handler_longer_than_two_heartbeats_and_two_leases_keeps_its_connectio
     worker.until(lambda: server.channel_stats("orders", "billing").get("depth") == 0 and len(calls) >= 2)
     connected = server.channel_stats("orders", "billing")["clients"][0]["connect_ts"]
     worker.until(lambda: worker.supervisor.ledgers["orders/billing"].finished == 4)
+    worker.until(lambda: server.channel_stats("orders", "billing")["in_flight_count"] == 0)  # handed to the socket, not yet read
     stats = server.channel_stats("orders", "billing")
     assert calls == [1, 1, 1, 1]
     assert stats["timeout_count"] == 0
