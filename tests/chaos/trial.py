@@ -108,8 +108,19 @@ class Trial:
 
     @contextmanager
     def running(self) -> Iterator[Trial]:
-        """Publish, and handle, while the block does what it does."""
-        self.start_worker()
+        """Publish, and handle, while the block does what it does. The worker goes on after it, unless something failed."""
+        try:
+            self.start_worker()
+            with self._publishing():
+                yield self
+        except BaseException:
+            if self.worker is not None:
+                self.worker.process.kill()
+                self.worker.wait()
+            raise
+
+    @contextmanager
+    def _publishing(self) -> Iterator[None]:
         stop = threading.Event()
         failures: list[Exception] = []
 
@@ -122,7 +133,7 @@ class Trial:
         thread = threading.Thread(target=publish)
         thread.start()
         try:
-            yield self
+            yield
         finally:
             stop.set()
             thread.join()

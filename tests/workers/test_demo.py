@@ -20,7 +20,10 @@ from uuid import uuid4
 import pyarrow.dataset as ds
 import pytest
 
+from framework import Publisher
+
 ROOT = Path(__file__).resolve().parents[2]
+CHANNELS = ("archive", "growth", "spam")
 LOG = ROOT / "data" / "erddap_access_2024-05.log.gz"
 
 MIXED = [
@@ -144,16 +147,36 @@ def post(address: str, path: str, body: bytes = b"") -> None:
     urllib.request.urlopen(urllib.request.Request(f"http://{address}{path}", data=body), timeout=10).close()
 
 
+def left_on_nsqd(nsqd: Any) -> str:
+    """Forty lines in each channel; returns the broker's URL."""
+    post(nsqd.http_address, "/topic/create?topic=api_requests")
+    for channel in CHANNELS:
+        post(nsqd.http_address, f"/channel/create?topic=api_requests&channel={channel}")
+    post(nsqd.http_address, "/mpub?topic=api_requests", b"\n".join(b"left over %d" % n for n in range(40)))
+    return f"nsq://{nsqd.address}"
+
+
+def left_on_beanstalkd(beanstalkd: Any) -> str:
+    """Forty lines in each channel's tube; returns the broker's URL, which says nothing of the copies."""
+    url = f"beanstalkd://{beanstalkd.address}"
+    publisher = Publisher(f"{url}?fanout={','.join(f'api_requests/{channel}' for channel in CHANNELS)}")
+    publisher.publish_many("api_requests", [f"left over {n}" for n in range(40)])
+    publisher.close()
+    return url
+
+
+LEFTOVERS = {"nsqd": left_on_nsqd, "beanstalkd": left_on_beanstalkd}
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.real
 @pytest.mark.timeout(600)
-def test_the_shipped_log_through_a_real_nsqd_that_holds_leftovers(tmp_path: Path, demo: Callable[..., Run], nsqd: Any) -> None:
-    post(nsqd.http_address, "/topic/create?topic=api_requests")
-    for channel in ("archive", "growth", "spam"):
-        post(nsqd.http_address, f"/channel/create?topic=api_requests&channel={channel}")
-    post(nsqd.http_address, "/mpub?topic=api_requests", b"\n".join(b"left over %d" % n for n in range(40)))
-    run = demo("--output", str(tmp_path / "out"), "--broker", f"nsq://{nsqd.address}")
+@pytest.mark.parametrize("broker", ["nsqd", "beanstalkd"])
+def test_the_shipped_log_through_a_real_broker_that_holds_leftovers(
+    tmp_path: Path, demo: Callable[..., Run], request: pytest.FixtureRequest, broker: str
+) -> None:
+    run = demo("--output", str(tmp_path / "out"), "--broker", LEFTOVERS[broker](request.getfixturevalue(broker)))
     code, _, err = run.finish(560)
     assert (code, err) == (0, "")
     assert run.none_is_left()
