@@ -1,56 +1,17 @@
-"""The same bytes to a real nsqd v1.3.0 and to ours: the same frames, in the same order, and the same ending."""
+"""What each command says and when it is refused, as a real nsqd v1.3.0 does: frames, their order, the ending, the counters."""
 
 from __future__ import annotations
 
-import json
-import socket
-import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from framework.testing.servers import Server
+from tests.nsqd.differential import FIN, HALF, ID, READY, SUB, identify, mpub, negotiate, on, playing, pub, size, sized
 
 pytestmark = pytest.mark.real
-
-ID = b"0123456789abcdef"
-HALF = None
-"""A step: close the sending side."""
-SUB = b"SUB {t} c\n"
-READY = SUB + b"RDY 10\n"
-FIN = b"FIN <id>\n"
-
-
-def size(number: int) -> bytes:
-    return struct.pack(">i", number)
-
-
-def sized(body: bytes) -> bytes:
-    return size(len(body)) + body
-
-
-def pub(*bodies: bytes) -> bytes:
-    return b"".join(b"PUB {t}\n" + sized(body) for body in bodies)
-
-
-def mpub(*bodies: bytes, said: int | None = None) -> bytes:
-    content = size(len(bodies)) + b"".join(map(sized, bodies))
-    return b"MPUB {t}\n" + size(len(content) if said is None else said) + content
-
-
-def identify(**fields: Any) -> bytes:
-    return b"IDENTIFY\n" + sized(json.dumps(fields).encode())
-
-
-def negotiate(**fields: Any) -> bytes:
-    return identify(feature_negotiation=True, **fields)
-
-
-def on(message: int, command: bytes) -> Callable[[list[bytes]], bytes]:
-    """A step that names the id of a message that was delivered before."""
-    return lambda ids: command.replace(b"<id>", ids[message])
-
 
 ROWS: dict[str, list[Any]] = {
     # framing
@@ -231,68 +192,17 @@ ROWS: dict[str, list[Any]] = {
     "RDY lowered recalls nothing": [SUB + b"RDY 3\n" + pub(b"1", b"2", b"3", b"4"), on(2, b"RDY 1\nFIN <id>\n")],
 }  # fmt: skip
 
-QUIET = 0.12
-"""Seconds without a frame after which the real nsqd is taken to have said all."""
-END = b"\nTHE-END\n"
 
-
-class Run:
-    """One row against one server."""
-
-    def __init__(self, talk: Callable[..., Any], server: Server, topic: bytes) -> None:
-        self._talk, self._server, self._topic = talk, server, topic
-
-    def play(self, steps: list[Any], expected: list[int] | None, quiet: float) -> list[int]:
-        """Send the steps; wait after each for as many frames as ``expected`` says, or until it is quiet."""
-        hello = steps[0][1:] if steps[0].startswith(b"!") else b"  V2"
-        self.client = self._talk(self._server, hello)
-        counts = []
-        for at, step in enumerate([*steps, END]):
-            self._do(b"" if step is steps[0] and hello != b"  V2" else step)
-            count = None if expected is None else expected[at]
-            while not self.client.closed and (
-                self.client.read(quiet) if count is None else len(self._heard) < count and self.client.read(5)
-            ):
-                pass
-            counts.append(len(self._heard))
-        self.client.until(lambda: False, 5)
-        return counts
-
-    @property
-    def _heard(self) -> list[bytes]:
-        return [data for _, data in self.client.frames if data != b"_heartbeat_"]
-
-    def _do(self, step: Any) -> None:
-        if step is HALF:
-            self.client.socket.shutdown(socket.SHUT_WR)
-        else:
-            data = step([one[0] for one in self.client.messages]) if callable(step) else step
-            self.client.send(data.replace(b"{t}", self._topic))
-
-    def result(self) -> dict[str, Any]:
-        names = {message[0]: b"<%d>" % at for at, message in reversed(list(enumerate(self.client.messages)))}
-        replies = []
-        for reply in self.client.replies:
-            for message_id, name in names.items():
-                reply = reply.replace(message_id, name)  # noqa: PLW2901
-            replies.append(reply.replace(self._topic, b"{t}"))
-        messages = [(names[message_id], attempts, body) for message_id, attempts, body in self.client.messages]
-        return {"replies": replies, "messages": messages, "closed": self.client.closed}
+@pytest.fixture(scope="module")
+def played(pair: tuple[Server, Server]) -> Iterator[dict[str, Future[tuple[Any, Any]]]]:
+    with playing(pair, ROWS) as answers:
+        yield answers
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_answers_as_nsqd_does(pair: tuple[Server, Server], talk: Callable[..., Any], name: str) -> None:
-    """Every frame compared, ids and timestamps aside; message frames apart from replies, whose order among each other
-    nsqd itself leaves open. A row that differs is played again, slowly, before it counts."""
-    real, own = pair
-    for quiet in (QUIET, 1.0):
-        topic = b"t%d-%d" % (list(ROWS).index(name), quiet)
-        theirs, ours = Run(talk, real, topic), Run(talk, own, topic)
-        counts = theirs.play(ROWS[name], None, quiet)
-        ours.play(ROWS[name], counts, quiet)
-        if theirs.result() == ours.result():
-            break
-    assert ours.result() == theirs.result()
+def test_answers_as_nsqd_does(played: dict[str, Future[tuple[Any, Any]]], name: str) -> None:
+    theirs, ours = played[name].result()
+    assert ours == theirs
 
 
 def test_ids_are_sixteen_hexadecimal_characters_and_grow(shared: Server, talk: Callable[..., Any]) -> None:
