@@ -143,11 +143,13 @@ class _HttpHandler(WSGIHandler):  # type: ignore[misc]
 
     def handle_error(self, kind: Any, error: Any, trace: Any) -> None:
         """What a client does to its connection is no error of ours, and deserves no traceback."""
-        if isinstance(error, OSError):
+        while trace.tb_next is not None:
+            trace = trace.tb_next
+        if isinstance(error, OSError) or trace.tb_frame.f_globals["__name__"] == "gevent.pywsgi":  # it could not be read
             self.close_connection = True
-            self._send_error_response_if_possible(500)
+            self._send_error_response_if_possible(400)
         else:
-            super().handle_error(kind, error, trace)
+            super().handle_error(kind, error, error.__traceback__)
 
 
 class HttpServer(WSGIServer):  # type: ignore[misc]

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import msgspec
 from gevent.socket import socket
 
-from framework.names import is_valid
-from framework.nsqd import auth, golang, identify
+from framework.nsqd import auth, golang, identify, params
 from framework.nsqd.bodies import Bodies, Refused
 from framework.nsqd.broker import Broker
 from framework.nsqd.channel import Channel
@@ -33,10 +32,6 @@ _PUB = re.compile(rb"PUB ([.a-zA-Z0-9_-]{1,64})\n")
 _OK = encode_frame(FRAME_RESPONSE, OK)
 _MOST_AT_ONCE = 2000
 """Publishes of one client in one commit; a thousand times as many can lie behind a few bytes that were compressed."""
-
-
-def _invalid(words: str) -> Refused:
-    return Refused("E_INVALID", words)
 
 
 class Client:
@@ -119,13 +114,13 @@ class Client:
 
     def _execute(self, words: list[bytes]) -> None:
         command = COMMANDS.get(words[0])
-        name = _text(words[0])
+        name = params.text(words[0])
         if self.options.tls_required and self.link.tls is None and name != "IDENTIFY":
-            raise _invalid(f"cannot {name} in current state (TLS required)")
+            raise params.invalid(f"cannot {name} in current state (TLS required)")
         if command is None:
-            raise _invalid(f"invalid command {name}")
+            raise params.invalid(f"invalid command {name}")
         if command.states is not None and self.state not in command.states:
-            raise _invalid(f"cannot {name} in current state")
+            raise params.invalid(f"cannot {name} in current state")
         command.run(self, words)
 
     def _answer(self, data: bytes) -> None:
@@ -180,11 +175,11 @@ class Client:
 
     def _sub(self, words: list[bytes]) -> None:
         if not self.granted.heartbeat_interval:
-            raise _invalid("cannot SUB with heartbeats disabled")
+            raise params.invalid("cannot SUB with heartbeats disabled")
         if len(words) < 3:
-            raise _invalid("SUB insufficient number of parameters")
-        topic_name = _name(words[1], "E_BAD_TOPIC", "SUB topic name")
-        channel_name = _name(words[2], "E_BAD_CHANNEL", "SUB channel name")
+            raise params.invalid("SUB insufficient number of parameters")
+        topic_name = params.name(words[1], "E_BAD_TOPIC", "SUB topic name")
+        channel_name = params.name(words[2], "E_BAD_CHANNEL", "SUB channel name")
         self._authorize("SUB", topic_name, channel_name)
         topic = self.broker.topic(topic_name)
         channel = topic.channel(channel_name)
@@ -206,10 +201,10 @@ class Client:
             return
         number = golang.base10(words[1]) if len(words) > 1 else 1
         if number is None:
-            raise _invalid(f"RDY could not parse count {_text(words[1])}")
+            raise params.invalid(f"RDY could not parse count {params.text(words[1])}")
         count = golang.signed(number)
         if not 0 <= count <= self.options.max_rdy_count:
-            raise _invalid(f"RDY count {count} out of range 0-{self.options.max_rdy_count}")
+            raise params.invalid(f"RDY count {count} out of range 0-{self.options.max_rdy_count}")
         self.ready = count
         self._wants = True
 
@@ -221,30 +216,30 @@ class Client:
             if (words := finish(self, message_id)) is None:
                 self.finish_count += 1
             else:
-                self._answer_error(_not_fatal("FIN", message_id, words))
+                self._answer_error(params.not_fatal("FIN", message_id, words))
 
     def _fin(self, words: list[bytes]) -> None:
-        self._finish([_message_id("FIN", words, 2)])
+        self._finish([params.message_id("FIN", words, 2)])
 
     def _req(self, words: list[bytes]) -> None:
-        message_id = _message_id("REQ", words, 3)
+        message_id = params.message_id("REQ", words, 3)
         number = golang.base10(words[2])
         if number is None:
-            raise _invalid(f"REQ could not parse timeout {_text(words[2])}")
+            raise params.invalid(f"REQ could not parse timeout {params.text(words[2])}")
         delay = min(max(0, golang.signed(number * 1_000_000 % (1 << 64)) / 1e9), self.options.max_req_timeout)
         assert self.channel is not None
         self._wants = True
         refusal = self.channel.requeue(self, message_id, delay)
         if refusal is not None:
-            raise _not_fatal("REQ", message_id, refusal)
+            raise params.not_fatal("REQ", message_id, refusal)
         self.requeue_count += 1
 
     def _touch(self, words: list[bytes]) -> None:
-        message_id = _message_id("TOUCH", words, 2)
+        message_id = params.message_id("TOUCH", words, 2)
         assert self.channel is not None
         refusal = self.channel.touch(self, message_id)
         if refusal is not None:
-            raise _not_fatal("TOUCH", message_id, refusal)
+            raise params.not_fatal("TOUCH", message_id, refusal)
 
     def _cls(self, words: list[bytes]) -> None:
         self.ready = 0
@@ -295,13 +290,13 @@ class Client:
 
     def _auth(self, words: list[bytes]) -> None:
         if len(words) != 1:
-            raise _invalid("AUTH invalid number of parameters")
+            raise params.invalid("AUTH invalid number of parameters")
         secret = self._bodies.body("AUTH")
         if self.authorized is not None and self.authorized.authorizations:
-            raise _invalid("AUTH already set")
+            raise params.invalid("AUTH already set")
         if not self.options.auth_http_addresses:
             raise Refused("E_AUTH_DISABLED", "AUTH disabled")
-        self._secret = _text(secret)
+        self._secret = params.text(secret)
         state = self._ask_auth()
         if not state.authorizations:
             raise Refused("E_UNAUTHORIZED", "AUTH no authorizations found")
@@ -346,19 +341,19 @@ class Client:
         return count > 0
 
     def _pub(self, words: list[bytes]) -> None:
-        name = _topic_name("PUB", words, 2)
+        name = params.topic_name("PUB", words, 2)
         message = self._bodies.message("PUB")
         self._authorize("PUB", name)
         self._queue("PUB", name, message, 1)
 
     def _dpub(self, words: list[bytes]) -> None:
-        name = _topic_name("DPUB", words, 3)
+        name = params.topic_name("DPUB", words, 3)
         number = golang.base10(words[2])
         if number is None:
-            raise _invalid(f"DPUB could not parse timeout {_text(words[2])}")
+            raise params.invalid(f"DPUB could not parse timeout {params.text(words[2])}")
         delay = golang.signed(number * 1_000_000 % (1 << 64)) / 1e9
         if not 0 <= delay <= self.options.max_req_timeout:
-            raise _invalid(f"DPUB timeout {number} out of range 0-{round(self.options.max_req_timeout * 1000)}")
+            raise params.invalid(f"DPUB timeout {number} out of range 0-{round(self.options.max_req_timeout * 1000)}")
         due = int((time.time() + delay) * 1000) if delay else 0
         message = self._bodies.message("DPUB")
         self._authorize("DPUB", name)
@@ -366,8 +361,8 @@ class Client:
 
     def _mpub(self, words: list[bytes]) -> None:
         if len(words) < 2:
-            raise _invalid("MPUB insufficient number of parameters")
-        name = _name(words[1], "E_BAD_TOPIC", "E_BAD_TOPIC MPUB topic name")
+            raise params.invalid("MPUB insufficient number of parameters")
+        name = params.name(words[1], "E_BAD_TOPIC", "E_BAD_TOPIC MPUB topic name")
         self._authorize("MPUB", name)
         self.broker.topic(name)
         self._queue("MPUB", name, *self._bodies.messages())
@@ -402,32 +397,3 @@ COMMANDS: dict[bytes, Command] = {
     b"MPUB": Command(Client._mpub, None),
     b"DPUB": Command(Client._dpub, None),
 }
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "surrogateescape")
-
-
-def _name(raw: bytes, code: str, what: str) -> str:
-    name = raw.decode("latin-1")
-    if not is_valid(name):
-        raise Refused(code, f"{what} {golang.quote(raw)} is not valid")
-    return name
-
-
-def _topic_name(command: str, words: list[bytes], least: int) -> str:
-    if len(words) < least:
-        raise _invalid(f"{command} insufficient number of parameters")
-    return _name(words[1], "E_BAD_TOPIC", f"{command} topic name")
-
-
-def _message_id(command: str, words: list[bytes], least: int) -> bytes:
-    if len(words) < least:
-        raise _invalid(f"{command} insufficient number of params")
-    if len(words[1]) != 16:
-        raise _invalid("invalid message ID")
-    return words[1]
-
-
-def _not_fatal(command: str, message_id: bytes, words: str) -> Refused:
-    return Refused(f"E_{command}_FAILED", f"{command} {_text(message_id)} failed {words}", fatal=False)

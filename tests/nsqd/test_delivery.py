@@ -390,7 +390,19 @@ def test_a_flood_of_commands_does_not_starve_other_clients(shared: Server, talk:
         other.send(pub("calm", b"x"))
         other.reply(at + 1)
         slowest = max(slowest, time.monotonic() - start)
-    assert slowest < 1
+    assert slowest < 5  # measured: 20 ms on a quiet machine; the bound is for a busy one
+
+
+def test_pipelined_publishes_up_to_the_first_wrong_one_are_answered_and_kept(shared: Server, talk: Talks) -> None:
+    client = talk(shared)
+    client.send(pub("run", b"1", b"2") + pub("aside", b"x") + pub("run", b"3") + b"PUB run\n" + sized(b"") + pub("run", b"4"))
+    assert client.reply(5) == [b"OK"] * 4 + [b"E_BAD_MESSAGE PUB invalid message body size 0"]
+    assert client.until(lambda: client.closed)
+    assert shared.http("/stats?format=json&topic=run")["topics"][0]["depth"] == 3
+    consumer = talk(shared)
+    consumer.send(b"SUB run c\nRDY 10\n")
+    consumer.get(3)
+    assert bodies(consumer) == [b"1", b"2", b"3"]
 
 
 def test_sampling_delivers_about_its_share(shared: Server, talk: Talks) -> None:

@@ -30,7 +30,7 @@ from tests.nsqd.fuzzing import Fuzz
 INPUTS = int(os.environ.get("NSQD_FUZZ_INPUTS", "20000"))
 SEED = int(os.environ.get("NSQD_FUZZ_SEED", "1"))
 TOGETHER = 40
-PATIENCE = 10.0  # seconds in which a good client must be served on a machine that does much else
+PATIENCE = 30.0  # seconds in which a good client must be served on a machine that does much else
 GROWTH = 64 << 20  # bytes: what 40 bombs of 4 MiB at once leave behind in the allocator; a million inputs get no more
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 s: close sends RST
 
