@@ -108,3 +108,27 @@ def usage(program: str, flags: Mapping[str, Flag]) -> str:
     """What --help prints."""
     lines = [f"  -{name}\n    \t{flag.usage}" for name, flag in sorted(flags.items())]
     return f"Usage of {program}:\n" + "\n".join(lines)
+
+
+def as_markdown(flags: Mapping[str, Flag], options: CommonOptions, varies: Mapping[str, str]) -> str:
+    """A table for docs/nsqd.md. ``options``: made without arguments, for the defaults; ``varies``: those that need words."""
+    rows = [
+        f"| `--{name}` | {varies.get(name) or _shown(getattr(options, flag.attribute))} | {_in_markdown(flag.usage)}. |"
+        for name, flag in sorted(flags.items())
+        if flag.attribute is not None
+    ]
+    silent = ", ".join(f"`--{name}`" for name, flag in sorted(flags.items()) if flag.attribute is None)
+    return "\n".join(["| Flag | Default | Meaning |", "|---|---|---|", *rows, "", f"Accepted, without effect: {silent}.", ""])
+
+
+def _in_markdown(usage: str) -> str:
+    return (usage[0].upper() + usage[1:]).replace("<addr>:<port>", "`<addr>:<port>`")
+
+
+def _shown(value: Any) -> str:
+    """Numbers with a fraction are seconds."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}s" if value >= 1 or not value else f"{1000 * value:g}ms"
+    return str(value or ("none" if isinstance(value, (str, list)) else value)).strip()

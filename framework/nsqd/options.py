@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import socket
 import ssl
+import sys
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -219,3 +220,23 @@ def parse(arguments: Sequence[str]) -> Options:
             "was confirmed; without these flags an OK means that the message is on the disk"
         )
     return options
+
+
+def as_markdown() -> str:
+    """The table of nsqd's flags in docs/nsqd.md."""
+    host = {
+        "broadcast-address": "the host's name",
+        "broadcast-tcp-port": "the port listened on",
+        "broadcast-http-port": "the port listened on",
+        "node-id": "made of the host's name",
+        "data-path": "the working folder",
+        "snappy": "true, with `python-snappy` installed",
+        "sync-every": "each OK after its sync",
+        "sync-timeout": "with `--sync-every`: 2s",
+        "tls-required": "false",
+    }
+    return goflags.as_markdown(FLAGS, Options(), host)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(as_markdown())

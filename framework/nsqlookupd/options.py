@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -40,3 +41,12 @@ def parse(arguments: Sequence[str]) -> Options:
     options = Options()
     goflags.parse(arguments, FLAGS, options)
     return options
+
+
+def as_markdown() -> str:
+    """The table of nsqlookupd's flags in docs/nsqd.md."""
+    return goflags.as_markdown(FLAGS, Options(), {"broadcast-address": "the host's name"})
+
+
+if __name__ == "__main__":
+    sys.stdout.write(as_markdown())
