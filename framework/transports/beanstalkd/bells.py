@@ -165,11 +165,13 @@ class Bells:
         self._owner.changed()
 
     def check(self, now: float) -> None:
-        """End those whose server owes an answer for too long, and those that are not needed."""
+        """End those whose server owes an answer for too long, and those that are not needed; ping those that keep a job."""
         for bell in [bell for bell in self.all if bell.overdue(now)]:
             bell.pipe.poll()
             if bell.pipe.open and bell.overdue(now):
                 self._drop(bell, f"beanstalkd {self._node} gave no answer for {_hold.GRACE:g} s")
+        for bell in self.all:
+            bell.ping()
         for bell in [bell for bell in self._spare if now - bell.since > SPARE and not bell.unanswered][:-1]:
             self._spare.remove(bell)
             bell.retire()
