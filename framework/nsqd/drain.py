@@ -25,6 +25,7 @@ from framework.nsqd.options import Options
 from framework.nsqd.remains import Remaining, Remains, remains
 from framework.nsqd.store import FolderUnusable, Store
 from framework.transports.nsq import urls
+from framework.transports.nsq.connection import MAX_DEFER
 from framework.transports.nsq.http import Nsqd, TopicStats
 from framework.transports.nsq.producer import NsqProducer
 
@@ -50,7 +51,7 @@ class Target:
         self.name = read.nsqds[0]
         self._api = Nsqd.of(self.name, read.options)
         self._api.ping()
-        self.max_delay = self._config("max_req_timeout", 3600 * 10**9) / 1e9
+        self.max_delay = min(self._config("max_req_timeout", round(MAX_DEFER * 1e9)) / 1e9, MAX_DEFER)
         self.max_size = self._config("max_msg_size", read.options.max_msg_size)
         max_body = self._config("max_body_size", read.options.max_body_size)
         self._producer = NsqProducer(
@@ -163,8 +164,10 @@ class Drain:
         """Move everything. Raises NotDrained, PublishError, BrokerUnreachable, BrokerError; then the rest is still here."""
         try:
             self._run()
-        except sqlite3.Error as error:
-            raise NotDrained(f"{self._path} cannot note what was moved ({error}): mend that, then run this again") from error
+        except (sqlite3.Error, OSError) as error:
+            raise NotDrained(
+                f"{self._path} cannot be read, or note what was moved ({error}): mend that, then run this again"
+            ) from error
         finally:
             self._target.close()
             self._store.close()
@@ -175,7 +178,7 @@ class Drain:
         self._warn(topics)
         for topic in topics:
             self._refuse(topic, plans[topic.name])
-        self.total = sum(one.count for one in plans.values())
+        self.total, self._said = sum(one.count for one in plans.values()), time.monotonic()
         for topic in topics:
             Mover(self, topic, self._target, self._options.drain_all_channels).run()
         left = sum(1 for topic in remains(self._store) for _ in topic.messages())

@@ -128,6 +128,17 @@ def test_a_delay_goes_on_from_where_it_was(ours: Server, nsqd: Server, talk: Cal
     assert time.monotonic() - began > 3.8
 
 
+def test_a_delay_that_the_other_does_not_take_is_cut_and_said(ours: Server, start_nsqd: Callable[..., Server]) -> None:
+    make(ours, "t", "c")
+    ours.http("/pub?topic=t&defer=3000000", b"far")
+    ours.stop()
+    hasty = start_nsqd("--max-req-timeout=10m")
+    moved = drain(ours.data, hasty)
+    assert moved.returncode == 0
+    assert "1 messages are deferred for longer than" in moved.stderr
+    assert hasty.channel_stats("t", "c")["deferred_count"] == 1
+
+
 def test_channels_that_are_at_different_places_get_what_is_theirs_and_no_more(
     ours: Server, nsqd: Server, take: Callable[..., list[bytes]]
 ) -> None:
