@@ -390,7 +390,7 @@ def test_a_flood_of_commands_does_not_starve_other_clients(shared: Server, talk:
         other.send(pub("calm", b"x"))
         other.reply(at + 1)
         slowest = max(slowest, time.monotonic() - start)
-    assert slowest < 5  # measured: 20 ms on a quiet machine; the bound is for a busy one
+    assert slowest < 5  # a flood is about 0.15 s of work; the bound is for a busy machine
 
 
 def test_pipelined_publishes_up_to_the_first_wrong_one_are_answered_and_kept(shared: Server, talk: Talks) -> None:
