@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 
 from framework.testing import servers
 from framework.testing.proxy import Proxy, proxies
+
+# What is ignored here, as under nohup, the processes that tests start would ignore as well.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def missing(reason: str) -> None:

@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
+from gevent.hub import _get_hub
+from greenlet import getcurrent  # type: ignore[import-untyped]
+
 from framework.cli.exit_codes import Exit
 
 
@@ -56,7 +59,7 @@ def stopping(target: Stoppable) -> Iterator[Signals]:
 
 
 class Interrupted(KeyboardInterrupt):
-    """One of the signals came. A KeyboardInterrupt, which gevent's hub passes on to the main greenlet."""
+    """One of the signals came. Raised in the main greenlet."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -68,7 +71,11 @@ def interrupting() -> Iterator[None]:
     """Raise Interrupted on SIGTERM, SIGINT and SIGHUP while the block runs."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise Interrupted(number)
+        hub = _get_hub()
+        if hub is None or getcurrent() is hub.parent:
+            raise Interrupted(number)
+        # Here it would cut a callback in two: messages that were read, and not yet delivered, would be nobody's to give back.
+        hub.loop.run_callback_threadsafe(hub.parent.throw, Interrupted(number))
 
     before = {number: signal.signal(number, interrupt) for number in _numbers()}
     try:

@@ -123,7 +123,7 @@ def alive(pids: list[int]) -> list[int]:
         ([], "say one of --follow, --until N and --until-summary FILE"),
         (["--follow", "--until=3"], "say one of"),
         (["--until=-3"], "not in the range"),
-        (["--follow", "--broker=amqp://x"], "suspects go to nsq://host:port"),
+        (["--follow", "--broker=amqp://x"], "the scheme must be one of nsq://"),
         (["--folow"], "No such option"),
     ],
 )
