@@ -30,6 +30,8 @@ _FAILED = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 
 WINDOW = 100
 """Commands of one ``ask_each`` that are under way at a time: more gain nothing, and all would be in doubt after a cut."""
+REFILL = WINDOW // 4
+"""Answers after which the window is filled again: nsqd must not run out of commands while we are on our way."""
 _ANSWER = len(wire.encode_frame(wire.FRAME_RESPONSE, wire.OK))
 
 
@@ -177,9 +179,9 @@ class Link:
         self._last_read = monotonic()
 
     def _doze(self) -> None:
-        """While many answers are awaited, wake up for half a window of them: nsqd sends each by itself, and to wake up
+        """While many answers are awaited, wake up for ``REFILL`` of them: nsqd sends each by itself, and to wake up
         for each is most of what it costs. The ticker reads as well, so that heartbeats are answered meanwhile."""
-        low = _ANSWER * min(WINDOW // 2, len(self._pending)) if self._runs and self._pending else 1
+        low = _ANSWER * min(REFILL, len(self._pending)) if self._runs and self._pending else 1
         if low != self._low_water and self.error is None:
             self._low_water = low
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low)
@@ -293,11 +295,11 @@ class Run:
         self._link.push(some, self)
 
     def switch(self, outcome: Exception | None) -> None:
-        """An answer, for the oldest command without one. The window is filled when half of it is answered: to fill it at
+        """An answer, for the oldest command without one. The window is filled when some of it is answered: to fill it at
         each answer costs a send for each."""
         self._answers.append(outcome)
         unanswered = self._begun - len(self._answers)
-        if unanswered == WINDOW // 2 and self._link.error is None:
+        if unanswered == WINDOW - REFILL and self._link.error is None:
             self.send()
         elif not unanswered:
             self._done.switch(None)
