@@ -108,6 +108,11 @@ class MessageRefused(BadMessage, PublishError):
 class AlreadySettled(FrameworkError):
     """A message was finished or requeued twice, or after its lease was lost."""
 
+    @classmethod
+    def of(cls, message_id: bytes) -> AlreadySettled:
+        """For a message that is not in flight any more."""
+        return cls(f"message {message_id.decode(errors='replace')} was finished or requeued before, or its lease was lost")
+
 
 class Retry(Exception):
     """Raised by a handler: give the message back and deliver it again after ``delay`` seconds.

@@ -121,7 +121,7 @@ class Calls:
 
     def touch(self, message: Message) -> None:
         if message not in self._messages or self.lost(message):
-            raise AlreadySettled(f"message {message.id.decode(errors='replace')} was settled, or its lease was lost")
+            raise AlreadySettled.of(message.id)
         self._link.say(wire.Touch(self._messages.index(message)))
 
 

@@ -13,8 +13,8 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from framework.alarm import Alarm
 from framework.names import EPHEMERAL
-from framework.nsqd.alarm import Alarm
 from framework.nsqd.backlog import Backlog
 from framework.nsqd.lease import Leases, Message
 from framework.nsqd.store import ChannelSave, ChannelState, Pending

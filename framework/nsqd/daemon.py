@@ -18,9 +18,9 @@ import gevent
 from gevent import socket
 from gevent.pywsgi import WSGIHandler, WSGIServer
 
+from framework.alarm import Alarm
 from framework.errors import FrameworkError
 from framework.nsqd import goflags
-from framework.nsqd.alarm import Alarm
 from framework.nsqd.goflags import LEVELS, BadFlag, CommonOptions, Flag
 from framework.nsqd.options import VERSION
 

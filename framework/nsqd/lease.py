@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from framework.nsqd.alarm import Alarm
+from framework.alarm import Alarm
 
 
 class Message(msgspec.Struct, gc=False):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import gevent
 from gevent.socket import SHUT_RDWR, socket
 
-from framework.nsqd.alarm import Alarm
+from framework.alarm import Alarm
 from framework.nsqd.daemon import HANDSHAKE_SECONDS
 from framework.nsqd.streams import EndOfStream, Incoming, Outgoing
 from framework.transports.nsq.stream import Codec, Socket, Stream, Tls

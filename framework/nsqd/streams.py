@@ -16,8 +16,8 @@ from gevent import get_hub
 from gevent.event import Event
 from gevent.socket import socket, wait_read
 
+from framework.alarm import Alarm
 from framework.errors import ProtocolError
-from framework.nsqd.alarm import Alarm
 from framework.transports.nsq.stream import Socket
 
 _INT32 = Struct(">i")

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 from gevent.socket import SHUT_RDWR, socket
 
+from framework.alarm import Alarm
 from framework.names import EPHEMERAL, is_valid
 from framework.nsqd import golang
-from framework.nsqd.alarm import Alarm
 from framework.nsqd.daemon import Log
 from framework.nsqd.streams import EndOfStream, Incoming
 from framework.nsqlookupd.registry import ANY, CHANNEL, NODES, TOPIC, Node, Peer, Registration, Registry

@@ -112,7 +112,7 @@ class BeanstalkdConnection:
 
     def finish(self, message: Message) -> None:
         if self.in_flight.pop(message, None) is None:
-            raise _settled(message)
+            raise AlreadySettled.of(message.id)
         hold = self._holds.pop(message)
         hold.verb = "delete"
         self._settled.append(hold)
@@ -123,7 +123,7 @@ class BeanstalkdConnection:
         """In whole seconds, rounded up, and 1 at least: at once, a job would come back ahead of all others, and beanstalkd
         logs only releases that have a delay. Only what is given back at the end goes without one."""
         if self.in_flight.pop(message, None) is None:
-            raise _settled(message)
+            raise AlreadySettled.of(message.id)
         hold = self._holds.pop(message)
         hold.verb, hold.delay = "release", whole_seconds(delay, 0 if self._draining else 1)
         self._settle_when_known(hold)
@@ -133,14 +133,14 @@ class BeanstalkdConnection:
 
         Raises AlreadySettled."""
         if self.in_flight.pop(message, None) is None:
-            raise _settled(message)
+            raise AlreadySettled.of(message.id)
         hold = self._holds.pop(message)
         hold.verb = "bury"
         self._settle_when_known(hold)
 
     def touch(self, message: Message) -> None:
         if self.in_flight.pop(message, None) is None:
-            raise _settled(message)
+            raise AlreadySettled.of(message.id)
         self.in_flight[message] = monotonic()
         hold = self._holds[message]
         hold.keeper.touch(hold)
@@ -429,7 +429,8 @@ class BeanstalkdConnection:
         elif hold in self._settled:
             self._settled.remove(hold)
             self._tally.lease_lost += 1
-        elif self._late.pop(hold, self) is None:
+        elif hold in self._late:
+            del self._late[hold]
             self._tally.lease_lost += 1
 
     def _take_back(self, cut: list[bytes]) -> None:
@@ -471,7 +472,3 @@ class BeanstalkdConnection:
 
 def _job(message: Message) -> str:
     return message.id.decode().partition("@")[0]
-
-
-def _settled(message: Message) -> AlreadySettled:
-    return AlreadySettled(f"message {message.id.decode()} was finished or requeued before, or its lease was lost")

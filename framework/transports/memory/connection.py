@@ -5,14 +5,12 @@ What is said on it is heard by the node in the same turn of the hub, as if it we
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from time import monotonic
-from typing import Any
 
 from gevent import monkey
 from gevent.hub import get_hub
 
+from framework.alarm import Alarm
 from framework.errors import AlreadySettled
 from framework.message import Message
 from framework.transports.contract import Limits, Receiver
@@ -42,7 +40,7 @@ class MemoryConnection:
         self._tally = receiver.tally
         self._loop = get_hub().loop
         self._thread = _thread_ident()
-        self._alarm = _Alarm(self._loop, self.wake)
+        self._alarm = Alarm(self.wake)
         self._rung = False
         self._busy = False
         self._draining = self._drain_due = self._closing = self._closed = False
@@ -64,20 +62,20 @@ class MemoryConnection:
 
     def finish(self, message: Message) -> None:
         if self.in_flight.pop(message, None) is None:
-            raise _settled(message)
+            raise AlreadySettled.of(message.id)
         self._fins.append(message)
         if not self._busy:
             self._schedule()
 
     def requeue(self, message: Message, delay: float) -> None:
         if self.in_flight.pop(message, None) is None:
-            raise _settled(message)
+            raise AlreadySettled.of(message.id)
         self._reqs.append((message, min(delay, MAX_DEFER)))
         self._schedule()
 
     def touch(self, message: Message) -> None:
         if self.in_flight.pop(message, None) is None:
-            raise _settled(message)
+            raise AlreadySettled.of(message.id)
         self.in_flight[message] = monotonic()
         self._touches.append(message)
         self._schedule()
@@ -236,37 +234,3 @@ class MemoryConnection:
     def _leave(self) -> None:
         with self._lock:
             self._node.leave(self, self.topic, self.channel)
-
-
-class _Alarm:
-    """A timer on one loop that can be set again; ``ring`` is called on its hub."""
-
-    def __init__(self, loop: Any, ring: Callable[[], None]) -> None:
-        self._loop = loop
-        self._ring = ring
-        self._timer: Any = None
-        self._when = math.inf
-
-    def set(self, when: float) -> None:
-        """Ring at ``when`` (monotonic seconds), or earlier if it was set so already."""
-        if when >= self._when:
-            return
-        self.cancel()
-        self._when = when
-        self._timer = self._loop.timer(max(_SOONEST, when - monotonic()))
-        self._timer.start(self._fire, update=True)
-
-    def cancel(self) -> None:
-        if self._timer is not None:
-            self._timer.stop()
-            self._timer.close()
-            self._timer = None
-        self._when = math.inf
-
-    def _fire(self) -> None:
-        self.cancel()
-        self._ring()
-
-
-def _settled(message: Message) -> AlreadySettled:
-    return AlreadySettled(f"message {message.id.decode()} was finished or requeued before, or its lease was lost")

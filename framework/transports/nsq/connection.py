@@ -107,20 +107,20 @@ class NsqConnection:
 
     def finish(self, message: Message) -> None:
         if self.in_flight.pop(message, None) is None:
-            raise _settled(message)
+            raise AlreadySettled.of(message.id)
         self._fins.append(message.id)
         if not self._flush_due:
             self._schedule()
 
     def requeue(self, message: Message, delay: float) -> None:
         if self.in_flight.pop(message, None) is None:
-            raise _settled(message)
+            raise AlreadySettled.of(message.id)
         self._reqs.append(wire.req(message.id, min(delay, MAX_DEFER)))
         self._schedule()
 
     def touch(self, message: Message) -> None:
         if self.in_flight.pop(message, None) is None:
-            raise _settled(message)
+            raise AlreadySettled.of(message.id)
         self.in_flight[message] = monotonic()
         self._touches.append(message.id)
         self._schedule()
@@ -417,8 +417,3 @@ class NsqConnection:
 
 def _nothing() -> None:
     """For callbacks that only flush."""
-
-
-def _settled(message: Message) -> AlreadySettled:
-    text = message.id.decode(errors="replace")
-    return AlreadySettled(f"message {text} was finished or requeued before, or its lease was lost")
