@@ -8,9 +8,10 @@ from __future__ import annotations
 import itertools
 import random
 import sys
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from time import monotonic
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import gevent
 from gevent import monkey
@@ -191,6 +192,27 @@ def raise_first(answers: Sequence[PublishError | None]) -> None:
     raise PublishError(f"{stored}; of the others: {error}", stored=None) from error
 
 
-def thread_local() -> Any:
-    """A ``threading.local`` of native threads, also where gevent has patched it to be one of greenlets."""
-    return monkey.get_original("threading", "local")()
+class Outlets(Generic[Command]):
+    """An outlet for each native thread that publishes, because each has a hub of its own; greenlets of one thread share one."""
+
+    def __init__(self, make: Callable[[], Outlet[Command]]) -> None:
+        self._make = make
+        self._here = monkey.get_original("threading", "local")()  # the patched one is of a greenlet, not of a thread
+        self._all: weakref.WeakSet[Outlet[Command]] = weakref.WeakSet()
+        self._closed = False
+
+    def here(self) -> Outlet[Command]:
+        """This thread's. Raises PublishError after ``close``."""
+        if self._closed:
+            raise PublishError("the producer is closed: make a new one")
+        outlet: Outlet[Command] | None = getattr(self._here, "outlet", None)
+        if outlet is None:
+            outlet = self._here.outlet = self._make()
+            self._all.add(outlet)
+        return outlet
+
+    def close(self) -> None:
+        """Close every one; publishes that wait for an answer fail."""
+        self._closed = True
+        for outlet in list(self._all):
+            outlet.close()

@@ -6,13 +6,12 @@ Each native thread has its own hub, and so its own connection here; greenlets of
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Sequence
 
 from framework.errors import BadMessage, PublishError
 from framework.transports.beanstalkd import urls, wire
-from framework.transports.beanstalkd.link import Link, Put
-from framework.transports.outlet import Outlet, raise_first, thread_local
+from framework.transports.beanstalkd.link import Link
+from framework.transports.outlet import Outlet, Outlets, raise_first
 
 DEADLINE = 30.0
 MARGIN = 5.0
@@ -26,12 +25,9 @@ class BeanstalkdProducer:
     """
 
     def __init__(self, nodes: Sequence[str], options: urls.Options, *, deadline: float = DEADLINE) -> None:
-        self._nodes = nodes
         self._options = options
         self._deadline = deadline
-        self._here = thread_local()
-        self._outlets: weakref.WeakSet[Outlet[Put]] = weakref.WeakSet()
-        self._closed = False
+        self._outlets = Outlets(lambda: Outlet(lambda: nodes, self._dial, deadline=deadline, broker="beanstalkd"))
 
     def publish(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
@@ -55,25 +51,14 @@ class BeanstalkdProducer:
         ttr = self._options.ttr if lease is None else ttr_of(lease)
         urgency = wire.DEFAULT_PRIORITY if priority is None else priority
         puts = [wire.put(body, urgency, math.ceil(delay), ttr) for body in bodies]
-        if self._closed:
-            raise PublishError("the producer is closed: make a new one")
         tubes = urls.tubes_of(topic, self._options)
-        outlet = self._outlet()
+        outlet = self._outlets.here()
         copies = [outlet.store_each([(tube, put) for put in puts]) for tube in tubes]
         return copies[0] if len(copies) == 1 else [_together(tubes, each) for each in zip(*copies, strict=True)]
 
     def close(self) -> None:
         """Close every connection; publishes that wait for an answer fail."""
-        self._closed = True
-        for outlet in list(self._outlets):
-            outlet.close()
-
-    def _outlet(self) -> Outlet[Put]:
-        outlet: Outlet[Put] | None = getattr(self._here, "outlet", None)
-        if outlet is None:
-            outlet = self._here.outlet = Outlet(lambda: self._nodes, self._dial, deadline=self._deadline, broker="beanstalkd")
-            self._outlets.add(outlet)
-        return outlet
+        self._outlets.close()
 
     def _dial(self, node: str, timeout: float) -> Link:
         return Link.to(node, timeout, patience=self._deadline)

@@ -6,7 +6,6 @@ the node it found until that fails.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from framework import names
@@ -16,7 +15,7 @@ from framework.transports.nsq.connection import MAX_DEFER
 from framework.transports.nsq.dial import CONNECT_TIMEOUT
 from framework.transports.nsq.link import Link
 from framework.transports.nsq.urls import Options
-from framework.transports.outlet import Outlet, raise_first, thread_local
+from framework.transports.outlet import Outlet, Outlets, raise_first
 
 DEADLINE = 30.0
 _BYTES = {bytes}
@@ -29,12 +28,10 @@ class NsqProducer:
     """
 
     def __init__(self, nodes: Callable[[], set[str]], options: Options, *, deadline: float = DEADLINE) -> None:
-        self._nodes = nodes
         self._options = options
         self._deadline = deadline
-        self._here = thread_local()
-        self._outlets: weakref.WeakSet[Outlet[bytes]] = weakref.WeakSet()
-        self._closed = False
+        nowhere = "the nsqlookupds know of no nsqd"
+        self._outlets = Outlets(lambda: Outlet(nodes, self._dial, deadline=deadline, broker="nsqd", nowhere=nowhere))
 
     def publish(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
@@ -45,9 +42,7 @@ class NsqProducer:
         """
         names.check("topic", topic)
         sizes = self._check(topic, bodies, delay)
-        if self._closed:
-            raise PublishError("the producer is closed: make a new one")
-        outlet = self._outlet()
+        outlet = self._outlets.here()
         if len(bodies) == 1:
             outlet.store(_command(topic, bodies[0], delay))
         elif delay:  # there is no deferred MPUB
@@ -65,24 +60,11 @@ class NsqProducer:
         """
         names.check("topic", topic)
         self._check(topic, bodies, delay)
-        if self._closed:
-            raise PublishError("the producer is closed: make a new one")
-        return self._outlet().store_each([_command(topic, body, delay) for body in bodies])
+        return self._outlets.here().store_each([_command(topic, body, delay) for body in bodies])
 
     def close(self) -> None:
         """Close every connection; publishes that wait for an answer fail."""
-        self._closed = True
-        for outlet in list(self._outlets):
-            outlet.close()
-
-    def _outlet(self) -> Outlet[bytes]:
-        outlet: Outlet[bytes] | None = getattr(self._here, "outlet", None)
-        if outlet is None:
-            outlet = self._here.outlet = Outlet(
-                self._nodes, self._dial, deadline=self._deadline, broker="nsqd", nowhere="the nsqlookupds know of no nsqd"
-            )
-            self._outlets.add(outlet)
-        return outlet
+        self._outlets.close()
 
     def _dial(self, node: str, timeout: float) -> Link:
         return Link.to(node, self._options, patience=self._deadline, timeout=min(CONNECT_TIMEOUT, timeout))
