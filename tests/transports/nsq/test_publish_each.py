@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import gevent
 import pytest
 
@@ -15,6 +17,14 @@ def test_each_is_stored_when_it_returns(nsqd, make_producer, tools):
     assert make_producer(nsqd.address).publish_each("orders", [b"%d" % i for i in range(2500)]) == [None] * 2500
     assert tools.stored(nsqd) == 2500
     assert len(nsqd.http("/stats?format=json")["producers"]) == 1
+
+
+def test_the_last_answers_are_not_slept_over(nsqd, make_producer):
+    producer = make_producer(nsqd.address)
+    began = time.monotonic()
+    for count in range(1, 11):
+        assert producer.publish_each("orders", [b"x"] * count) == [None] * count
+    assert time.monotonic() - began < 5  # the ticker, which would find them, comes once a second
 
 
 def test_several_deferred_messages_are_under_way_at_once(nsqd, make_producer, tools):
