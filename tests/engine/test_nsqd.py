@@ -22,6 +22,7 @@ from framework.errors import HandlerTimeout
 from framework.handler import HandlerSpec
 from framework.testing.servers import Server
 from framework.transports import open_transports
+from framework.transports.nsq import connection
 
 pytestmark = pytest.mark.real
 
@@ -410,3 +411,39 @@ def test_sigterm_in_the_middle_finishes_or_gives_back_everything_and_nothing_is_
     second.until(lambda: len(second.handled()) == 10_000)
     assert set(second.handled()) == set(bodies)
     second.end(signal.SIGTERM)
+
+
+def give_twice(server: Server) -> None:
+    """Have the first message of the channel's queue there twice, as after a crash whose note of what was read is older."""
+    server.stop()
+    queue, note = (server.data / f"orders:billing.diskqueue.{end}" for end in ("000000.dat", "meta.dat"))
+    record = queue.read_bytes()
+    queue.write_bytes(record * 2)
+    note.write_text(f"2\n0,0\n0,{len(record) * 2}\n")
+    server.start()
+
+
+def test_a_message_that_nsqd_has_twice_does_not_leave_the_handler_without_any(start_nsqd, run, monkeypatch):
+    """nsqd then counts one in flight for ever, and a grant of 1 is none."""
+    monkeypatch.setattr(connection, "RENEWAL", 0.1)
+    server = start_nsqd("--mem-queue-size=0")
+    server.http("/topic/create?topic=orders", b"")
+    server.http("/channel/create?topic=orders&channel=billing", b"")
+    publish(server, [b"twice"])
+    deadline = time.monotonic() + 20
+    while server.channel_stats("orders", "billing")["depth"] != 1:
+        assert time.monotonic() < deadline
+    give_twice(server)
+    seen, both = [], Event()
+
+    def function(message):
+        seen.append(message.body)
+        both.set() if len(seen) == 2 else both.wait(20)
+
+    worker = run(server, spec(function))
+    worker.until(lambda: worker.supervisor.ledgers["orders/billing"].lease_lost == 1)
+    for body in (b"first after", b"second after"):
+        publish(server, [body])
+        worker.until(lambda: seen[-1] == body)  # noqa: B023
+    assert seen == [b"twice", b"twice", b"first after", b"second after"]
+    assert worker.stop() == {"received": 4, "finished": 3, "requeued": 0, "dead": 0, "lease_lost": 1}

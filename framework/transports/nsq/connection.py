@@ -30,6 +30,8 @@ MAX_DEFER = 3600.0
 """Seconds: nsqd's default --max-req-timeout, to which it clamps a REQ."""
 LOCK_PATIENCE = 0.1
 """Seconds that a rescue waits for a hub that does turn after all."""
+RENEWAL = 1.0
+"""Seconds between a refused settlement and the CLS of a connection whose count is in doubt, and between CLS and its end."""
 _READ, _WRITE = 1, 2
 _LAST_WORDS = 16  # reads of 64 KiB in search of the error frame that explains a broken connection
 
@@ -60,7 +62,8 @@ class NsqConnection:
         self._last_read = monotonic()
         self._busy = False  # in a callback that flushes at its end
         self._flush_due = False
-        self._draining = self._drained = self._closing = self._closed = False
+        self._draining = self._drained = self._renewing = self._closing = self._closed = False
+        self._why: Exception | None = None  # it is closed from here, and not from outside
         # What waits for the next send, in the order in which it is sent: a TOUCH asked for before a FIN must
         # reach nsqd before it, and RDY counts on the settlements before it.
         self._touches: list[bytes] = []
@@ -81,6 +84,7 @@ class NsqConnection:
         self._writer = self._loop.io(fd, _WRITE)
         self._pulse = self._loop.timer(self._heartbeat, self._heartbeat)
         self._deadline = self._loop.timer(CLOSE_FLUSH)
+        self._renewal = self._loop.timer(RENEWAL, RENEWAL)
         self._reader.start(self._guarded, self._read)
         self._pulse.start(self._guarded, self._check_pulse)
 
@@ -95,7 +99,7 @@ class NsqConnection:
         finally:
             self._busy = False
         if self._closing and not self._closed and not self.unsent():
-            self._end(None)
+            self._end(self._why)
 
     # --- what the engine says ----------------------------------------------------------------------------
 
@@ -173,7 +177,7 @@ class NsqConnection:
         self._take_frames(others)
 
     def _hand_over(self, messages: list[Message]) -> None:
-        if self._drained:
+        if self._drained or self._renewing:
             self._give_back(messages)
         else:
             self._receiver.deliver(self, messages)
@@ -283,6 +287,8 @@ class NsqConnection:
         else:
             self._take_back("finished" if error.code == "E_FIN_FAILED" else "requeued")
             self._receiver.lost(self, None, str(error))
+        if not (error.fatal or self._renewal.active or self._closed):
+            self._renewal.start(self._guarded, self._renew)
 
     def _touch_failed(self, error: BrokerError) -> None:
         """The lease of a message that is still being handled is gone. One that was settled since is spoken
@@ -293,6 +299,19 @@ class NsqConnection:
             del self.in_flight[message]
             self._tally.lease_lost += 1
             self._receiver.lost(self, message, str(error))
+
+    def _renew(self) -> None:
+        """nsqd's count of what this connection has may be too high for ever, and a grant of 1 then be none: subscribe anew.
+
+        After a crash it may have a message twice. While both copies are in flight it knows of one and counts two, and refuses
+        to settle the other (it passes over the error of StartInFlightTimeout, in protocol_v2.go). A lease that was over is
+        refused in the same words, with the count right; whatever it was, it can wait until nothing is in flight."""
+        if self._renewing and self._drained:
+            self._why = BrokerUnreachable(f"nsqd {self.node} may count messages as in flight that are not: subscribing anew")
+            self.close()
+        elif not (self.in_flight or self._draining):
+            self._renewing = True
+            self.drain()
 
     def _take_back(self, count: str, n: int = 1) -> None:
         setattr(self._tally, count, getattr(self._tally, count) - n)
@@ -393,7 +412,7 @@ class NsqConnection:
         if self._closed:
             return
         self._closed = True
-        for watcher in (self._reader, self._writer, self._pulse, self._deadline):
+        for watcher in (self._reader, self._writer, self._pulse, self._deadline, self._renewal):
             watcher.stop()
             watcher.close()
         with self._lock:
