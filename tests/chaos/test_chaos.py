@@ -40,3 +40,22 @@ def test_the_books_see_a_loss_a_duplicate_and_what_explains_it(tmp_path: Path) -
     assert not verdict.good
     trial.faults = [Fault("kill", 30 * second, 31 * second)]
     assert trial.verdict("by hand").unexplained == 1
+    trial.faults = [Fault("kill", second, 2 * second, losses=1, repeats=1, sent=3), Fault("kill", 6 * second, 7 * second)]
+    assert (trial.verdict("by hand").unexplained, trial.verdict("by hand").allowed) == (1, 1)
+
+
+def test_a_fault_repeats_only_what_was_sent_before_it_and_handled_after_it(tmp_path: Path) -> None:
+    second = 1_000_000_000
+    (tmp_path / "handled").write_text("".join(f"{number} {at * second}\n" for number in (1, 2) for at in (10, 20)))
+    trial = Trial(tmp_path, "", "", confirmed={1, 2})
+    trial.landed = lambda: {1, 2}  # type: ignore[method-assign]
+
+    def unexplained(*faults: tuple[int, int]) -> int:
+        trial.faults = [Fault("kill", at * second, at * second, repeats=1, sent=sent) for at, sent in faults]
+        return trial.verdict("by hand").unexplained
+
+    assert unexplained((1, 3), (2, 3)) == 0
+    assert unexplained((1, 2), (2, 3)) == 0
+    assert unexplained((1, 2), (2, 2)) == 1
+    assert unexplained((1, 3)) == 1
+    assert unexplained((30, 3), (31, 3)) == 2
