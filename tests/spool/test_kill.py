@@ -19,11 +19,11 @@ pytestmark = pytest.mark.real
 SCRIPT = Path(__file__).parent / "scripts" / "dying_collector.py"
 
 
-@pytest.mark.parametrize(("point", "kept"), [("written", 3000), ("named", 4000), ("durable", 4000)])
+@pytest.mark.parametrize("point", ["written", "named", "durable"])
 def test_a_killed_collector_loses_nothing_and_doubles_nothing(
-    start_nsqd: Callable[..., Server], tmp_path: Path, point: str, kept: int
+    start_nsqd: Callable[..., Server], tmp_path: Path, point: str
 ) -> None:
-    nsqd = start_nsqd("--msg-timeout=1s")
+    nsqd = start_nsqd("--msg-timeout=2s")
     sent = Counter(b"m%d" % n for n in range(10_000))
     nsqd.http("/topic/create?topic=orders", b"")
     nsqd.http("/channel/create?topic=orders&channel=archive", b"")
@@ -31,7 +31,8 @@ def test_a_killed_collector_loses_nothing_and_doubles_nothing(
     command = [sys.executable, str(SCRIPT), str(tmp_path / "spool"), nsqd.address]
 
     assert subprocess.run([*command, point], timeout=30, check=False).returncode == -signal.SIGKILL
-    assert sum(landed(tmp_path).values()) == kept
+    *before, last = map(int, (tmp_path / "batches").read_text().split())
+    assert sum(landed(tmp_path).values()) == sum(before) + (0 if point == "written" else last)
 
     second = subprocess.Popen([*command, "never"])
     try:
@@ -42,7 +43,7 @@ def test_a_killed_collector_loses_nothing_and_doubles_nothing(
         second.kill()
         second.wait()
     assert landed(tmp_path) == sent
-    assert nsqd.channel_stats("orders", "archive")["timeout_count"] >= 1000, "the batch did come again"
+    assert nsqd.channel_stats("orders", "archive")["timeout_count"] >= last, "the batch did come again"
 
 
 def landed(tmp_path: Path) -> Counter[bytes]:

@@ -1,7 +1,7 @@
 """A collector worker that kills itself, once, at the point it is told: ``dying_collector.py SPOOL ADDRESS POINT``.
 
 Points: ``written`` (the file is durable and has no name yet), ``named`` (it has its name, the folder is not synced), ``durable``
-(landed, nothing finished), ``never``.
+(landed, nothing finished), ``never``. The size of each batch is written to ``batches`` beside the spool.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ def die() -> None:
 class Dying(Spool):
     def land(self, batch: Batch) -> int:
         global landed  # noqa: PLW0603
+        with (SPOOL.parent / "batches").open("a") as batches:
+            batches.write(f"{len(batch)}\n")
         if landed >= 3000 and POINT == "written":
             segment._name = lambda *_: die()  # type: ignore[assignment]
         if landed >= 3000 and POINT == "named":
