@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import itemgetter
 from struct import Struct
 from typing import Any
 
@@ -154,11 +155,15 @@ def _joined(head: bytes, bodies: Sequence[bytes], sizes: Sequence[int]) -> bytes
     return b"".join(pieces)
 
 
-def _size_fields(sizes: Sequence[int]) -> list[bytes]:
-    try:
-        return list(map(_SMALL_SIZES.__getitem__, sizes))
-    except IndexError:
-        return list(map(_SIZE.pack, sizes))
+def _size_fields(sizes: Sequence[int]) -> tuple[bytes, ...]:
+    if len(sizes) > 1:  # of one, itemgetter makes no tuple
+        try:
+            fields: tuple[bytes, ...] = itemgetter(*sizes)(_SMALL_SIZES)  # in one call, at half the price of a call for each
+        except IndexError:
+            pass
+        else:
+            return fields
+    return tuple(map(_SIZE.pack, sizes))
 
 
 def mpub_size(sizes: Sequence[int]) -> int:
