@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -39,15 +40,22 @@ def nsq_binary(name: str) -> Path:
         if go is None:
             raise ServerMissing(f"{name} is built with Go 1.24 or newer, and there is no `go` on the PATH")
         _BIN.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=_BIN) as fresh:  # so that two builders at once cannot see half a file
-            built = subprocess.run(
-                [go, "build", "-o", f"{fresh}/{name}", f"github.com/nsqio/nsq/apps/{name}"],
-                cwd=_GO_MODULE, capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            if built.returncode != 0:
-                raise ServerMissing(f"go build of {name} failed: {built.stderr.strip()[-800:]}")
-            os.replace(f"{fresh}/{name}", binary)
+        with (_BIN / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # tests run two at a time: one builds, the other waits
+            if not binary.exists():
+                _build(go, name, binary)
     return binary
+
+
+def _build(go: str, name: str, binary: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=_BIN) as fresh:  # nobody sees half a file, and a killed build leaves none
+        built = subprocess.run(
+            [go, "build", "-o", f"{fresh}/{name}", f"github.com/nsqio/nsq/apps/{name}"],
+            cwd=_GO_MODULE, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if built.returncode != 0:
+            raise ServerMissing(f"go build of {name} failed: {built.stderr.strip()[-800:]}")
+        os.replace(f"{fresh}/{name}", binary)
 
 
 def free_port(count: int = 1) -> int:
