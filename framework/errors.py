@@ -41,6 +41,10 @@ class BrokerUnreachable(FrameworkError):
     """No broker answered within the deadline. The command line exits with 3."""
 
 
+class BrokerRefuses(BrokerUnreachable):
+    """Brokers answered, and let nobody in who comes as we do (TLS, AUTH): who asks again gets the same answer."""
+
+
 class TlsFailed(BrokerUnreachable):
     """No TLS where it was asked for: not granted, or a certificate that is not trusted. Only IDENTIFY was sent in clear."""
 
@@ -78,6 +82,16 @@ class AccessDenied(BrokerError):
 
 class NegotiationRefused(BrokerError):
     """The broker does not take the connection as it was asked for: change the options of its URL, or its flags."""
+
+
+REFUSALS: tuple[type[FrameworkError], ...] = (TlsFailed, AccessDenied, NegotiationRefused)
+"""How one connection fails to a broker that refuses us: waiting does not mend it, where it has never been let in before."""
+
+
+def words_of(node: str, error: Exception) -> str:
+    """What ``error`` says, and that it is ``node`` that is meant: a broker's own words do not say whose they are."""
+    words = str(error)
+    return words if node in words else f"{node}: {words}"
 
 
 class RequestRefused(BrokerError):
