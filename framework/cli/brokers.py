@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from framework.errors import BrokerUnreachable
+from framework.errors import BrokerRefuses, BrokerUnreachable
 from framework.settings import DEFAULT_BROKER, Settings
 from framework.transports import open_transports
 from framework.transports.contract import NodeInfo, Transport
@@ -36,11 +36,15 @@ def reach(settings: Settings) -> list[Transport]:
 
 
 def probe(transport: Transport, deadline: float | None) -> list[NodeInfo]:
-    """Ask every node who it is until all answer. Raises BrokerUnreachable after ``deadline`` seconds (None: never)."""
+    """Ask every node who it is until all answer.
+
+    Raises BrokerRefuses at once, and BrokerUnreachable after ``deadline`` seconds (None: never)."""
     until = None if deadline is None else time.monotonic() + deadline
     while True:
         try:
             return transport.probe()
+        except BrokerRefuses:
+            raise
         except BrokerUnreachable:
             if until is not None and time.monotonic() + _BETWEEN_TRIES > until:
                 raise

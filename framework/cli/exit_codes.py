@@ -20,7 +20,10 @@ class Exit(IntEnum):
     CLEAN = 0, "Done, or stopped cleanly by SIGTERM, SIGINT or SIGHUP: nothing is lost."
     UNEXPECTED = 1, "Something that should not happen; the traceback says where."
     WRONG_USE = 2, "A flag, name, setting, module or input file cannot be used; nothing was started."
-    UNREACHABLE = 3, "No broker answered within --connect-deadline, or it went away while publishing."
+    UNREACHABLE = (
+        3,
+        "No broker answered within --connect-deadline, one refuses us (TLS, AUTH), or it went away while publishing.",
+    )
     INCOMPLETE = (
         4,
         "Part of it was left out, the rest is done. publish: lines too large for the broker, or that could not be read; "

@@ -11,7 +11,7 @@ from gevent.event import Event
 from framework.engine import backoff
 from framework.engine.consumer import Consumer
 from framework.engine.refusals import lease_refusal
-from framework.errors import BadHandler, FrameworkError
+from framework.errors import REFUSALS, BadHandler, BrokerRefuses, FrameworkError, words_of
 from framework.transports.contract import Connection, Receiver, Transport
 
 log = logging.getLogger(__name__)
@@ -42,11 +42,22 @@ class Dialler:
         self._discoverer: gevent.Greenlet | None = None
         self.refusal: BadHandler | None = None
         """What no waiting can mend: a node that cannot honour the handler's timeout."""
+        self._admitted = False
+        self._refusing: dict[str, Exception] = {}
+        """The nodes that answered the last dial by refusing us, and in what words."""
 
     @property
     def found_no_node(self) -> bool:
         """Discovery was answered, and no node has the topic yet."""
         return self._known == set()
+
+    @property
+    def shut_out(self) -> BrokerRefuses | None:
+        """Every node refuses us, and none ever let us in: a wrong secret, certificate or option, which waiting does not mend."""
+        if self._admitted or not self._known or not self._known <= self._refusing.keys():
+            return None
+        words = "; ".join(words_of(node, self._refusing[node]) for node in sorted(self._known))
+        return BrokerRefuses(f"handler {self.consumer.spec.name}: no broker lets it in ({words})")
 
     def start(self) -> None:
         self._discoverer = gevent.spawn(self._discover_for_ever)
@@ -114,6 +125,7 @@ class Dialler:
         if self._refused(connection):
             connection.close()
             return self.refusal
+        self._admitted = True
         self.consumer.attach(connection, ended)
         log.info("handler %s: subscribed to %s", spec.name, node)
         self._changed.set()
@@ -127,6 +139,10 @@ class Dialler:
 
     def _note(self, node: str, error: Exception | None, failures: int) -> None:
         self.error = error or self.error
+        if isinstance(error, REFUSALS):
+            self._refusing[node] = error
+        else:
+            self._refusing.pop(node, None)
         level = logging.WARNING if _worth_a_line(failures) else logging.DEBUG
         log.log(level, "handler %s: not connected to %s: %s", self.consumer.spec.name, node, error or "the connection was closed")
         self._changed.set()

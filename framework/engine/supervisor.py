@@ -159,8 +159,8 @@ class Supervisor:
     def run(self) -> None:
         """Run until stopped; blocks the calling greenlet.
 
-        Raises BrokerUnreachable when a handler has no connection ``connect_deadline`` seconds after the start, and
-        BadHandler when a node's limits cannot carry a handler's timeout.
+        Raises BrokerUnreachable when a handler has no connection ``connect_deadline`` seconds after the start (BrokerRefuses
+        at once, when every broker refuses it), and BadHandler when a node's limits cannot carry a handler's timeout.
         """
         with self._hub_watchers() as (hub, turns, changed):
             try:
@@ -219,12 +219,20 @@ class Supervisor:
             for refusal in [one.refusal for one in self._diallers] + [one.refusal for one in self._consumers]:
                 if refusal is not None:  # at the start an error; later it is one bad node among others
                     raise refusal
+            self._check_admitted()
             left = deadline - time.monotonic()
             if left <= 0:
                 return self._check_reached()
             changed.clear()
             changed.wait(min(left, 1.0))
         return None
+
+    def _check_admitted(self) -> None:
+        """Raise for a handler that every broker refuses: who starts it is told at once, not at the deadline."""
+        for consumer in self._consumers:
+            shut_out = [dialler.shut_out for dialler in self._diallers if dialler.consumer is consumer]
+            if shut_out[0] is not None and all(shut_out):
+                raise shut_out[0]
 
     def _check_reached(self) -> None:
         """Past the deadline: raise for the handlers without a connection. A topic that no node has yet is worth waiting for."""

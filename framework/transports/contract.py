@@ -216,4 +216,5 @@ class Transport(Protocol):
         """A producer over all its nodes; connects lazily."""
 
     def probe(self) -> list[NodeInfo]:
-        """Ask every node who it is. Blocks. Raises BrokerUnreachable naming those that do not answer."""
+        """Ask every node who it is. Blocks. Raises BrokerUnreachable naming those that do not answer, BrokerRefuses when
+        one answers that it does not let us in."""

@@ -17,7 +17,7 @@ import gevent
 from gevent import monkey
 from gevent.lock import BoundedSemaphore
 
-from framework.errors import BrokerUnreachable, FrameworkError, PublishError
+from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, PublishError, words_of
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _thread_ident = monkey.get_original("_thread", "get_ident")  # the patched one is of a greenlet, not of a thread
@@ -75,6 +75,7 @@ class Outlet(Generic[Command]):
         self._failed_node = ""
         self._thread = _thread_ident()
         self._closed = False
+        self._admitted = False
 
     def store(self, command: Command) -> None:
         """Return when a node has stored it. What was certainly not stored is tried again until the deadline."""
@@ -148,17 +149,26 @@ class Outlet(Generic[Command]):
             self._dialling.release()
 
     def _dial(self, until: float) -> Link[Command]:
-        """Try every node once, in random order, the one that has just failed last."""
+        """Try every node once, in random order, the one that has just failed last.
+
+        Raises PublishError when each refuses us and none ever let us in: a wrong secret, certificate or option."""
         nodes = sorted(self._nodes(), key=lambda node: (node == self._failed_node, random.random()))
         failures = [] if nodes else [self._nowhere]
+        refusals = 0
         for node in nodes:
             left = until - monotonic()
             if left <= 0 or self._closed:
                 break
             try:
-                return self._dial_node(node, left)
+                link = self._dial_node(node, left)
             except FrameworkError as error:
-                failures.append(str(error))
+                failures.append(words_of(node, error))
+                refusals += isinstance(error, REFUSALS)
+            else:
+                self._admitted = True
+                return link
+        if nodes and refusals == len(nodes) and not self._admitted:
+            raise PublishError(f"no {self._broker} lets us in: {'; '.join(failures)}", stored=False)
         raise BrokerUnreachable("; ".join(failures) or "the producer was closed")
 
     def close(self) -> None:

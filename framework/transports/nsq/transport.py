@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import gevent
 
-from framework.errors import BrokerUnreachable, FrameworkError
+from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, words_of
 from framework.transports.contract import Capabilities, NodeInfo, Receiver, Transport
 from framework.transports.nsq import backlog, channels, credentials
 from framework.transports.nsq import urls as _urls
@@ -81,9 +81,10 @@ class NsqTransport:
             raise BrokerUnreachable("the nsqlookupds know of no nsqd yet: start one with --lookupd-tcp-address")
         asked = [gevent.spawn(self._probe, node) for node in nodes]
         gevent.joinall(asked)
-        failures = [str(one.value) for one in asked if isinstance(one.value, FrameworkError)]
+        failures = {node: one.value for node, one in zip(nodes, asked, strict=True) if isinstance(one.value, FrameworkError)}
         if failures:
-            raise BrokerUnreachable("; ".join(failures))
+            refused = any(isinstance(error, REFUSALS) for error in failures.values())
+            raise (BrokerRefuses if refused else BrokerUnreachable)("; ".join(map(words_of, failures, failures.values())))
         return [one.get() for one in asked]
 
     def _probe(self, node: str) -> NodeInfo | FrameworkError:
