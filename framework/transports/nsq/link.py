@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Protocol
 
+import gevent
 from gevent.hub import Waiter, get_hub
 
 from framework.errors import BrokerError, BrokerUnreachable, MessageRefused, ProtocolError, PublishError
@@ -24,6 +25,7 @@ from framework.transports.outlet import NotStored
 _READ, _WRITE = 1, 2
 _TICK = 1.0
 _IDLE = 0.01  # seconds after which a look at the socket comes before trusting it: one recv
+_TURN = 0.001  # seconds, in which the hub reads what has come
 _BODY_REFUSED = ("E_BAD_MESSAGE", "E_BAD_BODY")
 _FAILED = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 
@@ -137,8 +139,12 @@ class Link:
     def usable(self) -> bool:
         """Whether nothing is known against it. Where the hub does not run between publishes (a plain thread),
         heartbeats and the end of the stream wait unseen in the socket: they are read first."""
-        if self.error is None and not self._pending and monotonic() - self._last_read > _IDLE:
-            self._guarded(self._read_all)
+        silent = monotonic() - self._last_read
+        if self.error is None and silent > _IDLE:
+            if not self._pending:
+                self._guarded(self._read_all)
+            elif silent > _TICK:  # a handler blocked the hub, perhaps; and answers are given on the hub only
+                gevent.sleep(_TURN)
         return self.error is None
 
     def close(self) -> None:

@@ -182,6 +182,19 @@ def test_a_connection_that_lay_idle_is_looked_at_before_it_is_used(nsqd, make_pr
     assert tools.stored(nsqd) == 2
 
 
+@pytest.mark.slow
+def test_a_hub_that_was_blocked_past_two_heartbeats_costs_a_connection_and_no_publish(nsqd, kit):
+    """What was under way had its answer before nsqd gave the connection up; the guardian need not keep it."""
+    publisher = kit.producer(nsqd.address, heartbeat=1.0)
+    publisher.publish("orders", [b"before"])
+    under_way = gevent.spawn(publisher.publish, "orders", [b"under way"])
+    gevent.sleep(0)
+    time.sleep(4)
+    publisher.publish("orders", [b"after"])
+    under_way.get()
+    assert kit.stored(nsqd) == 3
+
+
 def test_heartbeats_are_answered_while_the_hub_turns(nsqd, make_producer):
     producer = make_producer(nsqd.address, heartbeat=1.0)
     producer.publish("orders", [b"x"])
