@@ -273,7 +273,7 @@ class Consumer:
 
     def _lower(self) -> None:
         """The traffic slackened on some connections: a broker that waits for its buffer to fill sends when a grant falls."""
-        if self.stopping or not self._credit.decay(clock(), self._turns.mean):
+        if self.stopping or not self._credit.decay(clock(), self._turns.mean, self._turns.idle):
             self._decay.stop()
         for connection, account in list(self.accounts.items()):
             if account.line.granted > account.line.headroom + len(connection.in_flight):

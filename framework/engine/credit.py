@@ -18,6 +18,10 @@ PERIOD = 0.05
 """Seconds between two ticks."""
 SPAN = 0.002
 """Seconds of traffic that the headroom should hold; four hub turns where those are longer."""
+BUSY = 0.5
+"""The part of the time that a hub waits below which it is busy: silence on a connection means less then."""
+PATIENCE = 0.025
+"""Seconds without traffic, at most, after which a headroom is lowered on a busy hub; longer only where its turns are."""
 PREFETCH = 0.02
 """Seconds of work, at the handlers' pace, that may wait for a free slot."""
 CALM = 4
@@ -124,13 +128,17 @@ class Credit:
             line.came = 0
             line.since = line.used_up = now
 
-    def decay(self, now: float, turn: float) -> bool:
-        """Lower the headroom of lines that did not use it up for a span; returns whether any line has more than 1 left."""
-        span = span_of(turn)
+    def decay(self, now: float, turn: float, idle: float) -> bool:
+        """Lower the headroom of lines that have not used it up for a while; returns whether any line has more than 1 left.
+
+        ``idle``: the part of the time that the hub waits. What came while it hardly does is perhaps only not read yet, and
+        what did not come the broker had no time for.
+        """
+        patience = patience_of(turn, idle)
         more = False
         for line in self.lines:
             if line.headroom > 1:
-                if now - line.since > span:
+                if now - line.since > patience:
                     line.headroom = max(1, min(line.came, line.headroom))
                     line.came = 0
                     line.since = now
@@ -263,6 +271,12 @@ class Credit:
 def span_of(turn: float) -> float:
     """Seconds of traffic a headroom should hold: a timer faster than the hub would lower what was merely not read yet."""
     return max(SPAN, 4 * turn)
+
+
+def patience_of(turn: float, idle: float) -> float:
+    """Seconds without traffic after which a headroom falls: a span, and on a busy hub the longer the less it is ``idle``."""
+    span = span_of(turn)
+    return span if idle >= BUSY else max(span, span / max(idle, span / PATIENCE))
 
 
 def fair_level(demands: Iterable[int], budget: int) -> tuple[int, int]:

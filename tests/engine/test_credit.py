@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from framework.engine.credit import BUSY_TURN, PERIOD, SPAN, TURN, Credit, Line, fair_level
+from framework.engine.credit import BUSY, BUSY_TURN, PATIENCE, PERIOD, SPAN, TURN, Credit, Line, fair_level, patience_of
 
 LAG = PERIOD / 2
 """Seconds: how long a grant may take to reach the broker, and a message to come back."""
@@ -140,7 +140,7 @@ class AnyBroker(RuleBasedStateMachine):
     @rule()
     def silence(self) -> None:
         self.time_goes_by(1.1 * SPAN)
-        self.credit.decay(self.now, 0.0)
+        self.credit.decay(self.now, 0.0, 1.0)
         for remote in self.remotes:
             self.regrant(remote)
 
@@ -269,18 +269,37 @@ def test_a_message_that_lowering_the_headroom_set_free_does_not_raise_it_again()
     traffic.full(line)  # two close together
     assert line.granted == 2
     traffic.now += SPAN * 1.1
-    traffic.credit.decay(traffic.now, 0.0)
+    traffic.credit.decay(traffic.now, 0.0, 1.0)
     assert traffic.credit.grant(line, 0) == 1
     traffic.full(line)
     assert line.granted == 1
+
+
+def test_a_busy_hub_waits_the_longer_for_traffic_the_less_it_is_idle() -> None:
+    assert patience_of(0.0, idle=1.0) == patience_of(0.0, idle=BUSY) == SPAN
+    assert patience_of(0.0, idle=0.2) == pytest.approx(5 * SPAN)
+    assert patience_of(0.0, idle=0.0) == PATIENCE
+    assert patience_of(0.1, idle=0.0) == patience_of(0.1, idle=1.0) == 0.4  # turns that long are their own measure
+
+
+def test_a_busy_hub_does_not_lower_a_headroom_that_an_idle_one_would() -> None:
+    traffic = Traffic(1, 2500)
+    line = traffic.lines[0]
+    traffic.flood(line)
+    before = line.headroom
+    line.since = traffic.now
+    assert traffic.credit.decay(traffic.now + 3 * SPAN, 0.0, idle=0.1)
+    assert line.headroom == before
+    assert not traffic.credit.decay(traffic.now + 3 * SPAN, 0.0, idle=0.9)
+    assert line.headroom == 1
 
 
 def test_silence_lowers_the_headroom_to_one_within_two_spans() -> None:
     traffic = Traffic(1, 2500)
     line = traffic.lines[0]
     traffic.flood(line)
-    assert traffic.credit.decay(traffic.now + SPAN * 1.1, 0.0) in (True, False)
-    assert not traffic.credit.decay(traffic.now + SPAN * 2.2, 0.0)
+    assert traffic.credit.decay(traffic.now + SPAN * 1.1, 0.0, 1.0) in (True, False)
+    assert not traffic.credit.decay(traffic.now + SPAN * 2.2, 0.0, 1.0)
     assert traffic.credit.grant(line, 0) == 1
 
 
@@ -290,7 +309,7 @@ def test_long_hub_turns_stretch_the_span_or_busy_connections_would_be_lowered_un
     traffic.flood(line)
     before = line.headroom
     line.since = traffic.now
-    assert traffic.credit.decay(traffic.now + 0.015, turn=0.004)
+    assert traffic.credit.decay(traffic.now + 0.015, turn=0.004, idle=1.0)
     assert line.headroom == before
 
 
