@@ -178,15 +178,18 @@ class Trial:
     # -- the books
 
     def settle(self, empty: Callable[[], bool] = lambda: False, *, patience: float = 60.0) -> None:
-        """Wait until all is handled, or what is not cannot come any more, the broker being ``empty``. Then stop the worker."""
+        """Wait until all is handled, or what is not cannot come any more, the broker being ``empty``. Then stop the worker.
+
+        Raises RuntimeError when nothing has come for ``patience`` seconds."""
         assert self.worker is not None
-        until = time.monotonic() + patience
-        while self._missing() and not empty():
-            if time.monotonic() > until:
-                raise RuntimeError(
-                    f"{len(self._missing())} messages are not handled after {patience:g} s: {self.worker.err[-5:]}"
-                )
-            time.sleep(0.2)
+        moved, left = time.monotonic(), len(self._missing())
+        while left and not empty():
+            if time.monotonic() - moved > patience:
+                raise RuntimeError(f"{left} messages do not come: {self.worker.err[-5:]}")
+            time.sleep(0.5)
+            before, left = left, len(self._missing())
+            if left < before:
+                moved = time.monotonic()
         code = self.worker.stop()
         if code != 0:
             raise RuntimeError(f"the worker ended with {code}: {self.worker.err[-5:]}")
