@@ -6,21 +6,23 @@ DEADLINE_SOON cannot come.
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence
 from time import monotonic
 from typing import Protocol
 
 from framework.errors import ProtocolError
-from framework.message import Message
 from framework.transports.beanstalkd import hold as _hold
 from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.dial import Line
 from framework.transports.beanstalkd.hold import Hold
 from framework.transports.beanstalkd.pipe import Pipe
+from framework.transports.beanstalkd.rescue import Touch
 
 WAIT = 30
 """Seconds after which a reserve without a job is answered with TIMED_OUT and sent again: so a dead peer is noticed."""
 RESERVE = wire.reserve_with_timeout(WAIT)
+_RESERVE = object()
+"""What is awaited of a bell: this, the answer to its reserve; that of a verb with its message; or None: it changes nothing."""
 
 
 class Owner(_hold.Owner, Protocol):
@@ -47,34 +49,38 @@ class Bell:
         """It said that it would send no more, and waits for the end of the stream."""
         self.since = monotonic()
         """When it was last told something."""
-        self._awaited: deque[tuple[str, Message] | None] = deque()
-        """The commands whose answers come, in order; None: the ping."""
         self._owner = owner
         self.pipe = Pipe(line, self._take, self._ended)
 
     def reserve(self) -> None:
         self.reserving = True
-        self._send(RESERVE)
+        self._send(RESERVE, [_RESERVE])
 
     def settle(self, hold: Hold, again: bool) -> None:
         """Say how its job ended, and in the same send, with ``again``, reserve the next."""
         assert hold.message is not None
-        self._awaited.append((hold.verb, hold.message))
         self.hold = None
         self.reserving = again
-        self._send(hold.command() + RESERVE if again else hold.command())
+        asked = (hold.verb, hold.message)
+        if again:
+            self._send(hold.command() + RESERVE, [asked, _RESERVE])
+        else:
+            self._send(hold.command(), [asked])
 
     def touch(self, hold: Hold) -> None:
         assert hold.message is not None
-        self._awaited.append(("touch", hold.message))
-        self._send(wire.touch(hold.job))
+        self._send(wire.touch(hold.job), [("touch", hold.message)])
 
     def ping(self) -> None:
         """Say something while it keeps a job of which nothing is said any more. beanstalkd may lose the timer of a connection
         (#262, #380; on 1.12 two times in five), and then lets its jobs run out only when it hears from it again."""
-        if self.hold is not None and not self._awaited:
-            self._awaited.append(None)
-            self._send(wire.LIST_TUBE_USED)
+        if self.hold is not None and not self.pipe.awaited:
+            self._send(wire.LIST_TUBE_USED, [None])
+
+    def rescue(self, touches: Sequence[Touch]) -> None:
+        """Keep its job, or the one that it is given just now; from another thread. Nothing may be said behind a reserve."""
+        if not self.retired:
+            self.pipe.rescue(lambda: () if self.reserving else touches)
 
     def retire(self) -> None:
         """End it without losing a job: a reserve that waits is answered at once, and then the server closes."""
@@ -85,31 +91,30 @@ class Bell:
     @property
     def unanswered(self) -> int:
         """How many commands, reserves not counted, wait for their answers."""
-        return len(self._awaited)
+        return len(self.pipe.awaited) - self.reserving
 
     def overdue(self, now: float) -> bool:
         """The server owes an answer for too long. (It may be unread: the hub may have been blocked.)"""
-        if not (self.reserving or self.retired or self._awaited):
+        if not (self.retired or self.pipe.awaited):
             return False
-        waits = WAIT if self.reserving and not (self._awaited or self.retired) else 0.0
+        waits = WAIT if self.reserving and not (self.unanswered or self.retired) else 0.0
         return now - self.since > waits + _hold.GRACE
 
-    def _send(self, commands: bytes) -> None:
+    def _send(self, commands: bytes, asked: Sequence[object]) -> None:
         self.since = monotonic()
-        self.pipe.send(commands)
+        self.pipe.send(commands, asked)
 
     def _take(self, replies: list[wire.Reply]) -> None:
         for reply in replies:
-            if self._awaited:
-                asked = self._awaited.popleft()
-                if asked is not None:
-                    _hold.check(self._owner, reply, *asked)
-            elif self.reserving:
+            if not self.pipe.awaited:
+                raise ProtocolError(f"beanstalkd {self.pipe.node} sent {reply.word}, which nothing asked for")
+            asked = self.pipe.awaited.popleft()
+            if asked is _RESERVE:
                 self.reserving = False
                 if not self.retired:  # of one that has said that it goes, the job is ready again when the connection ends
                     self._reserved(reply)
-            else:
-                raise ProtocolError(f"beanstalkd {self.pipe.node} sent {reply.word}, which nothing asked for")
+            elif isinstance(asked, tuple):
+                _hold.check(self._owner, reply, *asked)
 
     def _reserved(self, reply: wire.Reply) -> None:
         if reply.word == "RESERVED":

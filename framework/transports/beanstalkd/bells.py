@@ -164,6 +164,13 @@ class Bells:
         self.dialling = None
         self._owner.changed()
 
+    def add_no_more(self) -> None:
+        """Not even the one that is being dialled, which a network that is gone could hold up for seconds."""
+        self.open = False
+        if self.dialling is not None:
+            self.dialling.kill(block=False)
+            self.dialling = None
+
     def check(self, now: float) -> None:
         """End those whose server owes an answer for too long, and those that are not needed; ping those that keep a job."""
         for bell in [bell for bell in self.all if bell.overdue(now)]:
@@ -187,11 +194,9 @@ class Bells:
 
     def close(self) -> list[bytes]:
         """End them all; returns the commands that could not be handed over whole."""
-        self.open = False
+        self.add_no_more()
         self._knock.stop()
         self._knock.close()
-        if self.dialling is not None:
-            self.dialling.kill(block=False)
         cut = [line for bell in self.all for line in bell.pipe.cut()]
         for bell in self.all:
             bell.pipe.close()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import monotonic, time_ns
 
 from gevent.hub import get_hub
@@ -25,7 +25,8 @@ from framework.transports.beanstalkd.bell import Bell
 from framework.transports.beanstalkd.bells import Bells
 from framework.transports.beanstalkd.desk import Desk, Poll
 from framework.transports.beanstalkd.dial import Line, dial
-from framework.transports.beanstalkd.hold import Hold, whole_seconds
+from framework.transports.beanstalkd.hold import Hold, Keeper, whole_seconds
+from framework.transports.beanstalkd.rescue import Rescue, snapshot
 from framework.transports.contract import Limits, Receiver
 
 log = logging.getLogger(__name__)
@@ -83,6 +84,7 @@ class BeanstalkdConnection:
         self._late: dict[Hold, None] = {}
         """Jobs to release as soon as their priority is known."""
         self.bells = Bells(self.node, tube, self, self._guarded)
+        self._rescue: Rescue | None = None
         self._dry = True
         """The last poll got less than it asked for; only a bell tells when there is more."""
         self._reach = _FIRST_REACH
@@ -150,7 +152,7 @@ class BeanstalkdConnection:
         if not (self._draining or self._closed):
             self._draining = True
             self.granted = 0
-            self.bells.open = False
+            self.bells.add_no_more()
             self._deadline.start(self._guarded, self.bells.drop_retired)
             self._schedule()
 
@@ -162,7 +164,7 @@ class BeanstalkdConnection:
         if not (self._closing or self._closed):
             self._closing = self._draining = True
             self.granted = 0
-            self.bells.open = False
+            self.bells.add_no_more()
             self._deadline.stop()
             self._deadline.start(self._guarded, self._end, None)
             self._schedule()
@@ -260,6 +262,38 @@ class BeanstalkdConnection:
             self._receiver.drained(self)
         if self._closing and not self._closed and not self.unsent():
             self._end(None)
+
+    # --- in the hub's place, from another native thread ------------------------------------------------------
+
+    def rescue(self, now: float, expired: Collection[Message]) -> None:
+        """Touch what has held a third of its lease, and all that is neither delivered nor sent: that may have held more."""
+        rescue = self._rescue = self._rescue or Rescue()
+        touches = rescue.touches(self.in_flight, self._holds, self.limits.lease, now, expired)
+        for hold in self._halfway():
+            touches.setdefault(hold.keeper, []).append((hold.job, None))
+        keepers: list[Keeper] = [self._desk, *snapshot(self.bells.all)]
+        for keeper in keepers:
+            keeper.rescue(touches.get(keeper, ()))
+
+    def _halfway(self) -> list[Hold]:
+        """The jobs that are ours and not in flight. From any thread."""
+        rung = [bell.hold for bell in snapshot(self.bells.all) if bell.hold is not None and bell.hold.message is None]
+        settled = [*snapshot(self._settled), *snapshot(self._late)]
+        return [*self._desk.undelivered(), *snapshot(self._asking), *snapshot(self._arrived), *settled, *rung]
+
+    def rescued(self) -> None:
+        if self._rescue is not None:
+            self._guarded(self._take_rescued)
+
+    def _take_rescued(self) -> None:
+        rescue, self._rescue = self._rescue, None
+        if rescue is None:
+            return
+        for message, at in rescue.touched.items():
+            if self.in_flight.pop(message, None) is not None:
+                self.in_flight[message] = at
+        for pipe in [self._desk.pipe, *[bell.pipe for bell in self.bells.all]]:
+            pipe.resume()
 
     # --- jobs arrive -------------------------------------------------------------------------------------
 
@@ -443,6 +477,7 @@ class BeanstalkdConnection:
 
     def _check_pulse(self) -> None:
         now = monotonic()
+        self._take_rescued()  # of a rescue that ended after the hub had been told
         self.bells.check(now)
         if self._desk.overdue(now):
             self._desk.pipe.poll()

@@ -7,7 +7,7 @@ DEADLINE_SOON; it means no more than TIMED_OUT does, because who asks again, and
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence
 from time import monotonic
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.dial import Line
 from framework.transports.beanstalkd.hold import Hold
 from framework.transports.beanstalkd.pipe import Pipe
+from framework.transports.beanstalkd.rescue import Touch, snapshot
 
 _POLL = wire.reserve_with_timeout(0)
 _PING = wire.LIST_TUBE_USED  # the cheapest question that has an answer
@@ -70,15 +71,15 @@ class Desk:
         """When it last had an answer, or was asked something while the server owed none."""
         self._owing = False
         self._out: list[bytes] = []
-        self._awaited: deque[object] = deque()
-        """Whose answers come, in order: a Poll, a Hold (its statistics), a Message (its delete), a verb with its message, or
-        None (the ping's)."""
+        self._asked: list[object] = []
+        """What the answers to ``_out`` will mean: a Poll's, a Hold's (its statistics), a Message's (its delete), a verb's with
+        its message, or None: whatever it is, it changes nothing."""
         self._owner = owner
         self.pipe = Pipe(line, self._take, owner.desk_gone)
 
     def poll(self, count: int) -> None:
         """Reserve up to ``count`` jobs that are ready now."""
-        self._awaited.extend([Poll(count)] * count)
+        self._asked += [Poll(count)] * count
         self._out.append(_POLL * count)
         self.polling += count
 
@@ -86,27 +87,27 @@ class Desk:
         """Ask for the statistics of jobs, of any connection's."""
         for hold in holds:
             hold.asked = True
-        self._awaited.extend(holds)
+        self._asked += holds
         self._out += [b"stats-job %d\r\n" % hold.job for hold in holds]
 
     def finish(self, holds: list[Hold]) -> None:
         """Delete jobs of its own."""
-        self._awaited.extend([hold.message for hold in holds])
+        self._asked += [hold.message for hold in holds]
         self._out += [b"delete %d\r\n" % hold.job for hold in holds]
 
     def settle(self, hold: Hold) -> None:
         """Release or bury a job of its own."""
-        self._awaited.append((hold.verb, hold.message))
+        self._asked.append((hold.verb, hold.message))
         self._out.append(hold.command())
 
     def touch(self, hold: Hold) -> None:
-        self._awaited.append(("touch", hold.message))
+        self._asked.append(("touch", hold.message))
         self._out.append(wire.touch(hold.job))
 
     def ping(self) -> None:
         """Ask whether the server is there; it has no heartbeats."""
-        if not self._awaited:
-            self._awaited.append(None)
+        if not self.unanswered:
+            self._asked.append(None)
             self._out.append(_PING)
 
     def flush(self) -> None:
@@ -114,23 +115,34 @@ class Desk:
         if self._out:
             if not self._owing:
                 self._owing, self.since = True, monotonic()
-            self.pipe.send(b"".join(self._out))
+            self.pipe.send(b"".join(self._out), self._asked)
             self._out.clear()
+            self._asked.clear()
 
     @property
     def unanswered(self) -> int:
         """How many commands, said or not, wait for their answers."""
-        return len(self._awaited)
+        return len(self.pipe.awaited) + len(self._asked)
+
+    def undelivered(self) -> list[Hold]:
+        """The jobs of which something is still to be known; from any thread."""
+        awaited = snapshot(self.pipe.awaited)
+        waiting = {id(one): one.waiting for one in awaited if type(one) is Poll}
+        return [one for one in awaited if type(one) is Hold] + [hold for some in waiting.values() for hold in list(some)]
+
+    def rescue(self, touches: Sequence[Touch]) -> None:
+        """Keep jobs of its own, and those that it is given just now; from another thread."""
+        self.pipe.rescue(lambda: touches)
 
     def overdue(self, now: float) -> bool:
         """The server owes an answer for too long. (It may be unread: the hub may have been blocked.)"""
-        return bool(self._awaited) and now - self.since > _hold.GRACE
+        return bool(self.pipe.awaited) and now - self.since > _hold.GRACE
 
     # --- answers -------------------------------------------------------------------------------------------
 
     def _take(self, replies: list[wire.Reply]) -> None:
         self.since = now = monotonic()
-        awaited = self._awaited
+        awaited = self.pipe.awaited
         for reply in replies:
             if not awaited:
                 raise ProtocolError(f"beanstalkd {self.pipe.node} sent {reply.word}, which nothing asked for")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 from framework.errors import BrokerError, ProtocolError
@@ -50,6 +51,8 @@ class Keeper(Protocol):
     """The connection to the server that reserved a job, the only one that may settle it."""
 
     def touch(self, hold: Hold) -> None: ...
+
+    def rescue(self, touches: Sequence[tuple[int, object]]) -> None: ...
 
 
 class Owner(Protocol):

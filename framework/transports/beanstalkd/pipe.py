@@ -1,18 +1,29 @@
-"""A socket to a beanstalkd on the hub: replies read by a watcher, commands sent at once. What they mean is its owner's to say."""
+"""A socket to a beanstalkd on the hub: replies read by a watcher, commands sent at once. What they mean is its owner's to say.
+
+While the hub is blocked another native thread may read and send in its place (``rescue``): whoever uses the socket, the decoder,
+the tail, the inbox, or what is awaited, holds the lock.
+"""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 
+from gevent import monkey
 from gevent.hub import get_hub
 
-from framework.errors import BrokerUnreachable
+from framework.errors import BrokerUnreachable, ProtocolError
 from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.dial import RECV_SIZE, Line
 
 _READ, _WRITE = 1, 2
+_LOCK_PATIENCE = 0.1
+"""Seconds that a rescue waits for a hub that does turn after all."""
+_new_lock = monkey.get_original("_thread", "RLock")
+"""Native; the patched one is a greenlet's. Of the kind that one thread may take twice: the garbage collector may run while it is
+held, and close a producer that was dropped."""
 
 
 class Pipe:
@@ -21,7 +32,10 @@ class Pipe:
     After ``close`` neither is called.
     """
 
-    __slots__ = ("_at", "_decoder", "_ended", "_reader", "_sock", "_tail", "_take", "_writer", "heard", "node", "open", "sent")
+    __slots__ = (
+        "_at", "_decoder", "_ended", "_fault", "_inbox", "_lock", "_reader", "_sock", "_tail", "_take", "_writer", "awaited",
+        "heard", "node", "open", "sent",
+    )  # fmt: skip
 
     def __init__(self, line: Line, take: Callable[[list[wire.Reply]], None], ended: Callable[[Exception], None]) -> None:
         self.node = line.node
@@ -30,6 +44,11 @@ class Pipe:
         """When something was read last."""
         self.sent = 0
         """Bytes that the socket has taken."""
+        self.awaited: deque[object] = deque()
+        """What the answers still to come mean, in their order; whoever takes them takes these off."""
+        self._lock = _new_lock()
+        self._inbox: list[wire.Reply] = []  # what was read in the hub's place
+        self._fault: ProtocolError | None = None
         self._take = take
         self._ended = ended
         self._decoder = line.decoder
@@ -41,8 +60,15 @@ class Pipe:
         self._writer = loop.io(self._sock.fileno(), _WRITE)
         self._reader.start(self._read)
 
-    def send(self, data: bytes) -> None:
-        """Hand ``data`` to the socket, or keep it until that takes it."""
+    def send(self, data: bytes, asked: Iterable[object] = ()) -> None:
+        """Hand ``data`` to the socket, or keep it until that takes it. ``asked``: what its answers mean."""
+        with self._lock:
+            self.awaited.extend(asked)
+            self._push(data)
+            if self._tail and not self._writer.active:
+                self._writer.start(self._write)
+
+    def _push(self, data: bytes) -> None:
         if self._tail:
             self._tail += data
             return
@@ -53,7 +79,6 @@ class Pipe:
         self.sent += taken
         if taken < len(data):
             self._tail, self._at = data, taken
-            self._writer.start(self._write)
 
     @property
     def unsent(self) -> int:
@@ -78,7 +103,8 @@ class Pipe:
         for watcher in (self._reader, self._writer):
             watcher.stop()
             watcher.close()
-        self._sock.close()
+        with self._lock:
+            self._sock.close()
 
     def poll(self) -> None:
         """Read what has come, where the hub does not run between two uses (a plain thread)."""
@@ -90,34 +116,101 @@ class Pipe:
     def _read(self) -> None:
         """One recv a turn: the watcher is level-triggered, so the hub turns between two of them."""
         try:
-            data = self._sock.recv(RECV_SIZE)
-        except BlockingIOError:
-            return
+            with self._lock:
+                replies, ended = self._hear()
         except OSError as error:
             self._broken(str(error))
             return
-        if not data:
-            self._broken("the server closed it")
+        except ProtocolError as error:
+            self._end(error)
             return
-        self.heard = monotonic()
+        if replies:
+            self._give(replies)
+        if ended:
+            self._broken("the server closed it")
+
+    def _give(self, replies: list[wire.Reply]) -> None:
         try:
-            self._take(self._decoder.feed(data))
+            self._take(replies)
         except Exception as error:  # the hub would print it, and whoever waits here would wait for ever
             self._end(error)
 
+    def _hear(self) -> tuple[list[wire.Reply], bool]:
+        """What has come, here and to the inbox; and whether it was the end. Raises OSError, ProtocolError."""
+        replies, self._inbox = self._inbox, []
+        if self._fault is not None:
+            raise self._fault
+        try:
+            data = self._sock.recv(RECV_SIZE)
+        except BlockingIOError:
+            return replies, False
+        if data:
+            self.heard = monotonic()
+            decoded = self._decoder.feed(data)
+            replies = replies + decoded if replies else decoded
+        return replies, not data
+
     def _write(self) -> None:
+        try:
+            with self._lock:
+                self._send_tail()
+        except OSError as error:
+            self._broken(str(error))
+        else:
+            if not self._tail:
+                self._writer.stop()
+
+    def _send_tail(self) -> None:
+        """Raises OSError."""
         try:
             taken = self._sock.send(memoryview(self._tail)[self._at :])
         except BlockingIOError:
-            return
-        except OSError as error:
-            self._broken(str(error))
             return
         self._at += taken
         self.sent += taken
         if self._at == len(self._tail):
             self._tail, self._at = b"", 0
-            self._writer.stop()
+
+    # --- in the hub's place, from another native thread ----------------------------------------------------
+
+    def rescue(self, touches: Callable[[], Sequence[tuple[int, object]]]) -> None:
+        """Read all that has come and keep it for the hub; touch the jobs of ``touches``, each with what its answer means, and
+        those that came here meanwhile."""
+        if not self._lock.acquire(timeout=_LOCK_PATIENCE):
+            return
+        try:
+            if self.open and self._fault is None:
+                self._hear_all()
+                came = [(reply.number, None) for reply in self._inbox if reply.word == "RESERVED"]
+                self._keep([*touches(), *came])
+        except OSError:  # the hub finds it as well
+            pass
+        finally:
+            self._lock.release()
+
+    def _hear_all(self) -> None:
+        try:
+            while data := self._sock.recv(RECV_SIZE):
+                self.heard = monotonic()
+                self._inbox += self._decoder.feed(data)
+        except BlockingIOError:
+            pass
+        except ProtocolError as error:
+            self._fault = error
+
+    def _keep(self, jobs: Sequence[tuple[int, object]]) -> None:
+        if self._tail:
+            self._send_tail()
+        if jobs and not self._tail:  # else the server does not even read
+            self.awaited.extend(answer for _, answer in jobs)
+            self._push(b"".join(wire.touch(job) for job, _ in jobs))
+
+    def resume(self) -> None:
+        """The hub turns again, and takes what was read in its place."""
+        if self.open:
+            if self._tail and not self._writer.active:
+                self._writer.start(self._write)
+            self._read()
 
     def _broken(self, why: str) -> None:
         self._end(BrokerUnreachable(f"the connection to beanstalkd {self.node} broke: {why}"))

@@ -272,6 +272,14 @@ def test_half_open_connections_hold_the_stop_for_a_moment_only(server, client, r
     assert receiver.tally.balance(0) == 0
 
 
+def test_a_bell_that_is_still_being_dialled_holds_up_no_stop(server, receiver, subscribe):
+    connection = subscribe(server.address)
+    connection.bells._dial(pause=600.0)
+    connection.drain()
+    until(lambda: receiver.drains)
+    assert not receiver.ends
+
+
 @pytest.mark.slow
 def test_a_server_that_is_gone_without_a_word_is_noticed(server, client, receiver, start_proxy, monkeypatch):
     monkeypatch.setattr(connection_module, "_PULSE", 0.2)

@@ -1,0 +1,52 @@
+"""What another thread does for a connection while the hub is blocked: it keeps the jobs that the connection has.
+
+beanstalkd pushes nothing and has no heartbeats, so only leases are at stake: those of jobs in flight, of jobs that wait to be
+delivered, of jobs that were settled and not sent, and of jobs whose RESERVED lies unread in a socket. No I/O here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TypeVar
+
+from framework.message import Message
+from framework.transports.beanstalkd.hold import Hold, Keeper
+
+TOUCH_AT = 1 / 3
+"""The part of a lease after which it is touched."""
+Touch = tuple[int, object]
+"""A job, and what the answer to its touch means: of a message in flight ("touch", message), else None."""
+T = TypeVar("T")
+
+
+class Rescue:
+    """One blocked hub's worth, on one connection."""
+
+    def __init__(self) -> None:
+        self.touched: dict[Message, float] = {}
+        """Messages in flight -> when they were touched here, the oldest first."""
+
+    def touches(
+        self, in_flight: Mapping[Message, float], holds: Mapping[Message, Hold], lease: float, now: float,
+        expired: Collection[Message],
+    ) -> dict[Keeper, list[Touch]]:  # fmt: skip
+        """Those of messages in flight: after a third of a lease, or now, where nobody has asked how long theirs is."""
+        due: dict[Keeper, list[Touch]] = {}
+        for message, at in snapshot(in_flight.items()):
+            hold = holds.get(message)
+            if hold is None or message in expired:  # None: settled in this moment
+                continue
+            if hold.priority < 0 or now - max(at, self.touched.get(message, at)) >= lease * TOUCH_AT:
+                self.touched.pop(message, None)
+                self.touched[message] = now
+                due.setdefault(hold.keeper, []).append((hold.job, ("touch", message)))
+        return due
+
+
+def snapshot(some: Iterable[T]) -> list[T]:
+    """Of what the hub may be changing."""
+    while True:
+        try:
+            return list(some)
+        except RuntimeError:  # it changed
+            continue

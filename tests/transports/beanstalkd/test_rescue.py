@@ -1,0 +1,144 @@
+"""A handler that computes for longer than a job's time to run costs no job, wherever on its way to a handler that is."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import Counter
+
+import gevent
+import pytest
+
+from .conftest import server_stats, spec, tube_stats, until, url
+
+pytestmark = pytest.mark.real
+TTR = 1
+
+
+@pytest.fixture
+def server(start_beanstalkd):
+    return start_beanstalkd("-F")
+
+
+@pytest.fixture
+def aside(server):
+    """Says something to the server without a turn of the hub, and returns the first line of the answer."""
+    with socket.create_connection(("127.0.0.1", server.tcp_port), 20) as sock:
+
+        def ask(command: bytes) -> bytes:
+            sock.sendall(command)
+            answer = b""
+            while not answer.endswith(b"\r\n"):
+                answer += sock.recv(65536)
+            return answer
+
+        assert ask(b"use orders\r\n") == b"USING orders\r\n"
+        yield ask
+
+
+def put(aside, count: int) -> None:
+    for _ in range(count):
+        assert aside(b"put 0 0 %d 1\r\nx\r\n" % TTR).startswith(b"INSERTED")
+
+
+def compute(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+@pytest.mark.parametrize("count", [1, 100], ids=["on a bell", "on the desk"])
+def test_a_handler_that_computes_for_long_costs_no_lease(server, run, aside, count):
+    """Of a hundred, one is computed on, some wait for it, and most have not been delivered."""
+
+    def function(message):
+        if worker.ledger.finished == 0:
+            compute(3 * TTR)
+
+    worker = run(url(server), spec(function, concurrency=1))
+    worker.supervisor._consumers[0]._credit._concurrency = 1000  # prefetch as if the handlers had been quick until now
+    until(lambda: tube_stats(server).get("current-waiting"))
+    put(aside, count)
+    worker.until(lambda: worker.ledger.finished == count)
+    assert int(server_stats(server)["cmd-touch"]) >= 3
+    assert server_stats(server)["job-timeouts"] == "0"
+    assert worker.stop() == {"received": count, "finished": count, "requeued": 0, "dead": 0, "lease_lost": 0}
+
+
+def blocked(connection, seconds: float, expired=()) -> None:
+    """As a guardian does for a hub that does not turn."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.2)
+        connection.rescue(time.monotonic(), expired)
+
+
+def test_a_job_that_comes_while_the_hub_is_blocked_is_kept_and_delivered_afterwards(server, receiver, subscribe, aside):
+    connection = subscribe(server.address)
+    until(lambda: tube_stats(server)["current-waiting"] == 1)
+    put(aside, 1)
+    blocked(connection, 2.5 * TTR)
+    assert b"job-timeouts: 0\n" in (stats := aside(b"stats\r\n"))
+    assert b"cmd-touch: 0\n" not in stats
+    assert receiver.messages == []
+    connection.rescued()
+    until(lambda: receiver.messages)
+    assert receiver.messages[0].attempts == 1
+    connection.finish(receiver.messages[0])
+    until(lambda: receiver.tally.finished == 1 and not connection.unsent())
+
+
+def test_a_job_that_was_settled_and_not_yet_sent_is_kept(server, receiver, subscribe, aside):
+    connection = subscribe(server.address, grant=5)
+    until(lambda: tube_stats(server)["current-waiting"] == 1)
+    put(aside, 5)
+    until(lambda: len(receiver.messages) == 5)
+    for message in receiver.messages:
+        connection.finish(message)
+    blocked(connection, 2.5 * TTR)
+    assert b"job-timeouts: 0\n" in aside(b"stats\r\n")
+    connection.rescued()
+    until(lambda: not connection.unsent())
+    assert (receiver.tally.finished, receiver.tally.lease_lost) == (5, 0)
+
+
+def test_what_a_handler_may_not_keep_any_longer_is_not_touched(server, receiver, subscribe, aside):
+    connection = subscribe(server.address)
+    until(lambda: tube_stats(server)["current-waiting"] == 1)
+    put(aside, 1)
+    until(lambda: receiver.messages)
+    before = aside(b"stats\r\n").count(b"cmd-touch: 0\n")
+    blocked(connection, 0.8 * TTR, expired=receiver.messages)
+    assert aside(b"stats\r\n").count(b"cmd-touch: 0\n") == before == 1
+    connection.rescued()
+    connection.finish(receiver.messages[0])
+
+
+def test_a_rescue_in_the_middle_of_a_hub_that_turns_puts_nothing_out_of_step(server, run):
+    """It may come just as the hub goes on: here it comes all the time."""
+    seen = Counter()
+    worker = run(url(server), spec(lambda message: seen.update([message.body]), max_in_flight=50))
+    [connection] = worker.connections
+    over = threading.Event()
+
+    def rescue() -> None:
+        while not over.wait(0.01):
+            connection.rescue(time.monotonic(), ())
+
+    thread = threading.Thread(target=rescue)
+    thread.start()
+    bodies = [b"%d" % i for i in range(5000)]
+    worker.producer.publish("orders", bodies)
+    try:
+        while len(seen) < len(bodies):
+            gevent.get_hub().loop.run_callback(connection.rescued)
+            gevent.sleep(0.001)
+            assert not worker.greenlet.dead
+    finally:
+        over.set()
+        thread.join()
+    gevent.get_hub().loop.run_callback(connection.rescued)
+    ledger = worker.stop()
+    assert (ledger["finished"], ledger["lease_lost"]) == (5000, 0)
+    assert set(seen.values()) == {1}
