@@ -18,6 +18,14 @@ from framework.testing.proxy import Proxy, proxies
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In several processes those of a file stay together, and so does all that starts Spark: two at once would be slower."""
+    for item in items:
+        group = "spark" if item.get_closest_marker("spark") else item.location[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 def missing(reason: str) -> None:
     """A real part is missing: a skip on a laptop, a failure in CI."""
     if os.environ.get("CI"):
