@@ -28,6 +28,8 @@ CALM = 4
 """Ticks without a connection in want after which the fair levels are lifted."""
 TURN = 0.01
 """Seconds between two calls of ``rotate``; a connection without work keeps its turn for one."""
+EARLY = TURN / 2
+"""Seconds: a timer that is a little early must not cost a whole TURN more."""
 BUSY_TURN = 0.25
 """Seconds that a busy connection keeps its turn where there are more connections than max_in_flight."""
 NEVER = float("-inf")
@@ -188,7 +190,7 @@ class Credit:
         if not self.crowded:
             return
         for line in self.lines:
-            if line.ceded and now - line.turn_since >= PERIOD:
+            if line.ceded and now - line.turn_since >= PERIOD - EARLY:
                 line.ceded = False
                 line.peak = line.peak_before = 0
                 self._account(line)
@@ -203,9 +205,8 @@ class Credit:
         """Take up to ``count`` turns from those that had theirs, and whatever is over the limit."""
         over = sum(line.granted for line in self.lines) - self._limit
         for line in sorted((line for line in self.lines if line.granted), key=_turn_since):
-            busy = line.in_flight > 0 or now - line.used_up <= PERIOD
-            # Half a TURN: a timer that is a little early must not cost a whole one more.
-            had_its_turn = count > 0 and now - line.turn_since >= (BUSY_TURN if busy else TURN / 2)
+            busy = line.in_flight > 0 or now - line.used_up <= 2 * TURN
+            had_its_turn = count > 0 and now - line.turn_since >= (BUSY_TURN if busy else TURN) - EARLY
             if over > 0 or had_its_turn:
                 over -= line.granted
                 count -= 1

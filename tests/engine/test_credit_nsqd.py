@@ -23,8 +23,8 @@ pytestmark = pytest.mark.real
 class Working:
     """A supervisor in a greenlet, on nsqds or on what stands before them."""
 
-    def __init__(self, addresses: Sequence[str], spec: HandlerSpec) -> None:
-        transports = open_transports([f"nsq://{address}?heartbeat=1s" for address in addresses])
+    def __init__(self, addresses: Sequence[str], spec: HandlerSpec, options: str) -> None:
+        transports = open_transports([f"nsq://{address}?{options}" for address in addresses])
         self.supervisor = Supervisor([spec], transports, publish=print)
         self.greenlet = gevent.spawn(self.supervisor.run)
 
@@ -50,11 +50,13 @@ class Working:
 
 @pytest.fixture
 def work(spec: Any) -> Iterator[Callable[..., Working]]:
-    """``work(addresses, function, concurrency=3)``."""
+    """``work(addresses, function, concurrency=3)``. ``broker``: the options in the URL."""
     started: list[Working] = []
 
-    def start(addresses: Sequence[str], function: Callable[[Any], Any], **options: Any) -> Working:
-        started.append(Working(addresses, spec(function, **options)))
+    def start(
+        addresses: Sequence[str], function: Callable[[Any], Any], *, broker: str = "heartbeat=1s", **options: Any
+    ) -> Working:
+        started.append(Working(addresses, spec(function, **options), broker))
         return started[-1]
 
     yield start
@@ -187,6 +189,21 @@ def test_the_share_of_an_idle_nsqd_is_lent_and_comes_back_with_work(start_nsqd, 
     second.http("/channel/empty?topic=orders&channel=billing", b"")
     again = worker.until(lambda: holds(first) >= 9)
     assert max(lent, back, again) < 5.0  # on a quiet machine under 0.3 s each
+
+
+def test_no_message_waits_for_nsqds_buffer_to_be_flushed_by_its_timer(nsqd, work):
+    """With a timer of 30 s and no heartbeat before, what arrives sooner was sent because the client had no RDY left."""
+    bodies = []
+    worker = work(
+        [nsqd.address], lambda message: bodies.append(message.body), max_in_flight=2500,
+        broker="output_buffer_timeout=30s&heartbeat=60s",
+    )  # fmt: skip
+    worker.until(lambda: worker.connections == 1)
+    count = 0
+    for burst in [*[1] * 10, 700, *[1] * 10, 100, 3, 2, *[1] * 10]:
+        publish(nsqd, burst)
+        count += burst
+        worker.until(lambda count=count: len(bodies) == count, seconds=20)
 
 
 def test_none_of_more_nsqds_than_max_in_flight_waits_long(start_nsqd, work):
