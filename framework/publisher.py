@@ -33,8 +33,8 @@ _PLAIN: _How = {}
 class Publisher:
     """Publishes through ``brokers``, URLs or transports: the first kind of broker that stores a message keeps it.
 
-    Connects at the first publish. May be shared by greenlets, and by threads where nothing is patched. Raises BadSetting
-    for a URL that cannot be used.
+    Connects at the first publish. May be shared by greenlets, by threads where nothing is patched, and by forked processes,
+    which connect anew. Raises BadSetting for a URL that cannot be used.
     """
 
     def __init__(self, brokers: str | Sequence[str | Transport]) -> None:

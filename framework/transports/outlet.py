@@ -6,12 +6,13 @@ What was certainly not stored is sent again, to any node, until a deadline; what
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import sys
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from time import monotonic
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import gevent
 from gevent import monkey
@@ -20,7 +21,9 @@ from gevent.lock import BoundedSemaphore
 from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, PublishError, words_of
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-_thread_ident = monkey.get_original("_thread", "get_ident")  # the patched one is of a greenlet, not of a thread
+# the patched ones are of a greenlet, not of a thread
+_thread_ident = monkey.get_original("_thread", "get_ident")
+_thread_local = monkey.get_original("threading", "local")
 
 Command = TypeVar("Command")
 Command_contra = TypeVar("Command_contra", contravariant=True)
@@ -53,6 +56,9 @@ class Link(Protocol[Command_contra]):
 
     def shut(self) -> None:
         """End it from another native thread, whose hub then sees the end of the stream."""
+
+    def fileno(self) -> int:
+        """Of its socket; -1 when it has ended."""
 
 
 class Outlet(Generic[Command]):
@@ -180,6 +186,17 @@ class Outlet(Generic[Command]):
             else:
                 self._link.shut()
 
+    def forget(self) -> None:
+        """In a forked child: let go of the connection, which is the parent's, without a word on it."""
+        link, self._link = self._link, None
+        if link is None or (fd := link.fileno()) < 0:
+            return
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, fd, inheritable=False)
+        os.close(nothing)
+        if _thread_ident() == self._thread:  # else its hub is not in this process
+            link.close()
+
     def __del__(self) -> None:
         """The thread has ended, or the producer was dropped, and nothing else would close the socket."""
         if not sys.is_finalizing():
@@ -207,9 +224,10 @@ class Outlets(Generic[Command]):
 
     def __init__(self, make: Callable[[], Outlet[Command]]) -> None:
         self._make = make
-        self._here = monkey.get_original("threading", "local")()  # the patched one is of a greenlet, not of a thread
+        self._here = _thread_local()
         self._all: weakref.WeakSet[Outlet[Command]] = weakref.WeakSet()
         self._closed = False
+        _everywhere.add(self)
 
     def here(self) -> Outlet[Command]:
         """This thread's. Raises PublishError after ``close``."""
@@ -226,3 +244,25 @@ class Outlets(Generic[Command]):
         self._closed = True
         for outlet in list(self._all):
             outlet.close()
+
+    def forget(self) -> bool:
+        """In a forked child: begin anew; whether there was anything to forget."""
+        outlets = list(self._all)
+        for outlet in outlets:
+            outlet.forget()
+        self._here = _thread_local()
+        self._all.clear()
+        return bool(outlets)
+
+
+_everywhere: weakref.WeakSet[Outlets[Any]] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    """A forked child would take the answers to its parent's publishes for its own, and share the hub's epoll with it."""
+    forgotten = [outlets.forget() for outlets in list(_everywhere)]
+    if any(forgotten) and not monkey.is_module_patched("os"):  # gevent's own fork does so
+        gevent.reinit()
+
+
+os.register_at_fork(after_in_child=_forget_all)

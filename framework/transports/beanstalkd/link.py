@@ -108,6 +108,9 @@ class Link:
     def shut(self) -> None:
         self._pipe.shut()
 
+    def fileno(self) -> int:
+        return self._pipe._sock.fileno()
+
     # --- answers -------------------------------------------------------------------------------------------
 
     def _take(self, replies: list[wire.Reply]) -> None:

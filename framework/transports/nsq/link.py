@@ -158,6 +158,9 @@ class Link:
         except OSError:
             pass
 
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
     # --- reading -------------------------------------------------------------------------------------------
 
     def _read(self) -> bool:

@@ -158,6 +158,37 @@ print(len(msgspec.json.decode(urllib.request.urlopen("http://{nsqd.http_address}
     assert tools.stored(nsqd) == 50
 
 
+FORKING = """
+import os, threading
+from framework import Publisher
+publisher = Publisher("nsq://ADDRESS")
+def publish():
+    for _ in range(100):
+        publisher.publish("orders", b"x")
+publish()
+thread = threading.Thread(target=publish)
+thread.start()
+thread.join()
+children = []
+for _ in range(3):
+    child = os.fork()
+    if not child:
+        publish()
+        os._exit(0)
+    children.append(child)
+publish()
+print([os.waitpid(child, 0)[1] for child in children])
+"""
+
+
+@pytest.mark.parametrize("patched", ["", "from gevent import monkey; monkey.patch_all()"], ids=["plain", "patched"])
+def test_after_a_fork_parent_and_children_publish_each_over_a_connection_of_its_own(nsqd, tools, patched):
+    code = patched + FORKING.replace("ADDRESS", nsqd.address)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("[0, 0, 0]", "")
+    assert tools.stored(nsqd) == 600
+
+
 def test_a_publisher_that_gives_up_does_not_shift_the_answers_of_the_others(nsqd, make_producer, tools):
     producer = make_producer(nsqd.address)
     producer.publish("orders", [b"dial"])
