@@ -27,7 +27,7 @@ class Owner(_hold.Owner, Protocol):
     """What the bells tell. All of it is called on the hub."""
 
     def rang(self, hold: Hold) -> None:
-        """A job came."""
+        """One got a job."""
 
     def look(self) -> None:
         """No bell can wait, and there may be jobs: poll for them."""

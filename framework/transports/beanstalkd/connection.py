@@ -1,19 +1,11 @@
-"""One handler on one beanstalkd: a desk that takes many jobs at once, and a bell that waits while the tube is empty.
-
-RESERVED shows a job's id and body only. How often it was reserved, which priority a release must give back, when it was put and
-how long its lease is must be asked for, at half the price of the job itself. So of the jobs that one poll got, the first is asked
-for, before any is delivered. If that was never reserved before, and never delayed, neither were those behind it with higher ids:
-the server hands out the lowest id first, so whoever had one of them before would have had the first one before that. (Between two
-answers of one poll another worker may take one of them and die; the count of that one is then one too low, once.) Otherwise all
-are asked for; and so is every job that is in flight for a while, and what a bell got.
-"""
+"""One handler on one beanstalkd: a desk that takes many jobs at once, and bells that wait while the tube is empty."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Callable, Collection
-from time import monotonic, time_ns
+from time import monotonic
 
 from gevent.hub import get_hub
 
@@ -23,9 +15,11 @@ from framework.transports.beanstalkd import hold as _hold
 from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.bell import Bell
 from framework.transports.beanstalkd.bells import Bells
-from framework.transports.beanstalkd.desk import Desk, Poll
+from framework.transports.beanstalkd.demand import Demand
+from framework.transports.beanstalkd.desk import Desk
 from framework.transports.beanstalkd.dial import Line, dial
 from framework.transports.beanstalkd.hold import Hold, Keeper, whole_seconds
+from framework.transports.beanstalkd.intake import Intake
 from framework.transports.beanstalkd.rescue import Rescue, snapshot
 from framework.transports.contract import Limits, Receiver
 
@@ -37,9 +31,7 @@ MAX_GRANT = 1000
 """Jobs that one desk may hold: the server looks through all of them when the oldest is settled."""
 _PULSE = 5.0
 _LATER = 0.05  # seconds in flight after which a job is asked for that another one vouched for; the shortest lease is 1 s
-_PATIENCE = 0.03  # seconds; less than ``engine.credit`` counts on what it has taken back
 _SLICE = 32  # jobs delivered at once: the server works on how they ended, and on the next, while handlers work on the others
-_FIRST_REACH, _REACH = 8, 512  # reserves in one poll: few where the tube may be empty soon
 
 
 def connect(node: str, topic: str, channel: str, tube: str, receiver: Receiver, *, ttr: float) -> BeanstalkdConnection:
@@ -70,30 +62,22 @@ class BeanstalkdConnection:
         self._tally = receiver.tally
         self._suffix = f"@{instance[:8]}".encode()  # ids begin again when a server loses its log
         self._loop = get_hub().loop
-        self._desk = Desk(desk, self)
+        self._intake = Intake(self)
+        self._desk = Desk(desk, self, self._intake)
         self._holds: dict[Message, Hold] = {}
-        self._asking: list[Hold] = []
-        """Jobs to ask for in the next send."""
         self._unasked: list[Hold] = []
         """Delivered jobs to ask for if they are in flight for long."""
-        self._arrived: list[Hold] = []
-        """Jobs to deliver at the end of this read."""
-        self._undelivered = 0
-        """Jobs that are ours, and of which something is to be known before they are delivered."""
         self._settled: list[Hold] = []
         self._late: dict[Hold, None] = {}
         """Jobs to release as soon as their priority is known."""
         self.bells = Bells(self.node, tube, self, self._guarded)
         self._rescue: Rescue | None = None
-        self._dry = True
-        """The last poll got less than it asked for; only a bell tells when there is more."""
-        self._reach = _FIRST_REACH
+        self._demand = Demand(self, self._desk, self.bells, self._guarded)
         self._turn_due = False
         self._draining = self._drained = self._closing = self._closed = False
         self._pulse = self._loop.timer(_PULSE, _PULSE)
         self._pulse.start(self._guarded, self._check_pulse)
         self._deadline = self._loop.timer(CLOSE_FLUSH)
-        self._patience = self._loop.timer(_PATIENCE)
         self._later = self._loop.timer(_LATER)
 
     def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
@@ -175,7 +159,7 @@ class BeanstalkdConnection:
         else:
             self._late[hold] = None
             if not hold.asked:
-                self._asking.append(hold)
+                self._intake.asking.append(hold)
         self._schedule()
 
     # --- one turn ----------------------------------------------------------------------------------------
@@ -195,10 +179,10 @@ class BeanstalkdConnection:
         self._turn_due = False
         if self._settled:
             self._tell()
-        if self._asking:
-            self._desk.ask([hold for hold in self._asking if not hold.asked])
-            self._asking.clear()
-        self._follow_grant()
+        if self._intake.asking:
+            self._desk.ask([hold for hold in self._intake.asking if not hold.asked])
+            self._intake.asking.clear()
+        self._demand.follow()
         self._desk.flush()
         if self._draining:
             self._check_end()
@@ -213,7 +197,7 @@ class BeanstalkdConnection:
             self._tell_others([hold for hold in settled if hold.keeper is not self._desk or hold.verb != "delete"])
 
     def _tell_others(self, settled: list[Hold]) -> None:
-        room = self._room
+        room = self._demand.room
         for hold in settled:
             if hold.verb == "release":
                 self._tally.requeued += 1
@@ -225,39 +209,12 @@ class BeanstalkdConnection:
                 self._desk.settle(hold)
 
     @property
-    def _room(self) -> int:
-        """How many more jobs may be asked for."""
-        waiting = self.bells.waiting is not None or self.bells.dialling is not None
-        return self.granted - len(self.in_flight) - self._undelivered - self._desk.polling - waiting
-
-    def _follow_grant(self) -> None:
-        room = self._room
-        if room < 0 and self.bells.waiting is not None:
-            self._relieve()
-        if room > 0 and self.bells.waiting is None and self.bells.wait():
-            room -= 1
-        # A few large polls at a time, not many small ones: each has a first job that must be asked for.
-        if room > 0 and not self._dry and (room >= self._reach or room >= self.granted // 3 or not self._desk.polling):
-            self._desk.poll(min(room, self._reach))
-
-    def _relieve(self) -> None:
-        """A bell waits for more than is granted. If that is so for a moment only, it may: to leave may cost a job an attempt."""
-        if self.granted == 0:
-            self.bells.wait_no_more()
-        elif not self._patience.active:
-            self._patience.start(self._guarded, self._relieve_now)
-
-    def _relieve_now(self) -> None:
-        bell = self.bells.waiting
-        if bell is None or self.granted > len(self.in_flight) + self._undelivered:
-            return
-        if monotonic() - bell.since < _PATIENCE:  # in a flood it never waits for long, and leaving would meet a job
-            self._patience.start(self._guarded, self._relieve_now)
-        else:
-            self.bells.wait_no_more()
+    def held(self) -> int:
+        """How many jobs are ours."""
+        return len(self.in_flight) + self._intake.undelivered
 
     def _check_end(self) -> None:
-        if not (self._drained or self._desk.polling or self._undelivered) and self.bells.silent_for_good:
+        if not (self._drained or self._desk.polling or self._intake.undelivered) and self.bells.silent_for_good:
             self._drained = True
             self._receiver.drained(self)
         if self._closing and not self._closed and not self.unsent():
@@ -279,7 +236,7 @@ class BeanstalkdConnection:
         """The jobs that are ours and not in flight. From any thread."""
         rung = [bell.hold for bell in snapshot(self.bells.all) if bell.hold is not None and bell.hold.message is None]
         settled = [*snapshot(self._settled), *snapshot(self._late)]
-        return [*self._desk.undelivered(), *snapshot(self._asking), *snapshot(self._arrived), *settled, *rung]
+        return [*self._desk.undelivered(), *snapshot(self._intake.asking), *snapshot(self._intake.arrived), *settled, *rung]
 
     def rescued(self) -> None:
         if self._rescue is not None:
@@ -297,70 +254,18 @@ class BeanstalkdConnection:
 
     # --- jobs arrive -------------------------------------------------------------------------------------
 
-    def reserved(self, poll: Poll, hold: Hold) -> None:
-        self._undelivered += 1
-        if poll.left == 0:
-            self._reach = min(self._reach * 4, _REACH)
-        if not poll.top:
-            poll.top = hold.job
-            hold.poll = poll
-            self._asking.append(hold)
-        elif poll.fresh is None:
-            poll.waiting.append(hold)
-        else:
-            self._judge(poll, hold)
-
-    def dry(self) -> None:
-        self._dry = True
-        self._reach = _FIRST_REACH
-
     def rang(self, hold: Hold) -> None:
-        self._dry = False
-        self._undelivered += 1
-        self._asking.append(hold)
+        self._desk.dry = False
+        self._intake.rang(hold)
         self._schedule()
 
     def look(self) -> None:
-        self._dry = False
+        self._desk.dry = False
         self._flush()
 
-    def _judge(self, poll: Poll, hold: Hold) -> None:
-        """``hold`` came behind the first of ``poll``, of which everything is known."""
-        if poll.fresh and hold.job > poll.top:
-            self._arrive(hold, 1, poll.born)
-        else:
-            self._asking.append(hold)
-
-    def known(self, hold: Hold, state: wire.JobState | None) -> None:
-        if hold.verb == "lost":
-            self._undelivered -= 1
-            return
-        born = 0
-        if state is not None:
-            born = time_ns() - state.age * 1_000_000_000
-            hold.priority = state.priority
-            self._learn(state.ttr)
-        if hold.message is None:
-            self._meet(hold, state, born)
-        elif state is not None:
-            hold.message.attempts, hold.message.timestamp = state.reserves, born
+    def asked(self, hold: Hold) -> None:
         if hold in self._late:
-            self._release_late(hold, known=state is not None)
-
-    def _meet(self, hold: Hold, state: wire.JobState | None, born: int) -> None:
-        """``hold`` can be delivered now, and perhaps what came behind it."""
-        if state is not None:
-            self._arrive(hold, state.reserves, born)
-        else:  # its time ran out, and somebody deleted it
-            self._undelivered -= 1
-            self.bells.free(hold)
-        poll = hold.poll
-        if isinstance(poll, Poll):
-            poll.born = born
-            poll.fresh = state is not None and state.reserves == 1 and state.delay == 0
-            for other in poll.waiting:
-                self._judge(poll, other)
-            poll.waiting.clear()
+            self._release_late(hold, known=hold.priority >= 0)
 
     def _release_late(self, hold: Hold, *, known: bool) -> None:
         del self._late[hold]
@@ -370,20 +275,22 @@ class BeanstalkdConnection:
             self.bells.free(hold)
             self._lose(hold.message, f"beanstalkd does not know job {hold.job} any more")
 
-    def _arrive(self, hold: Hold, attempts: int, born: int) -> None:
-        self._undelivered -= 1
-        hold.message = Message(b"%d%b" % (hold.job, self._suffix), born, attempts, hold.body, self)
-        hold.body = b""
-        self._arrived.append(hold)
+    def message(self, hold: Hold, attempts: int, born: int) -> Message:
+        return Message(b"%d%b" % (hold.job, self._suffix), born, attempts, hold.body, self)
 
-    def _learn(self, ttr: int) -> None:
+    def lease(self, ttr: int) -> None:
         """Leases of one connection count as equal: as the shortest of those in flight."""
-        if ttr < self.limits.lease or (ttr != self.limits.lease and not self.in_flight and not self._arrived):
+        if ttr < self.limits.lease or (ttr != self.limits.lease and not self.in_flight and not self._intake.arrived):
             self.limits = Limits(float(ttr), math.inf, MAX_GRANT)
 
+    def free(self, hold: Hold) -> None:
+        self.bells.free(hold)
+
     def read(self) -> None:
-        while self._arrived and not self._closing:
-            holds, self._arrived = self._arrived[:_SLICE], self._arrived[_SLICE:]
+        arrived = self._intake.arrived
+        while arrived and not self._closing:
+            holds = arrived[:_SLICE]
+            del arrived[:_SLICE]
             self._deliver(holds)
             self._flush()
         self._flush()
@@ -408,7 +315,7 @@ class BeanstalkdConnection:
         """Their handlers take their time, so how long their leases are matters."""
         due = monotonic() - _LATER
         unasked = [hold for hold in self._unasked if not hold.asked and hold.message in self.in_flight]
-        self._asking += [hold for hold in unasked if hold.at <= due]
+        self._intake.asking += [hold for hold in unasked if hold.at <= due]
         self._unasked = [hold for hold in unasked if hold.at > due]
         if self._unasked:
             self._later.start(self._guarded, self._ask_later)
@@ -493,13 +400,15 @@ class BeanstalkdConnection:
         if self._closed:
             return
         self._closed = True
-        for timer in (self._pulse, self._deadline, self._patience, self._later):
+        for timer in (self._pulse, self._deadline, self._later):
             timer.stop()
             timer.close()
+        self._demand.close()
+        self._intake.clear()
         self._tally.lease_lost += len(self.in_flight) + len(self._settled) + len(self._late)
         self._take_back(self._desk.pipe.cut() + self.bells.close())
         self._desk.pipe.close()
-        for pool in (self.in_flight, self._holds, self._settled, self._late, self._asking, self._unasked, self._arrived):
+        for pool in (self.in_flight, self._holds, self._settled, self._late, self._unasked):
             pool.clear()
         self.granted = 0
         self._receiver.closed(self, error)

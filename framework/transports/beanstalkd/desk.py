@@ -21,11 +21,12 @@ from framework.transports.beanstalkd.pipe import Pipe
 from framework.transports.beanstalkd.rescue import Touch, snapshot
 
 _POLL = wire.reserve_with_timeout(0)
+_FIRST_REACH, _REACH = 8, 512  # reserves in one poll: few where the tube may be empty soon
 _PING = wire.LIST_TUBE_USED  # the cheapest question that has an answer
 
 
 class Poll:
-    """Reserves that were sent together. The first job that they get vouches for those behind it, see ``connection``."""
+    """Reserves that were sent together. The first job that they get vouches for those behind it, see ``intake``."""
 
     __slots__ = ("born", "fresh", "left", "top", "waiting")
 
@@ -45,15 +46,6 @@ class Poll:
 class Owner(_hold.Owner, Protocol):
     """What a desk tells. All of it is called on the hub."""
 
-    def reserved(self, poll: Poll, hold: Hold) -> None:
-        """``poll`` got a job."""
-
-    def dry(self) -> None:
-        """A poll got none: the tube is empty."""
-
-    def known(self, hold: Hold, state: wire.JobState | None) -> None:
-        """What was asked of ``hold``; None: the server knows no such job."""
-
     def read(self) -> None:
         """All that came with one read has been told."""
 
@@ -61,10 +53,24 @@ class Owner(_hold.Owner, Protocol):
         """Its connection ended."""
 
 
+class Intake(Protocol):
+    """Whom a desk gives its jobs, and what it learns of any. All of it is called on the hub."""
+
+    def reserved(self, poll: Poll, hold: Hold) -> None:
+        """``poll`` got a job."""
+
+    def known(self, hold: Hold, state: wire.JobState | None) -> None:
+        """What was asked of ``hold``; None: the server knows no such job."""
+
+
 class Desk:
     """Made from a Line that watches its tube."""
 
-    def __init__(self, line: Line, owner: Owner) -> None:
+    def __init__(self, line: Line, owner: Owner, intake: Intake) -> None:
+        self.dry = True
+        """The last poll got less than it asked for; only a bell tells when there is more."""
+        self.reach = _FIRST_REACH
+        """The most that one poll may ask for."""
         self.polling = 0
         """Reserves that wait for their answers."""
         self.since = monotonic()
@@ -75,6 +81,7 @@ class Desk:
         """What the answers to ``_out`` will mean: a Poll's, a Hold's (its statistics), a Message's (its delete), a verb's with
         its message, or None: whatever it is, it changes nothing."""
         self._owner = owner
+        self._intake = intake
         self.pipe = Pipe(line, self._take, owner.desk_gone)
 
     def poll(self, count: int) -> None:
@@ -163,16 +170,19 @@ class Desk:
         self.polling -= 1
         poll.left -= 1
         if reply.word == "RESERVED":
-            self._owner.reserved(poll, Hold(reply.number, reply.data, self, now))
+            if poll.left == 0:
+                self.reach = min(self.reach * 4, _REACH)
+            self._intake.reserved(poll, Hold(reply.number, reply.data, self, now))
         elif reply.word in ("TIMED_OUT", "DEADLINE_SOON"):
-            self._owner.dry()
+            self.dry = True
+            self.reach = _FIRST_REACH
         else:
             raise _hold.strange(reply, "reserve-with-timeout")
 
     def _state(self, hold: Hold, reply: wire.Reply) -> None:
         if reply.word == "OK":
-            self._owner.known(hold, wire.job_state(reply.data))
+            self._intake.known(hold, wire.job_state(reply.data))
         elif reply.word == "NOT_FOUND":
-            self._owner.known(hold, None)
+            self._intake.known(hold, None)
         else:
             raise _hold.strange(reply, "stats-job")

@@ -173,6 +173,7 @@ OUT_OF_STEP = frozenset({"BAD_FORMAT", "UNKNOWN_COMMAND", "EXPECTED_CRLF"})
 _BARE = {
     word.encode(): Reply(word) for word in (*ERRORS, "DELETED", "RELEASED", "TOUCHED", "BURIED", "KICKED", "PAUSED")
 }  # fmt: skip
+_DELETED = _BARE[b"DELETED"]
 _WORDS = {word.encode(): word for word in ("RESERVED", "FOUND", "OK", "INSERTED", "BURIED", "WATCHING", "KICKED", "USING")}
 _LINE = re.compile(
     rb"(?:(RESERVED|FOUND) (\d{1,20})|(OK)) (\d{1,20})\r\n"  # the length of a body is group 4
@@ -221,6 +222,10 @@ class Decoder:
         append, match = replies.append, _LINE.match
         at, end = 0, len(data)
         while at < end:
+            if data.startswith(b"DELETED\r\n", at):  # half of all that a worker hears
+                append(_DELETED)
+                at += 9
+                continue
             line = match(data, at)
             if line is None:
                 self._unfinished(data, at)

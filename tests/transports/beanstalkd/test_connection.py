@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 
 import gevent
@@ -43,6 +44,28 @@ def test_nothing_comes_before_a_grant_and_no_more_than_granted(server, client, r
         until(lambda: len(receiver.messages) == n)  # noqa: B023
         gevent.sleep(0.05)
         assert (len(receiver.messages), tube_stats(server)["current-jobs-reserved"]) == (n, n)
+
+
+def test_no_more_than_granted_are_ours_while_some_are_handled_and_the_others_wait_for_it(server, client, receiver, subscribe):
+    """Jobs are delivered a slice at a time, and how those ended is sent before the next slice."""
+    client.put_many([b"%d" % i for i in range(1000)])
+    most = 0
+    with socket.create_connection(("127.0.0.1", server.tcp_port), 20) as aside:  # the hub stands still meanwhile
+
+        def deliver(connection, batch):
+            nonlocal most
+            aside.sendall(b"stats\r\n")
+            answer = b""
+            while not answer.endswith(b"\n\r\n"):
+                answer += aside.recv(65536)
+            most = max(most, int(answer.partition(b"current-jobs-reserved: ")[2].partition(b"\n")[0]))
+            for message in batch:
+                connection.finish(message)
+
+        receiver.deliver = deliver
+        subscribe(server.address, grant=100)
+        until(lambda: receiver.tally.finished == 1000)
+    assert 32 < most <= 100
 
 
 def test_a_connection_that_keeps_a_job_is_heard_from_though_nothing_is_said_of_the_job(

@@ -1,0 +1,73 @@
+"""How many more jobs are asked for, and by whom: by the desk while there are any, by a bell while there may be one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+from typing import Protocol
+
+from gevent.hub import get_hub
+
+from framework.transports.beanstalkd.bells import Bells
+from framework.transports.beanstalkd.desk import Desk
+
+_PATIENCE = 0.03  # seconds; less than ``engine.credit`` counts on what it has taken back
+
+
+class Owner(Protocol):
+    """Whose demand it is."""
+
+    granted: int
+
+    @property
+    def held(self) -> int:
+        """How many jobs it has, in flight or not delivered yet."""
+
+
+class Demand:
+    """That of one connection."""
+
+    def __init__(self, owner: Owner, desk: Desk, bells: Bells, guarded: Callable[..., None]) -> None:
+        """``guarded(work)`` runs what a timer asks for, and catches what that raises."""
+        self._owner = owner
+        self._desk = desk
+        self._bells = bells
+        self._guarded = guarded
+        self._patience = get_hub().loop.timer(_PATIENCE)
+
+    @property
+    def room(self) -> int:
+        """How many more jobs may be asked for."""
+        waiting = self._bells.waiting is not None or self._bells.dialling is not None
+        return self._owner.granted - self._owner.held - self._desk.polling - waiting
+
+    def follow(self) -> None:
+        """Ask for as many as the grant has room for."""
+        desk, bells, room = self._desk, self._bells, self.room
+        if room < 0 and bells.waiting is not None:
+            self._relieve()
+        if room > 0 and bells.waiting is None and bells.wait():
+            room -= 1
+        # A few large polls at a time, not many small ones: each has a first job that must be asked for.
+        if room > 0 and not desk.dry and (room >= desk.reach or room >= self._owner.granted // 3 or not desk.polling):
+            desk.poll(min(room, desk.reach))
+
+    def _relieve(self) -> None:
+        """A bell waits for more than is granted. If that is so for a moment only, it may: to leave may cost a job an attempt."""
+        if self._owner.granted == 0:
+            self._bells.wait_no_more()
+        elif not self._patience.active:
+            self._patience.start(self._guarded, self._relieve_now)
+
+    def _relieve_now(self) -> None:
+        bell = self._bells.waiting
+        if bell is None or self._owner.granted > self._owner.held:
+            return
+        if monotonic() - bell.since < _PATIENCE:  # in a flood it never waits for long, and leaving would meet a job
+            self._patience.start(self._guarded, self._relieve_now)
+        else:
+            self._bells.wait_no_more()
+
+    def close(self) -> None:
+        self._patience.stop()
+        self._patience.close()
