@@ -140,3 +140,30 @@ def test_a_peer_that_sends_garbage_is_named_with_its_bytes_and_dialled_less_and_
     assert pauses[3] > pauses[0]
     peer.stop(0)
     assert worker.stop()["finished"] == 500
+
+
+@pytest.mark.parametrize("fault", ["half-open", "does not read", "killed"])
+def test_a_dead_connection_does_not_hold_the_stop(start_nsqd, start_proxy, run, fault):
+    """Neither what runs, which ends, nor what has not started, which cannot be given back."""
+    server, silent = start_nsqd(), StreamServer(("127.0.0.1", 0), lambda sock, _: sock.recv(1) and gevent.sleep(60))
+    silent.start()  # where a dial hangs
+    proxy = start_proxy(server.address)
+    release, running = gevent.event.Event(), []
+
+    def function(message):
+        running.append(message)
+        release.wait()
+
+    urls = [f"nsq://{proxy.address},127.0.0.1:{silent.server_port}?heartbeat=30s"]
+    worker = run([], spec(function, concurrency=5), urls=urls, drain=60.0)
+    publish(server, [b"%d" % i for i in range(100)])
+    worker.until(lambda: len(running) == 5)
+    {"half-open": proxy.swallow, "does not read": proxy.hold, "killed": server.kill}[fault]()
+    began = time.monotonic()
+    worker.supervisor.stop()
+    gevent.sleep(0.1)
+    release.set()
+    ledger = worker.end()
+    assert time.monotonic() - began < 15  # of the 60 that a handler might have taken
+    assert ledger["received"] == ledger["finished"] + ledger["requeued"] + ledger["lease_lost"]
+    silent.stop(0)
