@@ -29,7 +29,7 @@ BLOCK = float(os.environ.get("BLOCK_SECONDS", "4"))
 """Seconds. Twice the lease and four heartbeats; more than nsqd needs to find out."""
 FLAGS = ("--msg-timeout=2s",)
 CHANNEL = "guarded"
-TOPICS = ("python", "sleep", "scrypt", "alone", "full", "waiting", "late", "regex")
+TOPICS = ("python", "sleep", "scrypt", "packed", "alone", "full", "waiting", "late", "regex")
 
 
 def in_python(seconds: float) -> None:
@@ -45,7 +45,7 @@ def in_scrypt(seconds: float) -> None:
         hashlib.scrypt(b"x", salt=b"y", n=2**16, r=8, p=1, maxmem=2**28)
 
 
-BLOCKS = {"python": in_python, "sleep": time.sleep, "scrypt": in_scrypt}
+BLOCKS = {"python": in_python, "sleep": time.sleep, "scrypt": in_scrypt, "packed": time.sleep}
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +72,14 @@ def servers(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> I
         yield found
 
 
-@pytest.fixture(params=["clear", "tls"])
+@pytest.fixture(params=["clear", "tls"])  # and "deflate", where it is asked for
 def layer(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 @pytest.fixture
 def nsqd(servers: dict[str, Server], layer: str) -> Server:
-    return servers[layer]
+    return servers["tls" if layer == "tls" else "clear"]
 
 
 class Running:
@@ -118,8 +118,8 @@ def run(nsqd: Server, layer: str, authority: Authority) -> Iterator[Callable[...
     started: list[Running] = []
 
     def start(topic: str, function: Callable[[Message], None], **options: Any) -> Running:
-        tls = f"&tls=true&tls_ca={authority.cert}" if layer == "tls" else ""
-        started.append(Running(f"nsq://{nsqd.address}?heartbeat=1s{tls}", topic, function, **options))
+        how = {"clear": "", "tls": f"&tls=true&tls_ca={authority.cert}", "deflate": "&deflate=true"}[layer]
+        started.append(Running(f"nsq://{nsqd.address}?heartbeat=1s{how}", topic, function, **options))
         return started[-1]
 
     yield start
@@ -155,7 +155,9 @@ def blocking(block: Callable[[float], None], worker: list[Running], count: int =
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("layer", "topic"), [("clear", "python"), ("clear", "sleep"), ("clear", "scrypt"), ("tls", "python")], indirect=["layer"]
+    ("layer", "topic"),
+    [("clear", "python"), ("clear", "sleep"), ("clear", "scrypt"), ("tls", "python"), ("deflate", "packed")],
+    indirect=["layer"],
 )
 def test_a_blocked_hub_loses_no_connection_and_no_message_and_the_handler_is_named(nsqd, run, caplog, topic):
     started: list[Running] = []

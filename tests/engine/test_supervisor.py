@@ -80,6 +80,14 @@ def test_a_node_that_appears_is_found_by_the_poll(broker, run):
     worker.until(lambda: broker.finished)
 
 
+def test_a_lost_connection_is_followed_by_a_discovery_at_once(broker, run):
+    worker = run(lambda message: None, supervisor={"poll_interval": 600.0})
+    worker.until(lambda: worker.supervisor.ready)
+    broker.node("b:1").publish("orders", [b"x"])
+    broker.nodes["a:1"].kill()
+    worker.until(lambda: broker.finished)
+
+
 def test_a_failed_discovery_removes_no_node(broker, run):
     worker = run(lambda message: None, supervisor={"poll_interval": 0.02})
     worker.until(lambda: worker.supervisor.ready)
