@@ -133,4 +133,15 @@ def _probe(transport: Transport, settings: Settings, findings: Findings) -> list
             f"{node.node} {node.server}: a lease is {limits.lease:g} s, {longest}; "
             f"up to {limits.max_grant} in flight a connection",
         )
+    _check_counts(transport, findings)
     return nodes
+
+
+def _check_counts(transport: Transport, findings: Findings) -> None:
+    """Handlers run without them: on NSQ they need the HTTP API, whose port may be another than we take it to be."""
+    try:
+        transport.topics()
+    except BrokerUnreachable as error:
+        longest = transport.capabilities.max_defer
+        words = f"`workers dead` and `workers stats` cannot count, and delays over {longest:g} s come early"
+        findings.note("broker", f"{error}: {words}")

@@ -23,6 +23,7 @@ VERBS = {
     "check": "Say whether `run` would work: modules, settings, brokers, leases.",
     "publish": "Publish the lines of a file, a message a line.",
     "tail": "Print the messages of a topic as they come.",
+    "stats": "Count what waits, by topic and channel.",
     "dead": "Look at dead letters, and replay or purge them.",
     "nsqd": "Run the embedded nsqd.",
     "nsqlookupd": "Run the embedded nsqlookupd.",
