@@ -60,11 +60,16 @@ def _nsqd(folder: Path) -> servers.Server:
     return servers.real_nsqd(folder, "--mem-queue-size=10000000", "--log-level=error")
 
 
-def fill(nsqd: servers.Server, count: int, body: bytes = BODY) -> None:
-    """Put ``count`` bodies into the channel; returns when all are there."""
+def create(nsqd: servers.Server) -> None:
+    """Make topic and channel."""
     api = Nsqd(nsqd.http_address)
     api.create_topic(TOPIC)
     api.create_channel(TOPIC, CHANNEL)
+
+
+def fill(nsqd: servers.Server, count: int, body: bytes = BODY) -> None:
+    """Put ``count`` bodies into the channel; returns when all are there."""
+    create(nsqd)
     producer = open_transports([f"nsq://{nsqd.address}"])[0].producer()
     for start in range(0, count, 20_000):
         producer.publish(TOPIC, [body] * min(20_000, count - start))

@@ -2,6 +2,7 @@
 
 import struct
 import sys
+import time
 
 from gevent import socket
 
@@ -15,9 +16,7 @@ _OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 
 def consume() -> None:
     """Every FIN of one recv in one send."""
-    sock = _connected()
-    _ask(sock, b"SUB bench bench\n")
-    sock.sendall(b"RDY 2500\n")
+    sock = _subscribed(2500)
     data = b""
     while True:
         data += sock.recv(1 << 16)
@@ -31,6 +30,25 @@ def consume() -> None:
         data = data[at:]
         if answers:
             sock.sendall(b"".join(answers))
+
+
+def latency() -> None:
+    """One message at a time, so one whole frame at a time."""
+    sock = _subscribed(1)
+    while True:
+        frame = sock.recv(1 << 16)
+        if _HEAD.unpack_from(frame)[1] == 2:
+            print((time.time_ns() - int(frame[34:])) / 1e6)
+            sock.sendall(b"FIN %b\n" % frame[18:34])
+        else:
+            sock.sendall(b"NOP\n")
+
+
+def _subscribed(ready: int) -> socket.socket:
+    sock = _connected()
+    _ask(sock, b"SUB bench bench\n")
+    sock.sendall(b"RDY %d\n" % ready)
+    return sock
 
 
 def sync() -> None:

@@ -27,11 +27,17 @@ def consume() -> None:
 
 
 def latency() -> None:
-    @handler("bench", "bench")
-    def note(message: Message) -> None:
-        print((time.time_ns() - int(message.body)) / 1e6)
-
+    handler("bench", "bench")(_note)
     _run()
+
+
+def crowd() -> None:
+    handler("bench", "bench", concurrency=1, max_in_flight=1)(_note)
+    _run()
+
+
+def _note(message: Message) -> None:
+    print((time.time_ns() - int(message.body)) / 1e6)
 
 
 def reserve() -> None:

@@ -10,7 +10,7 @@ import pytest
 from framework.testing import servers
 
 sys.path.append(str(Path(__file__).parents[2]))  # they are part of the project, not of the package
-from benchmarks import consume, measure, publish
+from benchmarks import consume, crowd, latency, measure, publish
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nsqd")]  # the fixture skips where there is no real nsqd
 
@@ -28,6 +28,21 @@ def test_several_connections_and_bodies_of_another_size_are_measured(capsys):
     assert title == "consume, 20000 bytes, 1 rounds, medians"
     assert len(lines) == 1  # a second one would say what did not end clean
     assert lines[0].split()[:2] == ["ours", "x3"]
+
+
+@pytest.mark.parametrize("client", ["ours", "bare-loop"])
+def test_latency_is_measured(client, capsys):
+    latency.main(["--clients", client, "--rates", "200", "--samples", "50"])
+    name, *times = capsys.readouterr().out.splitlines()[-1].split()
+    assert name == client
+    assert 0 < float(times[0]) <= float(times[1]) <= float(times[2])
+
+
+def test_the_waits_of_nsqds_that_take_turns_are_measured(monkeypatch):
+    monkeypatch.setattr(crowd, "INTERVAL", 0.2)
+    waits = crowd.run(3, seconds=2.0)
+    assert len(waits) == 27
+    assert min(waits) > 0
 
 
 @pytest.mark.parametrize("wrong", [["--connections", "2"], ["--clients", "ours", "--connections", "0"], ["--body", "0"]])
