@@ -67,20 +67,17 @@ class Bells:
 
     # --- who waits -----------------------------------------------------------------------------------------
 
-    def wait(self) -> bool:
-        """Have one wait for a job, or soon; False when all that there may be have one."""
+    def wait(self) -> None:
+        """Have one wait for a job, or soon; where all that there may be have one, the tube is looked at now and then."""
         if self.waiting is not None or self.dialling is not None:
-            return True
+            return
         if self._spare:
             self.waiting = self._spare.pop()
             self.waiting.reserve()
         elif len(self.all) < MOST:
             self._dial()
-        else:
-            if not self._knock.active:
-                self._knock.start(self._guarded, self._owner.look)
-            return False
-        return True
+        elif not self._knock.active:
+            self._knock.start(self._guarded, self._owner.look)
 
     def wait_no_more(self) -> None:
         """Whatever it got by now is heard before."""

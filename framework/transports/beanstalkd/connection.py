@@ -197,7 +197,7 @@ class BeanstalkdConnection:
             self._tell_others([hold for hold in settled if hold.keeper is not self._desk or hold.verb != "delete"])
 
     def _tell_others(self, settled: list[Hold]) -> None:
-        room = self._demand.room
+        room = self._demand.room if self._desk.dry else 0  # a bell that rings in a flood would only cost what the desk saves
         for hold in settled:
             if hold.verb == "release":
                 self._tally.requeued += 1

@@ -46,10 +46,12 @@ class Demand:
         desk, bells, room = self._desk, self._bells, self.room
         if room < 0 and bells.waiting is not None:
             self._relieve()
-        if room > 0 and bells.waiting is None and bells.wait():
-            room -= 1
+        if room <= 0:
+            return
+        if desk.dry:
+            bells.wait()
         # A few large polls at a time, not many small ones: each has a first job that must be asked for.
-        if room > 0 and not desk.dry and (room >= desk.reach or room >= self._owner.granted // 3 or not desk.polling):
+        elif room >= desk.reach or room >= self._owner.granted // 3 or not desk.polling:
             desk.poll(min(room, desk.reach))
 
     def _relieve(self) -> None:

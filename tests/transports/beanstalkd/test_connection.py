@@ -216,7 +216,9 @@ def test_a_job_that_was_deleted_before_it_could_be_delivered_is_never_received(r
     def serve(sock, _):
         for line in sock.makefile("rb"):
             verb = line.split()[0]
-            if verb == b"reserve-with-timeout" and int(line.split()[1]):
+            if verb == b"reserve-with-timeout" and not int(line.split()[1]):
+                sock.sendall(b"TIMED_OUT\r\n")
+            elif verb == b"reserve-with-timeout":
                 if job := next(jobs, None):
                     sock.sendall(b"RESERVED %d 1\r\nx\r\n" % job)
             elif verb == b"stats-job":
