@@ -198,6 +198,9 @@ class App:
         ledgers = {name: ledger.as_dict() for name, ledger in supervisor.ledgers.items()}
         for name, counts in ledgers.items():
             log.info("ledger %s %s", name, " ".join(f"{key}={count}" for key, count in counts.items()))
+        for name, stored in supervisor.published.items():
+            if stored:
+                log.info("published by %s %s", name, " ".join(f"{topic}={count}" for topic, count in sorted(stored.items())))
         if self.settings.ledger:
             write_at_end(self.settings.ledger, "--ledger", json.dumps(ledgers, indent=2) + "\n")
 

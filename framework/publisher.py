@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypedDict
 
-from framework import names, payload
+from framework import names, payload, published
 from framework.errors import BadMessage, PublishError, WrongUse
 from framework.handler import longest_timeout
 from framework.transports import open_transports
@@ -96,6 +96,10 @@ class Publisher:
             producer.close()
 
     def _send(self, topic: str, bodies: Sequence[bytes], how: _How) -> None:
+        self._store(topic, bodies, how)
+        published.count(topic, len(bodies))
+
+    def _store(self, topic: str, bodies: Sequence[bytes], how: _How) -> None:
         for producer in self._producers[:-1]:
             try:
                 return producer.publish(topic, bodies, **how)
@@ -112,6 +116,7 @@ class Publisher:
             if left:
                 for i, answer in zip(left, producer.publish_each(topic, [bodies[i] for i in left], **how), strict=True):
                     answers[i] = answer
+        published.count(topic, answers.count(None))
         return answers
 
     def _how(self, topic: str, delay: float, priority: int | None) -> _How:

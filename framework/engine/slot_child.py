@@ -17,9 +17,11 @@ import socket
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from framework import published
 from framework.engine import slot_wire as wire
 from framework.errors import AlreadySettled
 from framework.handler import HandlerSpec, make_spec, registered
@@ -96,13 +98,13 @@ class Calls:
         try:
             self._call(batch if self._setup.batch else messages[0])
         except BaseException as error:  # SystemExit as well: it fails the message, not the process
-            return wire.Done(wire.failure(error), [])
+            return wire.Done(wire.failure(error), [], published.take())
         finally:
             self._messages = []
             for message in messages:
                 message.connection.in_flight.clear()
         named = [(messages.index(message), error) for message, error in batch.outcomes.items() if message in messages]
-        return wire.Done(None, [(index, wire.failure(error)) for index, error in named])
+        return wire.Done(None, [(index, wire.failure(error)) for index, error in named], published.take())
 
     def _message(self, one: wire.Delivery) -> Message:
         origin = self._origins.get(one.node)
@@ -146,6 +148,7 @@ def main() -> None:
         raise
     calls = Calls(link, mmap.mmap(FLAGS, max(1, setup.batch)), compile_call(spec), setup)
     link.say(wire.Ready())
+    published.tally.set(Counter())
     while (job := link.next()) is not None:
         link.say(calls.make(job))
 

@@ -24,6 +24,7 @@ from gevent import monkey
 from gevent.event import Event
 from greenlet import getcurrent  # type: ignore[import-untyped]
 
+from framework import published
 from framework.engine import slot_wire as wire
 from framework.engine.places import messages_of
 from framework.engine.slot_child import FLAGS, SOCKET
@@ -109,6 +110,7 @@ class SlotProcess:
             self.job = None
         if done is None:
             raise SlotDied(f"its slot process {self.how_it_ended()} in the middle of the call")
+        published.add(done.published)
         if done.error is not None:
             raise wire.error_of(done.error)
         if isinstance(job, Batch):

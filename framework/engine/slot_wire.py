@@ -94,6 +94,8 @@ class Done(msgspec.Struct, array_like=True, tag=True):
     error: Failure | None
     failed: list[tuple[int, Failure]]
     """What a batch handler said of single messages."""
+    published: dict[str, int] = {}
+    """Topic -> messages that it has stored since the last call."""
 
 
 Said = Ready | Refused | Record | Touch | Done

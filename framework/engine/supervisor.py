@@ -9,6 +9,7 @@ import contextvars
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +18,7 @@ from typing import Any
 import gevent
 from gevent.event import Event
 
+from framework import published
 from framework.engine import backoff, credit, lease
 from framework.engine.consumer import Consumer
 from framework.engine.dialler import Dialler
@@ -79,6 +81,8 @@ class Supervisor:
         self._context = contextvars.copy_context()  # of the app, for its handlers
         self.ledgers: dict[str, Ledger] = {spec.name: Ledger() for spec in handlers}
         """The ledger of each handler by its name."""
+        self.published: dict[str, Counter[str]] = {spec.name: Counter() for spec in handlers}
+        """What has been stored by each handler, or for it (dead letters): topic -> messages, by the handler's name."""
 
     @property
     def ready(self) -> bool:
@@ -179,22 +183,26 @@ class Supervisor:
 
     def _start(self, hub: Any, turns: Turns, changed: Event) -> None:
         for spec in self._handlers:
-            places = places_for(spec, hub, self._brokers)
-            call = places.call if places else None
-            chain = compile_chain(
-                spec,
-                publish=self._publish,
-                delay=backoff.retry_delay,
-                call=call,
-                defer=self._defer if any(may_wait(spec, transport) for transport in self._transports) else None,
-                longest=self._longest_delay,
-            )
-            consumer = Consumer(hub, turns, spec, chain, self.ledgers[spec.name], places=places)
+            consumer = contextvars.copy_context().run(self._consumer, spec, hub, turns)
             self._adjust(consumer)
             self._consumers.append(consumer)
             self._diallers += [Dialler(consumer, transport, self._poll_interval, changed) for transport in self._transports]
         for dialler in self._diallers:
             dialler.start()
+
+    def _consumer(self, spec: HandlerSpec, hub: Any, turns: Turns) -> Consumer:
+        """In a context of its own, which its slots take over."""
+        published.tally.set(self.published[spec.name])
+        places = places_for(spec, hub, self._brokers)
+        chain = compile_chain(
+            spec,
+            publish=self._publish,
+            delay=backoff.retry_delay,
+            call=places.call if places else None,
+            defer=self._defer if any(may_wait(spec, transport) for transport in self._transports) else None,
+            longest=self._longest_delay,
+        )
+        return Consumer(hub, turns, spec, chain, self.ledgers[spec.name], places=places)
 
     def _defer(self, topic: str, body: bytes, delay: float) -> None:
         for dialler in self._later:

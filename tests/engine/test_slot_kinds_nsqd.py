@@ -97,12 +97,13 @@ def books(worker: Worker) -> dict[str, int]:
     return ledger
 
 
-def test_what_a_handler_publishes_is_stored_and_what_it_logs_is_logged(nsqd, worker):
+def test_what_a_handler_publishes_is_stored_and_counted_and_what_it_logs_is_logged(nsqd, worker):
     with worker() as one:
         publish(nsqd, *[f"send {n}" for n in range(60)])
         one.wait_until(lambda: len(lines(one, "done send")) == 60)
         assert nsqd.http("/stats?format=json&topic=invoices")["topics"][0]["message_count"] == 60
         assert one.stop() == 0
+    assert [line.split(" published by ")[1] for line in lines(one, "published by")] == ["orders/billing invoices=60"]
     assert books(one) == {"received": 60, "finished": 60, "requeued": 0, "dead": 0, "lease_lost": 0}
     assert counts(nsqd) == {"in_flight": 0, "timeout": 0, "requeue": 0, "depth": 0}
 

@@ -1,0 +1,38 @@
+"""How many messages each handler has stored by publishing: a tally that whoever publishes finds in its context. No I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextvars import ContextVar
+
+from gevent import monkey
+
+tally: ContextVar[Counter[str] | None] = ContextVar("published", default=None)
+"""Topic -> messages, of the handler on whose behalf this code runs; None outside of handlers."""
+_lock = monkey.get_original("_thread", "allocate_lock")()  # native threads may share a tally, and no greenlet waits under it
+
+
+def count(topic: str, messages: int) -> None:
+    """``messages`` have been stored on ``topic``."""
+    mine = tally.get()
+    if mine is not None:
+        with _lock:
+            mine[topic] += messages
+
+
+def take() -> dict[str, int]:
+    """What has been counted here since the last time, for a process that reports to another."""
+    mine = tally.get()
+    if not mine:
+        return {}
+    with _lock:
+        taken = dict(mine)
+        mine.clear()
+    return taken
+
+
+def add(counts: Mapping[str, int]) -> None:
+    """What another process has taken."""
+    for topic, messages in counts.items():
+        count(topic, messages)
