@@ -109,7 +109,11 @@ class Connection(Protocol):
     insertion order is deadline order: a touch re-inserts at the end."""
 
     def grant(self, n: int) -> None:
-        """Allow ``n`` messages in flight (NSQ: RDY). Kept until changed; 0 pauses."""
+        """Allow ``n`` messages in flight (NSQ: RDY). Kept until changed; 0 pauses.
+
+        Lowering recalls nothing that is on its way, and the engine gives what it took back to another connection after 50 ms
+        (``engine.credit.PERIOD``). So whatever waits at the broker for a message, such as a parked request, must be taken back
+        within that time; what cannot be taken back must not be parked for longer."""
 
     def finish(self, message: Message) -> None:
         """It is done: never deliver it again. Raises AlreadySettled."""
