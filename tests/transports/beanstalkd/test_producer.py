@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import socket
 import threading
@@ -11,11 +12,12 @@ import gevent
 import pytest
 from gevent.server import StreamServer
 
+from framework import Message, Publisher, handler
 from framework.errors import MessageRefused, PublishError, WrongUse
 from framework.transports.beanstalkd import Client, urls
 from framework.transports.beanstalkd.producer import BeanstalkdProducer
 
-from .conftest import job_stats, tube_stats
+from .conftest import job_stats, tube_stats, url
 
 pytestmark = pytest.mark.real
 
@@ -66,6 +68,20 @@ def test_delay_priority_and_lease_are_the_jobs(server):
     assert (plain["pri"], plain["delay"], plain["ttr"]) == ("1024", "0", "90")
     assert (late["pri"], late["delay"], late["ttr"]) == ("0", "1", "305")  # rounded up, and some seconds more than the handler
     assert (last["pri"], last["ttr"]) == ("4294967295", "6")
+
+
+def test_a_job_may_run_as_long_as_its_handler_says(server, monkeypatch):
+    registry = importlib.import_module("framework.handler")._registry
+    monkeypatch.setattr(registry, "entries", {})
+
+    @handler("orders", "billing", timeout=300)
+    def bill(message: Message) -> None: ...
+
+    publisher = Publisher(url(server, "?ttr=90s"))
+    publisher.publish("orders", "of a handler that is known here")
+    publisher.publish("parcels", "of one that is not")
+    publisher.close()
+    assert [job_stats(server, number)["ttr"] for number in (1, 2)] == ["305", "90"]
 
 
 def test_a_topic_that_fans_out_has_a_copy_in_the_tube_of_each_channel(server):
