@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import gevent
@@ -31,7 +33,16 @@ from framework.engine.supervisor import Supervisor
 from framework.handler import HandlerSpec
 from framework.transports import open_transports
 
-url, journal, max_attempts = sys.argv[1:]
+url, journal, max_attempts, spare = sys.argv[1:]
+while int(spare) and os.read(0, 1):  # each byte is worth a worker, which need not import all this once more
+    if (pid := os.fork()) == 0:
+        break
+    os.write(1, b"%d\\n" % pid)
+    os.waitpid(pid, 0)
+    os.write(1, b"ended\\n")
+else:
+    if int(spare):
+        sys.exit()
 out = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 transport = open_transports([url])[0]
 producer = transport.producer()
@@ -59,8 +70,33 @@ class Journal:
         self.path = path
 
     def start(self, server: Server, max_attempts: int = 0) -> subprocess.Popen[bytes]:
-        arguments = [url(server), str(self.path), str(max_attempts)]
-        return subprocess.Popen([sys.executable, "-c", WORKER, *arguments], cwd=ROOT)
+        return self._popen(server, max_attempts, spare=False)
+
+    @contextmanager
+    def workers(self, server: Server) -> Iterator[Callable[[], Callable[[], None]]]:
+        """Starts workers, one after the other, without an interpreter's start for each; returns what kills the one and waits."""
+        parent = self._popen(server, 0, spare=True)
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+
+        def start() -> Callable[[], None]:
+            parent.stdin.write(b".")
+            pid = int(parent.stdout.readline())
+
+            def kill() -> None:
+                os.kill(pid, signal.SIGKILL)
+                assert parent.stdout.readline() == b"ended\n"
+
+            return kill
+
+        with parent:
+            yield start
+            parent.stdin.close()
+
+    def _popen(self, server: Server, max_attempts: int, *, spare: bool) -> subprocess.Popen[bytes]:
+        arguments = [url(server), str(self.path), str(max_attempts), str(int(spare))]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0} if spare else {}
+        return subprocess.Popen([sys.executable, "-c", WORKER, *arguments], cwd=ROOT, **pipes)
 
     def lines(self) -> list[bytes]:
         return self.path.read_bytes().split(b"\n")[:-1] if self.path.exists() else []
@@ -86,11 +122,11 @@ def test_a_worker_that_is_killed_twenty_times_loses_nothing(start_beanstalkd, jo
     server = start_beanstalkd("-F")
     total = 8000
     put(server, [b"%d" % i for i in range(total)])
-    for _ in range(TIMES):
-        worker, before = journal.start(server), len(journal.lines())
-        until(lambda: len(journal.lines()) >= before + 100, 60)  # noqa: B023
-        os.kill(worker.pid, signal.SIGKILL)
-        worker.wait()
+    with journal.workers(server) as start:
+        for _ in range(TIMES):
+            kill, before = start(), len(journal.lines())
+            until(lambda: len(journal.lines()) >= before + 100, 60)  # noqa: B023
+            kill()
     assert tube_stats(server)["current-jobs-ready"] > 0  # each was killed at work
     last = journal.start(server)
     until(lambda: tube_stats(server)["cmd-delete"] == total, 90)
