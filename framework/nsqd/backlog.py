@@ -113,7 +113,7 @@ class Backlog:
         batch = self._batches[0]
         if self._done == batch.count:
             self._batches.popleft()
-            self._bytes -= len(batch.payload)
+            self._bytes -= batch.weight
             self._done = self._offset = 0
 
     def passed(self) -> list[int]:
@@ -175,7 +175,7 @@ class Backlog:
         if not self._batches:
             self._done, self._offset = done, _skip(batch.payload, done)
         self._batches.append(batch)
-        self._bytes += len(batch.payload)
+        self._bytes += batch.weight
         self._loaded += batch.count - done
 
     def _deferred(self, batch: Batch) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from struct import Struct
 
 from framework.nsqd.options import Options
@@ -93,7 +92,7 @@ class Bodies:
                 raise Refused("E_BAD_MESSAGE", f"MPUB message too big {size} > {most}")
             offset += 4 + size
             if not at % _TURN:
-                incoming.breathe(time.monotonic())
+                incoming.turns.breathe()
             if offset > end:
                 raise Refused("E_BAD_BODY", f"MPUB body too big {offset} > {self._options.max_body_size}")
         self._await_body(offset)

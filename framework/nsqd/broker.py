@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import gevent
-from gevent import get_hub
 from gevent.threadpool import ThreadPool
 
 from framework.nsqd.channel import Channel
 from framework.nsqd.journal import Group, Journal
 from framework.nsqd.store import Batch, Declare, Entry, Store, TopicState
 from framework.nsqd.topic import Topic
+from framework.nsqd.turns import Turns
 
 if TYPE_CHECKING:
     from framework.nsqd.lookups import Lookups
@@ -122,7 +122,9 @@ class Broker:
     def _committed(self, batches: list[Batch]) -> None:
         self.error = None
         touched: dict[int, Topic] = {}
+        turns = Turns()
         for batch in batches:
+            turns.breathe()
             topic = self._numbers.get(batch.topic)
             if topic is None:
                 continue
@@ -142,10 +144,10 @@ class Broker:
     def _remember(self, batch: Batch) -> None:
         self.recent[batch.topic, batch.first] = batch
         self._recent_order.append(batch)
-        self._recent_bytes += len(batch.payload)
+        self._recent_bytes += batch.weight
         while self._recent_bytes > _RECENT_BYTES:
             oldest = self._recent_order.popleft()
-            self._recent_bytes -= len(oldest.payload)
+            self._recent_bytes -= oldest.weight
             self.recent.pop((oldest.topic, oldest.first), None)
 
     def forget_recent(self, topic: int, low: int, high: int) -> None:
@@ -188,10 +190,6 @@ class Broker:
     def _report(self) -> None:
         while self._store.reports:
             self.log("WARNING", f"DISK: {self._store.reports.pop(0)}")
-
-    def soon(self, call: Callable[[], None]) -> None:
-        """Run it on the hub after what is ready now."""
-        get_hub().loop.run_callback(call)
 
     def stop(self) -> None:
         """Commit and save what is there, and close the storage."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from framework.alarm import Alarm
 from framework.names import EPHEMERAL
+from framework.nsqd import turns
 from framework.nsqd.backlog import Backlog
 from framework.nsqd.lease import Leases, Message
 from framework.nsqd.store import ChannelSave, ChannelState, Pending
@@ -29,7 +30,7 @@ _SIZE = struct.Struct(">i")
 _CHUNK = 500
 """The most messages that one client gets before the next has its turn."""
 _TURN = 2000
-"""The most that is delivered before other work on the hub has its turn."""
+"""The most that is delivered, or becomes due, before other work on the hub has its turn."""
 
 
 class Consumer(Protocol):
@@ -74,7 +75,7 @@ class Channel:
         self._put: dict[int, Pending] = {}
         self._drop: set[int] = set()
         self._clear = False
-        self._serving = False
+        self._serving = self._awaited = False
         self._resume(state.pending)
 
     def _resume(self, pending: dict[int, Pending]) -> None:
@@ -116,6 +117,8 @@ class Channel:
         if client in self.clients:
             self.clients.remove(client)
             self._forget_holder(client.leases)
+            if self.kept:
+                client.leases.forget_bodies()
 
     def _forget_holder(self, leases: Leases) -> None:
         if not leases.messages and leases in self.holders and all(one.leases is not leases for one in self.clients):
@@ -139,7 +142,16 @@ class Channel:
         finally:
             self._serving = False
         if left <= 0:
-            self.topic.broker.soon(self.serve)
+            self._serve_soon()
+
+    def _serve_soon(self) -> None:
+        if not self._awaited:
+            self._awaited = True
+            turns.soon(self._serve_awaited)
+
+    def _serve_awaited(self) -> None:
+        self._awaited = False
+        self.serve()
 
     def _round(self) -> int:
         """One share for each client that has room, beginning with another one each time; returns how many were sent."""
@@ -267,7 +279,7 @@ class Channel:
         self.timeout_count += 1
         self._forget_holder(leases)
         self._to_tail(message)
-        self.topic.broker.soon(self.serve)
+        self._serve_soon()
 
     def _to_tail(self, message: Message) -> None:
         self._note(message, 0)
@@ -298,7 +310,9 @@ class Channel:
     def _release(self) -> None:
         """What is due goes to the tail of what waits."""
         now = time.monotonic()
-        while self.deferred and self.deferred[0][0] <= now:
+        for _ in range(_TURN):
+            if not self.deferred or self.deferred[0][0] > now:
+                break
             self._to_tail(heapq.heappop(self.deferred)[2])
         if self.deferred:
             self._alarm.set(self.deferred[0][0])

@@ -8,16 +8,20 @@ from struct import Struct
 from typing import Any
 
 from framework.names import is_valid
-from framework.nsqd import config, stats, tls, web
+from framework.nsqd import config, parcels, stats, tls, web
 from framework.nsqd.broker import Broker
 from framework.nsqd.channel import Channel
 from framework.nsqd.journal import NotStored
+from framework.nsqd.parcels import Parcel
 from framework.nsqd.protocol import Client
 from framework.nsqd.store import Entry
 from framework.nsqd.topic import Topic
+from framework.nsqd.turns import Turns
 from framework.nsqd.web import Answer, Api, Request, Response, Routes, Status
 
 _INT32 = Struct(">i")
+_TURN = 1000
+"""Messages that are looked at before others are let run."""
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -94,7 +98,7 @@ class NsqdApi(Api):
         topic = self._topic_made(request)
         delay = self._delay(request.get("defer"))
         due = int(time.time() * 1000) + delay if delay else 0
-        return self._publish(Entry(topic.id, _INT32.pack(len(body)) + body, 1, due), topic)
+        return self._publish(topic, [(_INT32.pack(len(body)) + body, 1)], due)
 
     def _delay(self, text: str | None) -> int:
         if text is None:
@@ -114,35 +118,35 @@ class NsqdApi(Api):
         body = request.body(self._broker.options.max_body_size)
         binary = request.get("binary")
         if binary is not None and _BOOLEANS.get(binary, True):
-            payload, count = self._binary(body)
-        else:
-            payload, count = self._lines(body)
-        return self._publish(Entry(topic.id, payload, count), topic) if count else "OK"
+            return self._publish(topic, self._binary(body))
+        return self._publish(topic, self._lines(body))
 
-    def _lines(self, body: bytes) -> tuple[bytes, int]:
+    def _lines(self, body: bytes) -> list[Parcel]:
         if len(body) > self._broker.options.max_body_size:
             raise Status(413, "BODY_TOO_BIG")
-        lines = [line for line in body.split(b"\n") if line]
-        if lines and len(max(lines, key=len)) > self._broker.options.max_msg_size:
-            raise Status(413, "MSG_TOO_BIG")
-        return b"".join(part for line in lines for part in (_INT32.pack(len(line)), line)), len(lines)
+        try:
+            return parcels.lines(body, self._broker.options.max_msg_size)
+        except parcels.TooLong:
+            raise Status(413, "MSG_TOO_BIG") from None
 
-    def _binary(self, body: bytes) -> tuple[bytes, int]:
-        options = self._broker.options
+    def _binary(self, body: bytes) -> list[Parcel]:
+        options, turns = self._broker.options, Turns()
         if len(body) < 4 or not 0 < (count := _INT32.unpack_from(body)[0]) <= (options.max_body_size - 4) // 5:
             raise Status(413, "BAD_BODY")
         offset = 4
-        for _ in range(count):
+        for at in range(count):
+            if not at % _TURN:
+                turns.breathe()
             if offset + 4 > len(body):
                 raise Status(413, "BAD_MESSAGE")
             (size,) = _INT32.unpack_from(body, offset)
             offset += 4 + size
             if not 0 < size <= options.max_msg_size or offset > len(body):
                 raise Status(413, "BAD_MESSAGE")
-        return body[4:offset], count
+        return parcels.cut(body[4:offset], count)
 
-    def _publish(self, entry: Entry, topic: Topic) -> Answer:
-        group = self._broker.publish([(topic, entry)])
+    def _publish(self, topic: Topic, what: list[Parcel], due: int = 0) -> Answer:
+        group = self._broker.publish([(topic, Entry(topic.id, payload, count, due)) for payload, count in what])
         if group is not None:
             group.wait()
         return "OK"

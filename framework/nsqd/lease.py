@@ -64,6 +64,11 @@ class Leases:
         self._alarm.set(message.deadline)
         return True
 
+    def forget_bodies(self) -> None:
+        """Have them read again where a message is delivered again: the consumer is gone, and its leases may be long."""
+        for message in self.messages.values():
+            message.body = None
+
     def clear(self) -> None:
         self.messages.clear()
         self._capped.clear()

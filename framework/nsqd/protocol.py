@@ -11,13 +11,14 @@ from typing import NamedTuple
 import msgspec
 from gevent.socket import socket
 
-from framework.nsqd import auth, golang, identify, params
+from framework.nsqd import auth, golang, identify, params, parcels
 from framework.nsqd.bodies import Bodies, Refused
 from framework.nsqd.broker import Broker
 from framework.nsqd.channel import Channel
 from framework.nsqd.journal import NotStored
 from framework.nsqd.lease import Leases
 from framework.nsqd.link import Link
+from framework.nsqd.parcels import Parcel
 from framework.nsqd.store import Entry
 from framework.nsqd.streams import EndOfStream
 from framework.nsqd.topic import Topic
@@ -32,6 +33,8 @@ _PUB = re.compile(rb"PUB ([.a-zA-Z0-9_-]{1,64})\n")
 _OK = encode_frame(FRAME_RESPONSE, OK)
 _MOST_AT_ONCE = 2000
 """Publishes of one client in one commit; a thousand times as many can lie behind a few bytes that were compressed."""
+_MOST_PARCELS = 200
+"""Those of them that were not joined: each is work of its own for the commit, and other publishers wait for it to end."""
 
 
 class Client:
@@ -97,7 +100,7 @@ class Client:
 
     def _next(self) -> None:
         incoming = self._incoming
-        incoming.breathe(time.monotonic())
+        incoming.turns.breathe()  # a client that always has data must not hold up others
         self.link.armed = time.monotonic()
         if self.state >= SUBSCRIBED and (run := _FINS.match(incoming.buffer, incoming.position)):
             incoming.position = run.end()
@@ -337,14 +340,14 @@ class Client:
             return False
         payload, count = self._bodies.run(bytes(pub[0]))
         if count:
-            self._queue("PUB", pub[1].decode(), payload, count, publishes=count)
+            self._queue("PUB", pub[1].decode(), [(payload, count)], publishes=count)
         return count > 0
 
     def _pub(self, words: list[bytes]) -> None:
         name = params.topic_name("PUB", words, 2)
         message = self._bodies.message("PUB")
         self._authorize("PUB", name)
-        self._queue("PUB", name, message, 1)
+        self._queue("PUB", name, [(message, 1)])
 
     def _dpub(self, words: list[bytes]) -> None:
         name = params.topic_name("DPUB", words, 3)
@@ -357,7 +360,7 @@ class Client:
         due = int((time.time() + delay) * 1000) if delay else 0
         message = self._bodies.message("DPUB")
         self._authorize("DPUB", name)
-        self._queue("DPUB", name, message, 1, due)
+        self._queue("DPUB", name, [(message, 1)], due)
 
     def _mpub(self, words: list[bytes]) -> None:
         if len(words) < 2:
@@ -365,15 +368,17 @@ class Client:
         name = params.name(words[1], "E_BAD_TOPIC", "E_BAD_TOPIC MPUB topic name")
         self._authorize("MPUB", name)
         self.broker.topic(name)
-        self._queue("MPUB", name, *self._bodies.messages())
+        self._queue("MPUB", name, parcels.cut(*self._bodies.messages()))
 
-    def _queue(self, command: str, topic_name: str, payload: bytes, count: int, due: int = 0, *, publishes: int = 1) -> None:
+    def _queue(self, command: str, topic_name: str, what: list[Parcel], due: int = 0, *, publishes: int = 1) -> None:
         """Publish with the next commit; the OK follows it."""
-        if self._entries and (self._command != command or self._unanswered >= _MOST_AT_ONCE):
+        if self._entries and (
+            self._command != command or self._unanswered >= _MOST_AT_ONCE or len(self._entries) >= _MOST_PARCELS
+        ):
             self._settle()
         self._command = command
         topic = self.broker.topic(topic_name)
-        self._entries.append((topic, Entry(topic.id, payload, count, due)))
+        self._entries += [(topic, Entry(topic.id, payload, count, due)) for payload, count in what]
         self._unanswered += publishes
 
 

@@ -18,6 +18,7 @@ from gevent.socket import socket, wait_read
 
 from framework.alarm import Alarm
 from framework.errors import ProtocolError
+from framework.nsqd.turns import Turns
 from framework.transports.nsq.stream import Socket
 
 _INT32 = Struct(">i")
@@ -26,7 +27,6 @@ MAX_LINE = 16 << 10
 """nsqd's read buffer: a longer line ends the connection without a word."""
 HIGH_WATER = 1 << 20
 """Bytes that wait to be sent, above which a client gets no messages and its commands are not read."""
-_SLICE_SECONDS = 0.001
 _ENCODED_BYTES = 4 << 10
 """Read at once of what is compressed: it may grow a thousandfold."""
 _WRITE = 2
@@ -44,7 +44,7 @@ class Incoming:
         self.position = 0
         self._receive: Callable[[int], bytes] = sock.recv
         self._before_blocking = before_blocking
-        self._yielded = 0.0
+        self.turns = Turns()
 
     def through(self, stream: Socket) -> None:
         """Read from ``stream`` from now on, which must have been given what is in the buffer."""
@@ -67,7 +67,7 @@ class Incoming:
         self._before_blocking()
         del self.buffer[: self.position]
         self.position = 0
-        self.breathe(time.monotonic())
+        self.turns.breathe()
         try:
             data = self._receive(_READ_BYTES)
         except (OSError, ProtocolError) as error:
@@ -75,12 +75,6 @@ class Incoming:
         if not data:
             raise EndOfStream
         self.buffer += data
-
-    def breathe(self, now: float) -> None:
-        """Let others run if they have not for a while: a client that always has data must not hold up them and the timers."""
-        if now - self._yielded > _SLICE_SECONDS:
-            gevent.sleep(0)
-            self._yielded = time.monotonic()
 
     def need(self, count: int) -> None:
         """Have at least ``count`` bytes behind ``position``. Raises EndOfStream."""

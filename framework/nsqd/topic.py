@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gevent.event import Event
 
 from framework.names import EPHEMERAL
+from framework.nsqd import turns
 from framework.nsqd.channel import Channel
 from framework.nsqd.store import Batch, ChannelState, Declaration, Declared, Entry, TopicSave, TopicState
 
@@ -114,7 +115,7 @@ class Topic:
             else:
                 channel.backlog.offer_stored(low, count)
         self.touched()
-        self.broker.soon(self.serve)
+        turns.soon(self.serve)
 
     # --- channels ------------------------------------------------------------------------------------------------
 

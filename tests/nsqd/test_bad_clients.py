@@ -213,6 +213,28 @@ def test_consumers_that_never_read_are_dropped_in_bounded_memory(ours: Server) -
         sock.close()
 
 
+def test_who_takes_messages_and_leaves_costs_no_memory_while_they_are_in_flight(ours: Server) -> None:
+    assert ours.process is not None
+    process = psutil.Process(ours.process.pid)
+    bodies = [b"%04d" % at + b"x" * 500_000 for at in range(160)]
+    publisher = Talk(("127.0.0.1", ours.tcp_port))
+    publisher.send(b"SUB taken c\n")
+    publisher.reply(1)
+    before = process.memory_info().rss
+    for at, body in enumerate(bodies):
+        publisher.send(b"PUB taken\n" + struct.pack(">i", len(body)) + body)
+        publisher.reply(2 + at, 30)
+    taker = Talk(("127.0.0.1", ours.tcp_port))
+    taker.send(b"SUB taken c\nRDY 2500\n")
+    assert len(taker.get(len(bodies), 60)) == len(bodies)
+    taker.close()
+    deadline = time.monotonic() + DEADLINE
+    while process.memory_info().rss - before > 50 << 20 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert process.memory_info().rss - before < 50 << 20  # of which 16 MiB are the newest messages of all
+    assert ours.channel_stats("taken", "c")["in_flight_count"] == len(bodies)
+
+
 def _consumers(server: Server, topic: str) -> int:
     (found,) = server.http(f"/stats?format=json&topic={topic}")["topics"]
     return sum(one["client_count"] for one in found["channels"])

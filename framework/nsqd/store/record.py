@@ -20,6 +20,7 @@ _HEADER = struct.Struct(">4sIIIQIqQ")
 _SIZE = struct.Struct(">i")
 HEADER_BYTES = _HEADER.size
 _MOVED = 1 << 31
+_OBJECT_BYTES = 300
 
 MAX_RECORD_BYTES = 1 << 20
 MAX_RECORD_MESSAGES = 500
@@ -43,6 +44,11 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     def end(self) -> int:
         """The sequence number behind its last message."""
         return self.first + self.count
+
+    @property
+    def weight(self) -> int:
+        """About as many bytes of memory as it takes: of one small message, the payload is the least part."""
+        return len(self.payload) + _OBJECT_BYTES
 
 
 class Declared(msgspec.Struct, frozen=True):
@@ -117,17 +123,17 @@ def bodies(payload: bytes, count: int) -> Iterator[bytes]:
         offset += 4 + size
 
 
-def split(payload: bytes, count: int) -> list[tuple[bytes, int]]:
+def split(payload: bytes, count: int) -> Iterator[tuple[bytes, int]]:
     """Cut a payload that is over a record's limits into (payload, count) pairs that are not."""
     if count <= MAX_RECORD_MESSAGES and len(payload) <= MAX_RECORD_BYTES:
-        return [(payload, count)]
-    pieces, start, offset, held = [], 0, 0, 0
+        yield payload, count
+        return
+    start, offset, held = 0, 0, 0
     for _ in range(count):
         size = 4 + int(_SIZE.unpack_from(payload, offset)[0])
         if held and (held == MAX_RECORD_MESSAGES or offset + size - start > MAX_RECORD_BYTES):
-            pieces.append((payload[start:offset], held))
+            yield payload[start:offset], held
             start, held = offset, 0
         offset += size
         held += 1
-    pieces.append((payload[start:offset], held))
-    return pieces
+    yield payload[start:offset], held

@@ -28,8 +28,8 @@ class Declare(NamedTuple):
     what: Declaration
 
 
-class Pending(NamedTuple):
-    """A message below its channel's cursor that is not finished."""
+class Pending(msgspec.Struct, frozen=True, gc=False):
+    """A message below its channel's cursor that is not finished. There may be a million: the collector must not look at them."""
 
     due: int
     """In ms since 1970; 0 is at once."""

@@ -1,0 +1,92 @@
+"""Long work in slices: what else the hub has to do is done meanwhile, and what was cut up is whole again."""
+
+from __future__ import annotations
+
+import struct
+import sys
+import time
+
+import gevent
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.nsqd import parcels, turns
+from framework.nsqd.store.record import MAX_RECORD_BYTES, MAX_RECORD_MESSAGES, Batch, bodies
+from framework.nsqd.turns import Turns
+
+
+def _spin(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+def _ticks(until: gevent.Greenlet) -> int:
+    count = 0
+    while not until.ready():
+        gevent.sleep(0.0001)
+        count += 1
+    return count
+
+
+def _work(slices: int) -> None:
+    at_work = Turns()
+    for _ in range(slices):
+        _spin(0.0015)
+        at_work.breathe()
+
+
+def test_timers_ring_between_the_slices_of_long_work() -> None:
+    assert _ticks(gevent.spawn(_work, 100)) > 30  # with gevent.sleep(0), two
+
+
+def test_many_that_work_long_leave_the_timers_their_turn() -> None:
+    workers = [gevent.spawn(_work, 100) for _ in range(3)]
+    assert _ticks(gevent.spawn(gevent.joinall, workers)) > 30
+
+
+def test_what_is_wanted_soon_leaves_the_timers_their_turn() -> None:
+    left = [100]
+
+    def again() -> None:
+        _spin(0.0015)
+        left[0] -= 1
+        if left[0]:
+            turns.soon(again)
+
+    turns.soon(again)
+    assert _ticks(gevent.spawn(lambda: [turns.next_round() for _ in range(99)])) > 30
+    while left[0]:
+        gevent.sleep(0.001)
+
+
+def _whole(found: list[parcels.Parcel]) -> list[bytes]:
+    for payload, count in found:
+        assert 0 < count <= MAX_RECORD_MESSAGES
+        assert count == 1 or len(payload) <= MAX_RECORD_BYTES
+    return [body for payload, count in found for body in bodies(payload, count)]
+
+
+@given(st.lists(st.sampled_from([b"", b"x", b"yy" * 300, b"z" * 5000]), max_size=30), st.integers(1, 60))
+def test_lines_are_messages_in_their_order(some: list[bytes], times: int) -> None:
+    lines = some * times
+    assert _whole(parcels.lines(b"\n".join(lines), 5000)) == [line for line in lines if line]
+
+
+def test_one_line_that_is_too_long_refuses_all_wherever_it_is() -> None:
+    for lines in ([b"x" * 11], [b"x"] * 5000 + [b"x" * 11], [b"x" * 11] + [b"x"] * 5000):
+        with pytest.raises(parcels.TooLong):
+            parcels.lines(b"\n".join(lines), 10)
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 3_000_000), (500, 1), (501, 1), (20_001, 1), (30, 100_000)])
+def test_messages_published_at_once_are_cut_into_records_in_their_order(count: int, size: int) -> None:
+    messages = [b"%07d" % at + b"x" * size for at in range(count)]
+    assert _whole(parcels.cut(b"".join(struct.pack(">i", len(one)) + one for one in messages), count)) == messages
+
+
+def test_a_batch_weighs_at_least_what_it_takes_in_memory() -> None:
+    """The windows of channels are bounded by it; a million tiny records are bigger than their payloads."""
+    batch = Batch(1 << 31, time.time_ns(), 1, time.time_ns(), 0, b"\0\0\0\1x")
+    assert batch.weight >= sys.getsizeof(batch) + sys.getsizeof(batch.payload) + 2 * sys.getsizeof(batch.ts)
