@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from framework.nsqd.store import Store, compaction, store
 from framework.testing import servers
 from framework.testing.servers import Server, own_nsqd
+from tests.nsqd.storing import TOPIC, declared
 
 MESSAGE = 2
 
@@ -158,3 +160,26 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Ser
         pytest.skip(str(error))
     with servers.running(real), servers.running(own_nsqd(tmp_path_factory.mktemp("ours"), *LIMITS)) as own:
         yield real, own
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the store of a test is."""
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def opened(folder: Path) -> Iterator[Store]:
+    """A store with one topic and one channel."""
+    one = Store(folder)
+    one.append([declared(TOPIC, "c")])
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments end after two kilobytes, and are tidied at once."""
+    monkeypatch.setattr(store, "SEGMENT_BYTES", 2000)
+    monkeypatch.setattr(store, "_ROLL_BYTES", 500)
+    monkeypatch.setattr(compaction, "_SHARE", 0)

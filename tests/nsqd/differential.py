@@ -143,8 +143,19 @@ class Run:
             self._send(self._clients[0], step)
 
     def _send(self, client: Talk, step: Any) -> None:
-        data = step([one[0] for one in self._messages]) if callable(step) else step
+        data = self._naming(step) if callable(step) else step
         client.send(data.replace(b"{t}", self._topic))
+
+    def _naming(self, step: Callable[[list[bytes]], bytes]) -> bytes:
+        """What it sends, once the message that it names has come: on a busy machine it may take longer than silence lasts."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return step([one[0] for one in self._messages])
+            except IndexError:
+                if not self._open or time.monotonic() > until:
+                    raise
+                self._listen(None, QUIET)
 
     def _request(self, path: str) -> None:
         try:

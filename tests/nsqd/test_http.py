@@ -188,6 +188,14 @@ def answers(server: Server, topic: str, rows: Sequence[Any]) -> Iterator[Any]:
 
 
 @real
+@pytest.mark.parametrize("path", ["/debug/pprof", "/debug/pprof/", "/debug/pprof/heap", "/debug/freememory"])
+def test_what_is_not_offered_is_refused_as_nsqd_refuses_what_it_does_not_know(pair: tuple[Server, Server], path: str) -> None:
+    theirs, ours = ask(pair[0], "GET", "/debug/nothing"), ask(pair[1], "GET", path)
+    assert comparable(ours, "-") == comparable(theirs, "-")
+    assert ours[0] == 404
+
+
+@real
 def test_info_has_nsqds_keys(pair: tuple[Server, Server]) -> None:
     theirs, ours = [server.http("/info") for server in pair]
     assert list(ours) == list(theirs)

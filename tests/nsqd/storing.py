@@ -1,0 +1,60 @@
+"""What the tests of the storage share: a store in a folder of its own, what is put into it and what is found there."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from pathlib import Path
+
+from framework.nsqd.store import (
+    Batch,
+    ChannelSave,
+    Declaration,
+    Declare,
+    Declared,
+    Entry,
+    Store,
+    record,
+)
+
+TOPIC, CHANNEL = 7, 70
+
+
+def payload(*bodies: bytes) -> bytes:
+    return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+
+
+def declared(topic: int = TOPIC, *channels: str) -> Declare:
+    return Declare(
+        topic, Declaration(f"t{topic}", channels={name: Declared(CHANNEL + at, 0) for at, name in enumerate(channels)})
+    )
+
+
+def publish(opened: Store, *bodies: bytes, topic: int = TOPIC) -> list[Batch]:
+    return opened.append([Entry(topic, payload(*bodies), len(bodies))])
+
+
+def everything(opened: Store, topic: int = TOPIC) -> list[bytes]:
+    """All bodies of the topic, read as a channel reads them."""
+    found: list[bytes] = []
+    seq = 0
+    while batches := opened.read(topic, seq, 1 << 20):
+        for batch in batches:
+            found += record.bodies(batch.payload, batch.count)
+        seq = batches[-1].end
+    return found
+
+
+def saved(cursor: int, **changes: object) -> ChannelSave:
+    fields = {"paused": False, "inflight": (), "put": {}, "drop": ()} | changes
+    return ChannelSave(CHANNEL, TOPIC, "c", cursor, **fields)  # type: ignore[arg-type]
+
+
+def killed(opened: Store, folder: Path, copy: Path) -> Path:
+    """The folder as a kill -9 would leave it now."""
+    shutil.copytree(folder, copy)
+    return copy
+
+
+def segment(folder: Path, number: int = 1) -> Path:
+    return folder / "log" / f"{number:010}.log"
