@@ -3,7 +3,6 @@
 Say how your broker is started (``Subject``, ``Node``), subclass ``Suite``, and give it the fixture ``subject``::
 
     import pytest
-    from framework.testing import servers
     from framework.testing.conformance import Node, Subject, Suite
 
     class ThingNode(Node):
