@@ -59,11 +59,7 @@ def compile_call(spec: HandlerSpec) -> Callable[[Any], None]:
     """Decode and call: of a Message, or of a Batch. What the function returns means nothing."""
     function, decode = spec.function, spec.decode
     if decode is None:
-
-        def call(message: Any) -> None:
-            function(message)
-
-        return call
+        return function
 
     def call_decoded(message: Message) -> None:
         function(decode(message))
