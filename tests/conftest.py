@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 import pytest
 
@@ -20,10 +24,14 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In several processes those of a file stay together, and so does all that starts Spark: two at once would be slower."""
+    """In several processes those of a file stay together, and so does all that starts Spark: two at once would be slower.
+
+    What starts Spark has longer to end, too: interrupted in the middle, it takes the session from all that come after it."""
     for item in items:
-        group = "spark" if item.get_closest_marker("spark") else item.location[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+        spark = item.get_closest_marker("spark") is not None
+        item.add_marker(pytest.mark.xdist_group("spark" if spark else item.location[0]))
+        if spark and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(400))
 
 
 def missing(reason: str) -> None:
@@ -101,3 +109,43 @@ def start_proxy() -> Iterator[Callable[[str], Proxy]]:
     """Puts a fault proxy before a server: ``start_proxy(nsqd.address).address`` is where to connect instead."""
     with proxies() as start:
         yield start
+
+
+@pytest.fixture(scope="session")
+def java() -> None:
+    """Java 17 or newer, for Spark."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None) or shutil.which("java")
+    if java is None:
+        missing("Spark needs Java 17 or newer, and there is no `java` on the PATH")
+        return
+    words = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = words.split('"')[1] if '"' in words else "0"
+    if int(version.split(".")[0]) < 17:
+        missing(f"Spark needs Java 17 or newer, and this is {version}")
+
+
+@pytest.fixture(scope="session")
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A local[2] session that lives for a short while only."""
+    from pyspark.sql import SparkSession
+
+    from workers.api_requests.session import SHORT, home_without_zip
+
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYSPARK_PYTHON", sys.executable)
+        environment.setenv("SPARK_HOME", str(home_without_zip(tmp_path_factory.mktemp("spark"))))
+        # Spark looks for pyspark_nsq on sys.path itself, where an editable install is not.
+        environment.setenv("PYTHONPATH", str(servers.ROOT), prepend=os.pathsep)
+        settings = SHORT | {
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.memory": "1g",
+        }
+        session = SparkSession.builder.master("local[2]").appName("tests").config(map=settings).getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
+        session.stop()

@@ -1,12 +1,8 @@
-"""What the Spark tests share: one session, and spools filled without a broker."""
+"""What the Spark tests share: spools filled without a broker."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,49 +11,6 @@ import pytest
 
 from framework.message import Batch, Message
 from framework.spool import Spool
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def without_java() -> str | None:
-    """Why there can be no Spark here; None when there can."""
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=f"{home}/bin" if home else None) or shutil.which("java")
-    if java is None:
-        return "Spark needs Java 17 or newer, and there is no `java` on the PATH"
-    words = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = words.split('"')[1] if '"' in words else "0"
-    return None if int(version.split(".")[0]) >= 17 else f"Spark needs Java 17 or newer, and this is {version}"
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    """A local[2] session."""
-    reason = without_java()
-    if reason is not None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
-    from pyspark.sql import SparkSession
-
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PYSPARK_PYTHON", sys.executable)
-        # Spark looks for pyspark_nsq on sys.path itself, where an editable install is not.
-        environment.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
-        session = (
-            SparkSession.builder.master("local[2]")
-            .appName("tests")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.session.timeZone", "UTC")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.memory", "1g")
-            # A short life: half the CPU time without the second compiler (measured: 13 s in place of 26).
-            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-            .getOrCreate()
-        )
-        session.sparkContext.setLogLevel("ERROR")
-        yield session
-        session.stop()
 
 
 @dataclass

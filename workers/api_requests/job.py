@@ -310,7 +310,9 @@ def command(**options: Any) -> int:
     tell = _teller(options["events"])
     stopping = Stopping()
     tell("starting")
-    spark = session.start("api_requests", master=options["master"], short=not follow, log=options["log"])
+    spark = session.start(
+        "api_requests", places.state / "scratch", master=options["master"], short=not follow, log=options["log"]
+    )
     try:
         tell("ready")
         job = Job(spark, places, options["brokers"], follows=follow)
