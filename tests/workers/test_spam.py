@@ -151,6 +151,13 @@ def test_a_site_that_moved_and_broke_much(spark: Any) -> None:
     site.abuse("66.0.1.12", ["GET /%2e%65nv 404"])
     for n in range(3):
         site.abuse(f"66.0.3.{n}", ["GET /ecp/login.aspx 404"], start=9000 * n)
+        site.abuse(f"66.0.4.{n}", ["GET /blog/wp-login.php 404", "GET /administrator/ 404", "GET /admin.php 404"], start=8000 * n)
+        site.visit(f"10.3.3.{n}", ["POST /forum/xmlrpc.php 404", "GET /forum/wp-login.php 404", "GET /forum/wp-admin/ 404"])
+    site.visit("10.3.4.1", ["GET /wiki/wp-login.php 404", "GET /login 404", "GET /manage 404"])  # nobody else does
+    site.abuse(
+        "66.0.1.13", [f"HEAD /docs/{name}/fckeditor/editor/fckeditor.html 404" for name in ("", "js", "inc", "lib", "cms")]
+    )
+    site.visit("10.3.4.2", ["GET /forum/new 200", *(f"GET /js/tinymce/plugins/{name}.js 404" for name in words(6))])
     site.visit("10.3.0.8", ["GET /api/search?q=a 404", "GET /api/search?q=b 404", "GET /api/search?q=c 200"] * 300)
     site.visit("10.3.0.9", ["HEAD / 503", "GET /health 404", "GET /server-status 403"] * 500, every=60)  # monitoring
     site.visit(

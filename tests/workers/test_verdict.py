@@ -40,6 +40,7 @@ SUSPECTS = {
     "a login form hammered": visit(hammering=Hammering(40, "/wp-login.php", 300), ordinary=1),
     "a comment form hammered, page by page": visit(hammering=Hammering(40, "/c", 300, comments=True), requests=80, ordinary=40),
     "one of several that came for one missing page": visit(possible=1, only_probes=True, passing=("/owa/", 3)),
+    "one of several that came for the same three pages": visit(possible=1, guesses=2, kinds=1, in_step=(("/a", "/b", "/c"), 4)),
     "only what is on another suspect's list": visit(possible=2, kinds=1, listed=("/pma/", "/mysql/")),
 }
 

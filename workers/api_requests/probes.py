@@ -98,6 +98,9 @@ _SETTINGS = r"""
     /\.git/?(?:head)?\z  /\.ds_store  /\.svn/?\z  /\.hg/  /web\.config  /\.htaccess
     /(?:ws|user|app|deployment)[-_]?config\.json  /config\.(?:php|yml|yaml|ini)  /web-inf/web\.xml
 """
+_EDITORS = r"""
+    /(?:f?ckeditor|kcfinder|ckfinder|elfinder|kindeditor|ueditor|tiny_?mce)/(?:[^?]*/)?[^/?]+\.(?:html?|php|aspx?|ashx|jsp|cfm)
+"""
 _BACKUPS = r"""
     \A/(?:backups?|bak|www|wwwroot|web|website|site|public_html|htdocs|html|db|database|dump|sql|data|old|home|ftp|code|source|src|1)
     \.(?:zip|rar|7z|tgz|tar|tar\.gz|sql|sql\.gz|sql\.zip|bak)\z|/[^/?]*\.(?:php|aspx?|jsp)(?:~|\.(?:bak|old|orig|save|swp))\z
@@ -127,6 +130,7 @@ FAMILIES = (  # the first that matches counts
     Family("devices", False, _any(_DEVICES)),
     Family("server consoles", False, _any(_CONSOLES)),
     Family("settings", False, _any(_SETTINGS)),
+    Family("page editors", False, _any(_EDITORS)),
     Family("backups", False, "".join(_BACKUPS.split())),
     Family("open DNS resolvers", False, r"/dns-query"),
     Family(GUESSES, False, "".join(_GUESSES.split())),

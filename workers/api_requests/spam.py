@@ -33,7 +33,7 @@ def suspects(requests: DataFrame) -> list[Suspect]:
     looked = look(requests).localCheckpoint()  # read several times below; and the plan starts anew
     visits = _visits(looked)
     found = {visit.address: suspect for visit in visits if (suspect := judge(visit))}
-    for second_look in (_served, _on_a_list, _in_passing):
+    for second_look in (_served, _on_a_list, _in_passing, _in_step):
         for visit in second_look(looked, [visit for visit in visits if visit.address not in found], found):
             if suspect := judge(visit):
                 found[visit.address] = suspect
@@ -251,6 +251,25 @@ def _in_passing(looked: DataFrame, visits: list[Visit], known: Iterable[str]) ->
     crowds = askers.where("only").where(f.size("addresses") >= 2).collect() if len(alone) >= 2 else []
     passing = {address: (row.target, len(row.addresses)) for row in crowds for address in row.addresses}
     return [replace(visit, passing=passing[visit.address]) for visit in visits if visit.address in passing]
+
+
+def _in_step(looked: DataFrame, visits: list[Visit], known: Iterable[str]) -> list[Visit]:
+    """Those of ``visits`` that asked for the same missing pages as others, to the letter, and for nothing else at all.
+
+    Pages of a well-known product and guesses both: who lost a site of theirs asks for the one, and who forgot where to log in
+    for the other.
+    """
+    addresses = [one.address for one in visits if one.possible and one.guesses and one.possible + one.guesses >= 3]
+    if len(addresses) < 2:
+        return []
+    lists = looked.where(f.col("address").isin(addresses)).groupBy("address").agg(
+        f.bool_and("possible").alias("only"), f.bool_or("telling").alias("tells"),
+        f.array_sort(f.collect_set("target")).alias("targets"),
+    )  # fmt: skip
+    marches = lists.where("only and tells").groupBy("targets").agg(f.collect_list("address").alias("addresses"))
+    found = marches.where(f.size("addresses") >= 2).collect()
+    in_step = {address: (tuple(row.targets), len(row.addresses)) for row in found for address in row.addresses}
+    return [replace(visit, in_step=in_step[visit.address]) for visit in visits if visit.address in in_step]
 
 
 def _seconds() -> Column:

@@ -13,6 +13,7 @@ The points; SUSPECT_AT of them make a suspect:
     a hammered form                    3 points, 4 where it does little else: see `forms`
     another suspect's list             3 points: asks only for what suspects alone ask for, to the letter, two or more
     one of many in passing             3 points: came for one missing page alone, like others, none of whom did more
+    one of many in step                3 points: came for the same missing pages of several products as others, and no more
     an ordinary visitor too            -1 point: three ordinary pages or more; -2 where possible probes are few among much
 """
 
@@ -100,6 +101,8 @@ class Visit:
     """What it asked for, where all of that is on another suspect's list and nobody else asks for it."""
     passing: tuple[str, int] | None = None
     """The page that it came for and nothing else, and how many addresses did the same."""
+    in_step: tuple[Sequence[str], int] | None = None
+    """The missing pages that it came for and nothing else, and how many addresses did the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ class Suspect:
 
 def judge(visit: Visit) -> Suspect | None:
     """The verdict: a suspect with reasons, or None."""
-    evidence = [*_probes(visit), *_errors(visit), *_hammering(visit), *_listed(visit), *_passing(visit)]
+    evidence = [*_probes(visit), *_errors(visit), *_hammering(visit), *_listed(visit), *_passing(visit), *_in_step(visit)]
     score = sum(points for points, _ in evidence) - _credit(visit)
     if score < SUSPECT_AT:
         return None
@@ -217,6 +220,14 @@ def _passing(visit: Visit) -> list[Evidence]:
         return []
     page, addresses = visit.passing
     return [(3, f"Came for {page} alone, which does not exist here; {addresses:,} addresses did the same, and nothing else.")]
+
+
+def _in_step(visit: Visit) -> list[Evidence]:
+    if visit.in_step is None:
+        return []
+    pages, addresses = visit.in_step
+    what = f"{len(pages)} pages that do not exist here, such as {_and(pages[:2])}"
+    return [(3, f"Came for {what}; {addresses:,} addresses asked for the same, and for nothing else.")]
 
 
 def _count(number: int, noun: str) -> str:
