@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import gevent
-from gevent.threadpool import ThreadPool
 
+from framework.nsqd.aside import Aside
 from framework.nsqd.channel import Channel
 from framework.nsqd.journal import Group, Journal
 from framework.nsqd.store import Batch, Declare, Entry, Store, TopicState
@@ -46,10 +46,12 @@ class Broker:
         self._recent_order: deque[Batch] = deque()
         self._recent_bytes = 0
         self._store = store
-        self._reader = ThreadPool(1)
+        self._reader = Aside()
         self.journal = Journal(store, self._committed, self._failed)
         self._stopped = False
         self._saved = 0.0
+        self._unsaved = ""
+        """Why states cannot be saved now."""
         self.topics: dict[str, Topic] = {}
         self._numbers: dict[int, Topic] = {}
         for state in list(store.topics.values()):
@@ -159,11 +161,11 @@ class Broker:
 
     def read(self, topic: int, seq: int, max_bytes: int) -> list[Batch]:
         """``Store.read`` without holding up the hub; blocks the greenlet."""
-        return self._reader.apply(self._store.read, (topic, seq, max_bytes))  # type: ignore[no-any-return]
+        return self._reader.do(self._store.read, topic, seq, max_bytes)
 
     def bodies(self, topic: int, seqs: Iterable[int]) -> dict[int, tuple[int, bytes]]:
         """``Store.bodies`` likewise."""
-        return self._reader.apply(self._store.bodies, (topic, seqs))  # type: ignore[no-any-return]
+        return self._reader.do(self._store.bodies, topic, seqs)
 
     def _save_rounds(self) -> None:
         while not self._stopped:
@@ -178,14 +180,22 @@ class Broker:
         topics = [(one, one.snapshot()) for one in changed if isinstance(one, Topic)]
         channels = [(one, one.snapshot()) for one in changed if isinstance(one, Channel)]
         try:
-            self._reader.apply(self._store.save, ([save for _, save in topics], [save for _, save in channels]))
+            self._reader.do(self._store.save, [save for _, save in topics], [save for _, save in channels])
         except Exception as error:
-            self.log("ERROR", f"DISK: states not saved - {error}")
+            self._say_unsaved(str(error))
             for topic, topic_save in topics:
                 topic.unsaved(topic_save)
             for channel, channel_save in channels:
                 channel.unsaved(channel_save)
+        else:
+            self._unsaved = ""
         self._report()
+
+    def _say_unsaved(self, why: str) -> None:
+        """Once, though it is tried again with every round."""
+        if why != self._unsaved:
+            self._unsaved = why
+            self.log("ERROR", f"DISK: states not saved - {why}")
 
     def _report(self) -> None:
         while self._store.reports:
@@ -197,5 +207,5 @@ class Broker:
         self.journal.stop()
         self._saver.join()
         self.save()
-        self._reader.apply(self._store.close)
-        self._reader.kill()
+        self._reader.do(self._store.close)
+        self._reader.end()

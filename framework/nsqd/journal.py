@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 from gevent import Greenlet
 from gevent.event import Event
-from gevent.threadpool import ThreadPool
 
 from framework.errors import FrameworkError
+from framework.nsqd.aside import Aside
 from framework.nsqd.store import Batch, Declare, Entry, Store
 
 
@@ -44,7 +44,7 @@ class Journal:
         self._failed = failed
         self._group = Group()
         self._wanted = Event()
-        self._pool = ThreadPool(1)
+        self._thread = Aside()
         self._stopping = False
         self._writer = Greenlet.spawn(self._run)
 
@@ -60,7 +60,7 @@ class Journal:
         self._stopping = True
         self._wanted.set()
         self._writer.join()
-        self._pool.kill()
+        self._thread.end()
 
     def _run(self) -> None:
         while True:
@@ -75,7 +75,7 @@ class Journal:
     def _write(self) -> bool:
         group, self._group = self._group, Group()
         try:
-            batches = self._pool.apply(self._store.append, (group.entries,))
+            batches = self._thread.do(self._store.append, group.entries)
         except Exception as error:
             group.error = error
             self._failed(error)

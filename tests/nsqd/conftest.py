@@ -20,6 +20,14 @@ from tests.nsqd.storing import TOPIC, declared
 MESSAGE = 2
 
 
+def logged(server: Server, words: str, seconds: float = 20.0) -> bool:
+    """Whether a line of its log has, or soon will have, these words: its lines are read by a thread."""
+    deadline = time.monotonic() + seconds
+    while not (found := any(words in line for line in server.log)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
 @pytest.fixture
 def start_embedded(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     """Starts embedded nsqds: ``start_embedded("--msg-timeout=2s")``."""

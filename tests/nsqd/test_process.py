@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from framework.errors import BrokerUnreachable
 from framework.nsqd import golang, options
 from framework.nsqd.embedded import EmbeddedNsqd, ensure, find
 from framework.testing.servers import Server, free_port
+from tests.nsqd.conftest import logged
 
 
 def run(*flags: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -102,9 +102,7 @@ def test_no_text_breaks_the_duration_parser(text: str) -> None:
 
 def test_it_says_where_it_listens_and_what_a_sync_costs(start_embedded: Callable[..., Server]) -> None:
     server = start_embedded()
-    deadline = time.monotonic() + 5
-    while not any("HTTP: listening" in line for line in server.log) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    assert logged(server, "HTTP: listening")
     stamp = r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} INFO: "
     log = "\n".join(server.log)
     assert re.search(stamp + rf"TCP: listening on 127\.0\.0\.1:{server.tcp_port}$", log, re.M)
@@ -121,7 +119,7 @@ def test_signals_end_it_cleanly(ours: Server, talk: Callable[..., Any], sent: si
     ours.process.send_signal(sent)
     assert ours.process.wait(10) == 0
     assert client.until(lambda: client.closed)
-    assert any(line.endswith("NSQ: bye") for line in ours.log)
+    assert logged(ours, "NSQ: bye")
 
 
 def test_a_folder_in_use_is_one_sentence_and_exit_1(start_embedded: Callable[..., Server]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 import time
 from pathlib import Path
 
@@ -192,3 +193,19 @@ def test_nothing_is_published_into_the_reserve(opened: Store, monkeypatch: pytes
     monkeypatch.undo()
     publish(opened, b"b")
     assert everything(opened) == [b"b"]
+
+
+def test_what_is_indexed_is_read_where_the_disk_has_no_byte_left(opened: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    (indexed,) = publish(opened, b"a")
+    opened.save()
+    (later,) = publish(opened, b"b")
+
+    def full() -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(opened.index, "transaction", full)
+    assert [batch.first for batch in opened.read(TOPIC, indexed.first, 1 << 20)] == [indexed.first]
+    with pytest.raises(sqlite3.OperationalError):  # not "there is none", which would skip it
+        opened.read(TOPIC, later.first, 1 << 20)
+    monkeypatch.undo()
+    assert everything(opened) == [b"a", b"b"]

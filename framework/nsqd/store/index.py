@@ -105,7 +105,8 @@ class Index:
             yield
             self._db.execute("commit")
         except BaseException:
-            self._db.execute("rollback")
+            if self._db.in_transaction:  # a full disk has ended it already
+                self._db.execute("rollback")
             raise
         finally:
             if synced:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -237,8 +238,15 @@ class Store:
         """The batch that holds ``seq`` or else follows it, and those behind it up to ``max_bytes`` (at least one).
 
         Emptied ones are left out. What is damaged on the disk is set aside, reported and left out.
+        Raises sqlite3.Error when it cannot be known yet where it lies.
         """
-        self.flush()
+        try:
+            self.flush()
+        except sqlite3.Error:
+            # Where the disk has no byte left, what was indexed before is read all the same: consumers go on.
+            if found := recovery.read(self, topic, seq, max_bytes):
+                return found
+            raise
         return recovery.read(self, topic, seq, max_bytes)
 
     def bodies(self, topic: int, seqs: Iterable[int]) -> dict[int, tuple[int, bytes]]:

@@ -1,0 +1,35 @@
+"""A native thread beside the hub, for what blocks on the disk: one thing after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from gevent.threadpool import ThreadPool
+
+Result = TypeVar("Result")
+
+
+class Aside:
+    """One thread. ``do`` blocks the greenlet that calls it and nothing else."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPool(1)
+
+    def do(self, call: Callable[..., Result], *arguments: Any) -> Result:
+        """What ``call`` returns or raises."""
+        result, error = self._pool.apply(_outcome, (call, arguments))
+        if error is not None:
+            raise error
+        return result  # type: ignore[no-any-return]
+
+    def end(self) -> None:
+        self._pool.kill()
+
+
+def _outcome(call: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Exception | None]:
+    """The error as a value: gevent writes the traceback of one that is raised in its thread, also when it is expected."""
+    try:
+        return call(*arguments), None
+    except Exception as error:
+        return None, error
