@@ -8,10 +8,11 @@ import time
 
 import gevent
 import pytest
+from gevent.server import StreamServer
 
 from framework.errors import BadMessage, BadName, BrokerUnreachable, WrongUse
 from framework.testing.servers import free_port
-from framework.transports.beanstalkd import Client, Job, client
+from framework.transports.beanstalkd import Client, Job, client, wire
 
 pytestmark = pytest.mark.real
 
@@ -115,6 +116,23 @@ def test_a_body_over_the_servers_limit_and_a_drained_server_are_errors_of_their_
             while time.monotonic() < deadline:
                 one.put(b"x")
         assert one.reserve(timeout=5).body == b"x" * 100
+
+
+@pytest.mark.parametrize("word", sorted(wire.ERRORS))
+def test_every_error_is_an_exception_of_its_own(word):
+    """Some of them no real server can be made to say."""
+
+    def serve(sock, _):
+        for _line in sock.makefile("rb"):
+            sock.sendall(word.encode() + b"\r\n")
+
+    fake = StreamServer(("127.0.0.1", 0), serve)
+    fake.start()
+    with Client(f"127.0.0.1:{fake.server_port}") as one, pytest.raises(client.BeanstalkdError) as error:
+        one.touch(1)
+    fake.stop(timeout=1)
+    assert type(error.value).__name__.lower() == word.replace("_", "").lower()
+    assert error.value.code == word
 
 
 def test_many_are_put_without_waiting_for_each_answer(one):

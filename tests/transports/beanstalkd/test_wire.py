@@ -118,6 +118,11 @@ def test_a_body_in_many_pieces_is_joined_once():
         (wire.stats_job(1), b"stats-job 1\r\n"),
         (wire.stats_tube("a"), b"stats-tube a\r\n"),
         (wire.pause_tube("a", 0), b"pause-tube a 0\r\n"),
+        (wire.RESERVE, b"reserve\r\n"),
+        (wire.PEEK_READY + wire.PEEK_DELAYED + wire.PEEK_BURIED, b"peek-ready\r\npeek-delayed\r\npeek-buried\r\n"),
+        (wire.STATS, b"stats\r\n"),
+        (wire.LIST_TUBES + wire.LIST_TUBE_USED, b"list-tubes\r\nlist-tube-used\r\n"),
+        (wire.LIST_TUBES_WATCHED + wire.QUIT, b"list-tubes-watched\r\nquit\r\n"),
     ],
 )
 def test_commands(command, line):
