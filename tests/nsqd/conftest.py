@@ -14,7 +14,10 @@ import pytest
 
 from framework.nsqd.store import Store, compaction, store
 from framework.testing import servers
+from framework.testing.certificates import Authority
 from framework.testing.servers import Server, own_nsqd
+from tests.conftest import missing
+from tests.nsqd.layers import Servers
 from tests.nsqd.storing import TOPIC, declared
 
 MESSAGE = 2
@@ -191,3 +194,39 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "SEGMENT_BYTES", 2000)
     monkeypatch.setattr(store, "_ROLL_BYTES", 500)
     monkeypatch.setattr(compaction, "_SHARE", 0)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Signs certificates that the servers of a file trust."""
+    try:
+        return Authority(tmp_path_factory.mktemp("ca"))
+    except servers.ServerMissing as error:
+        missing(error)
+        raise
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Servers]:
+    """Starts a real nsqd and ours with the same flags: ``start("--tls-required")``."""
+    started: list[Server] = []
+    pair = authority.sign("nsqd")
+
+    def both(*flags: str, certificate: bool = True) -> tuple[Server, Server]:
+        files = [f"--tls-cert={pair.cert}", f"--tls-key={pair.key}"] if certificate else []
+        made = []
+        for make in (servers.real_nsqd, servers.own_nsqd):
+            https = f"--https-address=127.0.0.1:{servers.free_port()}"
+            try:
+                server = make(tmp_path_factory.mktemp("data"), https, *files, *flags)
+            except servers.ServerMissing as error:
+                missing(error)
+                raise
+            server.start()
+            started.append(server)
+            made.append(server)
+        return made[0], made[1]
+
+    yield both
+    for server in started:
+        server.kill()
