@@ -234,7 +234,8 @@ class BeanstalkdConnection:
 
     def _halfway(self) -> list[Hold]:
         """The jobs that are ours and not in flight. From any thread."""
-        rung = [bell.hold for bell in snapshot(self.bells.all) if bell.hold is not None and bell.hold.message is None]
+        kept = [bell.hold for bell in snapshot(self.bells.all)]
+        rung = [hold for hold in kept if hold is not None and hold.message is None]
         settled = [*snapshot(self._settled), *snapshot(self._late)]
         return [*self._desk.undelivered(), *snapshot(self._intake.asking), *snapshot(self._intake.arrived), *settled, *rung]
 
