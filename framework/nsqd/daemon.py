@@ -58,8 +58,11 @@ class Log:
     def __call__(self, level: str, words: str) -> None:
         if LEVELS.index(level) >= LEVELS.index(self._options.log_level):
             stamp = datetime.now().strftime("%Y/%m/%d %H:%M:%S.%f")
-            sys.stderr.write(f"{self._options.log_prefix}{stamp} {level}: {words}\n")
-            sys.stderr.flush()
+            try:
+                sys.stderr.write(f"{self._options.log_prefix}{stamp} {level}: {words}\n")
+                sys.stderr.flush()
+            except OSError:
+                pass  # whoever started it gave it nothing to write to, or a full disk: it serves all the same
 
 
 def listen(address: str) -> socket.socket:

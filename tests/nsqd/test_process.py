@@ -110,6 +110,15 @@ def test_it_says_where_it_listens_and_what_a_sync_costs(start_embedded: Callable
     assert re.search(stamp + r"DISK: a sync of .+ takes \d+\.\d\d ms$", log, re.M)
 
 
+def test_it_serves_where_its_log_cannot_be_written(ours: Server) -> None:
+    """Harnesses are known to give it a file that is open for reading only."""
+    ours.stop()
+    ours.command = ["bash", "-c", 'exec "$@" 2< /dev/null', "-", *ours.command]
+    ours.start()
+    assert ours.http("/pub?topic=quiet", b"x") == "OK"
+    assert ours.stop() == 0
+
+
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_signals_end_it_cleanly(ours: Server, talk: Callable[..., Any], sent: signal.Signals) -> None:
     client = talk(ours)
