@@ -18,6 +18,9 @@ PERIOD = 0.05
 """Seconds between two ticks."""
 SPAN = 0.002
 """Seconds of traffic that the headroom should hold; four hub turns where those are longer."""
+FLOOD = 20e-6
+"""Seconds a message in which a headroom, however large, is used up quickly: a broker's buffer fills by itself then, and one
+that had to wait for each batch to be settled would stand still meanwhile."""
 BUSY = 0.5
 """The part of the time that a hub waits below which it is busy: silence on a connection means less then."""
 PATIENCE = 0.025
@@ -125,7 +128,7 @@ class Credit:
         """
         line.came += count
         if line.came >= line.headroom:
-            if now - line.used_up <= span_of(turn) / 2:
+            if now - line.used_up <= max(span_of(turn) / 2, FLOOD * line.headroom):
                 line.headroom = min(line.headroom * 2, line.max_grant, self.max_in_flight)
             line.came = 0
             line.since = line.used_up = now

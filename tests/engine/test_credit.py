@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from framework.engine.credit import BUSY, BUSY_TURN, PATIENCE, PERIOD, SPAN, TURN, Credit, Line, fair_level, patience_of
+from framework.engine.credit import BUSY, BUSY_TURN, FLOOD, PATIENCE, PERIOD, SPAN, TURN, Credit, Line, fair_level, patience_of
 
 LAG = PERIOD / 2
 """Seconds: how long a grant may take to reach the broker, and a message to come back."""
@@ -252,6 +252,20 @@ def test_a_grant_is_what_is_in_flight_plus_the_headroom() -> None:
     traffic = Traffic(1, 2500, concurrency=100)
     line = traffic.lines[0]
     assert traffic.credit.grant(line, 30) == 31
+
+
+@pytest.mark.parametrize(("seconds_a_message", "grows"), [(0.8 * FLOOD, True), (2 * FLOOD, False)])
+def test_a_flood_that_uses_up_a_large_headroom_raises_it_though_that_took_more_than_a_span(
+    seconds_a_message: float, grows: bool
+) -> None:
+    """Else a fast broker with small messages sends one batch, and waits for its settlements before the next."""
+    traffic = Traffic(1, 2500, concurrency=2500)
+    line = traffic.lines[0]
+    line.headroom = 256
+    traffic.credit.grant(line, 0)
+    for _ in range(2):
+        traffic.full(line, after=256 * seconds_a_message)
+    assert (line.headroom > 256) == grows
 
 
 def test_the_backlog_of_a_stall_doubles_the_headroom_and_no_more() -> None:
