@@ -10,7 +10,7 @@ from pathlib import Path
 
 from framework.testing import servers
 from framework.testing.proxy import Proxy
-from tests.chaos.trial import Scenario, Trial, Verdict
+from tests.chaos.trial import BURST, Scenario, Trial, Verdict
 
 _LEASE = "--msg-timeout=5s"
 _HEARTBEAT = "?heartbeat=1s"
@@ -32,7 +32,8 @@ def embedded_nsqd_killed(folder: Path, times: int) -> Verdict:
         with _directly(folder, nsqd) as trial:
             for _ in range(times):
                 _until_subscribed(nsqd)
-                trial.between(0.1, 0.8)
+                trial.until_published(3 * BURST)
+                trial.between(0.0, 0.5)
                 with trial.fault("embedded nsqd kill -9"):
                     _kill(nsqd)
         return _end(trial, "embedded nsqd kill -9")
@@ -50,7 +51,8 @@ def real_nsqd_killed(folder: Path, times: int) -> Verdict:
         with _directly(folder, nsqd) as trial:
             for _ in range(times):
                 _until_subscribed(nsqd)
-                trial.between(0.1, 0.8)
+                trial.until_published(3 * BURST)
+                trial.between(0.0, 0.5)
                 with trial.worker_held(), trial.fault("real nsqd kill -9", losses=_only_in_memory(nsqd), repeats=1):
                     _kill(nsqd)
             _until_subscribed(nsqd)

@@ -18,7 +18,7 @@ from framework.spool import segment
 from framework.testing.servers import ROOT
 from framework.testing.workers import Worker
 
-_BURST = 20
+BURST = 20
 _PAUSE = 0.02  # seconds between two bursts
 _SLACK = 500_000_000  # nanoseconds between what happened and when it was written down
 _RANDOM = random.Random(20260101)
@@ -126,6 +126,14 @@ class Trial:
         """Let things go on for a random while, in seconds."""
         time.sleep(_RANDOM.uniform(low, high))
 
+    def until_published(self, count: int) -> None:
+        """Wait until ``count`` more messages are stored: a fault when nothing moves shows nothing."""
+        before, until = len(self.confirmed), time.monotonic() + 60
+        while len(self.confirmed) < before + count:
+            if time.monotonic() > until:
+                raise RuntimeError(f"no {count} messages were stored within 60 s")
+            time.sleep(0.01)
+
     # -- publishing
 
     @contextmanager
@@ -165,7 +173,7 @@ class Trial:
     def _publish(self, stop: threading.Event) -> None:
         publisher = Publisher(self.publish_to)
         while not stop.is_set():
-            burst = range(self.next, self.next + _BURST)
+            burst = range(self.next, self.next + BURST)
             self.next = burst.stop
             for each, error in zip(burst, publisher.publish_each("chaos", [b"%d" % n for n in burst]), strict=True):
                 if error is None:
