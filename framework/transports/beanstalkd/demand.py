@@ -50,8 +50,9 @@ class Demand:
             return
         if desk.dry:
             bells.wait()
-        # A few large polls at a time, not many small ones: each has a first job that must be asked for.
-        elif room >= desk.reach or room >= self._owner.granted // 3 or not desk.polling:
+        # A few large polls at a time, not many small ones: each has a first job that must be asked for. But no larger than what
+        # one slice of a grant of 100 sets free, or the server would have nothing to do for every other one.
+        elif room >= desk.reach or room >= self._owner.granted // 4 or not desk.polling:
             desk.poll(min(room, desk.reach))
 
     def _relieve(self) -> None:
