@@ -387,3 +387,34 @@ def test_an_address_that_is_taken_is_exit_2_and_names_the_flags(app: Callable[..
     assert "--nsqd-tcp-address" in done.stderr
     assert "--broker" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_process_that_a_handler_forks_takes_none_of_the_workers_messages(
+    app: Callable[..., Path], nsqd: Server, tmp_path: Path
+) -> None:
+    folder = app("""
+        import multiprocessing, os, time
+
+        def wait() -> None:
+            for _ in range(30):
+                time.sleep(0.02)
+
+        @handler("orders", "say", concurrency=5)
+        def say(text: str) -> None:
+            if int(text) % 20 == 0:
+                child = multiprocessing.get_context("fork").Process(target=wait)
+                child.start()
+                child.join()
+            with open("handled", "a") as file:
+                file.write(f"{text} {os.getpid()}\\n")
+    """)
+    with working("run", "shop", "--broker", broker(nsqd), cwd=folder) as worker:
+        handled = tmp_path / "handled"
+        for start in range(0, 100, 5):
+            put(nsqd, *map(str, range(start, start + 5)))
+            time.sleep(0.02)
+        worker.wait_until(lambda: handled.exists() and len(handled.read_text().splitlines()) >= 100)
+        assert worker.stop() == 0
+    rows = [line.split() for line in handled.read_text().splitlines()]
+    assert sorted(int(text) for text, _ in rows) == list(range(100))
+    assert {pid for _, pid in rows} == {str(worker.process.pid)}

@@ -8,8 +8,10 @@ Source: TCP protocol specification; nsqd's protocol_v2.go for what happens after
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Collection
 from time import monotonic
+from weakref import WeakSet
 
 from gevent import monkey
 from gevent.hub import get_hub
@@ -77,6 +79,7 @@ class NsqConnection:
         self._rescue: Rescue | None = None  # what was done in the hub's place, and it does not know yet
         self._start_watchers()
         self._loop.run_callback(self._guarded, self._take_frames, line.pending)
+        _open.add(self)
 
     def _start_watchers(self) -> None:
         fd = self._sock.fileno()
@@ -412,15 +415,27 @@ class NsqConnection:
         if self._closed:
             return
         self._closed = True
-        for watcher in (self._reader, self._writer, self._pulse, self._deadline, self._renewal):
-            watcher.stop()
-            watcher.close()
+        self._stop_watchers()
         with self._lock:
             self._sock.close()
         if self._rescue is not None:
             self._learn(self._rescue)
         self._count_losses()
         self._receiver.closed(self, error)
+
+    def _stop_watchers(self) -> None:
+        for watcher in (self._reader, self._writer, self._pulse, self._deadline, self._renewal):
+            watcher.stop()
+            watcher.close()
+
+    def forget(self) -> None:
+        """In a forked child: it is the parent's, whose messages would be read here. Nobody is told, or it would be made anew."""
+        if not self._closed:
+            self._closed = True
+            self._stop_watchers()
+            nothing = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nothing, self._sock.fileno(), inheritable=False)  # nsqd sees the parent's end, whatever becomes of us
+            os.close(nothing)
 
     def _count_losses(self) -> None:
         """What nsqd will deliver again: all in flight, and every settlement that it cannot have read whole."""
@@ -436,3 +451,14 @@ class NsqConnection:
 
 def _nothing() -> None:
     """For callbacks that only flush."""
+
+
+_open: WeakSet[NsqConnection] = WeakSet()
+
+
+def _forget_all() -> None:
+    for connection in list(_open):
+        connection.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
