@@ -29,6 +29,10 @@ _PREFIX = struct.Struct(">iiqH")
 _SIZE = struct.Struct(">i")
 _CHUNK = 500
 """The most messages that one client gets before the next has its turn."""
+_CHUNK_BYTES = 1 << 18
+"""About as many bytes of them as a client gets before it is seen whether its buffer is full."""
+_HELD_BYTES = 1 << 20
+"""About as many bytes of bodies in flight as one client keeps in memory; of the others the log has to give them again."""
 _TURN = 2000
 """The most that is delivered, or becomes due, before other work on the hub has its turn."""
 
@@ -167,7 +171,7 @@ class Channel:
         count = min(share, client.room())
         now = time.monotonic()
         done = 0
-        while done < count:
+        while done < count and client.room() > 0:
             if self.again and self.again[0].turn <= self.cursor:
                 given = self._give_again(client, now)
             else:
@@ -204,7 +208,8 @@ class Channel:
         if piece is None:
             return 0
         batch, done, offset = piece
-        count = min(count, batch.count - done)
+        mean = len(batch.payload) // batch.count
+        count = min(count, batch.count - done, 1 + _CHUNK_BYTES // mean)
         if self.again:
             count = min(count, max(1, self.again[0].turn - self.cursor))
         first, ts, payload = batch.first + done, batch.ts, batch.payload
@@ -213,6 +218,7 @@ class Channel:
         hexes = ids.tobytes().hex().encode()
         deadline = now + client.leases.duration
         messages, sampling = client.leases.messages, client.sample_rate
+        holds = not self.kept or (len(messages) + count) * mean <= _HELD_BYTES
         frames: list[bytes] = []
         prefix, known, sent = b"", -1, 0
         for at in range(count):
@@ -224,7 +230,7 @@ class Channel:
             if size != known:
                 prefix, known = _PREFIX.pack(size + 30, FRAME_MESSAGE, ts, 1), size
             message_id = hexes[16 * at : 16 * at + 16]
-            messages[message_id] = Message(first + at, ts, 1, body, now, deadline)
+            messages[message_id] = Message(first + at, ts, 1, body if holds else None, now, deadline)
             frames += (prefix, message_id, body)
             sent += 1
         self.backlog.advance(count, offset)

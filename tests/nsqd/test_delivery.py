@@ -163,6 +163,20 @@ def test_deferred_and_requeued_messages_come_on_time(shared: Server, talk: Talks
     assert [attempts for _, attempts, _ in client.messages] == [1, 2]
 
 
+def test_large_messages_that_are_given_back_come_again_whole(shared: Server, talk: Talks) -> None:
+    """More bytes than are kept in memory for what is in flight."""
+    consumer = talk(shared)
+    consumer.send(b"SUB large c\nRDY 100\n")
+    bodies = [b"%03d" % at + b"x" * 30_000 for at in range(100)]
+    publisher = talk(shared)
+    publisher.send(mpub("large", *bodies))
+    first = consumer.get(100)
+    consumer.send(b"".join(b"REQ %b 0\n" % message_id for message_id, _, _ in first))
+    again = consumer.get(200)[100:]
+    assert sorted(body for _, _, body in again) == bodies
+    assert {attempts for _, attempts, _ in again} == {2}
+
+
 def test_a_deferred_message_does_not_hold_up_the_others(shared: Server, talk: Talks) -> None:
     client = talk(shared)
     client.send(b"SUB mix c\nRDY 10\nDPUB mix 400\n" + sized(b"later") + pub("mix", b"1", b"2"))
