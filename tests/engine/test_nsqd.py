@@ -194,7 +194,7 @@ def test_one_busy_nsqd_of_three_is_not_starved_by_the_idle_ones(start_nsqd, run)
     worker.until(lambda: len(worker.supervisor._consumers) == 1 and len(worker.supervisor._consumers[0].accounts) == 3)
     publish(servers[1], [b"%d" % i for i in range(800)])
     worker.until(lambda: len(done) == 800)
-    assert sum(together) / len(together) > 5  # of ten; a third of them is its own
+    assert max(together) >= 7  # of ten; three of them are its own
     worker.stop()
 
 
