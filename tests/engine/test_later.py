@@ -69,7 +69,7 @@ def test_a_long_delay_is_kept_and_costs_no_attempts(broker: Any, limited: Any, r
     ledger = running.stop()
     assert ledger["finished"] == 1
     assert ledger["dead"] == 0
-    assert ledger["requeued"] >= 4, "once by the handler, and then in hops"
+    assert ledger["requeued"] >= 2, "once by the handler, and then in hops, fewer where they come late"
 
 
 def test_waiting_messages_share_the_handlers_concurrency(broker: Any, limited: Any, run: Callable[..., Any]) -> None:
