@@ -46,9 +46,14 @@ def no_secret(folder: Path) -> tuple[list[str], str, str]:
     return [f"--auth-http-address=127.0.0.1:{free_port()}"], "nsq://{}", "NSQ_AUTH_SECRET"
 
 
-def strange_certificate(folder: Path) -> tuple[list[str], str, str]:
+def tls(folder: Path) -> list[str]:
     pair = Authority(folder).sign("nsqd")
-    return [f"--tls-cert={pair.cert}", f"--tls-key={pair.key}"], "nsq+tls://{}", "a certificate that is not trusted"
+    # With a certificate nsqd listens for HTTPS as well, each at the same port unless told otherwise.
+    return [f"--tls-cert={pair.cert}", f"--tls-key={pair.key}", f"--https-address=127.0.0.1:{free_port()}"]
+
+
+def strange_certificate(folder: Path) -> tuple[list[str], str, str]:
+    return tls(folder), "nsq+tls://{}", "a certificate that is not trusted"
 
 
 def no_tls(folder: Path) -> tuple[list[str], str, str]:
@@ -56,8 +61,7 @@ def no_tls(folder: Path) -> tuple[list[str], str, str]:
 
 
 def tls_only(folder: Path) -> tuple[list[str], str, str]:
-    pair = Authority(folder).sign("nsqd")
-    return [f"--tls-cert={pair.cert}", f"--tls-key={pair.key}", "--tls-required=tcp-https"], "nsq://{}", "write nsq+tls://"
+    return [*tls(folder), "--tls-required=tcp-https"], "nsq://{}", "write nsq+tls://"
 
 
 @pytest.fixture(params=[no_auth_server, no_secret, strange_certificate, no_tls, tls_only], ids=lambda case: case.__name__)
