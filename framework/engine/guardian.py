@@ -108,6 +108,7 @@ class Guardian:
                         connection.rescue(now, expired)
             except Exception:
                 _say("the guardian failed, which is a bug: %s", traceback.format_exc())
+        self._acted = True  # the hub may have turned in the middle, and told those whose turn was still to come
 
     def _tell(self, seconds: float, words: str, who: str, thread: int) -> None:
         """Once for each turn that took too long."""

@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import gevent
@@ -175,6 +176,26 @@ def test_a_blocked_hub_loses_no_connection_and_no_message_and_the_handler_is_nam
     assert said.startswith(f"handler {topic}/{CHANNEL} has blocked the hub for 1.")
     assert 'slots="thread" or "process"' in said
     assert "block(BLOCK)" in said
+
+
+def test_a_hub_that_turns_in_the_middle_of_a_rescue_learns_of_the_rest_of_it_too():
+    told = []
+
+    class Connection:
+        def rescue(self, now, expired) -> None:
+            guardian.report()
+
+        def rescued(self) -> None:
+            told.append(self)
+
+    connection = Connection()
+    consumer = SimpleNamespace(accounts={connection: None}, calls=SimpleNamespace(expired=lambda now: ()))
+    guardian = Guardian(SimpleNamespace(stamp=0.0), [consumer])
+    guardian._rescue(1.0)
+    guardian.report()
+    assert told == [connection] * 2
+    guardian.report()
+    assert told == [connection] * 2
 
 
 @pytest.mark.slow
