@@ -19,6 +19,7 @@ from gevent import monkey
 from gevent.lock import BoundedSemaphore
 
 from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, PublishError, words_of
+from framework.transports.forked import let_go
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 # the patched ones are of a greenlet, not of a thread
@@ -191,9 +192,7 @@ class Outlet(Generic[Command]):
         link, self._link = self._link, None
         if link is None or (fd := link.fileno()) < 0:
             return
-        nothing = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nothing, fd, inheritable=False)
-        os.close(nothing)
+        let_go(fd)
         if _thread_ident() == self._thread:  # else its hub is not in this process
             link.close()
 

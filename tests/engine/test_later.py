@@ -60,16 +60,16 @@ def test_a_long_delay_is_kept_and_costs_no_attempts(broker: Any, limited: Any, r
     def handle(message: Message) -> None:
         seen.append(Delivery(message))
         if len(seen) == 1:
-            raise Retry("later", delay=1.0)
+            raise Retry("later", delay=2.0)
 
     running = run(handle, dead=limited, max_attempts=2)
     broker.publish("orders", b"one\ntwo")
     running.until(lambda: len(seen) == 2)
-    check(*seen, delay=1.0)
+    check(*seen, delay=2.0)
     ledger = running.stop()
     assert ledger["finished"] == 1
     assert ledger["dead"] == 0
-    assert ledger["requeued"] >= 2, "once by the handler, and then in hops, fewer where they come late"
+    assert ledger["requeued"] >= 4, "once by the handler, and then in hops"
 
 
 def test_waiting_messages_share_the_handlers_concurrency(broker: Any, limited: Any, run: Callable[..., Any]) -> None:

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework.engine import consumer
 from framework.engine import slot_wire as wire
 from framework.errors import BadHandler, Reject, Retry
 
@@ -124,16 +125,15 @@ def test_what_always_kills_its_process_ends_as_a_dead_letter(broker, run, jobs, 
     assert worker.stop()["dead"] == 1
 
 
-def test_over_its_time_a_process_is_killed_with_all_that_it_has_started(broker, run, jobs, journal):
+def test_over_its_time_a_process_is_killed_with_all_that_it_has_started(broker, run, jobs, journal, monkeypatch):
+    monkeypatch.setattr(consumer, "JAMMED", 60.0)  # a busy machine takes its time to start the next one
     worker = run(jobs.hang, slots="process", concurrency=1, timeout=0.5)
     broker.publish("orders", b"x")
     worker.until(lambda: len(journal()) == 2)
     pids = list(map(int, journal()))
     worker.until(lambda: broker.finished, seconds=20)
     worker.until(lambda: all(map(gone, pids)))
-    ledger = worker.stop()
-    given_back = ledger["requeued"] - 1  # by a machine so busy that a new process took longer than the lease
-    assert ledger == {"received": 2 + given_back, "finished": 1, "requeued": 1 + given_back, "dead": 0, "lease_lost": 0}
+    assert worker.stop() == {"received": 2, "finished": 1, "requeued": 1, "dead": 0, "lease_lost": 0}
 
 
 def test_a_process_that_is_told_to_end_by_a_signal_for_all_waits_for_the_worker(broker, run, jobs, journal):

@@ -105,7 +105,7 @@ def test_without_a_broker_it_gives_up_at_the_deadline_and_says_what_to_do(broker
     began = time.monotonic()
     with pytest.raises(BrokerUnreachable, match=r"handler orders/billing: no broker reached within 0.3 s \(a:1 refused"):
         worker.greenlet.get(timeout=5)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 3
 
 
 def test_without_a_deadline_it_waits_for_ever(broker, run):
@@ -221,7 +221,7 @@ def test_what_has_not_ended_within_the_drain_time_is_given_back(broker, run):
     worker.until(lambda: broker.connections() and len(broker.connections()[0].in_flight) == 2)
     began = time.monotonic()
     assert worker.stop() == {"received": 2, "finished": 0, "requeued": 2, "dead": 0, "lease_lost": 0}
-    assert 0.25 < time.monotonic() - began < 10
+    assert 0.25 < time.monotonic() - began < 2
     assert told == ["the worker stops"] * 2
 
 
@@ -233,7 +233,7 @@ def test_a_second_stop_gives_everything_back_at_once(broker, run):
     gevent.sleep(0.05)
     began = time.monotonic()
     assert worker.stop()["requeued"] == 1
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 1
 
 
 def test_a_handler_that_will_not_end_does_not_hold_up_the_stop(broker, run):
@@ -249,7 +249,7 @@ def test_a_handler_that_will_not_end_does_not_hold_up_the_stop(broker, run):
     worker.until(lambda: broker.connections() and broker.connections()[0].in_flight)
     began = time.monotonic()
     assert worker.stop(now=True)["requeued"] == 1
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 3
 
 
 def test_a_dead_connection_does_not_hold_up_the_stop(broker, run):
@@ -259,7 +259,7 @@ def test_a_dead_connection_does_not_hold_up_the_stop(broker, run):
     broker.nodes["a:1"].kill()
     began = time.monotonic()
     worker.stop()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 2
 
 
 def test_a_node_that_does_not_answer_the_drain_holds_up_the_stop_for_two_seconds_only(broker, run):
@@ -268,7 +268,7 @@ def test_a_node_that_does_not_answer_the_drain_holds_up_the_stop_for_two_seconds
     worker.until(lambda: worker.supervisor.ready)
     began = time.monotonic()
     worker.stop()
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 4
 
 
 def test_it_can_be_stopped_before_it_runs(broker, spec):
@@ -276,7 +276,7 @@ def test_it_can_be_stopped_before_it_runs(broker, spec):
     supervisor.stop()
     began = time.monotonic()
     supervisor.run()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 3
 
 
 def test_it_runs_on_the_hub_of_a_native_thread_and_is_stopped_from_another(broker, spec):

@@ -106,7 +106,7 @@ def test_a_lease_ends_on_time_and_the_message_comes_again(shared: Server, talk: 
     client.get(1)
     start = time.monotonic()
     (first, second) = client.get(2)
-    assert 0.95 < time.monotonic() - start < 5
+    assert 0.95 < time.monotonic() - start < 1.3
     assert (first[0], first[1], second[1]) == (second[0], 1, 2)
 
 
@@ -118,7 +118,7 @@ def test_a_touched_message_is_kept_until_the_maximum_and_no_longer(start_embedde
     while len(client.messages) == 1 and time.monotonic() - start < 5:
         client.send(b"TOUCH " + message_id + b"\n")
         client.read(0.2)
-    assert 1.9 < time.monotonic() - start < 6
+    assert 1.9 < time.monotonic() - start < 2.5
 
 
 def test_a_disconnected_consumers_messages_wait_out_their_lease(shared: Server, talk: Talks) -> None:
@@ -132,7 +132,7 @@ def test_a_disconnected_consumers_messages_wait_out_their_lease(shared: Server, 
     two.reply(1)
     assert server.channel_stats("gone", "c")["in_flight_count"] == 1
     ((_, attempts, body),) = two.get(1)
-    assert 0.8 < time.monotonic() - start
+    assert 0.8 < time.monotonic() - start < 1.4
     assert (attempts, body) == (2, b"a")
 
 
@@ -159,7 +159,7 @@ def test_deferred_and_requeued_messages_come_on_time(shared: Server, talk: Talks
             client.send(b"REQ " + client.messages[0][0] + b" %d\n" % delay)
         client.get(round_ + 1)
         late = time.monotonic() - start - delay / 1000
-        assert -0.005 <= late < 2  # how late it is, benchmarks.ontime measures
+        assert -0.005 <= late < 0.25  # measured: 2 ms on a quiet machine; the bound is for a busy one
     assert [attempts for _, attempts, _ in client.messages] == [1, 2]
 
 
@@ -377,7 +377,7 @@ def test_a_silent_client_is_closed_after_two_heartbeats_without_a_word(shared: S
     client.send(identify(heartbeat_interval=1000))
     start = time.monotonic()
     assert client.until(lambda: client.closed, 5)
-    assert 1.9 < time.monotonic() - start < 15
+    assert 1.9 < time.monotonic() - start < 3
     assert client.replies == [b"OK"]
 
 

@@ -97,6 +97,7 @@ TIMES: dict[str, list[Any]] = {
     "FIN when another has it": [*OTHERS_NOW, on(0, FIN)],
     "REQ when another has it": [*OTHERS_NOW, on(0, b"REQ <id> 0\n")],
     "TOUCH when another has it": [*OTHERS_NOW, on(0, b"TOUCH <id>\n")],
+    "REQ by the one who has it now": [*OTHERS_NOW, Other(on(0, b"REQ <id> 60000\n")), Count("requeue_count", 1), on(0, FIN)],
     "TOUCH keeps it": [SHORT + READY + pub(b"a"), *[on(0, b"TOUCH <id>\n")] * 12, on(0, FIN)],
     "REQ with a delay comes later": [READY + pub(b"a"), on(0, b"REQ <id> 300\n"), Until(4), on(0, FIN)],
     "REQ to the tail grows attempts": [READY + pub(b"a"), on(0, b"REQ <id> 0\n"), on(0, b"REQ <id> 0\n"), on(0, FIN)],

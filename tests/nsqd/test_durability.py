@@ -18,7 +18,7 @@ import pytest
 from framework.testing.servers import Server
 from tests.nsqd.conftest import logged
 
-KILLS = int(os.environ.get("NSQD_KILLS", "6"))
+KILLS = int(os.environ.get("NSQD_KILLS", "10"))
 """20 and more are for the evening before a release: NSQD_KILLS=20."""
 PUBLISHERS = 4
 

@@ -31,7 +31,6 @@ INPUTS = int(os.environ.get("NSQD_FUZZ_INPUTS", "20000"))
 SEED = int(os.environ.get("NSQD_FUZZ_SEED", "1"))
 TOGETHER = 40
 PATIENCE = 30.0  # seconds in which a good client must be served on a machine that does much else
-LONGEST = 600.0  # seconds in which all connections must have ended: some inputs are a million commands in a few bytes
 GROWTH = 64 << 20  # bytes: what 40 bombs of 4 MiB at once leave behind in the allocator; a million inputs get no more
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 s: close sends RST
 
@@ -100,7 +99,7 @@ class Watch:
         assert self.server.process.poll() is None, self.server.log[-20:]
         assert not [line for line in self.server.log if "Traceback" in line], self.server.log[-40:]
         assert self.server.http("/ping") == "OK"
-        deadline = time.monotonic() + LONGEST
+        deadline = time.monotonic() + PATIENCE
         while self._process.num_fds() > self._files + 3 and time.monotonic() < deadline:
             time.sleep(0.05)
         assert self._process.num_fds() <= self._files + 3
@@ -140,9 +139,8 @@ def _leave(fuzz: Fuzz, sock: socket.socket) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     elif way < 0.6:
         sock.shutdown(socket.SHUT_WR)
-        with gevent.Timeout(PATIENCE, False):  # then it leaves; that the server lets go of it too is counted at the end
-            while sock.recv(65536):
-                pass
+        while sock.recv(65536):
+            pass
     elif way < 0.7:
         sock.settimeout(0.01)
         try:

@@ -20,7 +20,7 @@ class Leases(Cases):
     """What happens to a message while it is being handled."""
 
     @pytest.mark.slow
-    def test_a_call_longer_than_its_lease_keeps_its_message_and_those_that_wait_keep_theirs_for_two(
+    def test_a_call_longer_than_two_leases_keeps_its_message_and_so_do_those_that_wait(
         self, bench: Bench, subject: Subject
     ) -> None:
         if not bench.capabilities.touch:  # asked now: it may start a node of its own, and the hub stands still meanwhile
@@ -29,7 +29,7 @@ class Leases(Cases):
 
         def handle(message: Message) -> None:
             seen.append(message.body)
-            gevent.sleep(1.3 * subject.brief)
+            gevent.sleep(2.2 * subject.brief)
 
         worker = bench.work(handle, on=bench.brief, concurrency=2)
         bench.publish(*bodies(4), on=bench.brief)

@@ -18,7 +18,6 @@ from framework.transports.memory.broker import MAX_DEFER, MemoryNode
 from framework.transports.memory.queues import Stored
 
 _thread_ident = monkey.get_original("_thread", "get_ident")
-_SOONEST = 0.001
 
 
 class MemoryConnection:

@@ -19,6 +19,7 @@ from gevent.hub import get_hub
 from framework.errors import AlreadySettled, BrokerError, BrokerUnreachable, ProtocolError
 from framework.message import Message
 from framework.transports.contract import Limits, Receiver
+from framework.transports.forked import let_go
 from framework.transports.nsq import wire
 from framework.transports.nsq.dial import RECV_SIZE, Line, dial
 from framework.transports.nsq.rescue import Rescue, taken
@@ -433,9 +434,7 @@ class NsqConnection:
         if not self._closed:
             self._closed = True
             self._stop_watchers()
-            nothing = os.open(os.devnull, os.O_RDWR)
-            os.dup2(nothing, self._sock.fileno(), inheritable=False)  # nsqd sees the parent's end, whatever becomes of us
-            os.close(nothing)
+            let_go(self._sock.fileno())
 
     def _count_losses(self) -> None:
         """What nsqd will deliver again: all in flight, and every settlement that it cannot have read whole."""

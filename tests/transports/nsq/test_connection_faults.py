@@ -251,7 +251,7 @@ def test_a_refused_finish_is_taken_back(fake, subscribe, tools):
 def test_a_silent_peer_is_dead_after_two_heartbeats(fake, subscribe, tools):
     started = time.monotonic()
     receiver = broken(fake, subscribe, tools, stay, heartbeat=0.1)
-    assert 0.2 <= time.monotonic() - started < 10
+    assert 0.2 <= time.monotonic() - started < 1
     assert "was silent for 0.2 s" in str(receiver.ends[0])
 
 
@@ -348,7 +348,7 @@ def test_closing_does_not_wait_for_ever_for_a_peer_that_does_not_read(fake, subs
     connection.close()
     started = time.monotonic()
     tools.until(lambda: receiver.ends)
-    assert 0.8 < time.monotonic() - started < 20
+    assert 0.8 < time.monotonic() - started < 2
     assert (receiver.tally.finished, receiver.tally.lease_lost) == (0, len(IDS))
 
 

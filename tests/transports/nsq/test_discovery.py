@@ -282,7 +282,7 @@ def test_a_lookupd_that_answers_by_the_byte_costs_no_more_than_its_timeout():
     started = time.monotonic()
     with pytest.raises(BrokerUnreachable, match=r"did not answer .* within 0\.3 s"):
         Discovery([f"127.0.0.1:{server.server_port}"], timeout=0.3).lookup("orders")
-    assert time.monotonic() - started < 10  # of the fifty that the answer takes
+    assert time.monotonic() - started < 1
     server.stop(0)
 
 

@@ -265,9 +265,9 @@ def test_without_any_node_it_gives_up_at_the_deadline_and_nothing_is_stored(make
     node = f"127.0.0.1:{free_port()}"
     started = time.monotonic()
     with pytest.raises(PublishError, match=node) as caught:
-        make_producer(node, deadline=0.5).publish("orders", [b"x"])
+        make_producer(node, deadline=2.0).publish("orders", [b"x"])
     assert caught.value.stored is False
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 6
 
 
 def test_a_refused_command_fails_its_own_publisher_only(start_nsqd, make_producer, tools):
