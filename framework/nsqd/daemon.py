@@ -20,7 +20,7 @@ from gevent.pywsgi import WSGIHandler, WSGIServer
 
 from framework.alarm import Alarm
 from framework.errors import FrameworkError
-from framework.nsqd import goflags
+from framework.nsqd import goflags, memory
 from framework.nsqd.goflags import LEVELS, BadFlag, CommonOptions, Flag
 from framework.nsqd.options import VERSION
 
@@ -204,6 +204,7 @@ def main(
         return _refuse(program, str(error), 1)
     except OSError as error:
         return _refuse(program, error.strerror or str(error), 1)
+    memory.keep_small()
     gevent.signal_handler(signal.SIGTERM, daemon.stop)
     gevent.signal_handler(signal.SIGINT, daemon.stop)
     daemon.run()

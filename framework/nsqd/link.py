@@ -171,7 +171,9 @@ class Link:
         self.outgoing.held = False
         self.outgoing.linger(_LINGER_SECONDS)
         self.outgoing.close()
+        self.incoming.end()
         self._stream.close()
+        self._stream, self.tls = _Bare(-1), None  # layers are large, and who is gone is in a circle of references still
         self._read_out()
         self._sock.close()
 

@@ -36,6 +36,10 @@ class EndOfStream(Exception):
     """The client closed its side, or the connection broke."""
 
 
+def _nothing(size: int) -> bytes:
+    return b""
+
+
 class Incoming:
     """Bytes from the client. ``before_blocking`` is called each time before waiting for more."""
 
@@ -61,6 +65,11 @@ class Incoming:
     def rest(self) -> bytes:
         """Take all that has come and was not read."""
         return self.take(len(self.buffer) - self.position)
+
+    def end(self) -> None:
+        """Let go of all that it holds: who reads may be held on to for longer."""
+        self.buffer, self.position = bytearray(), 0
+        self._receive = _nothing
 
     def more(self) -> None:
         """Wait for more bytes; those before ``position`` go. Raises EndOfStream."""
@@ -220,6 +229,7 @@ class Outgoing:
         self.closed = True
         self._parts = []
         self.size = 0
+        self._transmit = len
         self._stop_watching()
         self._alarm.cancel()
         self._room.set()

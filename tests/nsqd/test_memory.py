@@ -1,0 +1,33 @@
+"""What a burst leaves behind goes back to the system."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+_BURST = """
+import random, gevent, psutil
+from framework.nsqd import memory
+
+memory.keep_small()
+gevent.sleep(0)
+resident = psutil.Process().memory_info
+before, dice = resident().rss, random.Random(1)
+burst = [bytes(dice.randrange(600, 60_000)) for _ in range(5_000)]
+dice.shuffle(burst)
+del burst[50:]  # those that stay lie among the others
+left = resident().rss - before
+gevent.sleep(2.5)
+print(left >> 20, resident().rss - before >> 20)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator is left alone")
+def test_the_memory_of_a_burst_is_given_back() -> None:
+    said = subprocess.run([sys.executable, "-c", _BURST], capture_output=True, text=True, check=True, timeout=60).stdout
+    left, kept = map(int, said.split())
+    assert left > 50, "the allocator keeps it by itself: there is something to give back"
+    assert kept < 16
