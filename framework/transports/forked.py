@@ -1,8 +1,17 @@
-"""What a forked child does with its parent's sockets. It knows no protocol."""
+"""What a forked child does with its parent's connections. It knows no protocol."""
 
 from __future__ import annotations
 
 import os
+from typing import Protocol
+from weakref import WeakSet
+
+
+class Forgetting(Protocol):
+    """A connection, with what runs for it on the hub."""
+
+    def forget(self) -> None:
+        """Stop all that, and ``let_go``; nobody is to be told."""
 
 
 def let_go(fd: int) -> None:
@@ -11,3 +20,19 @@ def let_go(fd: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, fd, inheritable=False)
     os.close(nothing)
+
+
+_open: WeakSet[Forgetting] = WeakSet()
+
+
+def forget_in_child(connection: Forgetting) -> None:
+    """Have ``connection`` forgotten in every child that is forked while it lives."""
+    _open.add(connection)
+
+
+def _forget_all() -> None:
+    for connection in list(_open):
+        connection.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

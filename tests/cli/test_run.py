@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from framework import Publisher
 from framework.testing import servers
 from framework.testing.servers import Server
 from framework.testing.workers import Worker, call, environment, working
@@ -389,9 +390,12 @@ def test_an_address_that_is_taken_is_exit_2_and_names_the_flags(app: Callable[..
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(("kind", "scheme"), [("nsqd", "nsq"), ("beanstalkd", "beanstalkd")])
 def test_a_process_that_a_handler_forks_takes_none_of_the_workers_messages(
-    app: Callable[..., Path], nsqd: Server, tmp_path: Path
+    app: Callable[..., Path], request: pytest.FixtureRequest, tmp_path: Path, kind: str, scheme: str
 ) -> None:
+    url = f"{scheme}://{request.getfixturevalue(kind).address}"
+    publisher = Publisher(url)
     folder = app("""
         import multiprocessing, os, time
 
@@ -408,13 +412,14 @@ def test_a_process_that_a_handler_forks_takes_none_of_the_workers_messages(
             with open("handled", "a") as file:
                 file.write(f"{text} {os.getpid()}\\n")
     """)
-    with working("run", "shop", "--broker", broker(nsqd), cwd=folder) as worker:
+    with working("run", "shop", "--broker", url, cwd=folder) as worker:
         handled = tmp_path / "handled"
         for start in range(0, 100, 5):
-            put(nsqd, *map(str, range(start, start + 5)))
+            publisher.publish_many("orders", [b"%d" % at for at in range(start, start + 5)])
             time.sleep(0.02)
         worker.wait_until(lambda: handled.exists() and len(handled.read_text().splitlines()) >= 100)
         assert worker.stop() == 0
+    publisher.close()
     rows = [line.split() for line in handled.read_text().splitlines()]
     assert sorted(int(text) for text, _ in rows) == list(range(100))
     assert {pid for _, pid in rows} == {str(worker.process.pid)}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
+from types import SimpleNamespace
 
 import gevent
 import pytest
 from gevent.event import Event
 
 from framework.app import App
+from framework.engine import credit
 from framework.engine.supervisor import Supervisor
 from framework.errors import BadHandler, WrongUse
 from framework.settings import Settings
@@ -60,6 +63,22 @@ def test_resume_asks_for_as_much_as_before_in_the_same_turn_of_the_hub(broker, r
     gevent.sleep(0.15)
     consumer.pause(False)
     assert connection.granted == 64
+    worker.stop()
+
+
+def test_a_hub_that_hardly_waits_keeps_what_it_may_be_sent_where_an_idle_one_lowers_it(broker, run, monkeypatch):
+    monkeypatch.setattr(credit, "PATIENCE", 60.0)
+    worker = run(lambda message: None, max_in_flight=2500, concurrency=100)
+    worker.until(broker.connections)
+    consumer = worker.supervisor._consumers[0]
+    hub = consumer._turns = SimpleNamespace(mean=0.0, idle=0.0)
+    line = consumer._credit.lines[0]
+    line.headroom, line.since = 64, time.monotonic()
+    consumer._decay.start(consumer._lower)
+    gevent.sleep(5 * credit.SPAN)
+    assert line.headroom == 64
+    hub.idle = 1.0
+    worker.until(lambda: line.headroom == 1)
     worker.stop()
 
 

@@ -14,6 +14,7 @@ from framework.transports.beanstalkd import hold as _hold
 from framework.transports.beanstalkd.bell import Bell
 from framework.transports.beanstalkd.dial import Line, dial
 from framework.transports.beanstalkd.hold import Hold
+from framework.transports.beanstalkd.pipe import Pipe
 
 MOST = 64
 """Connections that may each keep a job of a slow handler. With more of those, the tube is looked at every ``KNOCK`` seconds."""
@@ -191,13 +192,20 @@ class Bells:
 
     def close(self) -> list[bytes]:
         """End them all; returns the commands that could not be handed over whole."""
+        cut = [line for bell in self.all for line in bell.pipe.cut()]
+        self._end(Pipe.close)
+        return cut
+
+    def forget(self) -> None:
+        """In a forked child: they are the parent's."""
+        self._end(Pipe.forget)
+
+    def _end(self, how: Callable[[Pipe], None]) -> None:
         self.add_no_more()
         self._knock.stop()
         self._knock.close()
-        cut = [line for bell in self.all for line in bell.pipe.cut()]
         for bell in self.all:
-            bell.pipe.close()
+            how(bell.pipe)
         self.all.clear()
         self._spare.clear()
         self.waiting = None
-        return cut

@@ -22,6 +22,7 @@ from framework.transports.beanstalkd.hold import Hold, Keeper, whole_seconds
 from framework.transports.beanstalkd.intake import Intake
 from framework.transports.beanstalkd.rescue import Rescue, snapshot
 from framework.transports.contract import Limits, Receiver
+from framework.transports.forked import forget_in_child
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class BeanstalkdConnection:
         self._pulse.start(self._guarded, self._check_pulse)
         self._deadline = self._loop.timer(CLOSE_FLUSH)
         self._later = self._loop.timer(_LATER)
+        forget_in_child(self)
 
     def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
         """The hub would print an exception, and the connection stand still."""
@@ -401,10 +403,7 @@ class BeanstalkdConnection:
         if self._closed:
             return
         self._closed = True
-        for timer in (self._pulse, self._deadline, self._later):
-            timer.stop()
-            timer.close()
-        self._demand.close()
+        self._stop_timers()
         self._intake.clear()
         self._tally.lease_lost += len(self.in_flight) + len(self._settled) + len(self._late)
         self._take_back(self._desk.pipe.cut() + self.bells.close())
@@ -413,6 +412,20 @@ class BeanstalkdConnection:
             pool.clear()
         self.granted = 0
         self._receiver.closed(self, error)
+
+    def _stop_timers(self) -> None:
+        for timer in (self._pulse, self._deadline, self._later):
+            timer.stop()
+            timer.close()
+        self._demand.close()
+
+    def forget(self) -> None:
+        """In a forked child: it is the parent's, whose jobs would be read here. Nobody is told, or it would be made anew."""
+        if not self._closed:
+            self._closed = True
+            self._stop_timers()
+            self._desk.pipe.forget()
+            self.bells.forget()
 
 
 def _job(message: Message) -> str:

@@ -17,6 +17,7 @@ from gevent.hub import get_hub
 from framework.errors import BrokerUnreachable, ProtocolError
 from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.dial import RECV_SIZE, Line
+from framework.transports.forked import let_go
 
 _READ, _WRITE = 1, 2
 _LOCK_PATIENCE = 0.1
@@ -99,12 +100,21 @@ class Pipe:
     def close(self) -> None:
         if not self.open:
             return
+        self._stop()
+        with self._lock:
+            self._sock.close()
+
+    def forget(self) -> None:
+        """In a forked child: the socket is the parent's, and so is what it brings."""
+        if self.open:
+            self._stop()
+            let_go(self._sock.fileno())
+
+    def _stop(self) -> None:
         self.open = False
         for watcher in (self._reader, self._writer):
             watcher.stop()
             watcher.close()
-        with self._lock:
-            self._sock.close()
 
     def poll(self) -> None:
         """Read what has come, where the hub does not run between two uses (a plain thread)."""

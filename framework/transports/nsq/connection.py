@@ -8,10 +8,8 @@ Source: TCP protocol specification; nsqd's protocol_v2.go for what happens after
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Collection
 from time import monotonic
-from weakref import WeakSet
 
 from gevent import monkey
 from gevent.hub import get_hub
@@ -19,10 +17,11 @@ from gevent.hub import get_hub
 from framework.errors import AlreadySettled, BrokerError, BrokerUnreachable, ProtocolError
 from framework.message import Message
 from framework.transports.contract import Limits, Receiver
-from framework.transports.forked import let_go
+from framework.transports.forked import forget_in_child, let_go
 from framework.transports.nsq import wire
 from framework.transports.nsq.dial import RECV_SIZE, Line, dial
-from framework.transports.nsq.rescue import Rescue, taken
+from framework.transports.nsq.outbox import Outbox
+from framework.transports.nsq.rescue import Rescue
 from framework.transports.nsq.urls import Options
 
 log = logging.getLogger(__name__)
@@ -67,20 +66,13 @@ class NsqConnection:
         self._flush_due = False
         self._draining = self._drained = self._renewing = self._closing = self._closed = False
         self._why: Exception | None = None  # it is closed from here, and not from outside
-        # What waits for the next send, in the order in which it is sent: a TOUCH asked for before a FIN must
-        # reach nsqd before it, and RDY counts on the settlements before it.
-        self._touches: list[bytes] = []
-        self._fins: list[bytes] = []
-        self._reqs: list[bytes] = []
-        self._rdy: int | None = None
-        self._others: list[bytes] = []
-        self._tail = b""  # a send that the socket took in part, and from where
-        self._tail_at = 0
+        self._outbox = Outbox()
+        self._fins = self._outbox.fins
         self._lock = _allocate_lock()
         self._rescue: Rescue | None = None  # what was done in the hub's place, and it does not know yet
         self._start_watchers()
         self._loop.run_callback(self._guarded, self._take_frames, line.pending)
-        _open.add(self)
+        forget_in_child(self)
 
     def _start_watchers(self) -> None:
         fd = self._sock.fileno()
@@ -109,8 +101,8 @@ class NsqConnection:
 
     def grant(self, n: int) -> None:
         n = min(n, self.limits.max_grant)
-        if n != self.granted and not (self._draining or self._closed):
-            self.granted = self._rdy = n
+        if n != self.granted and not (self._draining or self._closing or self._closed):
+            self.granted = self._outbox.rdy = n
             self._schedule()
 
     def finish(self, message: Message) -> None:
@@ -123,14 +115,14 @@ class NsqConnection:
     def requeue(self, message: Message, delay: float) -> None:
         if self.in_flight.pop(message, None) is None:
             raise AlreadySettled.of(message.id)
-        self._reqs.append(wire.req(message.id, min(delay, MAX_DEFER)))
+        self._outbox.reqs.append(wire.req(message.id, min(delay, MAX_DEFER)))
         self._schedule()
 
     def touch(self, message: Message) -> None:
         if self.in_flight.pop(message, None) is None:
             raise AlreadySettled.of(message.id)
         self.in_flight[message] = monotonic()
-        self._touches.append(message.id)
+        self._outbox.touches.append(message.id)
         self._schedule()
 
     def drain(self) -> None:
@@ -138,18 +130,19 @@ class NsqConnection:
             return
         self._draining = True
         self.granted = 0
-        self._rdy = None
-        self._others.append(wire.rdy(0) + wire.CLS)
+        self._outbox.rdy = None
+        self._outbox.others.append(wire.rdy(0) + wire.CLS)
         self._schedule()
 
     def unsent(self) -> int:
-        settled = wire.FIN_SIZE * len(self._fins) + wire.TOUCH_SIZE * len(self._touches)
-        return len(self._tail) - self._tail_at + settled + sum(map(len, self._reqs)) + sum(map(len, self._others))
+        return self._outbox.size()
 
     def close(self) -> None:
         if self._closing or self._closed:
             return
         self._closing = True
+        if self.granted:  # ahead of the settlements, or each would invite one more message
+            self.granted, self._outbox.rdy, self._outbox.first = 0, None, wire.rdy(0)
         self._deadline.start(self._end, None)
         if not self._busy:
             self._guarded(_nothing)
@@ -196,7 +189,7 @@ class NsqConnection:
             if self._closed:
                 return
             if frame == wire.HEARTBEAT:
-                self._others.append(wire.NOP)
+                self._outbox.others.append(wire.NOP)
             elif isinstance(frame, BrokerError):
                 self._error(frame)
             elif frame == wire.CLOSE_WAIT:
@@ -225,7 +218,9 @@ class NsqConnection:
             if not self._closed:
                 rescue = self._rescue = self._rescue or Rescue()
                 self._read_all(rescue, now)
-                self._send_in_its_place(rescue, now, expired)
+                if self._outbox.send_tail(self._sock):
+                    touches = rescue.touch(self.in_flight, self.limits.lease, now, expired)
+                    self._outbox.send_in_its_place(self._sock, rescue, touches)
         except OSError:  # the hub finds it as well
             pass
         finally:
@@ -242,17 +237,6 @@ class NsqConnection:
             pass
         except ProtocolError as error:
             rescue.error = error
-
-    def _send_in_its_place(self, rescue: Rescue, now: float, expired: Collection[Message]) -> None:
-        """The lists are the hub's, which may add to them meanwhile: each step of this is one that nothing interrupts."""
-        if self._tail:
-            self._send_tail()
-        if self._tail:
-            return
-        touches = taken(self._touches) + rescue.touch(self.in_flight, self.limits.lease, now, expired)
-        self._tail = rescue.commands(touches, taken(self._fins), taken(self._reqs), taken(self._others))
-        if self._tail:
-            self._send_tail()
 
     def rescued(self) -> None:
         if self._rescue is not None and not self._closed:
@@ -337,60 +321,23 @@ class NsqConnection:
             self._loop.run_callback(self._guarded, self._turn)
 
     def _turn(self) -> None:
-        if self._fins or self._reqs:
+        if self._fins or self._outbox.reqs:
             self._receiver.settled(self)
 
     def _flush(self) -> None:
-        """Hand to the socket all that waits. While it refuses, everything stays where it is: no copy grows."""
         self._flush_due = False
         if self._closed:
             return
         try:
             with self._lock:
-                if self._tail:
-                    self._send_tail()
-                if not self._tail and (data := self._collect()):
-                    self._tail = data
-                    self._send_tail()
+                sent = self._outbox.send(self._sock, self._tally)
         except OSError as error:
             self._end(self._last_words() or self._broken(error))
             return
-        if not self._tail:
+        if sent:
             self._writer.stop()
         elif not self._writer.active:
             self._writer.start(self._guarded, _nothing)
-
-    def _collect(self) -> bytes:
-        parts = []
-        if self._closing and self.granted:  # ahead of the settlements, or each would invite one more message
-            self.granted = 0
-            parts.append(wire.rdy(0))
-        if self._touches:
-            parts.append(wire.touch(self._touches))
-            self._touches.clear()
-        if self._fins:
-            parts.append(wire.fin(self._fins))
-            self._tally.finished += len(self._fins)
-            self._fins.clear()
-        if self._reqs:
-            parts += self._reqs
-            self._tally.requeued += len(self._reqs)
-            self._reqs.clear()
-        if self._rdy is not None:
-            parts.append(wire.rdy(self._rdy))
-            self._rdy = None
-        if self._others:
-            parts += self._others
-            self._others.clear()
-        return b"".join(parts)
-
-    def _send_tail(self) -> None:
-        try:
-            self._tail_at += self._sock.send(memoryview(self._tail)[self._tail_at :])
-        except BlockingIOError:
-            return
-        if self._tail_at == len(self._tail):
-            self._tail, self._tail_at = b"", 0
 
     def _last_words(self) -> BrokerError | None:
         """The fatal error that nsqd sent before it closed, if it can still be read: it says more than EPIPE."""
@@ -438,26 +385,14 @@ class NsqConnection:
 
     def _count_losses(self) -> None:
         """What nsqd will deliver again: all in flight, and every settlement that it cannot have read whole."""
-        self._tally.lease_lost += len(self.in_flight) + len(self._fins) + len(self._reqs)
-        cut = self._tail[self._tail.rfind(b"\n", 0, self._tail_at) + 1 :].split(b"\n")
-        self._take_back("finished", sum(line.startswith(b"FIN ") for line in cut))
-        self._take_back("requeued", sum(line.startswith(b"REQ ") for line in cut))
+        self._tally.lease_lost += len(self.in_flight) + len(self._fins) + len(self._outbox.reqs)
+        finished, requeued = self._outbox.cut_off()
+        self._take_back("finished", finished)
+        self._take_back("requeued", requeued)
         self.in_flight.clear()
-        for waiting in (self._touches, self._fins, self._reqs, self._others):
-            waiting.clear()
-        self._tail, self._tail_at, self.granted = b"", 0, 0
+        self._outbox.clear()
+        self.granted = 0
 
 
 def _nothing() -> None:
     """For callbacks that only flush."""
-
-
-_open: WeakSet[NsqConnection] = WeakSet()
-
-
-def _forget_all() -> None:
-    for connection in list(_open):
-        connection.forget()
-
-
-os.register_at_fork(after_in_child=_forget_all)
