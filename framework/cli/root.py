@@ -7,13 +7,13 @@ import signal
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
 
 import click
 
 from framework.cli.exit_codes import Exit, as_text
 from framework.errors import BrokerUnreachable, FrameworkError, PublishError, WrongUse
 from framework.observe.logging import scrub
+from framework.version import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Verbs(click.Group):
 
 
 @click.command(cls=Verbs, epilog="\b\nExit codes:\n" + as_text(), context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version("nsq-workers"), message="workers %(version)s")
+@click.version_option(VERSION, message="workers %(version)s")
 def root() -> None:
     """Message-queue workers for NSQ: run handlers, check, publish, look, and an nsqd of their own."""
 

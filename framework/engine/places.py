@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from greenlet import getcurrent  # type: ignore[import-untyped]
 
 from framework.errors import BadHandler
-from framework.handler import HandlerSpec
 from framework.message import Batch, Message
 
 
@@ -91,19 +90,3 @@ def messages_of(job: Message | Sequence[Message] | None) -> Sequence[Message]:
     if job is None:
         return ()
     return (job,) if isinstance(job, Message) else job
-
-
-def places_for(spec: HandlerSpec, hub: Any, brokers: Sequence[str] = ()) -> Places | None:
-    """The places that ``spec.slots`` asks for; None for greenlets. Each kind is imported by those who use it.
-
-    ``brokers``: the URLs that ``publish`` in another process uses.
-    """
-    if spec.slots == "thread":
-        from framework.engine.slots_thread import ThreadPlaces  # noqa: PLC0415
-
-        return ThreadPlaces(spec, hub)
-    if spec.slots == "process":
-        from framework.engine.slots_process import ProcessPlaces  # noqa: PLC0415
-
-        return ProcessPlaces(spec, hub, brokers)
-    return None

@@ -25,7 +25,7 @@ from framework.engine.dialler import Dialler
 from framework.engine.guardian import Guardian
 from framework.engine.later import LaterDialler, longest_delay, may_wait
 from framework.engine.ledger import Ledger
-from framework.engine.places import places_for
+from framework.engine.slot_kinds import places_for
 from framework.engine.turns import Turns
 from framework.errors import BadHandler, BrokerUnreachable, WrongUse
 from framework.handler import OPTIONS, HandlerSpec

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol, TypeVar
 
 import gevent
 from gevent import socket
 from gevent.pywsgi import WSGIHandler, WSGIServer
 
+from framework import version
 from framework.alarm import Alarm
 from framework.errors import FrameworkError
 from framework.nsqd import goflags, memory
@@ -41,12 +41,8 @@ class Daemon(Protocol):
 
 def version_line(program: str) -> str:
     """As ``nsqd --version`` prints it; tools match its beginning."""
-    try:
-        own = version("nsq-workers")
-    except PackageNotFoundError:
-        own = "0"
     python = ".".join(map(str, sys.version_info[:3]))
-    return f"{program} v{VERSION} (built w/nsq-workers-{own}-python-{python})"
+    return f"{program} v{VERSION} (built w/nsq-workers-{version.VERSION}-python-{python})"
 
 
 class Log:

@@ -8,10 +8,11 @@ from struct import Struct
 from typing import Any
 
 from framework.names import is_valid
-from framework.nsqd import config, parcels, stats, tls, web
+from framework.nsqd import config, parcels, stats, web
 from framework.nsqd.broker import Broker
 from framework.nsqd.channel import Channel
 from framework.nsqd.journal import NotStored
+from framework.nsqd.options import TLS_REQUIRED
 from framework.nsqd.parcels import Parcel
 from framework.nsqd.protocol import Client
 from framework.nsqd.store import Entry
@@ -56,7 +57,7 @@ class NsqdApi(Api):
     """Where HTTPS is listened on, if it is."""
 
     def respond(self, request: Request) -> Response:
-        if self._broker.options.tls_required == tls.REQUIRED and not request.secure:
+        if self._broker.options.tls_required == TLS_REQUIRED and not request.secure:
             return Response(403, {"message": "TLS_REQUIRED", "https_port": self.https_port})
         try:
             return super().respond(request)

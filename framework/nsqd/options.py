@@ -14,12 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from framework.errors import BadSetting
-from framework.nsqd import goflags, golang, tls
+from framework.nsqd import goflags, golang
 from framework.nsqd.goflags import BadFlag, CommonOptions, Flag, boolean
 from framework.transports.nsq import urls
 
 VERSION = "1.3.0"
 """The NSQ whose behaviour these daemons have; clients read it from IDENTIFY and /info."""
+TLS_NOT_REQUIRED, TLS_REQUIRED_EXCEPT_HTTP, TLS_REQUIRED = 0, 1, 2
+"""--tls-required: false, tcp-https, true."""
+TLS_VERSIONS = {
+    "tls1.0": ssl.TLSVersion.TLSv1_2,  # older ones are no longer safe, nor what OpenSSL speaks
+    "tls1.1": ssl.TLSVersion.TLSv1_2,
+    "tls1.2": ssl.TLSVersion.TLSv1_2,
+    "tls1.3": ssl.TLSVersion.TLSv1_3,
+}
 
 
 def _node_id() -> int:
@@ -65,7 +73,7 @@ class Options(CommonOptions):
     snappy: bool = field(default_factory=lambda: find_spec("snappy") is not None)
     tls_cert: str = ""
     tls_key: str = ""
-    tls_required: int = tls.NOT_REQUIRED
+    tls_required: int = TLS_NOT_REQUIRED
     tls_client_auth_policy: str = ""
     tls_root_ca_file: str = ""
     tls_min_version: str = "tls1.0"
@@ -106,8 +114,8 @@ def _target(text: str) -> str:
 
 def _required(text: str) -> int:
     if text.lower() == "tcp-https":
-        return tls.REQUIRED_EXCEPT_HTTP
-    return tls.REQUIRED if boolean(text.lower()) else tls.NOT_REQUIRED
+        return TLS_REQUIRED_EXCEPT_HTTP
+    return TLS_REQUIRED if boolean(text.lower()) else TLS_NOT_REQUIRED
 
 
 def _above(least: float, parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -188,7 +196,7 @@ FLAGS: dict[str, Flag] = goflags.COMMON | {
         _one_of("require", "require-verify"), "require certificates of clients", "tls_client_auth_policy"
     ),
     "tls-root-ca-file": _ours(str, "path to the authorities of clients' certificates", "tls_root_ca_file"),
-    "tls-min-version": _ours(_one_of(*tls.VERSIONS), "minimum TLS version", "tls_min_version"),
+    "tls-min-version": _ours(_one_of(*TLS_VERSIONS), "minimum TLS version", "tls_min_version"),
 }
 
 _NOT_HERE: tuple[tuple[Callable[[str], Any], str], ...] = (
@@ -211,7 +219,7 @@ def parse(arguments: Sequence[str]) -> Options:
     if options.drain_all_channels and not options.drain_to:
         raise BadFlag("--drain-all-channels says how to drain: add --drain-to=<addr>:<port>")
     if options.tls_client_auth_policy and not options.tls_required:
-        options.tls_required = tls.REQUIRED
+        options.tls_required = TLS_REQUIRED
     if options.sync_every or options.sync_timeout:
         options.sync_every = options.sync_every or 2500  # the other one is nsqd's default
         options.sync_timeout = options.sync_timeout or 2.0

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING
 
 from gevent.ssl import SSLContext
 
 from framework.errors import WrongUse
+from framework.nsqd.options import TLS_VERSIONS, Options
 from framework.transports.nsq.stream import Tls
 
-if TYPE_CHECKING:
-    from framework.nsqd.options import Options
-
-NOT_REQUIRED, REQUIRED_EXCEPT_HTTP, REQUIRED = 0, 1, 2
-"""--tls-required: false, tcp-https, true."""
-VERSIONS = {
-    "tls1.0": ssl.TLSVersion.TLSv1_2,  # older ones are no longer safe, nor what OpenSSL speaks
-    "tls1.1": ssl.TLSVersion.TLSv1_2,
-    "tls1.2": ssl.TLSVersion.TLSv1_2,
-    "tls1.3": ssl.TLSVersion.TLSv1_3,
-}
 _GO_CIPHERS = {
     "ECDHE-RSA-AES128-GCM-SHA256": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
     "ECDHE-ECDSA-AES128-GCM-SHA256": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
@@ -34,7 +23,7 @@ def context(options: Options) -> ssl.SSLContext | None:
             raise WrongUse("cannot require TLS client connections without TLS key and cert: give -tls-cert and -tls-key")
         return None
     made: ssl.SSLContext = SSLContext(ssl.PROTOCOL_TLS_SERVER)  # gevent's, or an HTTPS client would block the hub
-    made.minimum_version = VERSIONS[options.tls_min_version]
+    made.minimum_version = TLS_VERSIONS[options.tls_min_version]
     try:
         made.load_cert_chain(options.tls_cert, options.tls_key)
     except (OSError, ValueError) as error:

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
 from framework.errors import BadSetting
 from framework.transports.contract import Transport
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "workers.transports"
 """The entry point group of transports; a name in it is a scheme."""
@@ -48,6 +51,8 @@ def _find(url: str) -> Open:
     if scheme in _MODULES:
         ours: Open = import_module(_MODULES[scheme]).open
         return ours
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow to import, and only for somebody's package
+
     brought = entry_points(group=GROUP)
     for one in brought.select(name=scheme):
         return _load(url, one)

@@ -14,7 +14,6 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from importlib import metadata
 
 import gevent
 import msgspec
@@ -25,6 +24,7 @@ from framework.transports.contract import Limits
 from framework.transports.nsq import credentials, wire
 from framework.transports.nsq.stream import Codec, Deflate, Snappy, Socket, Stream, Tls
 from framework.transports.nsq.urls import Options, split_address
+from framework.version import AGENT
 
 log = logging.getLogger(__name__)
 
@@ -235,7 +235,7 @@ def _fields(options: Options, lease: float | None) -> dict[str, object]:
     fields: dict[str, object] = {
         "client_id": options.client_id or f"{_hostname().partition('.')[0]}:{os.getpid()}",
         "hostname": options.hostname or _hostname(),
-        "user_agent": options.user_agent or user_agent(),
+        "user_agent": options.user_agent or AGENT,
         "feature_negotiation": True,
         "heartbeat_interval": wire.milliseconds(options.heartbeat),
         "output_buffer_timeout": wire.milliseconds(options.output_buffer_timeout),
@@ -257,11 +257,3 @@ def _fields(options: Options, lease: float | None) -> dict[str, object]:
 @cache
 def _hostname() -> str:
     return socket.gethostname()
-
-
-@cache
-def user_agent() -> str:
-    try:
-        return f"nsq-workers/{metadata.version('nsq-workers')}"
-    except metadata.PackageNotFoundError:  # run from a source folder that was never installed
-        return "nsq-workers"

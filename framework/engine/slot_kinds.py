@@ -1,0 +1,25 @@
+"""Which places a handler's slots need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from framework.engine.places import Places
+from framework.handler import HandlerSpec
+
+
+def places_for(spec: HandlerSpec, hub: Any, brokers: Sequence[str] = ()) -> Places | None:
+    """The places that ``spec.slots`` asks for; None for greenlets. Each kind is imported by those who use it.
+
+    ``brokers``: the URLs that ``publish`` in another process uses.
+    """
+    if spec.slots == "thread":
+        from framework.engine.slots_thread import ThreadPlaces  # noqa: PLC0415
+
+        return ThreadPlaces(spec, hub)
+    if spec.slots == "process":
+        from framework.engine.slots_process import ProcessPlaces  # noqa: PLC0415
+
+        return ProcessPlaces(spec, hub, brokers)
+    return None
