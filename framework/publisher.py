@@ -7,14 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypedDict
 
 from framework import names, payload, published
+from framework.bodies import Bodies, chunks
 from framework.errors import BadMessage, PublishError, WrongUse
 from framework.handler import longest_timeout
 from framework.transports import open_transports
 from framework.transports.contract import Producer, Transport
-
-#: How much one call of a producer is given at most: enough for full MPUBs, little enough to hold in memory.
-CHUNK_MESSAGES = 1000
-CHUNK_BYTES = 1_000_000
 
 LEAST_URGENT = 2**32 - 1
 
@@ -189,33 +186,8 @@ _default_lock = threading.Lock()
 _encode = payload.encode  # the name payload is an argument's above
 
 
-def _requests(verb: str, payloads: Iterable[Any]) -> Iterator[Sequence[bytes]]:
+def _requests(verb: str, payloads: Iterable[Any]) -> Iterator[Bodies]:
     """The bodies of ``payloads``, as many at a time as one call of a producer is given."""
     if isinstance(payloads, str | bytes | bytearray | dict):
         raise WrongUse(f"{verb} takes a list of payloads, not a {type(payloads).__name__}: give one payload to publish")
-    if isinstance(payloads, list | tuple) and set(map(type, payloads)) == {bytes} and all(payloads):
-        return _slices(payloads)
-    return _chunks(map(_encode, payloads))
-
-
-def _slices(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """What ``_chunks`` yields, or less, of bodies that need no encoding: no Python runs for each."""
-    for start in range(0, len(bodies), CHUNK_MESSAGES):
-        some = bodies[start : start + CHUNK_MESSAGES]
-        if sum(map(len, some)) <= CHUNK_BYTES:
-            yield some
-        else:
-            yield from _chunks(some)
-
-
-def _chunks(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
-    chunk: list[bytes] = []
-    size = 0
-    for body in bodies:
-        if chunk and (len(chunk) == CHUNK_MESSAGES or size + len(body) > CHUNK_BYTES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(body)
-        size += len(body)
-    if chunk:
-        yield chunk
+    return chunks(payloads, _encode)

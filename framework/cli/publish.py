@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from framework import names
+from framework.bodies import CHUNK_BYTES, CHUNK_MESSAGES
 from framework.cli import options
 from framework.cli.brokers import reach
 from framework.cli.exit_codes import Exit, as_text
@@ -20,7 +21,7 @@ from framework.cli.lines import Line, Reading
 from framework.cli.progress import progress
 from framework.cli.signals import Interrupted, interrupting
 from framework.errors import BadInput, BadMessage, PublishError
-from framework.publisher import CHUNK_BYTES, CHUNK_MESSAGES, Publisher
+from framework.publisher import Publisher
 from framework.settings import Settings, check_writable, write_at_end
 
 STANDARD_INPUT = "-"

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from framework import names
+from framework.bodies import CHUNK_BYTES
 from framework.deadletters.letter import Letter
 from framework.deadletters.sweep import Sweep
 from framework.errors import BadMessage, PublishError, WrongUse
-from framework.publisher import CHUNK_BYTES
 from framework.transports.contract import Producer, Transport
 
 TOGETHER = 100

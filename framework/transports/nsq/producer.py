@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from framework import names
+from framework.bodies import Bodies
 from framework.errors import BadMessage, PublishError
 from framework.transports.nsq import wire
 from framework.transports.nsq.connection import MAX_DEFER
@@ -41,15 +42,16 @@ class NsqProducer:
         Raises BadName, BadMessage (nothing was sent), PublishError.
         """
         names.check("topic", topic)
-        sizes = self._check(topic, bodies, delay)
+        only = bodies[0] if len(bodies) == 1 else b""
+        if type(only) is bytes and 0 < len(only) <= self._options.max_msg_size and 0 <= delay <= MAX_DEFER:
+            self._outlets.here().store(_command(topic, only, delay))  # most publishes: at a third of the price of what follows
+            return
+        bodies = self._checked(topic, bodies, delay)
         outlet = self._outlets.here()
-        if len(bodies) == 1:
-            outlet.store(_command(topic, bodies[0], delay))
-        elif delay:  # there is no deferred MPUB
+        if delay:  # there is no deferred MPUB
             raise_first(outlet.store_each([_command(topic, body, delay) for body in bodies]))
         else:
-            bodies = list(bodies)  # its own: a list that changed while it waits would no longer fit the sizes
-            _store_many(outlet, self._joined(topic, bodies, sizes), len(bodies))
+            _store_many(outlet, self._joined(topic, bodies), len(bodies))
 
     def publish_each(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
@@ -59,7 +61,7 @@ class NsqProducer:
         Raises BadName, BadMessage (nothing was sent), PublishError when the producer is closed.
         """
         names.check("topic", topic)
-        self._check(topic, bodies, delay)
+        bodies = self._checked(topic, bodies, delay)
         return self._outlets.here().store_each([_command(topic, body, delay) for body in bodies])
 
     def close(self) -> None:
@@ -69,22 +71,27 @@ class NsqProducer:
     def _dial(self, node: str, timeout: float) -> Link:
         return Link.to(node, self._options, patience=self._deadline, timeout=min(CONNECT_TIMEOUT, timeout))
 
-    def _check(self, topic: str, bodies: Sequence[bytes], delay: float) -> list[int]:
-        """The size of each body."""
+    def _checked(self, topic: str, bodies: Sequence[bytes], delay: float) -> Bodies:
+        """Its own: a list that changed while it waits would no longer fit the sizes."""
         if not 0 <= delay <= MAX_DEFER:
             raise BadMessage(f"topic {topic!r}: a delay of {delay!r} s is out of range, nsqd takes 0 to {MAX_DEFER:g} s")
         largest = self._options.max_msg_size
-        if len(bodies) == 1 and type(bodies[0]) is bytes and 0 < len(bodies[0]) <= largest:
-            return [len(bodies[0])]  # most publishes: at a third of the price of what follows
-        if isinstance(bodies, (bytes, str)) or not set(map(type, bodies)) <= _BYTES:
-            raise _not_bytes(topic, bodies)
-        sizes = list(map(len, bodies))
-        if not all(sizes) or (sum(sizes) > largest and max(sizes) > largest):  # a sum is the cheaper by half
+        if not isinstance(bodies, Bodies):
+            if isinstance(bodies, (bytes, str)) or not set(map(type, bodies)) <= _BYTES:
+                raise _not_bytes(topic, bodies)
+            bodies = Bodies(bodies)
+            if not all(bodies.sizes):
+                raise _bad_size(topic, bodies, largest)
+        if bodies.total > largest and max(bodies.sizes) > largest:  # the maximum costs more than all the rest
             raise _bad_size(topic, bodies, largest)
-        return sizes
+        return bodies
 
-    def _joined(self, topic: str, bodies: Sequence[bytes], sizes: list[int]) -> Iterator[tuple[bytes, int]]:
-        for part in split(sizes, self._options.max_body_size):
+    def _joined(self, topic: str, bodies: Bodies) -> Iterator[tuple[bytes, int]]:
+        sizes, most = bodies.sizes, self._options.max_body_size
+        if sizes and wire.mpub_size(sizes) <= most:
+            yield wire.mpub(topic, bodies, sizes), len(sizes)
+            return
+        for part in split(sizes, most):
             yield wire.mpub(topic, bodies[part], sizes[part]), part.stop - part.start
 
 
