@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _WINDOW_BYTES = 256 << 10
 _SIZE = struct.Struct(">i")
 _FETCH = 500
-"""Bodies read from the log at once for messages that are tried again."""
+"""Bodies read from the log at once for messages that are tried again, of ``_WINDOW_BYTES`` together, or one."""
 _RETRY_SECONDS = 1.0
 
 
@@ -201,19 +201,27 @@ class Backlog:
         return False
 
     def _fetch(self, wanted: list[Message], again: deque[Message]) -> None:
+        generation = self._generation
         try:
-            found = self._topic.broker.bodies(self._topic.id, [message.seq for message in wanted])
+            found = self._topic.broker.bodies(self._topic.id, [message.seq for message in wanted], _WINDOW_BYTES)
         except Exception as error:
             self._topic.broker.log("ERROR", f"CHANNEL({self._channel.name}): cannot read messages - {error}")
             gevent.sleep(_RETRY_SECONDS)
         else:
-            for message in wanted:
-                if message.seq in found:
-                    message.ts, message.body = found[message.seq]
-                elif message in again:
-                    again.remove(message)  # damaged on the disk; the storage has reported it
+            if generation == self._generation:
+                self._take_bodies(wanted, found, again)
         self._fetching = False
         self._channel.serve()
+
+    def _take_bodies(self, wanted: list[Message], found: dict[int, tuple[int, bytes] | None], again: deque[Message]) -> None:
+        for message in wanted:
+            if message.seq not in found:
+                continue  # not looked for: it is read with the next
+            if (one := found[message.seq]) is None:
+                again.remove(message)  # damaged on the disk; the storage has reported it
+            elif message.body is None:
+                message.ts, message.body = one
+                self._channel.held += len(one[1])
 
 
 def _skip(payload: bytes, count: int) -> int:

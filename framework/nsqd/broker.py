@@ -163,9 +163,9 @@ class Broker:
         """``Store.read`` without holding up the hub; blocks the greenlet."""
         return self._reader.do(self._store.read, topic, seq, max_bytes)
 
-    def bodies(self, topic: int, seqs: Iterable[int]) -> dict[int, tuple[int, bytes]]:
+    def bodies(self, topic: int, seqs: Iterable[int], max_bytes: int) -> dict[int, tuple[int, bytes] | None]:
         """``Store.bodies`` likewise."""
-        return self._reader.do(self._store.bodies, topic, seqs)
+        return self._reader.do(self._store.bodies, topic, seqs, max_bytes)
 
     def _save_rounds(self) -> None:
         while not self._stopped:

@@ -33,6 +33,8 @@ _CHUNK_BYTES = 1 << 18
 """About as many bytes of them as a client gets before it is seen whether its buffer is full."""
 _HELD_BYTES = 1 << 20
 """About as many bytes of bodies in flight as one client keeps in memory; of the others the log has to give them again."""
+_WAITING_BYTES = 4 << 20
+"""Likewise, of what waits in one channel for its time or for another try."""
 _TURN = 2000
 """The most that is delivered, or becomes due, before other work on the hub has its turn."""
 
@@ -80,6 +82,8 @@ class Channel:
         self._drop: set[int] = set()
         self._clear = False
         self._serving = self._awaited = False
+        self.held = 0
+        """Bytes of the bodies in ``again`` and ``deferred``."""
         self._resume(state.pending)
 
     def _resume(self, pending: dict[int, Pending]) -> None:
@@ -191,6 +195,7 @@ class Channel:
         self.again.popleft()
         body = message.body
         assert body is not None
+        self.held -= len(body)
         if client.sample_rate and not client.sampled():
             self._finished(message)
             return 1
@@ -199,6 +204,8 @@ class Channel:
         message.deadline = now + client.leases.duration
         message_id = message.id
         client.leases.messages[message_id] = message
+        if self.kept and len(client.leases.messages) * len(body) > _HELD_BYTES:
+            message.body = None
         client.send([_PREFIX.pack(len(body) + 30, FRAME_MESSAGE, message.ts, message.attempts), message_id, body], 1)
         return 1
 
@@ -270,6 +277,7 @@ class Channel:
         if delay > 0:
             self._defer(message, int((time.time() + delay) * 1000), delay)
         else:
+            self._hold(message)
             self._to_tail(message)
         return None
 
@@ -284,6 +292,7 @@ class Channel:
     def _timed_out(self, leases: Leases, message: Message) -> None:
         self.timeout_count += 1
         self._forget_holder(leases)
+        self._hold(message)
         self._to_tail(message)
         self._serve_soon()
 
@@ -300,10 +309,18 @@ class Channel:
     def _defer(self, message: Message, due: int, delay: float | None = None) -> None:
         self._note(message, due)
         when = time.monotonic() + (due / 1000 - time.time() if delay is None else delay)
-        if len(self.deferred) >= self.topic.broker.options.mem_queue_size and self.kept:
-            message.body = None  # the log has it
+        self._hold(message)
         heapq.heappush(self.deferred, (when, message.seq, message))
         self._alarm.set(when)
+
+    def _hold(self, message: Message) -> None:
+        """It waits from here on; with its body in memory if there is room, else the log has to give it again."""
+        if message.body is None:
+            return
+        if self.kept and self.held + len(message.body) > _WAITING_BYTES:
+            message.body = None
+        else:
+            self.held += len(message.body)
 
     def _note(self, message: Message, due: int) -> None:
         if not self.kept:
@@ -333,6 +350,7 @@ class Channel:
         self.holders = [client.leases for client in self.clients]
         self.again.clear()
         self.deferred.clear()
+        self.held = 0
         self._alarm.cancel()
         self.backlog.skip()
         self._put, self._drop, self._clear = {}, set(), True

@@ -57,3 +57,26 @@ def test_the_folder_is_small_again_when_all_but_one_are_finished(ours: Server, t
     ours.kill()
     ours.start()
     assert ours.channel_stats("t", "c")["deferred_count"] == 1
+
+
+def test_what_waits_for_its_time_or_for_another_try_stays_out_of_memory(ours: Server, talk: Callable[..., Any]) -> None:
+    assert ours.process is not None
+    process = psutil.Process(ours.process.pid)
+    consumer, publisher = talk(ours), talk(ours)
+    consumer.send(b"SUB later c\n")
+    consumer.reply(1)
+    before = process.memory_info().rss
+    bodies = [b"%03d" % at + b"x" * 400_000 for at in range(300)]
+    for at, body in enumerate(bodies):
+        publisher.send(b"DPUB later 1000\n" + struct.pack(">i", len(body)) + body)
+        publisher.reply(at + 1, 30)
+    wait_for(lambda: bool(ours.channel_stats("later", "c")["depth"] == len(bodies)))
+    wait_for(lambda: process.memory_info().rss - before < 50 << 20, 5)  # of which 16 MiB are the newest messages of all
+    for tries in (1, 2):
+        consumer.forget()
+        consumer.send(b"RDY 300\n")
+        came = consumer.get(len(bodies), 60)
+        assert [(tried, body) for _, tried, body in sorted(came, key=lambda one: one[2])] == [(tries, body) for body in bodies]
+        consumer.send(b"RDY 0\n" + b"".join(b"REQ %b 0\n" % message_id for message_id, _, _ in came))
+        wait_for(lambda: bool(ours.channel_stats("later", "c")["depth"] == len(bodies)))
+        wait_for(lambda: process.memory_info().rss - before < 50 << 20, 5)

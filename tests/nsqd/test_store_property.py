@@ -115,14 +115,14 @@ class StoreMachine(RuleBasedStateMachine):
             return
         # Without its index the channel starts again at what the log has: more may come back, nothing less.
         self.opened.save([TopicSave(TOPIC, channel.cursor, False)], [saved(channel.cursor, put=channel.pending)])
-        readable = {seq for seq in self.bodies if seq >= channel.cursor and self.opened.bodies(TOPIC, [seq]).get(seq)}
+        readable = {seq for seq in self.bodies if seq >= channel.cursor and self.opened.bodies(TOPIC, [seq], 1).get(seq)}
         self.unfinished |= readable | set(channel.pending)
 
     @invariant()
     def every_unfinished_message_can_be_read(self) -> None:
         if not hasattr(self, "opened"):
             return
-        found = self.opened.bodies(TOPIC, sorted(self.unfinished))
+        found = self.opened.bodies(TOPIC, sorted(self.unfinished), 1 << 30)
         assert {seq: found[seq][1] for seq in self.unfinished} == {seq: self.bodies[seq] for seq in self.unfinished}
 
 

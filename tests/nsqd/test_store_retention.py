@@ -57,7 +57,7 @@ def test_one_unfinished_message_keeps_no_more_than_itself(opened: Store, folder:
     assert swept(opened) < 1000
     assert not segment(folder).exists()
     for again in (opened, Store(killed(opened, folder, tmp_path / "copy"))):
-        assert again.bodies(TOPIC, [seq])[seq][1] == b"3.5" + b"x" * 90
+        assert again.bodies(TOPIC, [seq], 1)[seq][1] == b"3.5" + b"x" * 90
         assert [body[:3] for body in everything(again)] == [b"3.5"]
     assert set(again.topics[TOPIC].channels["c"].pending) == {seq}
     again.close()
@@ -96,7 +96,7 @@ def test_what_was_moved_is_delivered_again_when_the_index_is_lost(folder: Path) 
     again = Store(folder)
     channel = again.topics[TOPIC].channels["c"]
     assert seq >= channel.cursor or seq in channel.pending
-    assert again.bodies(TOPIC, [seq])[seq][1] == b"3.5" + b"x" * 90
+    assert again.bodies(TOPIC, [seq], 1)[seq][1] == b"3.5" + b"x" * 90
     again.close()
 
 
@@ -152,7 +152,7 @@ def test_moving_waits_for_room(opened: Store, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "pwritev", full)
     opened.save([TopicSave(TOPIC, batches[-1].end, False)], [saved(batches[-1].end, inflight=[seq])])
     assert swept(opened) > 1000
-    assert opened.bodies(TOPIC, [seq])[seq][1][:3] == b"3.0"
+    assert opened.bodies(TOPIC, [seq], 1)[seq][1][:3] == b"3.0"
     monkeypatch.undo()
 
 
