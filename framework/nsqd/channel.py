@@ -370,6 +370,9 @@ class Channel:
         for leases in self.holders:
             leases.clear()
         self.clients.clear()
+        self.again.clear()
+        self.deferred.clear()
+        self.backlog.skip()  # its messages are not small, and who refers to it may do so for a while
 
     # --- saving ------------------------------------------------------------------------------------------------
 
