@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 
 import gevent
 
@@ -17,6 +18,8 @@ _TOP = 8 << 20
 _SLACK = 16 << 20
 """Bytes that the process grows by before it is trimmed: a trim blocks for about 0.1 ms for each MiB that it gives back."""
 _SECONDS = 1.0
+_ROUND_SECONDS = 10.0
+"""It is trimmed so often whatever it did: what was freed while it did not grow is not seen. With nothing to give it takes 1 ms."""
 
 
 class _Memory:
@@ -34,12 +37,12 @@ class _Memory:
 
     def keep_small(self) -> None:
         """For ever."""
-        least = self.resident()
+        least, trimmed = self.resident(), time.monotonic()
         while True:
             gevent.sleep(_SECONDS)
-            if self.resident() > least + _SLACK:
+            if self.resident() > least + _SLACK or time.monotonic() - trimmed > _ROUND_SECONDS:
                 self._trim(0)
-                least = self.resident()
+                least, trimmed = self.resident(), time.monotonic()
 
 
 def keep_small() -> None:

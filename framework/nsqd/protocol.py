@@ -29,6 +29,7 @@ INIT, SUBSCRIBED, CLOSING = 0, 3, 4
 """Numbers as /stats gives them; nsqd's 1 and 2 are never seen."""
 
 _FINS = re.compile(rb"(?:FIN [^\n\r ]{16}\n){1,1000}")
+_NOPS = re.compile(rb"(?:NOP\r?\n){1,5000}+")
 _PUB = re.compile(rb"PUB ([.a-zA-Z0-9_-]{1,64})\n")
 _OK = encode_frame(FRAME_RESPONSE, OK)
 _MOST_AT_ONCE = 2000
@@ -250,7 +251,9 @@ class Client:
         self._answer(CLOSE_WAIT)
 
     def _nop(self, words: list[bytes]) -> None:
-        pass
+        """And those behind it: half a million of them would be silence for as long as as many commands take."""
+        if run := _NOPS.match(self._incoming.buffer, self._incoming.position):
+            self._incoming.position = run.end()
 
     # --- negotiation -----------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ ROWS: dict[str, list[Any]] = {
     "binary garbage": [b"\x00\xff\x01\n"],
     "line of 20 kB": [b"A" * 20000 + b"\n"],
     "NOP says nothing": [b"NOP\nNOP\n"],
+    "many NOPs say nothing, whatever is between": [b"NOP\n" * 12_000 + b"NOP\r\nNOP x\nNOP\nPUB t\n\0\0\0\1aNOP\nNOP\r\nNOPE\n"],
     # IDENTIFY
     "IDENTIFY without negotiation": [identify(client_id="me")],
     "IDENTIFY with negotiation": [negotiate()],
