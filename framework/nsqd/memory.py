@@ -19,7 +19,7 @@ _SLACK = 16 << 20
 """Bytes that the process grows by before it is trimmed: a trim blocks for about 0.1 ms for each MiB that it gives back."""
 _SECONDS = 1.0
 _ROUND_SECONDS = 10.0
-"""It is trimmed so often whatever it did: what was freed while it did not grow is not seen. With nothing to give it takes 1 ms."""
+"""And so often whatever it did: what was freed while it did not grow is not seen. With nothing to give it takes 1 ms."""
 
 
 class _Memory:
