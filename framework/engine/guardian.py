@@ -11,6 +11,8 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from traceback import StackSummary
+from types import FrameType
 
 from gevent import monkey
 
@@ -88,13 +90,14 @@ class Guardian:
                 late, looked = clock() - looked, clock()
                 used, cpu = time.process_time() - cpu, time.process_time()
                 blocked = looked - self._turns.stamp
-                if blocked > BLOCKED and looked - rescued > BLOCKED:
-                    rescued = looked
-                    self._rescue(looked)
+                # First of all: while connections are kept the GIL is let go of, and whoever held it goes on to other places.
                 if late > WORTH_A_WORD and used > late / 10:  # it computed meanwhile, so it was not suspended
                     self._tell(late, GIL, *self._who_held_the_gil())
                 elif blocked > WORTH_A_WORD:
                     self._tell(blocked, HUB, self._who_is_on_the_hub(), self._hub_thread)
+                if blocked > BLOCKED and looked - rescued > BLOCKED:
+                    rescued = looked
+                    self._rescue(looked)
         finally:
             self._ended.release()
 
@@ -107,15 +110,15 @@ class Guardian:
                     if isinstance(connection, Rescuable):
                         connection.rescue(now, expired)
             except Exception:
-                _say("the guardian failed, which is a bug: %s", traceback.format_exc())
+                _start_new_thread(log.warning, ("the guardian failed, which is a bug: %s", traceback.format_exc()))
         self._acted = True  # the hub may have turned in the middle, and told those whose turn was still to come
 
     def _tell(self, seconds: float, words: str, who: str, thread: int) -> None:
         """Once for each turn that took too long."""
         if self._told != self._turns.stamp:
             self._told = self._turns.stamp
-            stack = traceback.format_stack(sys._current_frames().get(thread))[-STACK:]
-            _say(words, who or "something", seconds, "".join(stack))
+            stack = list(traceback.walk_stack(sys._current_frames().get(thread)))[:STACK]  # the lines as of now
+            _say(words, who or "something", seconds, stack)
 
     def _who_is_on_the_hub(self) -> str:
         return next((f"handler {one.spec.name}" for one in list(self._consumers) if one.calls.computing), "")
@@ -127,6 +130,6 @@ class Guardian:
         return (on_hub, self._hub_thread) if on_hub else next(in_threads, ("", self._hub_thread))
 
 
-def _say(words: str, *arguments: object) -> None:
+def _say(words: str, who: str, seconds: float, stack: list[tuple[FrameType, int]]) -> None:
     """In a thread of its own: the one that holds the log's lock may be the one that is blocked."""
-    _start_new_thread(log.warning, (words, *arguments))
+    _start_new_thread(lambda: log.warning(words, who, seconds, "".join(StackSummary.extract(reversed(stack)).format())), ())

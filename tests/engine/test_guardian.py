@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -157,7 +158,7 @@ def blocking(block: Callable[[float], None], worker: list[Running], count: int =
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("layer", "topic"),
-    [("clear", "python"), ("clear", "sleep"), ("clear", "scrypt"), ("tls", "python"), ("deflate", "packed")],
+    [*product(("clear", "tls"), ("python", "sleep", "scrypt")), ("deflate", "packed")],
     indirect=["layer"],
 )
 def test_a_blocked_hub_loses_no_connection_and_no_message_and_the_handler_is_named(nsqd, run, caplog, topic):
