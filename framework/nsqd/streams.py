@@ -229,7 +229,7 @@ class Outgoing:
         self.closed = True
         self._parts = []
         self.size = 0
-        self._transmit = len
+        self._transmit = len  # nothing is sent any more, and a layer is large
         self._stop_watching()
         self._alarm.cancel()
         self._room.set()
