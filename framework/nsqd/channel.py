@@ -345,14 +345,8 @@ class Channel:
 
     def empty(self) -> None:
         """Forget all that waits, is in flight or deferred; late FINs then fail."""
-        for leases in self.holders:
-            leases.clear()
+        self._forget()
         self.holders = [client.leases for client in self.clients]
-        self.again.clear()
-        self.deferred.clear()
-        self.held = 0
-        self._alarm.cancel()
-        self.backlog.skip()
         self._put, self._drop, self._clear = {}, set(), True
         self.touched()
         self.serve()
@@ -364,15 +358,19 @@ class Channel:
 
     def close(self) -> None:
         """It was deleted: its consumers' connections end."""
-        self._alarm.cancel()
         for client in list(self.clients):
             client.close("the channel was deleted")
+        self.clients.clear()
+        self._forget()  # its messages are not small, and who refers to it may do so for a while
+
+    def _forget(self) -> None:
         for leases in self.holders:
             leases.clear()
-        self.clients.clear()
         self.again.clear()
         self.deferred.clear()
-        self.backlog.skip()  # its messages are not small, and who refers to it may do so for a while
+        self.held = 0
+        self._alarm.cancel()
+        self.backlog.skip()
 
     # --- saving ------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from collections.abc import Callable
 
 import gevent
 
@@ -22,33 +23,28 @@ _ROUND_SECONDS = 10.0
 """And so often whatever it did: what was freed while it did not grow is not seen. With nothing to give it takes 1 ms."""
 
 
-class _Memory:
-    def __init__(self) -> None:
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_MMAP_THRESHOLD, _LARGE)
-        libc.mallopt(_TRIM_THRESHOLD, _TOP)
-        self._trim = libc.malloc_trim
-        self._page = os.sysconf("SC_PAGE_SIZE")
-        self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-
-    def resident(self) -> int:
-        """Bytes."""
-        return int(os.pread(self._statm, 100, 0).split()[1]) * self._page
-
-    def keep_small(self) -> None:
-        """For ever."""
-        least, trimmed = self.resident(), time.monotonic()
-        while True:
-            gevent.sleep(_SECONDS)
-            if self.resident() > least + _SLACK or time.monotonic() - trimmed > _ROUND_SECONDS:
-                self._trim(0)
-                least, trimmed = self.resident(), time.monotonic()
-
-
 def keep_small() -> None:
     """Give back, from now on, what this process does not need any more."""
+    libc = ctypes.CDLL(None)
     try:
-        memory = _Memory()
+        trim, mallopt = libc.malloc_trim, libc.mallopt
+        statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
     except (AttributeError, OSError):
         return  # another allocator, or another system
-    gevent.spawn(memory.keep_small)
+    mallopt(_MMAP_THRESHOLD, _LARGE)
+    mallopt(_TRIM_THRESHOLD, _TOP)
+    gevent.spawn(_trim_in_rounds, trim, statm)
+
+
+def _trim_in_rounds(trim: Callable[[int], int], statm: int) -> None:
+    least, trimmed = _resident(statm), time.monotonic()
+    while True:
+        gevent.sleep(_SECONDS)
+        if _resident(statm) > least + _SLACK or time.monotonic() - trimmed > _ROUND_SECONDS:
+            trim(0)
+            least, trimmed = _resident(statm), time.monotonic()
+
+
+def _resident(statm: int) -> int:
+    """Bytes."""
+    return int(os.pread(statm, 100, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -160,7 +160,8 @@ class Producer(Protocol):
     def publish(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
     ) -> None:
-        """Return when the broker has stored all of ``bodies``, in as few requests as its limits allow.
+        """Return when the broker has stored all of ``bodies``, in as few requests as its limits allow. When there are several, a
+        Publisher hands over ``Bodies``, which are known to be bytes and not empty.
 
         Raises BadMessage (empty or oversized: nothing was sent), PublishError.
         """

@@ -77,6 +77,7 @@ def test_what_waits_for_its_time_or_for_another_try_stays_out_of_memory(ours: Se
         consumer.send(b"RDY 300\n")
         came = consumer.get(len(bodies), 60)
         assert [(tried, body) for _, tried, body in sorted(came, key=lambda one: one[2])] == [(tries, body) for body in bodies]
+        wait_for(lambda: process.memory_info().rss - before < 50 << 20, 5)  # while they are in flight
         consumer.send(b"RDY 0\n" + b"".join(b"REQ %b 0\n" % message_id for message_id, _, _ in came))
         wait_for(lambda: bool(ours.channel_stats("later", "c")["depth"] == len(bodies)))
         wait_for(lambda: process.memory_info().rss - before < 50 << 20, 5)

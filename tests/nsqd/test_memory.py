@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 import subprocess
 import sys
+import weakref
 
 import pytest
+from gevent import socket
+
+from framework.nsqd.link import Link
+from framework.transports.nsq.stream import Deflate
 
 _BURST = """
 import random, gevent, psutil
@@ -31,3 +37,20 @@ def test_the_memory_of_a_burst_is_given_back() -> None:
     left, kept = map(int, said.split())
     assert left > 50, "the allocator keeps it by itself: there is something to give back"
     assert kept < 16
+
+
+def test_who_has_left_holds_no_layer_and_no_bytes_until_the_collector_comes() -> None:
+    ours, theirs = socket.socketpair()
+    link, codec = Link(ours, "", lambda *_: None, lambda: None, lambda: None), Deflate(6)
+    held = weakref.ref(codec)
+    link.compress(codec)
+    link.incoming.buffer += b"x" * 100
+    del codec
+    gc.disable()
+    try:
+        link.end()
+        assert held() is None
+        assert not link.incoming.buffer
+    finally:
+        gc.enable()
+        theirs.close()

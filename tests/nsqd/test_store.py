@@ -209,3 +209,13 @@ def test_what_is_indexed_is_read_where_the_disk_has_no_byte_left(opened: Store, 
         opened.read(TOPIC, later.first, 1 << 20)
     monkeypatch.undo()
     assert everything(opened) == [b"a", b"b"]
+
+
+def test_bodies_are_read_in_the_order_asked_for_until_they_are_many_bytes(opened: Store) -> None:
+    (batch,) = publish(opened, b"a", b"bb", b"ccc", b"d")
+    seqs = [batch.first + at for at in (2, 0, 3)]
+    found = opened.bodies(TOPIC, [seqs[0], batch.end, *seqs[1:]], 1 << 20)
+    assert {seq: one and one[1] for seq, one in found.items()} == {seqs[0]: b"ccc", batch.end: None, seqs[1]: b"a", seqs[2]: b"d"}
+    publish(opened, b"e" * 100)
+    found = opened.bodies(TOPIC, [batch.end, seqs[0]], 100)
+    assert {seq: one and one[1] for seq, one in found.items()} == {batch.end: b"e" * 100}

@@ -37,10 +37,10 @@ class Outbox:
         """Hand all to the socket, counted as sent. False: it refused, and everything stays where it is, so that no copy grows.
 
         Raises OSError."""
-        if self.send_tail(sock) and (data := self._collect(tally)):
-            self._tail = data
-            return self.send_tail(sock)
-        return not self._tail
+        if not self.send_tail(sock):
+            return False
+        self._tail = self._collect(tally)
+        return self.send_tail(sock)
 
     def send_tail(self, sock: socket) -> bool:
         """Whether nothing is on its way any more. Raises OSError."""

@@ -87,12 +87,8 @@ class NsqProducer:
         return bodies
 
     def _joined(self, topic: str, bodies: Bodies) -> Iterator[tuple[bytes, int]]:
-        sizes, most = bodies.sizes, self._options.max_body_size
-        if sizes and wire.mpub_size(sizes) <= most:
-            yield wire.mpub(topic, bodies, sizes), len(sizes)
-            return
-        for part in split(sizes, most):
-            yield wire.mpub(topic, bodies[part], sizes[part]), part.stop - part.start
+        for part in split(bodies.sizes, self._options.max_body_size):
+            yield wire.mpub(topic, bodies[part], bodies.sizes[part]), part.stop - part.start
 
 
 def split(sizes: Sequence[int], max_body: int) -> Iterator[slice]:
