@@ -1,6 +1,6 @@
 # Two commands for a newcomer: `make demo` and `make test`. Both set up all that they need, and say so.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint fast chaos bench clean
+.PHONY: help demo test lint fast chaos mutants bench clean
 
 export PYTHON
 export INPUT ?= data/erddap_access_2024-05.log.gz
@@ -34,6 +34,10 @@ bench:  ## Consume and publish rates beside other Python clients, on a real nsqd
 chaos:  ## Counted messages through every fault, many times over: about ten minutes
 	@tools/venv spark,dev
 	@.venv/bin/python -m tests.chaos
+
+mutants:  ## Break the code in a seeded sample of places and see whether a test fails: COUNT=12 of each room, SEED=1
+	@tools/venv spark,dev,mutants
+	@.venv/bin/python -m tests.mutants --count $${COUNT:-12} --seed $${SEED:-1}
 
 clean:  ## Remove what the commands above made
 	rm -rf .venv .cache var .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

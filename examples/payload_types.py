@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from framework import Message, handler
+from framework import Batch, Message, handler
 
 
 @dataclass
@@ -53,3 +53,9 @@ def typed(product: Product) -> None:
 def fast(priced: Priced) -> None:
     """A msgspec.Struct decodes fastest; fields that it does not name are skipped."""
     print(f"Struct: {priced.price}", flush=True)
+
+
+@handler("products", "batch", batch=100, linger=0.2)
+def many(products: Batch[Product]) -> None:
+    """Many in one call; ``list[Product]`` is the same without ``fail`` and ``messages``. A body that is none fails alone."""
+    print(f"Batch: {sum(product.price for product in products)} for {len(products)}", flush=True)

@@ -8,9 +8,10 @@
 - Return: the message is finished.
 - Raise anything: it is delivered again, later each time (exponential, with full jitter).
 - Raise Retry(delay=...): it is delivered again after that many seconds.
+- Raise Retry(delay=..., count=False): the same, without using up one of its max_attempts: it only has to wait.
 - Raise Backoff(reason): what it needs is down. It gets nothing for a while, then one message to try with.
 - Raise Reject(reason): it goes to the dead letter topic, orders.billing.dead. So does one that has used up its
-  max_attempts, and one whose body is no Order.
+  max_attempts, with what was raised last, and one whose body is no Order.
 - Exceptions of others mean what policy= says.
 """
 

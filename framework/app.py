@@ -3,75 +3,34 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
 import sys
-import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
 
 import gevent
 
 from framework import publisher
-from framework.engine.refusals import cautions, refusals
+from framework.engine.refusals import cautions, lease_refusal, refusals
 from framework.engine.supervisor import Supervisor
-from framework.errors import BadModule, BadSetting, BrokerUnreachable, WrongUse
-from framework.handler import HandlerSpec, registered
+from framework.errors import BadSetting, BrokerUnreachable, FrameworkError, WrongUse
+from framework.handler import HandlerSpec
+from framework.observe import hublog
+from framework.observe.background import Background
 from framework.publisher import Publisher
-from framework.settings import Settings, check_writable, write_at_end
+from framework.settings import Settings, as_environ, check_writable, write_at_end
 from framework.transports import open_transports
 from framework.transports.contract import NodeInfo, Transport
 
 if TYPE_CHECKING:
     from framework.nsqd.embedded import EmbeddedNsqd
 
-log = logging.getLogger(__name__)
+log = hublog.get(__name__)
 
 _LOOK_SECONDS = 0.5
-
-
-def import_handlers(modules: Iterable[str]) -> list[HandlerSpec]:
-    """Import ``modules``, the current folder included in the search; returns every handler declared by then.
-
-    Raises BadModule for one that cannot be imported, BadHandler for a wrong declaration, BadModule for no handler.
-    """
-    modules = list(modules)
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    for name in modules:
-        _import(name)
-    handlers = registered()
-    if not handlers:
-        raise BadModule(f"{', '.join(modules)}: no function there is decorated with @handler, so there is nothing to run")
-    return handlers
-
-
-def _import(name: str) -> None:
-    if "/" in name or name.endswith(".py"):
-        dotted = name.removesuffix(".py").strip("./").replace("/", ".")
-        raise BadModule(f"{name!r} is a path: give the module's name, {dotted!r}")
-    if not all(part.isidentifier() for part in name.split(".")):
-        raise BadModule(f"{name!r} is not a module's name: write it as after `import`, for example shop.handlers")
-    try:
-        import_module(name)
-    except (WrongUse, KeyboardInterrupt):
-        raise
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise BadModule(_what_it_raised(name, error)) from error
-        raise BadModule(f"there is no module {error.name!r} in {os.getcwd()} or on the Python path: check the name") from error
-    except BaseException as error:  # SystemExit, a gevent.Timeout, what the app made itself
-        raise BadModule(_what_it_raised(name, error)) from error
-
-
-def _what_it_raised(name: str, error: BaseException) -> str:
-    words = " ".join(str(error).split())
-    if isinstance(error, SyntaxError):
-        return f"module {name!r} cannot be imported: {words}"
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"module {name!r} cannot be imported: {type(error).__name__}: {words} ({os.path.relpath(last.filename)}:{last.lineno})"
+_PROBE_SECONDS = 0.5
+_LAST_WORDS = 1.0
 
 
 @contextmanager
@@ -108,20 +67,31 @@ class App:
         self._supervisor: Supervisor | None = None
         self._stopping = False
 
-    def run(self) -> None:
-        """Return when stopped. Raises BadSetting, BadHandler, BrokerUnreachable before any handler was called."""
+    def run(self, *, leave: Callable[[], NoReturn] | None = None) -> None:
+        """Return when stopped. Raises BadSetting, BadHandler, BrokerUnreachable at the start: what cannot be known without the
+        brokers comes when they have been reached, and where one of several fits handlers may have been called by then.
+
+        ``leave()`` ends the process. It is called, in another native thread, in place of returning, when a handler still blocks
+        everything after the time to drain; without it, that handler is waited for.
+        """
         if self.settings.ledger:
             check_writable(self.settings.ledger, "--ledger")
-        with _embedded_nsqd(self.settings) as nsqd:  # stopped last: messages are given back to it
+        with hublog.serving(gevent.get_hub()), _embedded_nsqd(self.settings) as nsqd:  # stopped last: messages go back to it
             transports = open_transports([nsqd.url] if nsqd else self.settings.brokers)
             self._refuse(transports)
-            with _publisher(transports) as publish:
-                self._run(transports, publish, nsqd)
+            with _publisher(transports, self.settings.publish_timeout) as publish:
+                self._run(transports, publish, nsqd, leave)
             if nsqd and nsqd.ended and not self._stopping:
                 words = f"the embedded nsqd on {self.settings.data_path} has ended (its log: nsqd.log there)"
                 raise BrokerUnreachable(f"{words}: nothing that it had confirmed is lost, start the worker again")
 
-    def _run(self, transports: Sequence[Transport], publish: Publisher, nsqd: EmbeddedNsqd | None) -> None:
+    def _run(
+        self,
+        transports: Sequence[Transport],
+        publish: Publisher,
+        nsqd: EmbeddedNsqd | None,
+        leave: Callable[[], NoReturn] | None,
+    ) -> None:
         supervisor = Supervisor(
             self.handlers,
             transports,
@@ -129,7 +99,9 @@ class App:
             drain=self.settings.drain,
             connect_deadline=self.settings.connect_deadline,
             poll_interval=self.settings.poll_interval,
-            brokers=[nsqd.url] if nsqd else self.settings.brokers,
+            environ=as_environ(replace(self.settings, brokers=(nsqd.url,)) if nsqd else self.settings),
+            longest_pause=self.settings.longest_pause,
+            leave=leave and (lambda: self._leave(supervisor, leave)),
         )
         self._supervisor = supervisor
         if self._stopping:  # a signal came before there was anything to stop
@@ -142,6 +114,19 @@ class App:
         finally:
             gevent.killall(helpers)
             self._write_ledgers(supervisor)
+
+    def _leave(self, supervisor: Supervisor, leave: Callable[[], NoReturn]) -> NoReturn:
+        """Whoever blocks everything may hold the log, or nobody reads it: its last words get a second."""
+
+        def say(words: str) -> None:
+            log.error("%s", words)
+            self._write_ledgers(supervisor)
+            sys.stdout.flush()
+
+        last = Background(say, str)
+        last.put("a handler still blocks the hub after the time to drain: what it had is given back, and the process ends")
+        last.flush(_LAST_WORDS)
+        leave()
 
     @property
     def left_behind(self) -> bool:
@@ -180,35 +165,64 @@ class App:
     def _refuse(self, transports: Sequence[Transport]) -> None:
         """Raises WrongUse for the first thing that a broker cannot do: before any connection what is known without one."""
         for transport in transports:
-            self._refuse_any(transport, [])
+            _raise_first(refusals(self.handlers, transport))
         for transport in transports:
+            found = self._misfits(transport)  # also what is learnt of the broker by it, as the longest delay
+            _raise_first([*refusals(self.handlers, transport), *found])
             for caution in cautions(self.handlers, transport):
                 log.warning("%s", caution)
-            try:
-                self._refuse_any(transport, transport.probe())
-            except BrokerUnreachable:
-                continue  # the supervisor waits for it
 
-    def _refuse_any(self, transport: Transport, nodes: Sequence[NodeInfo]) -> None:
-        found = refusals(self.handlers, transport, nodes)
-        if found:
-            raise WrongUse(found[0])
+    def _misfits(self, transport: Transport) -> list[str]:
+        """What nodes cannot do for the handlers whose topics they have, seen before anything is subscribed there.
+
+        A node that does not answer holds up nothing: what it cannot do is seen when a handler is connected to it."""
+        asked = gevent.spawn(_probed, transport)
+        asked.join(_PROBE_SECONDS)
+        nodes: list[NodeInfo] = asked.value or []
+        asked.kill(block=False)
+        return [words for spec in self.handlers for words in _misfits_of(spec, nodes, transport)]
 
     def _write_ledgers(self, supervisor: Supervisor) -> None:
         ledgers = {name: ledger.as_dict() for name, ledger in supervisor.ledgers.items()}
+        if self.settings.ledger:  # first: in ``_leave`` the log may not come back
+            write_at_end(self.settings.ledger, "--ledger", json.dumps(ledgers, indent=2) + "\n")
         for name, counts in ledgers.items():
             log.info("ledger %s %s", name, " ".join(f"{key}={count}" for key, count in counts.items()))
         for name, stored in supervisor.published.items():
             if stored:
                 log.info("published by %s %s", name, " ".join(f"{topic}={count}" for topic, count in sorted(stored.items())))
-        if self.settings.ledger:
-            write_at_end(self.settings.ledger, "--ledger", json.dumps(ledgers, indent=2) + "\n")
+
+
+def _raise_first(found: Sequence[str]) -> None:
+    if found:
+        raise WrongUse(found[0])
+
+
+def _probed(transport: Transport) -> list[NodeInfo]:
+    try:
+        return transport.probe()
+    except FrameworkError:
+        return []  # the supervisor waits for it, or ends with it
+
+
+def _misfits_of(spec: HandlerSpec, nodes: Sequence[NodeInfo], transport: Transport) -> list[str]:
+    """Of a topic that no node has yet, any may be given it: they are misfits only when none fits."""
+    found = {one.node: lease_refusal(spec, one.node, one.limits, transport.capabilities) for one in nodes}
+    if not any(found.values()):
+        return []
+    try:
+        having = transport.discover(spec.topic)
+    except FrameworkError:
+        return []
+    if not having:
+        return list(found.values()) if all(found.values()) else []
+    return [words for node, words in found.items() if words and node in having]
 
 
 @contextmanager
-def _publisher(transports: Sequence[Transport]) -> Iterator[Publisher]:
+def _publisher(transports: Sequence[Transport], timeout: float) -> Iterator[Publisher]:
     """This process's publisher while the block runs."""
-    made = Publisher(transports)
+    made = Publisher(transports, timeout=timeout)
     publisher.use(made)
     try:
         yield made

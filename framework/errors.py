@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 
 
 class FrameworkError(Exception):
@@ -132,14 +132,20 @@ class Retry(Exception):
     """Raised by a handler: give the message back and deliver it again after ``delay`` seconds.
 
     Without a delay the handler's own schedule decides (exponential, full jitter). A delay that is longer than the broker
-    takes is kept all the same.
+    takes is kept all the same. ``count=False``: it uses up no attempt, however often it is raised, for a message that is only
+    to wait: for a rate limit, an opening hour, another message.
     """
 
-    def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
+    reason = ""
+    delay: float | None = None  # these three also of an app's subclass whose __init__ calls no other
+    count = True
+
+    def __init__(self, reason: str = "", *, delay: float | None = None, count: bool = True) -> None:
         _check_delay("Retry", delay)
         super().__init__(reason)
         self.reason = reason
         self.delay = delay
+        self.count = count
 
 
 class Backoff(Exception):
@@ -148,6 +154,9 @@ class Backoff(Exception):
     Then it gets one, a probe; the first that does not fail ends the pause, each that does makes it longer. ``delay``: seconds
     that the pause is to last at least.
     """
+
+    reason = ""
+    delay: float | None = None
 
     def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
         _check_delay("Backoff", delay)
@@ -158,12 +167,14 @@ class Backoff(Exception):
 
 def _check_delay(name: str, delay: float | None) -> None:
     """Raises WrongUse for what is no number of seconds; NaN and infinity are none."""
-    if delay is not None and not (isinstance(delay, int | float) and 0 <= delay < math.inf):
+    if delay is not None and not (isinstance(delay, int | float) and 0 <= delay <= sys.float_info.max):  # an int may be above it
         raise WrongUse(f"{name}(delay={delay!r}): the delay is a number of seconds and cannot be negative")
 
 
 class Reject(Exception):
     """Raised by a handler: never deliver this message again; it goes to the dead letter topic."""
+
+    reason = ""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -174,5 +185,7 @@ class UndecodablePayload(Reject):
     """The body is not what the handler's annotation says. The message goes to the dead letter topic."""
 
 
-class HandlerTimeout(Exception):
-    """Raised inside a handler that has run longer than its ``timeout``."""
+class HandlerTimeout(BaseException):
+    """Raised inside a handler that has run longer than its ``timeout``, or is to end because its worker stops.
+
+    It is no Exception, so that ``except Exception`` in a handler, or in what it calls, does not swallow it."""

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, get_type
 
 from framework import names, payload
 from framework.errors import Backoff, BadHandler, BadName, HandlerTimeout, Reject, Retry
-from framework.message import Batch, Message
+from framework.message import Message
 
 Action: TypeAlias = type[Retry] | type[Reject] | type[Backoff] | Retry | Reject | Backoff
 Policy: TypeAlias = tuple[tuple[type[Exception], Action], ...]
@@ -27,8 +27,7 @@ class HandlerSpec:
     channel: str
     function: Callable[[Any], Any]
     decode: Callable[[Message], Any] | None
-    """Message -> the function's argument; None hands over the Message (or the Batch) itself.
-    Raises UndecodablePayload."""
+    """Message -> the function's argument, or one item of it; None hands over the Message itself. Raises UndecodablePayload."""
     concurrency: int
     """How many calls run at once in one process."""
     max_in_flight: int
@@ -47,6 +46,8 @@ class HandlerSpec:
     """Where calls run: "greenlet", "thread" or "process"."""
     on_timeout: str = "retry"
     """What becomes of a message whose call took longer than ``timeout``: "retry" or "reject"."""
+    as_list: bool = False
+    """A batch handler gets a list, not a Batch."""
     policy: Policy = ()
     """Exception class -> what it means when the function raises one: Retry, Reject or Backoff."""
 
@@ -165,7 +166,8 @@ def handler(topic: str, channel: str, **options: Unpack[Options]) -> Callable[[F
     """Have ``workers run`` call the decorated function for every message of ``topic`` on ``channel``.
 
     The annotation of its one argument says what it gets: ``Message`` (also without an annotation), ``bytes``,
-    ``str`` (UTF-8), ``dict``, a dataclass or a ``msgspec.Struct`` (JSON), or with ``batch=`` a ``Batch``. Returning
+    ``str`` (UTF-8), ``dict``, a dataclass or a ``msgspec.Struct`` (JSON), or with ``batch=`` a ``Batch`` (of messages),
+    ``Batch[Order]`` or ``list[Order]`` (of what each body decodes to; one that does not is dead-lettered alone). Returning
     finishes the message; raising gives it back, to be delivered again later. The function itself stays as it is.
 
     Options: ``concurrency`` (10 calls at once in one process), ``max_in_flight`` (1000 messages received and not
@@ -197,6 +199,12 @@ def registered() -> list[HandlerSpec]:
     return [entry.spec for entry in _registry.entries.values()]
 
 
+def declared_in(spec: HandlerSpec) -> str:
+    """The name of the module that declared ``spec`` when it was imported; else of the one that its function is from."""
+    entry = _registry.entries.get(spec.name)
+    return entry.declared_in if entry is not None and entry.spec is spec else spec.function.__module__
+
+
 def make_spec(
     function: Callable[[Any], object],
     topic: str,
@@ -214,13 +222,17 @@ def make_spec(
     try:
         values = _checked(options or {})
         annotation = _argument_type(function, dict(local or {}))
-        decode = payload.decoder(annotation)
-        _check_batch(annotation, values)
+        container, one = payload.container_of(annotation)
+        _check_batch(container, values)
+        decode = payload.decoder(one)
         if values["slots"] == "process":
             _check_importable(function)
     except BadHandler as error:
         raise BadHandler(f"{where}: {error}") from error.__cause__
-    return HandlerSpec(topic=topic, channel=channel, function=function, decode=decode, given=frozenset(options or ()), **values)
+    return HandlerSpec(
+        topic=topic, channel=channel, function=function, decode=decode, as_list=container is list,
+        given=frozenset(options or ()), **values,
+    )  # fmt: skip
 
 
 def place_of(function: object) -> str:
@@ -271,11 +283,14 @@ def _fit(given: Mapping[str, Any], values: dict[str, Any]) -> None:
         raise BadHandler("linger= is the wait for a batch to fill: give batch= too, or drop linger=")
 
 
-def _check_batch(annotation: Any, values: Mapping[str, Any]) -> None:
-    if annotation is Batch and not values["batch"]:
-        raise BadHandler("a handler of a Batch needs its size: add batch=100 to @handler")
-    if annotation is not Batch and values["batch"]:
-        raise BadHandler(f"batch={values['batch']} hands over a Batch: annotate the argument with Batch, or drop batch=")
+def _check_batch(container: type | None, values: Mapping[str, Any]) -> None:
+    if container is not None and not values["batch"]:
+        raise BadHandler(f"a handler of a {container.__name__} needs its size: add batch=100 to @handler")
+    if container is None and values["batch"]:
+        raise BadHandler(
+            f"batch={values['batch']} hands over a Batch: annotate the argument with Batch, or drop batch= "
+            "(Batch[Order] and list[Order] have what each body decodes to)"
+        )
 
 
 def _check_importable(function: Callable[..., object]) -> None:
@@ -326,6 +341,7 @@ def _resolve(argument: inspect.Parameter, function: FunctionType, local: dict[st
 class _Entry:
     spec: HandlerSpec
     module: str
+    declared_in: str
     loaded_as: object
     """The import system's own spec of the module: a new one whenever the module is imported again."""
 
@@ -347,12 +363,25 @@ class _Registry:
                 f"{place_of(spec.function)}: {spec.name} has a handler already, {place_of(other.spec.function)}: "
                 "give one of them a channel of its own"
             )
-        self.entries[spec.name] = _Entry(spec, module, loaded_as)
+        self.entries[spec.name] = _Entry(spec, module, _being_imported() or module, loaded_as)
 
     def _forget_earlier_imports(self, module: str, loaded_as: object) -> None:
         stale = [name for name, e in self.entries.items() if e.module == module and e.loaded_as is not loaded_as]
         for name in stale:
             del self.entries[name]
+
+
+def _being_imported() -> str:
+    """The module that is being executed: one may declare a function of another, or have it declared by it."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if frame.f_code.co_name == "<module>" and getattr(
+            getattr(sys.modules.get(name), "__spec__", None), "_initializing", False
+        ):
+            return str(name)
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
 
 
 def _replaces(function: Callable[..., object], other: Callable[..., object], *, notebook: bool) -> bool:

@@ -6,10 +6,21 @@ import math
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from time import monotonic
-from typing import Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 from weakref import WeakKeyDictionary
 
 import msgspec
+
+from framework.errors import WrongUse
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Item = TypeVar("Item", default="Message")
+else:  # Python 3.11 knows no defaults, and at run time none is needed
+    from typing import TypeVar
+
+    Item = TypeVar("Item")
 
 
 class Origin(Protocol):
@@ -53,7 +64,8 @@ class Message(msgspec.Struct, gc=False, eq=False):
     timestamp: int
     """When the broker took the message, in nanoseconds since 1970."""
     attempts: int
-    """How often it has been delivered, this delivery included; counted by the broker."""
+    """How often it has been delivered, this delivery included; counted by the broker. What this worker has given back, or lost,
+    before it could be started does not count."""
     body: bytes
     connection: Any
     """Where it came from; a ``transports.contract.Connection``."""
@@ -116,32 +128,59 @@ class Message(msgspec.Struct, gc=False, eq=False):
         return self.connection  # type: ignore[no-any-return]
 
 
-class Batch(Sequence[Message]):
-    """The messages of one call of a batch handler, each with its own outcome.
+class Batch(Sequence[Item]):
+    """The messages of one call of a batch handler, each with its own outcome; a ``Batch[Order]`` has what they decode to.
 
-    Returning finishes every message that was not named in ``fail``; raising requeues all, and raising Reject dead-letters all.
+    Returning finishes every message that was not named in ``fail``; raising requeues the others, Reject dead-letters them.
     """
 
-    __slots__ = ("_messages", "outcomes")
+    __slots__ = ("_items", "messages", "outcomes")
 
-    def __init__(self, messages: Sequence[Message]) -> None:
-        self._messages = messages
-        self.outcomes: dict[Message, Exception] = {}
+    def __init__(
+        self,
+        messages: Sequence[Message],
+        items: Sequence[Item] | None = None,
+        outcomes: dict[Message, Exception] | None = None,
+    ) -> None:
+        self.messages = messages
+        """That of each item, in the same order."""
+        self._items: Sequence[Any] = messages if items is None else items
+        self.outcomes: dict[Message, Exception] = {} if outcomes is None else outcomes
         """Message -> the exception (Retry, Reject, ...) it shall be settled by, in place of finish."""
 
     @overload
-    def __getitem__(self, index: int) -> Message: ...
+    def __getitem__(self, index: int) -> Item: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Message]: ...
-    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
-        return self._messages[index]
+    def __getitem__(self, index: slice) -> Sequence[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | Sequence[Item]:
+        return self._items[index]
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return len(self._items)
 
-    def __iter__(self) -> Iterator[Message]:
-        return iter(self._messages)
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self._items)
 
-    def fail(self, message: Message, error: Exception) -> None:
-        """Settle this one message as if its own handler had raised ``error``; the others are not touched."""
-        self.outcomes[message] = error
+    def fail(self, item: Item | Message, error: Exception | type[Exception]) -> None:
+        """Settle this one as if its own handler had raised ``error``, a class as well; the others are not touched.
+
+        ``item``: of this batch, that very object and not one that equals it, or its Message. Where one object is in it several
+        times, as equal short strings may be, all of these fail. Raises WrongUse for what is not in the batch, and for what is
+        no exception.
+        """
+        raised = _as_raised(error)
+        if isinstance(item, Message):
+            self.outcomes[item] = raised
+            return
+        found = [message for message, one in zip(self.messages, self._items, strict=True) if one is item]
+        if not found:
+            raise WrongUse(f"fail({item!r:.100}): that is no item of this batch: give the item itself, or its Message")
+        self.outcomes.update(dict.fromkeys(found, raised))
+
+
+def _as_raised(error: object) -> Any:
+    """The exception that ``raise error`` would raise."""
+    made = error() if isinstance(error, type) and issubclass(error, BaseException) else error
+    if not isinstance(made, BaseException):
+        raise WrongUse(f"fail(..., {error!r:.100}): that is no exception: give one, as Reject({str(error)!r:.100})")
+    return made

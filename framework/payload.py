@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from operator import attrgetter
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 import msgspec
 from msgspec import inspect as shapes
@@ -19,12 +19,12 @@ Decode = Callable[[Message], Any]
 
 
 def decoder(annotation: Any) -> Decode | None:
-    """Message -> an argument of the type ``annotation``; None when the handler takes the Message or Batch itself.
+    """Message -> an argument of the type ``annotation``; None when the handler takes the Message itself.
 
     Made once per handler, so that the JSON decoder is built once. What it returns raises UndecodablePayload
     for a body that is not of that type. Raises BadHandler for a type that no body can be decoded to.
     """
-    if annotation is Message or annotation is Batch:
+    if annotation is Message:
         return None
     if annotation is bytes:
         return attrgetter("body")
@@ -33,6 +33,15 @@ def decoder(annotation: Any) -> Decode | None:
     if _is_record(annotation):
         return _json(annotation)
     raise BadHandler(f"cannot decode a body to {name_of(annotation)}: annotate the argument with {ALLOWED}")
+
+
+def container_of(annotation: Any) -> tuple[type | None, Any]:
+    """What a handler gets several messages in, Batch or list, and the type of one: ``Batch[Order]`` is (Batch, Order). None and
+    the type itself for a handler that gets one at a time."""
+    kind = get_origin(annotation) or annotation
+    if kind is not Batch and kind is not list:
+        return None, annotation
+    return kind, next(iter(get_args(annotation)), Message)
 
 
 def name_of(annotation: Any) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from time import monotonic
 from typing import Any, TypedDict
 
 from framework import names, payload, published
@@ -14,6 +16,8 @@ from framework.transports import open_transports
 from framework.transports.contract import Producer, Transport
 
 LEAST_URGENT = 2**32 - 1
+PATIENT = 30.0
+"""The timeout in seconds of programs that have nothing else to do but publish."""
 
 
 class _How(TypedDict, total=False):
@@ -22,43 +26,49 @@ class _How(TypedDict, total=False):
     delay: float
     priority: int | None
     lease: float | None
-
-
-_PLAIN: _How = {}
+    timeout: float | None
 
 
 class Publisher:
     """Publishes through ``brokers``, URLs or transports: the first kind of broker that stores a message keeps it.
 
     Connects at the first publish. May be shared by greenlets, by threads where nothing is patched, and by forked processes,
-    which connect anew. Raises BadSetting for a URL that cannot be used.
+    which connect anew. ``timeout``: seconds that a publish may take which does not say so itself; None is the setting
+    ``publish_timeout``, by the environment. Raises BadSetting for a URL that cannot be used.
     """
 
-    def __init__(self, brokers: str | Sequence[str | Transport]) -> None:
+    def __init__(self, brokers: str | Sequence[str | Transport], *, timeout: float | None = None) -> None:
         transports = _transports([brokers] if isinstance(brokers, str) else brokers)
         if not transports:
             raise WrongUse("a Publisher needs a broker: give at least one URL, as nsq://host:4150")
         self._producers: list[Producer] = [transport.producer() for transport in transports]
-        self._abilities = [transport.capabilities for transport in transports]
-        self._longest_delay = min(each.max_defer for each in self._abilities)
-        self._says_lease = any(each.lease_at_publish for each in self._abilities)
+        self._transports = transports
+        self._says_lease = any(transport.capabilities.lease_at_publish for transport in transports)
+        self._plain: _How = {"timeout": _default_timeout() if timeout is None else _checked_timeout(timeout)}
 
-    def publish(self, topic: str, payload: Any, *, delay: float = 0.0, priority: int | None = None) -> None:
+    def publish(
+        self, topic: str, payload: Any, *, delay: float = 0.0, priority: int | None = None, timeout: float | None = None
+    ) -> None:
         """Return when the broker has stored one message, to be delivered after ``delay`` seconds.
 
         ``payload``: bytes as they are, a str as UTF-8, a dict, list, dataclass or msgspec.Struct as JSON.
-        ``priority``: 0 is the most urgent, for brokers that know it. Raises BadName, BadMessage, PublishError, and WrongUse
-        for a delay or a priority that the broker cannot keep.
+        ``priority``: 0 is the most urgent, for brokers that know it. ``timeout``: seconds for all of it, the publisher's own
+        if not given; after a broker has been down for as long, at once. Raises BadName, BadMessage, PublishError, whose
+        ``stored`` says what is known, and WrongUse for a delay, a priority or a timeout that cannot be kept.
         """
-        self._send(topic, [_encode(payload)], self._how(topic, delay, priority))
+        self._send(topic, [_encode(payload)], self._how(topic, delay, priority, timeout))
 
-    def publish_many(self, topic: str, payloads: Iterable[Any], *, delay: float = 0.0, priority: int | None = None) -> int:
-        """Store every one of ``payloads``, many in one request; returns how many there were.
+    def publish_many(
+        self, topic: str, payloads: Iterable[Any], *, delay: float = 0.0, priority: int | None = None,
+        timeout: float | None = None,
+    ) -> int:  # fmt: skip
+        """Store every one of ``payloads``, many in one request, each of which may take ``timeout`` seconds; returns how many
+        there were.
 
         An iterator is not held in memory. When it raises (as ``publish`` does), what was sent before is stored:
         a note on the error says how many.
         """
-        how = self._how(topic, delay, priority)
+        how = self._how(topic, delay, priority, timeout)
         stored = 0
         try:
             for bodies in _requests("publish_many", payloads):
@@ -70,14 +80,16 @@ class Publisher:
         return stored
 
     def publish_each(
-        self, topic: str, payloads: Iterable[Any], *, delay: float = 0.0, priority: int | None = None
-    ) -> list[PublishError | None]:
-        """Store each of ``payloads`` by a request of its own, many under way at once, and say what became of each.
+        self, topic: str, payloads: Iterable[Any], *, delay: float = 0.0, priority: int | None = None,
+        timeout: float | None = None,
+    ) -> list[PublishError | None]:  # fmt: skip
+        """Store each of ``payloads`` by a request of its own, many under way at once, and say what became of each. The end
+        comes ``timeout`` seconds after the last of them that was stored.
 
         Returns, in their order, None for each that is stored and a PublishError for each that is not, or of which that is
         not known. Raises BadName, BadMessage and WrongUse as ``publish`` does, with a note that says how many came before.
         """
-        how = self._how(topic, delay, priority)
+        how = self._how(topic, delay, priority, timeout)
         answers: list[PublishError | None] = []
         try:
             for bodies in _requests("publish_each", payloads):
@@ -97,42 +109,56 @@ class Publisher:
         published.count(topic, len(bodies))
 
     def _store(self, topic: str, bodies: Sequence[bytes], how: _How) -> None:
-        for producer in self._producers[:-1]:
+        *first, last = self._producers
+        if not first:
+            return last.publish(topic, bodies, **how)
+        shares = self._shares(how)
+        for producer in first:
             try:
-                return producer.publish(topic, bodies, **how)
+                return producer.publish(topic, bodies, **next(shares))
             except PublishError as error:
                 if error.stored is not False:  # it may be stored: a second try elsewhere could duplicate it
                     raise
-        return self._producers[-1].publish(topic, bodies, **how)
+        return last.publish(topic, bodies, **next(shares))
+
+    def _shares(self, how: _How) -> Iterator[_How]:
+        """For each kind of broker in turn, ``how`` with its share of the time that is left."""
+        until = monotonic() + (how["timeout"] or 0.0)
+        for left in range(len(self._producers), 0, -1):
+            yield {**how, "timeout": max(0.0, until - monotonic()) / left}
 
     def _send_each(self, topic: str, bodies: Sequence[bytes], how: _How) -> list[PublishError | None]:
         first, *others = self._producers
-        answers = first.publish_each(topic, bodies, **how)
+        shares = self._shares(how)
+        answers = first.publish_each(topic, bodies, **next(shares))
         for producer in others:
             left = [i for i, error in enumerate(answers) if error is not None and error.stored is False]
             if left:
-                for i, answer in zip(left, producer.publish_each(topic, [bodies[i] for i in left], **how), strict=True):
+                again = producer.publish_each(topic, [bodies[i] for i in left], **next(shares))
+                for i, answer in zip(left, again, strict=True):
                     answers[i] = answer
         published.count(topic, answers.count(None))
         return answers
 
-    def _how(self, topic: str, delay: float, priority: int | None) -> _How:
-        """What a producer is told beside the bodies; nothing, most of the time."""
+    def _how(self, topic: str, delay: float, priority: int | None, timeout: float | None) -> _How:
+        """What a producer is told beside the bodies."""
         names.check("topic", topic)
+        plain: _How = self._plain if timeout is None else {"timeout": _checked_timeout(timeout)}
         if delay == 0 and priority is None and not self._says_lease:
-            return _PLAIN
+            return plain
         self._check_delay(delay)
         self._check_priority(priority)
-        return {"delay": delay, "priority": priority, "lease": longest_timeout(topic) if self._says_lease else None}
+        return {**plain, "delay": delay, "priority": priority, "lease": longest_timeout(topic) if self._says_lease else None}
 
     def _check_delay(self, delay: float) -> None:
-        if isinstance(delay, bool) or not isinstance(delay, (int, float)) or not 0 <= delay <= self._longest_delay:
-            raise WrongUse(f"delay={delay!r}: this broker takes a delay of 0 to {self._longest_delay:g} seconds")
+        longest = min(transport.capabilities.max_defer for transport in self._transports)  # it is learned from the nodes
+        if isinstance(delay, bool) or not isinstance(delay, (int, float)) or not 0 <= delay <= longest:
+            raise WrongUse(f"delay={delay!r}: this broker takes a delay of 0 to {longest:g} seconds")
 
     def _check_priority(self, priority: int | None) -> None:
         if priority is None:
             return
-        if not all(each.priority for each in self._abilities):
+        if not all(transport.capabilities.priority for transport in self._transports):
             raise WrongUse(
                 f"priority={priority!r}: this broker knows no priorities; leave it out, or use a topic for urgent messages"
             )
@@ -140,21 +166,23 @@ class Publisher:
             raise WrongUse(f"priority={priority!r}: a priority is a whole number from 0, the most urgent, to {LEAST_URGENT}")
 
 
-def publish(topic: str, payload: Any, *, delay: float = 0.0, priority: int | None = None) -> None:
+def publish(topic: str, payload: Any, *, delay: float = 0.0, priority: int | None = None, timeout: float | None = None) -> None:
     """``Publisher.publish`` on this process's publisher: the worker's own, else $BROKER_URL, else 127.0.0.1:4150."""
-    default().publish(topic, payload, delay=delay, priority=priority)
+    default().publish(topic, payload, delay=delay, priority=priority, timeout=timeout)
 
 
-def publish_many(topic: str, payloads: Iterable[Any], *, delay: float = 0.0, priority: int | None = None) -> int:
+def publish_many(
+    topic: str, payloads: Iterable[Any], *, delay: float = 0.0, priority: int | None = None, timeout: float | None = None
+) -> int:
     """``Publisher.publish_many`` on this process's publisher: the worker's own, else $BROKER_URL, else 127.0.0.1:4150."""
-    return default().publish_many(topic, payloads, delay=delay, priority=priority)
+    return default().publish_many(topic, payloads, delay=delay, priority=priority, timeout=timeout)
 
 
 def publish_each(
-    topic: str, payloads: Iterable[Any], *, delay: float = 0.0, priority: int | None = None
+    topic: str, payloads: Iterable[Any], *, delay: float = 0.0, priority: int | None = None, timeout: float | None = None
 ) -> list[PublishError | None]:
     """``Publisher.publish_each`` on this process's publisher: the worker's own, else $BROKER_URL, else 127.0.0.1:4150."""
-    return default().publish_each(topic, payloads, delay=delay, priority=priority)
+    return default().publish_each(topic, payloads, delay=delay, priority=priority, timeout=timeout)
 
 
 def default() -> Publisher:
@@ -164,7 +192,8 @@ def default() -> Publisher:
     global _default  # noqa: PLW0603
     with _default_lock:  # no connection is made under it
         if _default is None:
-            _default = Publisher(open_transports(load().brokers or [DEFAULT_BROKER]))
+            settings = load()
+            _default = Publisher(open_transports(settings.brokers or [DEFAULT_BROKER]), timeout=settings.publish_timeout)
         return _default
 
 
@@ -173,6 +202,18 @@ def use(publisher: Publisher | None) -> None:
     global _default  # noqa: PLW0603
     with _default_lock:
         _default = publisher
+
+
+def _default_timeout() -> float:
+    from framework.settings import load  # noqa: PLC0415
+
+    return load().publish_timeout
+
+
+def _checked_timeout(timeout: float) -> float:
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
+        raise WrongUse(f"timeout={timeout!r}: give the seconds that a publish may take, more than 0")
+    return float(timeout)
 
 
 def _transports(brokers: Sequence[str | Transport]) -> list[Transport]:

@@ -119,6 +119,12 @@ class Settings:
         30.0, _deadline, "duration or never", "How long to try to reach a broker at start, before giving up.", shown="30s"
     )
     poll_interval: float = _setting(15.0, _pause, "duration", "How often to look for new nodes of a topic.", shown="15s")
+    publish_timeout: float = _setting(
+        5.0, _pause, "duration", "How long a publish may wait for the broker, unless it says so itself.", shown="5s"
+    )
+    longest_pause: float = _setting(
+        60.0, _pause, "duration", "How long a handler that pauses (backoff) waits at most before it tries again.", shown="60s"
+    )
     log_level: str = _setting("info", _level, " | ".join(LOG_LEVELS), "The least important log lines to show.")
     ledger: Path | None = _setting(
         None, _path, "file", "Write at exit how every message ended, per handler, as JSON.", shown="none"
@@ -172,6 +178,14 @@ def load(
         if given is not None and given != ():
             values[name] = _parsed(TABLE[name], TABLE[name].flag, given)
     return Settings(**values)
+
+
+def as_environ(settings: Settings) -> dict[str, str]:
+    """What has ``publish`` in another process work as with ``settings``."""
+    return {
+        TABLE["brokers"].env: " ".join(settings.brokers),
+        TABLE["publish_timeout"].env: f"{max(settings.publish_timeout, 0.001):.3f}",
+    }
 
 
 def _refuse_misspelt(environ: Mapping[str, str]) -> None:
@@ -265,7 +279,7 @@ def _table() -> str:
 _HOW_TO_NAME_BROKERS = """
 `--broker` may be given several times; in the environment, spaces or commas separate URLs; in YAML, it is one URL or a
 list. Without a broker, `workers run` starts an nsqd of its own, whose messages live in `data_path`. The functions
-`publish` and `publish_many`, called outside a worker, use `$BROKER_URL`, else `nsq://127.0.0.1:4150`.
+`publish`, `publish_many` and `publish_each`, called outside a worker, use `$BROKER_URL`, else `nsq://127.0.0.1:4150`.
 
 A broker URL may carry options, as in `nsq+tls://host:4150?heartbeat=15s&max_msg_size=10485760`: what its nsqds were started
 with, TLS, compression, AUTH, how the worker names itself. [NSQ](nsq.md) has the schemes and the table of options.

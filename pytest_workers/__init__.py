@@ -16,17 +16,24 @@ if TYPE_CHECKING:
     from framework.testing.runner import Runner
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini("broker_like", "The broker that the fixture `broker` refuses as: nsq, beanstalkd, or a broker URL.", default="")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Whoever runs the conformance suite with --strict-markers need not declare its marker."""
     config.addinivalue_line("markers", "slow: takes more than about five seconds")
 
 
 @pytest.fixture
-def broker() -> Iterator[Broker]:
-    """An empty broker in memory, with a clock to move and faults to inject; ``framework.publish`` publishes to it."""
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """An empty broker in memory, with a clock to move and faults to inject; ``framework.publish`` publishes to it. It refuses
+    what the one that the setting ``broker_like`` names would refuse."""
     from framework.testing.fixtures import memory_broker  # noqa: PLC0415
 
     with memory_broker() as broker:
+        if named := request.config.getini("broker_like"):
+            broker.like(named)
         yield broker
 
 

@@ -7,31 +7,61 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+import gevent
+import hypothesis
 import pytest
 
 from framework.testing import servers
 from framework.testing.proxy import Proxy, proxies
 
-# What is ignored here, as under nohup, the processes that tests start would ignore as well.
+# What is ignored here, as under nohup or in the background of a shell, the processes that tests start would ignore as well.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# An example that meets a busy machine may take as long as it likes.
+hypothesis.settings.register_profile("suite", deadline=None)
+hypothesis.settings.load_profile("suite")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """A hub that did not turn since an earlier test counts timeouts from then: they could be over before they begin."""
+    gevent.get_hub().loop.update_now()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In several processes those of a file stay together, and so does all that starts Spark: two at once would be slower.
+    """In several processes those of a file stay together, and so do all that share the Spark session.
 
-    What starts Spark has longer to end, too: interrupted in the middle, it takes the session from all that come after it."""
+    A test that starts Spark in processes of its own goes wherever there is room. What starts Spark has longer to end, too:
+    interrupted in the middle, it takes the session from all that come after it."""
     for item in items:
-        spark = item.get_closest_marker("spark") is not None
-        item.add_marker(pytest.mark.xdist_group("spark" if spark else item.location[0]))
-        if spark and item.get_closest_marker("timeout") is None:
+        starts_spark = item.get_closest_marker("spark") is not None
+        shares_spark = "spark" in getattr(item, "fixturenames", ())
+        group = "spark" if shares_spark else item.nodeid if starts_spark else item.location[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+        if starts_spark and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(400))
+
+
+@pytest.hookimpl
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """How long the tests of each room took, set-up and tear-down included: where to look when the suite has become slow."""
+    rooms: dict[str, float] = defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                rooms[report.nodeid.split("/")[1]] += report.duration
+    words = [f"{room} {seconds:.0f}" for room, seconds in sorted(rooms.items(), key=lambda entry: -entry[1]) if seconds >= 1]
+    if len(words) > 1:
+        terminalreporter.write_line(f"seconds by room: {', '.join(words)}; {sum(rooms.values()):.0f} in all, several at a time")
 
 
 def missing(reason: str) -> None:
@@ -112,8 +142,8 @@ def start_proxy() -> Iterator[Callable[[str], Proxy]]:
 
 
 @pytest.fixture(scope="session")
-def java() -> None:
-    """Java 17 or newer, for Spark."""
+def java() -> Iterator[None]:
+    """Java 17 or newer, for Spark, which starts quickly below this process from now on."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None) or shutil.which("java")
     if java is None:
@@ -123,18 +153,23 @@ def java() -> None:
     version = words.split('"')[1] if '"' in words else "0"
     if int(version.split(".")[0]) < 17:
         missing(f"Spark needs Java 17 or newer, and this is {version}")
+    from tests import quick_spark
+
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in quick_spark.environment(java).items():
+            environment.setenv(name, value)
+        yield
 
 
 @pytest.fixture(scope="session")
-def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def spark(java: None) -> Iterator[Any]:
     """A local[2] session that lives for a short while only."""
     from pyspark.sql import SparkSession
 
-    from workers.api_requests.session import SHORT, home_without_zip
+    from workers.api_requests.session import SHORT
 
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYSPARK_PYTHON", sys.executable)
-        environment.setenv("SPARK_HOME", str(home_without_zip(tmp_path_factory.mktemp("spark"))))
         # Spark looks for pyspark_nsq on sys.path itself, where an editable install is not.
         environment.setenv("PYTHONPATH", str(servers.ROOT), prepend=os.pathsep)
         settings = SHORT | {

@@ -84,7 +84,7 @@ class DirectoryTransport:
 
 
 class DirectoryConnection:
-    limits, granted = LIMITS, 0
+    limits, granted, open = LIMITS, 0, True
 
     def __init__(self, node: str, topic: str, channel: str, receiver: Receiver) -> None:
         self.node, self.topic, self.channel, self.receiver = node, topic, channel, receiver
@@ -101,7 +101,7 @@ class DirectoryConnection:
         if batch := [self.received(taken) for file in mine if (taken := move(file, "taken", after(LIMITS.lease), 1))]:
             self.receiver.tally.received += len(batch)
             self.receiver.deliver(self, batch)
-            get_hub().loop.run_callback(self.poll)  # at once: the engine grants more only to who brings more
+            get_hub().loop.run_callback(lambda: self.open and self.poll())  # now: the engine grants more to who brings more
 
     def received(self, file: Path) -> Message:
         _, _, identity, deliveries = file.name.split(".")
@@ -141,8 +141,9 @@ class DirectoryConnection:
         return 0
 
     def close(self) -> None:
-        self.timer.close()
-        self.granted = 0
-        for message in list(self.in_flight):
-            self.requeue(message, 0.0)
-        self.receiver.closed(self, None)
+        if self.open:
+            self.timer.close()
+            self.open, self.granted = False, 0
+            for message in list(self.in_flight):
+                self.requeue(message, 0.0)
+            self.receiver.closed(self, None)

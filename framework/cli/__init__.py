@@ -12,7 +12,10 @@ def main() -> None:
 
         patch()  # before click, settings and app code: what is imported first would keep what blocks
     from framework.cli.root import run_command  # noqa: PLC0415
+    from framework.observe import stderr  # noqa: PLC0415
     from framework.observe.logging import setup  # noqa: PLC0415
 
-    setup("warning")  # `run` has a setting for it
-    sys.exit(run_command(sys.argv[1:]))
+    with stderr.unblocked("workers: "):
+        setup("warning")  # `run` has a setting for it
+        code = run_command(sys.argv[1:])
+    sys.exit(code)

@@ -6,13 +6,13 @@ import math
 
 import click
 
-from framework.app import import_handlers
 from framework.cli import options
 from framework.cli.brokers import probe, running
 from framework.cli.exit_codes import Exit, as_text
 from framework.engine.refusals import cautions, refusals
 from framework.errors import BrokerUnreachable, WrongUse
 from framework.handler import HandlerSpec, place_of
+from framework.modules import import_handlers, words_of_others
 from framework.observe.logging import scrub
 from framework.settings import DEFAULT_BROKER, TABLE, Settings, check_writable
 from framework.transports import open_transports
@@ -82,6 +82,8 @@ def _check_modules(modules: tuple[str, ...], findings: Findings) -> list[Handler
         return []
     for spec in handlers:
         findings.good("handler", f"{spec.name} {place_of(spec.function)}: {_options(spec)}")
+    if others := words_of_others(handlers):
+        findings.note("handler", f"imported along, and not run: {others}")
     return handlers
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from itertools import chain, islice
 from pathlib import Path
@@ -15,45 +16,105 @@ import click
 from framework import names
 from framework.bodies import CHUNK_BYTES, CHUNK_MESSAGES
 from framework.cli import options
-from framework.cli.brokers import reach
+from framework.cli.brokers import chosen
 from framework.cli.exit_codes import Exit, as_text
 from framework.cli.lines import Line, Reading
 from framework.cli.progress import progress
 from framework.cli.signals import Interrupted, interrupting
-from framework.errors import BadInput, BadMessage, PublishError
+from framework.errors import BadInput, BadMessage, FrameworkError, PublishError
 from framework.publisher import Publisher
 from framework.settings import Settings, check_writable, write_at_end
+from framework.transports import open_transports
 
 STANDARD_INPUT = "-"
 _SHOWN = 5
+_ONE_TRY = 0.1
+"""Seconds that are needed to find out anything, when --connect-deadline is 0."""
+_NEVER = 366 * 86_400.0
+"""Seconds, in place of a --connect-deadline that never comes."""
 
 
 @click.command(epilog="\b\nExit codes:\n" + as_text())
 @click.argument("topic")
 @click.argument("file", default=STANDARD_INPUT, metavar="[FILE|-]")
-@click.option("--summary", type=click.Path(path_type=Path), metavar="FILE", help="Write the counts to FILE as JSON.")
-@options.settings("brokers", "data_path", "connect_deadline")
+@click.option(
+    "--summary",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the counts to FILE as JSON, also where it ends early.",
+)
+@options.settings("brokers", "data_path", "connect_deadline", "publish_timeout")
 def command(topic: str, file: str, summary: Path | None, settings: Settings) -> int:
     """Publish each line of FILE (text or gzip; - or nothing: standard input) as a message to TOPIC.
 
     Empty lines and lines that are too large for the broker are counted and not published. Without --broker, the
-    embedded nsqd of --data-path is used if it runs, else 127.0.0.1:4150.
+    embedded nsqd of --data-path is used if it runs, else 127.0.0.1:4150. Of several nodes any that answers will do;
+    the first may be waited for as long as --connect-deadline.
     """
     names.check("topic", topic)
     if summary:
         check_writable(summary, "--summary")
-    with _opened(file) as stream:
-        reading = Reading(stream, file)
+    counts = Counts()
+    with _summarized(summary, counts), _opened(file) as stream:
+        counts.reading = reading = Reading(stream, file)
         lines = _checked_lines(reading)
-        publishing = Publishing(Publisher(reach(settings)), topic)
+        publisher = Publisher(open_transports(chosen(settings)), timeout=settings.publish_timeout)
+        publishing = Publishing(publisher, topic, counts, first_timeout=_first_timeout(settings))
         try:
             with interrupting(), progress(_size(stream)) as shown, publishing:
                 for sent in publishing.send_all(lines):
                     shown.update(reading.bytes_read, sent)
         except Interrupted as signal:
-            click.echo(f"workers: {signal} came; {publishing.so_far(in_doubt=True)}", err=True)
+            counts.in_doubt = publishing.unanswered
+            click.echo(f"workers: {signal} came; {publishing.so_far()}", err=True)
             return signal.exit_code
-    return _report(reading, publishing, summary)
+        return _report(counts, topic)
+
+
+def _first_timeout(settings: Settings) -> float:
+    return _NEVER if settings.connect_deadline is None else max(settings.connect_deadline, _ONE_TRY)
+
+
+class Counts:
+    """What became of the lines so far."""
+
+    def __init__(self) -> None:
+        self.reading: Reading | None = None
+        self.published = 0
+        self.in_doubt = 0
+        """Sent, and not answered: the broker may have stored them."""
+        self.empty: list[int] = []
+        """Their line numbers, as of the oversized ones."""
+        self.oversized: list[int] = []
+
+    def as_dict(self) -> dict[str, int]:
+        return {
+            "input_lines": self.reading.lines if self.reading else 0,
+            "published": self.published,
+            "in_doubt": self.in_doubt,
+            "empty": len(self.empty),
+            "oversized": len(self.oversized),
+            "unreadable": self.reading.unreadable if self.reading else 0,
+        }
+
+
+@contextmanager
+def _summarized(file: Path | None, counts: Counts) -> Iterator[None]:
+    """Write the counts to ``file`` at the end of the block, whatever that is: an older file must not be taken for this one."""
+    try:
+        yield
+    except BaseException:
+        try:
+            _write(file, counts)
+        except FrameworkError as error:  # the other is why it ends
+            click.echo(f"workers: {error}", err=True)
+        raise
+    _write(file, counts)
+
+
+def _write(file: Path | None, counts: Counts) -> None:
+    if file:
+        write_at_end(file, "--summary", json.dumps(counts.as_dict()) + "\n")
 
 
 def _opened(file: str) -> BufferedReader:
@@ -85,14 +146,12 @@ def _checked_lines(reading: Reading) -> Iterator[list[Line]]:
 class Publishing:
     """Sends lines in requests of many, and counts what became of each."""
 
-    def __init__(self, publisher: Publisher, topic: str) -> None:
+    def __init__(self, publisher: Publisher, topic: str, counts: Counts, *, first_timeout: float) -> None:
         self.publisher = publisher
         self.topic = topic
-        self.published = 0
-        self.empty: list[int] = []
-        """Their line numbers, as of the oversized ones."""
-        self.oversized: list[int] = []
-        self._sending = 0
+        self.counts = counts
+        self._timeout: float | None = first_timeout  # None: the publisher's own
+        self._chunk_end = 0
 
     def __enter__(self) -> None:
         pass
@@ -103,27 +162,32 @@ class Publishing:
     def send_all(self, lines: Iterable[list[Line]]) -> Iterator[int]:
         """Yields how many have been published, after every request. Raises PublishError, with that count in it."""
         for chunk in chain.from_iterable(map(self._chunks, lines)):
-            self._sending = self.published + len(chunk)
+            self._chunk_end = self.counts.published + len(chunk)
             try:
                 self._send(chunk)
             except PublishError as error:
-                words = f"{error}; {self.so_far(in_doubt=error.stored is None)}"
-                raise PublishError(words, stored=error.stored) from error
-            self._sending = 0
-            yield self.published
+                self.counts.in_doubt = self.unanswered if error.stored is None else 0
+                raise PublishError(f"{error}; {self.so_far()}", stored=error.stored) from error
+            self._chunk_end = 0
+            yield self.counts.published
 
-    def so_far(self, *, in_doubt: bool) -> str:
-        """The count where it ends early; ``in_doubt``: what was being sent may be stored or not."""
-        unknown = max(0, self._sending - self.published) if in_doubt else 0
+    @property
+    def unanswered(self) -> int:
+        """How many messages of the chunk that is being sent have not been confirmed."""
+        return max(0, self._chunk_end - self.counts.published)
+
+    def so_far(self) -> str:
+        """The count where it ends early."""
+        unknown = self.counts.in_doubt
         doubt = f", and it is not known whether the next {unknown} were" if unknown else ""
-        return f"{self.published} messages had been published to {self.topic}{doubt}"
+        return f"{self.counts.published} messages had been published to {self.topic}{doubt}"
 
     def _chunks(self, lines: list[Line]) -> Iterator[list[tuple[int, bytes]]]:
         chunk: list[tuple[int, bytes]] = []
         size = 0
         for number, line in lines:
             if not line:
-                (self.oversized if line is None else self.empty).append(number)
+                (self.counts.oversized if line is None else self.counts.empty).append(number)
                 continue
             if chunk and (len(chunk) == CHUNK_MESSAGES or size + len(line) > CHUNK_BYTES):
                 yield chunk
@@ -136,36 +200,30 @@ class Publishing:
     def _send(self, chunk: list[tuple[int, bytes]]) -> None:
         """The broker refuses a chunk whole if one line is too large for it: halving finds which."""
         try:
-            self.publisher.publish_many(self.topic, [line for _, line in chunk])
+            self.publisher.publish_many(self.topic, [line for _, line in chunk], timeout=self._timeout)
         except BadMessage:
             if len(chunk) == 1:
-                self.oversized.append(chunk[0][0])
+                self.counts.oversized.append(chunk[0][0])
                 return
             half = len(chunk) // 2
             self._send(chunk[:half])
             self._send(chunk[half:])
         else:
-            self.published += len(chunk)
+            self.counts.published += len(chunk)
+            self._timeout = None
 
 
-def _report(reading: Reading, publishing: Publishing, summary: Path | None) -> int:
-    counts = {
-        "input_lines": reading.lines,
-        "published": publishing.published,
-        "empty": len(publishing.empty),
-        "oversized": len(publishing.oversized),
-        "unreadable": reading.unreadable,
-    }
+def _report(counts: Counts, topic: str) -> int:
+    reading = counts.reading
+    assert reading is not None
     click.echo(
-        f"published {publishing.published} of {reading.lines} lines to {publishing.topic}; "
-        f"refused {_some('empty', publishing.empty)}, {_some('oversized', publishing.oversized)}; "
+        f"published {counts.published} of {reading.lines} lines to {topic}; "
+        f"refused {_some('empty', counts.empty)}, {_some('oversized', counts.oversized)}; "
         f"{reading.unreadable} unreadable"
     )
     if reading.complaint:
         click.echo(f"workers: {reading.complaint}: what could be read before that is published", err=True)
-    if summary:
-        write_at_end(summary, "--summary", json.dumps(counts) + "\n")
-    return Exit.INCOMPLETE if publishing.oversized or reading.complaint else Exit.CLEAN
+    return Exit.INCOMPLETE if counts.oversized or reading.complaint else Exit.CLEAN
 
 
 def _some(kind: str, numbers: list[int]) -> str:

@@ -6,16 +6,19 @@ import atexit
 import logging
 import os
 import sys
+from typing import NoReturn
 
 import click
 
-from framework.app import App, import_handlers
+from framework.app import App
 from framework.cli import options
 from framework.cli.exit_codes import as_text
 from framework.cli.patching import imported_too_early, is_patched
 from framework.cli.signals import stopping
 from framework.errors import WrongUse
+from framework.modules import import_handlers, words_of_others
 from framework.observe import logging as lines
+from framework.observe import stderr
 from framework.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -27,6 +30,10 @@ log = logging.getLogger(__name__)
 def command(modules: tuple[str, ...], settings: Settings) -> int:
     """Run the handlers that the modules MODULE... declare, until SIGTERM or SIGINT.
 
+    Only their own: a module that MODULE imports has to be named too, for its handlers to run. A package stands for
+    itself and for those of its submodules that it imports; a function of another module that is listed in MODULE's
+    __all__ is MODULE's as well.
+
     The first signal lets what runs finish, for as long as --drain; a second one gives everything back to the
     broker at once. Flags override the environment, which overrides --config FILE.
     """
@@ -35,9 +42,12 @@ def command(modules: tuple[str, ...], settings: Settings) -> int:
     lines.setup(settings.log_level)
     for early in imported_too_early():
         log.warning("imported before gevent could patch it, so it may block every handler: %s", early)
-    app = App(import_handlers(modules), settings)
-    with stopping(app) as signals:
-        app.run()
+    handlers = import_handlers(modules)
+    if others := words_of_others(handlers):
+        log.info("imported along, and not run: %s", others)
+    app = App(handlers, settings)
+    with stopping(app, to_the_end=True) as signals:
+        app.run(leave=lambda: _end(signals.exit_code))
     if app.left_behind:
         _leave(signals.exit_code)
     return signals.exit_code
@@ -47,5 +57,9 @@ def _leave(code: int) -> None:
     """End the process under the feet of the threads that still run: an interpreter that ends beside them may crash."""
     atexit._run_exitfuncs()
     sys.stdout.flush()
-    sys.stderr.flush()
+    _end(code)
+
+
+def _end(code: int) -> NoReturn:
+    stderr.last_words()
     os._exit(code)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Protocol
 
+from gevent import monkey
 from gevent.hub import _get_hub
 from greenlet import getcurrent  # type: ignore[import-untyped]
 
 from framework.cli.exit_codes import Exit
+from framework.observe import stderr
 
 
 def _numbers() -> list[signal.Signals]:
@@ -23,39 +26,123 @@ def _numbers() -> list[signal.Signals]:
 
 class Stoppable(Protocol):
     def stop(self, now: bool = False) -> None:
-        """May be called from a signal handler; ``now``: give everything back at once."""
+        """May be called from any thread; ``now``: give everything back at once."""
 
 
 class Signals:
-    """The first signal stops, the second stops at once, the third ends the process where it stands."""
+    """The first signal stops, the second stops at once, the third ends the process where it stands.
 
-    def __init__(self, target: Stoppable) -> None:
+    They are heeded in a native thread: Python calls a signal's handler in the main thread, and only when that is back from what
+    it called in C. The system's own handler writes to a pipe in any case (``signal.set_wakeup_fd``).
+    """
+
+    def __init__(self, target: Stoppable, *, to_the_end: bool = False) -> None:
+        """``to_the_end``: once one has come, they stay ours until the process is gone, for verbs that end it after the block."""
         self._target = target
-        self._count = 0
+        self._to_the_end = to_the_end
         self.exit_code: int = Exit.CLEAN
+        self._numbers = _numbers()
+        self._written: list[int] = []
+        self._called: list[int] = []
+        """The signals as the pipe and as Python told of them: whatever took the one from us, the other counts."""
+        self._heeded = 0
+        self._ended = _allocate_lock()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self._count += 1
-        if self._count == 1:
+        self._called.append(number)
+        self._ring(_LOOK)
+
+    @contextmanager
+    def heeded(self) -> Iterator[None]:
+        """While the block runs. In the main thread."""
+        self._ears, self._bell = os.pipe()
+        os.set_blocking(self._bell, False)
+        self._ended.acquire()
+        _start_new_thread(self._listen, ())
+        wakeup = signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
+        _listening.add(self)
+        before = {number: signal.signal(number, self) for number in self._numbers}
+        try:
+            yield
+        finally:
+            for number, action in before.items():
+                signal.signal(number, _end_now if self._to_the_end and self._heeded else action)
+            signal.set_wakeup_fd(wakeup)
+            _listening.discard(self)
+            self._ring(_END)
+            self._ended.acquire()
+            os.close(self._ears)
+            os.close(self._bell)
+
+    def _ring(self, what: int) -> None:
+        with suppress(BlockingIOError):  # there is enough in it to be woken by
+            os.write(self._bell, bytes([what]))
+
+    # -- in a thread of its own
+
+    def _listen(self) -> None:
+        while _END not in (said := os.read(self._ears, 64)):
+            self._written += [number for number in said if number in self._numbers]
+            self._heed()
+        self._heed()
+        self._ended.release()
+
+    def _heed(self) -> None:
+        came = max(list(self._written), list(self._called), key=len)
+        for number in came[self._heeded :]:
+            self._heeded += 1
+            self._heed_one(number)
+
+    def _heed_one(self, number: int) -> None:
+        if self._heeded == 1:
             self._target.stop()
             return
         self.exit_code = 128 + number
-        if self._count == 2:
+        if self._heeded == 2:
             self._target.stop(now=True)
         else:
+            stderr.last_words()
             os._exit(self.exit_code)
 
 
+def _end_now(number: int, frame: FrameType | None) -> None:
+    """For what comes when all is given back and written: what still runs is an exit function, and it may hang."""
+    stderr.last_words()
+    os._exit(128 + number)
+
+
+@atexit.register
+def _ignore() -> None:
+    """The last of the exit functions, as this module is imported early: from here on a signal would kill the process."""
+    for number in _numbers():
+        if signal.getsignal(number) is _end_now:
+            signal.signal(number, signal.SIG_IGN)
+
+
+_LOOK, _END = 0, 255  # no signals
+_allocate_lock = monkey.get_original("_thread", "allocate_lock")
+_start_new_thread = monkey.get_original("_thread", "start_new_thread")
+_listening: set[Signals] = set()
+
+
+def _deaf_in_child() -> None:
+    """A forked child has the same pipe: what is sent to it would stop its parent."""
+    if _listening:
+        signal.set_wakeup_fd(-1)
+        for one in _listening:
+            one._bell = os.open(os.devnull, os.O_WRONLY)
+        _listening.clear()
+
+
+os.register_at_fork(after_in_child=_deaf_in_child)
+
+
 @contextmanager
-def stopping(target: Stoppable) -> Iterator[Signals]:
-    """Stop ``target`` on SIGTERM, SIGINT and SIGHUP while the block runs."""
-    signals = Signals(target)
-    before = {number: signal.signal(number, signals) for number in _numbers()}
-    try:
+def stopping(target: Stoppable, *, to_the_end: bool = False) -> Iterator[Signals]:
+    """Stop ``target`` on SIGTERM, SIGINT and SIGHUP while the block runs; see ``Signals``."""
+    signals = Signals(target, to_the_end=to_the_end)
+    with signals.heeded():
         yield signals
-    finally:
-        for number, action in before.items():
-            signal.signal(number, action)
 
 
 class Interrupted(KeyboardInterrupt):

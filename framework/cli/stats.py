@@ -25,6 +25,7 @@ def command(topics: tuple[str, ...], as_json: bool, settings: Settings) -> int:
 
     The counts are the brokers' own; one that cannot be asked is an error, not a smaller number. What still waits in a
     topic itself counts for each of its channels. A topic without a channel shows what the first one would get.
+    A TOPIC that no broker has is said on stderr, and the exit code is 4.
     """
     for name in topics:
         names.check("topic", name)
@@ -34,8 +35,8 @@ def command(topics: tuple[str, ...], as_json: bool, settings: Settings) -> int:
             for topic in sorted(known.intersection(topics) if topics else known):
                 for channel, nodes in _counts(transport, topic):
                     click.echo(_row(topic, channel, nodes, as_json))
-        _say_what_is_not_there(topics, [known for _, known in there])
-    return Exit.CLEAN
+        missing = _say_what_is_not_there(topics, [known for _, known in there])
+    return Exit.INCOMPLETE if missing else Exit.CLEAN
 
 
 def _counts(transport: Transport, topic: str) -> Iterator[tuple[str, dict[str, int]]]:
@@ -53,7 +54,8 @@ def _row(topic: str, channel: str, nodes: dict[str, int], as_json: bool) -> str:
     return f"{count:>8}  {topic}{f'/{channel}' if channel else ''}{where}"
 
 
-def _say_what_is_not_there(topics: Sequence[str], known: Sequence[set[str]]) -> None:
-    for name in topics:
-        if not any(name in some for some in known):
-            click.echo(f"workers: {name}: there is no such topic", err=True)
+def _say_what_is_not_there(topics: Sequence[str], known: Sequence[set[str]]) -> list[str]:
+    missing = [name for name in topics if not any(name in some for some in known)]
+    for name in missing:
+        click.echo(f"workers: {name}: there is no such topic", err=True)
+    return missing

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from framework.message import Message
+from framework.middleware.dead_letter import lasting
 
 BODY_ALONE = "(unknown: only the body was kept, the broker took no more)"
 
@@ -49,6 +50,10 @@ class Letter:
     body: bytes
     message: Message
     """The letter itself, as its broker delivered it; its own body is not kept twice."""
+
+    def belongs_to(self, owners: Set[tuple[str, str]]) -> bool:
+        """Whether it is a letter of one of ``owners`` (none: of anybody). One of which only the body was kept is everybody's."""
+        return not owners or not self.topic or lasting(self.topic, self.channel) in owners
 
 
 def read(message: Message) -> Letter:

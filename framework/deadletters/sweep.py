@@ -72,12 +72,14 @@ class Sweep:
     # -- the letters
 
     def chosen(self, selection: Selection) -> Iterator[Letter]:
-        """The letters that ``selection`` means; the others stay in hand. Each is in hand until it is taken."""
+        """The letters of its owners that ``selection`` means; the others stay in hand. Each is in hand until it is taken."""
         left = selection.limit
         if left is not None and selection == Selection(limit=left):  # so many will do: leave the rest where it is
             self._want = min(self._want, left)
         for letter in self._letters():
-            if selection.takes(letter):
+            if not letter.belongs_to(self.topic.owners):
+                self._want = min(self.expected, self._want + 1)
+            elif selection.takes(letter):
                 yield letter
                 if left is not None:
                     left -= 1
@@ -203,7 +205,7 @@ class Sweep:
     def settled(self, connection: Connection) -> None:
         """What is settled here changes no grant."""
 
-    def lost(self, connection: Connection, message: Message | None, words: str) -> None:
+    def lost(self, connection: Connection, message: Message | None, words: str, *, settled: bytes = b"") -> None:
         """It comes again, and is known then."""
 
     def drained(self, connection: Connection) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from framework import names
 from framework.errors import WrongUse
 from framework.handler import HandlerSpec
-from framework.middleware.dead_letter import SUFFIX, topic_name
+from framework.middleware.dead_letter import SUFFIX, lasting, topic_name
 from framework.transports.contract import Transport
 
 CHANNEL = "dead"
@@ -25,10 +25,24 @@ class DeadTopic:
     """Where its letters are: the one asked for, unless another one has them."""
     nodes: dict[str, int]
     """Node -> letters there, when it was looked at."""
+    owners: frozenset[tuple[str, str]] = frozenset()
+    """Whose letters are meant, topic and channel; empty: everybody's. The names of two handlers can make one topic."""
 
     @property
     def count(self) -> int:
         return sum(self.nodes.values())
+
+
+def owner_of(name: str) -> tuple[str, str] | None:
+    """Whose letters are meant by ``name``; None for all that are in the topic. Raises BadName."""
+    topic, slash, channel = name.partition("/")
+    return lasting(names.check("topic", topic), names.check("channel", channel)) if slash else None
+
+
+def meant(topic: DeadTopic, words: Iterable[str]) -> DeadTopic:
+    """``topic``, with the letters that those of ``words`` mean that mean this topic."""
+    owners = {owner_of(name) for name in words if topic_of(name) == topic.name}
+    return topic if None in owners else replace(topic, owners=frozenset(owner for owner in owners if owner))
 
 
 def topic_of(name: str) -> str:

@@ -17,7 +17,9 @@ class BatchQueue:
 
     def __init__(self, hub: Any, size: int, linger: float, ready: Callable[[], None]) -> None:
         self._messages: deque[Message] = deque()
+        self._hub = hub
         self._size = size
+        self._linger = linger
         self._ready = ready
         self._timer = hub.loop.timer(linger)
         self._ripe = False
@@ -47,6 +49,14 @@ class BatchQueue:
     def clear(self) -> None:
         self._messages.clear()
         self._wait()
+
+    def wait_at_most(self, seconds: float) -> None:
+        """From the next batch on: its first message cannot be kept for longer."""
+        if seconds < self._linger:
+            self._linger = seconds
+            self.close()
+            self._timer = self._hub.loop.timer(seconds)
+            self._wait()
 
     def close(self) -> None:
         self._timer.stop()

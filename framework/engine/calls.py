@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from gevent import monkey
@@ -11,8 +10,9 @@ from framework.engine.places import Call, Places, messages_of
 from framework.engine.slots import Slots
 from framework.errors import AlreadySettled
 from framework.message import Message
+from framework.observe import hublog
 
-log = logging.getLogger(__name__)
+log = hublog.get(__name__)
 
 _get_ident = monkey.get_original("_thread", "get_ident")
 
@@ -50,6 +50,11 @@ class RunningCalls:
         """The native threads in which calls run at this moment."""
         calls = self._places.calls() if self._places is not None else []
         return [call.thread for call in calls if call.thread]
+
+    def running(self) -> set[Message]:
+        """What is with a call at this moment."""
+        calls: list[Call] = list(self._slots.busy())
+        return {message for call in calls for message in messages_of(call.job)}
 
     def expired(self, now: float) -> set[Message]:
         """What has been with its call for longer than it may be; its lease is not kept any more."""

@@ -6,46 +6,35 @@ What happens to a failed message is ``middleware``'s, how many may be in flight 
 
 from __future__ import annotations
 
-import logging
+import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
 from framework.engine.batches import BatchQueue
 from framework.engine.calls import RunningCalls
-from framework.engine.credit import SPAN as CREDIT_SPAN
-from framework.engine.credit import TURN as CREDIT_TURN
-from framework.engine.credit import Credit, Line
-from framework.engine.lease import LeaseKeeper
+from framework.engine.credit import Credit
+from framework.engine.elsewhere import Elsewhere
+from framework.engine.grants import Account, Gone, Grants
+from framework.engine.lease import LeaseKeeper, calls_ahead, longest_wait
 from framework.engine.ledger import Ledger
 from framework.engine.places import Places, messages_of
+from framework.engine.pulse import Pulse
 from framework.engine.restraint import Watch
+from framework.engine.settlement import Settlement, give_back
 from framework.engine.slots import Slot, Slots, clock
 from framework.engine.turns import SLICE, Turns
+from framework.engine.unstarted import PUT_OFF, Unstarted
+from framework.engine.valve import Valve
 from framework.errors import AlreadySettled, BadHandler
 from framework.handler import HandlerSpec
 from framework.message import Message, calls_of
-from framework.middleware.outcome import BatchOutcome, Deferred, Outcome, Requeue
+from framework.middleware.outcome import BatchOutcome, Dead, Deferred, Outcome, Requeue
+from framework.observe import hublog
 from framework.transports.contract import Connection, Tally
 
-log = logging.getLogger(__name__)
-
-JAMMED = 1.0
-"""Seconds without a place for any call after which what waits is given back."""
-
-
-class Account:
-    """What the consumer keeps for one connection."""
-
-    __slots__ = ("drained", "gone", "leases", "line", "warned")
-
-    def __init__(self, line: Line, leases: LeaseKeeper, gone: Callable[[Exception | None], None]) -> None:
-        self.line = line
-        self.leases = leases
-        self.gone = gone
-        self.drained = False
-        self.warned = False
+log = hublog.get(__name__)
 
 
 class Consumer:
@@ -63,55 +52,68 @@ class Consumer:
         ledger: Ledger,
         *,
         places: Places | None = None,
+        pulse: Pulse | None = None,
+        longest_pause: float | None = None,
     ) -> None:
         self.spec = spec
         self.tally: Tally = ledger
         self._ledger = ledger
-        self.accounts: dict[Connection, Account] = {}
+        self._elsewhere = Elsewhere(ledger)
         self.stopping = False
-        self.paused = False
-        """Nothing is asked for; what has come is handled."""
         self._turns = turns
         self._chain = chain
         self._queue: deque[Message] | BatchQueue = deque()
         self._places = places
-        self._jammed_since = clock() if places is not None and not places.usable else None
         self._slots = Slots(hub, turns, spec.concurrency, self._queue, self._work if places is None else self._work_elsewhere)
         if spec.batch:
             self._queue = self._slots.queue = BatchQueue(hub, spec.batch, spec.linger, self._slots.pump)
+        self._valve = Valve(self._slots, places)
         self.calls = RunningCalls(hub, spec.timeout, self._slots, places)
         # The slots of a batch handler hold whole batches, and one more may fill meanwhile.
-        depth = (spec.concurrency + 1) * spec.batch if spec.batch else spec.concurrency
-        self._credit = Credit(spec.max_in_flight, depth)
-        self._watch = Watch(spec.name, ledger, self._credit)
-        self._decay = hub.loop.timer(CREDIT_SPAN, CREDIT_SPAN)
-        self._rotation = hub.loop.timer(CREDIT_TURN, CREDIT_TURN)
+        self._credit = Credit(spec.max_in_flight, spec.concurrency * max(1, spec.batch), ahead=spec.batch)
+        self._grants = Grants(hub, turns, self._credit, self._valve, self.rouse)
+        self._regrant, self.accounts = self._grants.regrant, self._grants.accounts
+        self._watch = Watch(spec.name, self._credit, self._ended, batches=bool(spec.batch), longest=longest_pause)
+        self._settle = Settlement(self._elsewhere, self._watch, self._heed).settle
         self._ticked_at, self._ticked_settled = clock(), 0
+        self._pulse = pulse or Pulse()
+        self.awake = False
+        """Its timers call it; else it is ``at_rest``."""
+        self.rouse()
         self._closed_early: WeakSet[Connection] = WeakSet()
-        self._unstarted: list[Message] = []
+        self._unstarted = Unstarted()
+        self._left: list[Message] | None = []
+        """What waited when it was told to stop; None once that is given back."""
 
     # -- THE loop
 
     def deliver(self, connection: Connection, batch: list[Message]) -> None:
         """Receive. Handlers that do not block are through, and their messages settled, when it returns."""
+        if self._unstarted:
+            self._unstarted.correct(batch)
         if self.stopping or self._watch.pausing:
-            self._give_back(batch)
+            self._decline(batch)
             return
-        account = self.accounts[connection]
+        if not self.awake:
+            self.rouse()
+        account, before = self.accounts[connection], len(connection.in_flight)
         self._credit.arrived(account.line, len(batch), clock(), self._turns.mean)
         self._queue.extend(batch)
         self._slots.pump()
+        if len(connection.in_flight) < before:
+            account.worked = True
         self._regrant(connection, account)
 
     def _work(self, slot: Slot) -> None:
         """Dispatch, in a slot, until nothing waits or the hub's turn is spent."""
         queue: Any = self._queue
         chain, turns, slots, now = self._chain, self._turns, self._slots, clock()
+        fresh = slots.context.copy
         try:
             while queue:
                 slot.job = job = queue.popleft()  # a Message; of a BatchQueue, a list of them
                 slot.started = now
-                outcome = chain(job)
+                outcome = fresh().run(chain, job)
                 if outcome is None:
                     try:
                         job.connection.finish(job)
@@ -124,7 +126,7 @@ class Consumer:
                 if now - turns.stamp > SLICE and now > slots.share_ends:
                     break
         except BaseException:  # not the handler's: the chain takes those
-            self._give_back(messages_of(slot.job))
+            give_back(messages_of(slot.job))
             raise
 
     def _work_elsewhere(self, slot: Slot) -> None:
@@ -138,74 +140,56 @@ class Consumer:
                 self._settle(job, self._chain(job))
                 slot.job = None
         except BaseException:
-            self._give_back(messages_of(slot.job))
+            give_back(messages_of(slot.job))
             raise
-
-    def _settle(self, job: Any, outcome: Outcome | BatchOutcome) -> None:
-        """Settle: tell the broker, and the ledger what the connection cannot know."""
-        if isinstance(outcome, dict):
-            for message, each in outcome.items():
-                self._settle(message, each)
-        elif isinstance(outcome, Requeue):
-            self._requeue(job, outcome.delay)
-            self._heed(job, outcome)
-        elif isinstance(outcome, Deferred):
-            if self._finish(job):
-                self._ledger.deferred()
-            self._heed(job, outcome)
-        elif self._finish(job) and outcome is not None:
-            self._ledger.buried()
 
     def settled(self, connection: Connection) -> None:
         """Slots settled messages of ``connection`` in this turn; what its grant should be now goes out with them."""
         account = self.accounts.get(connection)
         if account is not None:
+            account.worked = True
             self._regrant(connection, account)
 
-    # -- one message
+    # -- what waits
 
-    def _finish(self, message: Message) -> bool:
-        try:
-            message.connection.finish(message)
-        except AlreadySettled:
-            return False
-        return True
+    def _decline(self, batch: list[Message]) -> None:
+        if not self.stopping:
+            self._unstarted.give_back(batch, PUT_OFF)
+        elif self._left is None:
+            self._unstarted.give_back(batch, 0.0)
+        else:
+            self._left += batch
 
-    def _requeue(self, message: Message, delay: float) -> None:
-        try:
-            message.connection.requeue(message, delay)
-        except AlreadySettled:
-            pass
-
-    def _give_back(self, messages: Iterable[Message]) -> None:
-        """Have them delivered again at once, here or elsewhere."""
-        for message in messages:
-            self._requeue(message, 0.0)
-
-    def _unqueue(self, doomed: Callable[[Message], bool]) -> None:
-        kept = [message for message in self._queue if not doomed(message)]
-        if len(kept) < len(self._queue):
+    def _unqueue(self, doomed: Callable[[Message], bool]) -> list[Message]:
+        """Take out of the queue what is ``doomed``."""
+        waiting = list(self._queue)
+        taken = [message for message in waiting if doomed(message)]
+        if taken:
             self._queue.clear()
-            self._queue.extend(kept)
+            self._queue.extend(message for message in waiting if not doomed(message))
+        return taken
 
     # -- connections come and go
 
-    def attach(self, connection: Connection, gone: Callable[[Exception | None], None]) -> None:
-        """Use a new connection; ``gone(error)`` is called when it has ended."""
+    def attach(self, connection: Connection, gone: Gone) -> None:
+        """Use a new connection; ``gone`` is called when it has ended."""
         if connection in self._closed_early:  # it ended between its handshake and now
             self._closed_early.discard(connection)
-            gone(None)
+            gone(None, worked=False)
             return
         line = self._credit.connect(connection.limits.max_grant, clock())
         calls_of[connection] = self.calls
         account = self.accounts[connection] = Account(line, LeaseKeeper(connection, self.spec.timeout), gone)
+        self._reckon_waits()
+        self.rouse()
         if self.stopping:
             connection.drain()
         else:
             self._regrant(connection, account)
 
-    def lost(self, connection: Connection, message: Message | None, words: str) -> None:
+    def lost(self, connection: Connection, message: Message | None, words: str, *, settled: bytes = b"") -> None:
         """A lease is gone. What waits is not started any more; what runs ends with nothing to settle."""
+        self._elsewhere.refused(connection, settled)
         account = self.accounts.get(connection)
         if account is not None and not account.warned:
             account.warned = True  # once a connection: an overloaded worker loses thousands
@@ -213,7 +197,7 @@ class Consumer:
                 "handler %s: lost a lease on %s (%s); see lease_lost for the count", self.spec.name, connection.node, words
             )
         if message is not None:
-            self._unqueue(lambda waiting: waiting is message)
+            self._unstarted.lost(self._unqueue(lambda waiting: waiting is message))
 
     def drained(self, connection: Connection) -> None:
         """No message comes on ``connection`` any more."""
@@ -227,23 +211,41 @@ class Consumer:
             self._closed_early.add(connection)
             return
         self._credit.disconnect(account.line)
-        self._unqueue(lambda waiting: waiting.connection is connection)
-        account.gone(error)
+        self._elsewhere.closed(connection)
+        self._reckon_waits()
+        self.rouse()
+        self._unstarted.lost(self._unqueue(lambda waiting: waiting.connection is connection))
+        account.gone(error, worked=account.worked)
+
+    def _reckon_waits(self) -> None:
+        """For how long may messages wait, whichever connection they come on."""
+        limits, timeout = [connection.limits for connection in self.accounts], self.spec.timeout
+        self._credit.bear(min((calls_ahead(one, timeout) for one in limits), default=math.inf))
+        if limits and isinstance(self._queue, BatchQueue):
+            self._queue.wait_at_most(min(longest_wait(one, timeout) for one in limits) / 2)
 
     # -- credit
 
-    def _heed(self, message: Message, outcome: Requeue | Deferred) -> None:
+    def _heed(self, message: Message, outcome: Requeue | Deferred | Dead) -> None:
         """When most fail, or the handler says that it cannot work, what has not started is for other workers."""
         if self._watch.pauses_after(message, outcome):
-            waiting = list(self._queue)
-            self._queue.clear()
-            self._give_back(waiting)
-            self._regrant_all()
+            self._grants.regrant_all()
+            self._unstarted.give_back(self._unqueue(_any), PUT_OFF)
+
+    def _ended(self) -> int:
+        """How many messages its calls have settled, also those of which nothing was sent yet."""
+        in_flight = sum(len(connection.in_flight) for connection in self.accounts)
+        return self._ledger.received - in_flight - self._ledger.lease_lost - self._unstarted.given_back
 
     def pause(self, paused: bool) -> None:
         """Ask for nothing until told otherwise. Its accounts are kept, so that what it had is granted again at once."""
-        self.paused = paused
-        self._regrant_all()
+        self._valve.paused = paused
+        self._grants.regrant_all()
+
+    @property
+    def paused(self) -> bool:
+        """Nothing is asked for; what has come is handled."""
+        return self._valve.paused
 
     @property
     def max_in_flight(self) -> int:
@@ -253,63 +255,41 @@ class Consumer:
     def resize(self, max_in_flight: int) -> None:
         """What is in flight over ``max_in_flight`` is handled as the rest."""
         self._credit.resize(max_in_flight, clock())
-        self._regrant_all()
+        self._grants.regrant_all()
 
-    def _regrant_all(self) -> None:
-        for connection, account in list(self.accounts.items()):
-            self._regrant(connection, account)
+    # -- the supervisor's timers, unless it is at rest
 
-    def _regrant(self, connection: Connection, account: Account) -> None:
-        if self.stopping or connection not in self.accounts:
-            return
-        line = account.line
-        granted = self._credit.grant(line, len(connection.in_flight))
-        if self.paused or self._jammed_since is not None:
-            granted = 0
-        if granted != connection.granted:
-            connection.grant(granted)
-        if line.headroom > 1 and not self._decay.active:
-            self._decay.start(self._lower)
+    @property
+    def at_rest(self) -> bool:
+        """There is nothing to do for it until something comes: nothing runs, waits, is held back or let go of."""
+        quiet = self._places is None and not self.handling and self._watch.at_rest and self._credit.at_rest
+        return quiet and self._valve.at_rest(self.accounts) and not any(self._slots.busy())
 
-    def _lower(self) -> None:
-        """The traffic slackened on some connections: a broker that waits for its buffer to fill sends when a grant falls."""
-        if self.stopping or not self._credit.decay(clock(), self._turns.mean, self._turns.idle):
-            self._decay.stop()
-        for connection, account in list(self.accounts.items()):
-            if account.line.granted > account.line.headroom + len(connection.in_flight):
-                self._regrant(connection, account)
-
-    def _rotate(self) -> None:
-        """There are more connections than may have a message each: they take turns."""
-        if self.stopping or not self._credit.crowded:
-            self._rotation.stop()
-        self._credit.rotate(clock())
-        self._regrant_all()
-
-    # -- the supervisor's timer
+    def rouse(self) -> None:
+        """Something came: have the timers call it until it is at rest again."""
+        if not self.awake:
+            self.awake = True
+            self._ticked_at = self._pulse.rouse(self)
 
     def tick(self, now: float) -> None:
         """Share the credit anew."""
         if self.stopping:
             return
-        for connection, account in self.accounts.items():
-            account.line.in_flight = len(connection.in_flight)
+        self._grants.count_in_flight()
         self._watch.look(now)
-        settled = self._ledger.settled
-        ordered = self._credit.tick(now, settled - self._ticked_settled, now - self._ticked_at)
+        settled = max(self._ticked_settled, self._ledger.settled - self._ledger.lease_lost - self._unstarted.given_back)
+        if self._places is not None:
+            self._credit.lack((self.spec.concurrency - self._places.usable) * max(1, self.spec.batch))
+        self._grants.share(now, settled - self._ticked_settled, now - self._ticked_at)
         self._ticked_at, self._ticked_settled = now, settled
-        owners = {account.line: (connection, account) for connection, account in self.accounts.items()}
-        for line in ordered:
-            self._regrant(*owners[line])
-        if self._credit.crowded and not self._rotation.active:
-            self._rotation.start(self._rotate)
 
     def keep_leases(self, now: float) -> None:
         """Touch, give back what waited too long, and stop what has run too long."""
         self._slots.enforce(self.spec.timeout, now)
         if self._places is not None:
             self._places.look(now)
-            self._look_for_a_jam(self._places, now)
+        if self._valve.jammed(now) and self._queue:
+            self._waited_too_long(set(self._queue))
         for account in list(self.accounts.values()):
             doomed = set(account.leases.keep(self._running, now))
             if doomed:
@@ -317,20 +297,13 @@ class Consumer:
 
     def _waited_too_long(self, doomed: set[Message]) -> None:
         log.warning("handler %s: %d messages waited too long for a free slot; given back", self.spec.name, len(doomed))
+        self._valve.overdue()
         self._unqueue(doomed.__contains__)
-        self._give_back(doomed)
+        self._unstarted.give_back(doomed, PUT_OFF)
+        self._grants.regrant_all()
 
     def _running(self) -> dict[Message, float]:
         return {message: slot.started for slot in self._slots.busy() for message in messages_of(slot.job)}
-
-    def _look_for_a_jam(self, places: Places, now: float) -> None:
-        """While every place is stuck or being started again, messages are for other workers."""
-        if places.usable:
-            self._jammed_since = None
-        elif self._jammed_since is None:
-            self._jammed_since = now
-        elif now - self._jammed_since > JAMMED and self._queue:
-            self._waited_too_long(set(self._queue))
 
     # -- the end
 
@@ -340,17 +313,16 @@ class Consumer:
 
     def drain(self) -> None:
         """Start and take no more; what runs goes on, and its leases are kept."""
-        self.stopping = True
-        self._unstarted = list(self._queue)
-        self._queue.clear()
+        self.stopping = self._grants.stopped = True
+        self._left = self._unqueue(_any)
         for connection in list(self.accounts):
             connection.grant(0)
             connection.drain()
 
     def give_back_unstarted(self) -> None:
-        """After ``drain`` has been sent, or the broker could deliver them here again."""
-        self._give_back(self._unstarted)
-        self._unstarted.clear()
+        """After ``drain`` has been answered, or the broker could deliver them here again."""
+        self._unstarted.give_back(self._left or (), 0.0)
+        self._left = None
 
     @property
     def handling(self) -> bool:
@@ -358,10 +330,14 @@ class Consumer:
         return any(connection.in_flight for connection in self.accounts)
 
     @property
+    def deaf(self) -> bool:
+        """No message can come any more."""
+        return all(account.drained for account in self.accounts.values())
+
+    @property
     def quiet(self) -> bool:
         """Nothing is in flight or unsent, and nothing can come any more."""
-        settled = all(account.drained and not connection.unsent() for connection, account in self.accounts.items())
-        return settled and not self.handling
+        return self.deaf and not self.handling and not any(connection.unsent() for connection in self.accounts)
 
     @property
     def ended(self) -> bool:
@@ -386,14 +362,19 @@ class Consumer:
     def abandon(self) -> None:
         """Give back all that is in flight, and tell the handlers that still run."""
         for connection in list(self.accounts):
-            self._give_back(list(connection.in_flight))
+            give_back(list(connection.in_flight))
         self._slots.abandon("the worker stops")
+
+    def forget(self) -> None:
+        """In a forked child: start nothing more. The messages are the parent's, those that wait as well: the pump that called the
+        handler that forked goes on here."""
+        self.stopping = self._slots.held = True
+        self._queue.clear()
+        self._grants.stop()
 
     def close(self) -> None:
         """Close the connections and end the slots. ``accounts`` empties as the connections end."""
-        for timer in (self._decay, self._rotation):
-            timer.stop()
-            timer.close()
+        self._grants.close()
         if isinstance(self._queue, BatchQueue):
             self._queue.close()
         self._slots.close()
@@ -401,3 +382,7 @@ class Consumer:
             self._places.close()
         for connection in list(self.accounts):
             connection.close()
+
+
+def _any(message: Message) -> bool:
+    return True

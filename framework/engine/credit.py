@@ -11,6 +11,7 @@ has no headroom left, and waits for its output buffer otherwise: it doubles when
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -71,11 +72,14 @@ class Line:
 class Credit:
     """The accounts of one handler's connections."""
 
-    def __init__(self, max_in_flight: int, concurrency: int) -> None:
-        """``concurrency``: how many messages the handlers can work on at once."""
+    def __init__(self, max_in_flight: int, concurrency: int, ahead: int = 0) -> None:
+        """``concurrency``: how many messages the handlers can work on at once; ``ahead``: how many more should wait meanwhile."""
         self.max_in_flight = max_in_flight
         self.lines: list[Line] = []
         self._concurrency = concurrency
+        self._ahead = ahead
+        self._lacking = 0
+        self._patience = math.inf
         self._pace = 0.0
         """Messages settled per second: quick to rise, slow to fall."""
         self.taken = 0
@@ -101,6 +105,19 @@ class Credit:
         Grants follow with the next ``grant`` and ``tick``; what is in flight already is not recalled.
         """
         self._cap = most
+        self._reckon()
+
+    def lack(self, messages: int) -> None:
+        """From now on the handlers can work on so many ``messages`` less at once: their places are out of service."""
+        if messages != self._lacking:
+            self._lacking = messages
+            self._reckon()
+
+    def bear(self, calls: float) -> None:
+        """A lease can be kept while its message waits for so many ``calls`` of its slot, each as long as it may be.
+
+        What could not wait for its slot must not come: given back it would have used up an attempt without a start."""
+        self._patience = calls
         self._reckon()
 
     # -- connections come and go
@@ -183,6 +200,15 @@ class Credit:
         self.rotate(now)
         return sorted(self.lines, key=_granted)
 
+    @property
+    def at_rest(self) -> bool:
+        """Further ticks change nothing until a message or a connection comes: every line has its one, and may have everything."""
+        return not self.crowded and self._pace * PREFETCH < 1 and all(map(self._rests, self.lines))
+
+    def _rests(self, line: Line) -> bool:
+        unused = line.granted == line.taken == line.headroom == 1 and line.in_flight == 0
+        return unused and line.level == self.max_in_flight and not line.wanting
+
     # -- every TURN, while crowded
 
     def rotate(self, now: float) -> None:
@@ -221,12 +247,16 @@ class Credit:
 
     def _reckon(self) -> None:
         """What all grants are measured by: anew when something of it has changed, because every read needs it."""
+        workable = max(1, self._concurrency - self._lacking)
+        depth = workable + int(self._pace * PREFETCH)
+        wanted = self._ahead + max(0, len(self.lines) - 1)  # what idle lines hold must not take slots from the busy one
+        spare = min(wanted, workable * self._patience)
         self._limit = self.max_in_flight if self._cap is None else min(self._cap, self.max_in_flight)
+        if spare < wanted:
+            self._limit = min(self._limit, depth + int(spare))
         self.crowded = len(self.lines) > self._limit
         """There are more lines than may be in flight: not every one can have a grant of one, so they take turns."""
-        depth = self._concurrency + int(self._pace * PREFETCH)
-        idle = max(0, len(self.lines) - 1)  # what idle lines hold must not take slots from the busy one
-        self.budget = min(self._limit, depth + idle)
+        self.budget = min(self._limit, depth + int(spare))
         """What may be in flight now: max_in_flight, or less when the handlers are slow."""
 
     def _most(self, line: Line) -> int:
@@ -265,7 +295,10 @@ class Credit:
                 line.wanting = False
             for line in wanting[: spare if level else 0]:
                 line.level += 1
-        elif self._calm < CALM:
+            return
+        for line in wanting:  # a lone one
+            line.wanting = False
+        if self._calm < CALM:
             self._calm += 1
         else:
             for line in self.lines:

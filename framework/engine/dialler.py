@@ -1,4 +1,4 @@
-"""Keeps one handler connected to the nodes of one transport: discovers, dials, waits, dials again. It handles no message."""
+"""Finds the nodes of one transport for one handler, and keeps it tied to each. It handles no message."""
 
 from __future__ import annotations
 
@@ -10,36 +10,44 @@ from gevent.event import Event
 
 from framework.engine import backoff
 from framework.engine.consumer import Consumer
-from framework.engine.refusals import lease_refusal
+from framework.engine.tie import Tie
+from framework.engine.ways import Ways
 from framework.errors import REFUSALS, BadHandler, BrokerRefuses, FrameworkError, words_of
-from framework.transports.contract import Connection, Receiver, Transport
+from framework.observe import hublog
+from framework.transports.contract import Receiver, Transport
 
-log = logging.getLogger(__name__)
+log = hublog.get(__name__)
 
 UNKNOWN_POLL = 1.0
 """Seconds between two discoveries, at most, while no node is known."""
-STEADY = 10.0
-"""Seconds after which a connection counts as good, and the next failure as the first."""
+SETTLING = 0.1
+"""The part of the time since the nodes last changed after which they are looked for again: where one has come or gone (servers
+are being started, nsqlookupd has forgotten all) others follow soon."""
 
 
 class Dialler:
-    """One greenlet discovers; one more for each node dials, waits for the end of its connection, and dials again, for ever."""
+    """A greenlet now and then discovers; a ``Tie`` for each node that is known. ``ways``: those of ``transport``, shared by the
+    handlers."""
 
-    def __init__(self, consumer: Consumer, transport: Transport, poll_interval: float, changed: Event) -> None:
+    def __init__(self, consumer: Consumer, transport: Transport, ways: Ways, poll_interval: float, changed: Event) -> None:
         self.consumer = consumer
-        self._receiver: Receiver = consumer
-        self._topic = consumer.spec.topic
-        self.error: Exception | None = None
-        """Why there was no connection, the last time that there was none."""
-        self._transport = transport
+        self.receiver: Receiver = consumer
+        self.topic = consumer.spec.topic
+        self.transport = transport
+        self._error: Exception | None = None
+        self._ways = ways
         self._poll_interval = poll_interval
         self._unknown_poll = min(UNKNOWN_POLL, poll_interval)
         self._changed = changed
-        self._look = Event()
         self._known: set[str] | None = None
         """The nodes of the last discovery that got an answer; None before the first."""
-        self._nodes: dict[str, gevent.Greenlet] = {}
-        self._discoverer: gevent.Greenlet | None = None
+        self._known_since = time.monotonic()
+        self._silences = 0
+        self._nodes: dict[str, Tie] = {}
+        """What is connected, or being dialled."""
+        self._untried: set[str] = set()
+        self._next: gevent.Greenlet | None = None
+        self._looking = self._again = self._stopped = False
         self.refusal: BadHandler | None = None
         """What no waiting can mend: a node that cannot honour the handler's timeout."""
         self._admitted = False
@@ -47,9 +55,19 @@ class Dialler:
         """The nodes that answered the last dial by refusing us, and in what words."""
 
     @property
+    def error(self) -> Exception | None:
+        """Why there was no connection, the last time that there was none; another handler may have been the one who dialled."""
+        return self._error or next((way.error for way in map(self._ways.__getitem__, self._nodes) if way.error), None)
+
+    @property
     def found_no_node(self) -> bool:
         """Discovery was answered, and no node has the topic yet."""
         return self._known == set()
+
+    @property
+    def tried(self) -> bool:
+        """Discovery was answered, and every node has been dialled, with whatever result."""
+        return self._known is not None and not self._untried
 
     @property
     def shut_out(self) -> BrokerRefuses | None:
@@ -60,85 +78,92 @@ class Dialler:
         return BrokerRefuses(f"handler {self.consumer.spec.name}: no broker lets it in ({words})")
 
     def start(self) -> None:
-        self._discoverer = gevent.spawn(self._discover_for_ever)
+        self.look()
 
     def stop(self) -> None:
         """Dial no more. Connections are left as they are."""
-        gevent.killall([g for g in (self._discoverer, *self._nodes.values()) if g is not None], block=False)
+        self._stopped = True
+        if self._next is not None:
+            self._next.kill(block=False)
+        for tie in self._nodes.values():
+            tie.stop()
 
     # -- discovery
 
-    def _discover_for_ever(self) -> None:
-        failures = 0
-        while True:
-            self._look.clear()
-            failures = 0 if self._discover() else failures + 1
-            if _worth_a_line(failures):
-                log.warning("topic %s: discovery failed: %s; its nodes stay as they were", self._topic, self.error)
-            pause = self._poll_interval if self._known else self._unknown_poll
-            self._look.wait(backoff.spread(pause))
+    def look(self) -> None:
+        """Look for nodes now, or once more after the look that is under way."""
+        if self._looking or self._stopped:
+            self._again = True
+            return
+        if self._next is not None:
+            self._next.kill(block=False)
+        self._looking = True
+        self._next = gevent.spawn(self._look)
+
+    def _look(self) -> None:
+        self._looking = self._again = True
+        try:
+            while self._again:
+                self._again = False
+                self._silences = 0 if self._discover() else self._silences + 1
+                if _worth_a_line(self._silences):
+                    log.warning("topic %s: discovery failed: %s; its nodes stay as they were", self.topic, self._error)
+        finally:
+            self._looking = False
+        if not (self._stopped or self._settled):
+            self._next = gevent.spawn_later(backoff.spread(self._pause()), self._look)
+
+    @property
+    def _settled(self) -> bool:
+        """The nodes are known for ever."""
+        return self._known is not None and not self.transport.capabilities.discovers
+
+    def _pause(self) -> float:
+        if not self._known:
+            return self._unknown_poll
+        settled = time.monotonic() - self._known_since
+        return min(self._poll_interval, max(self._unknown_poll, SETTLING * settled))
 
     def _discover(self) -> bool:
         """Whether discovery was answered. Only an answer can remove a node."""
         try:
-            self._known = self._find()
+            known = self._find()
         except FrameworkError as error:
-            self.error = error
+            self._error = error
             return False
         except Exception as error:
-            log.exception("topic %s: discovery failed, which is a bug", self._topic)
-            self.error = error
+            log.exception("topic %s: discovery failed, which is a bug", self.topic)
+            self._error = error
             return False
-        self._use(self._known)
+        if known != self._known:
+            self._known, self._known_since = known, time.monotonic()
+        for node in known - self._nodes.keys():
+            self._untried.add(node)
+            self._nodes[node] = Tie(self, node, self._ways[node])
         return True
 
     def _find(self) -> set[str]:
-        return self._transport.discover(self._topic)
+        return self.transport.discover(self.topic)
 
-    def _use(self, nodes: set[str]) -> None:
-        for node in nodes:
-            if node not in self._nodes or self._nodes[node].dead:
-                self._nodes[node] = gevent.spawn(self._keep_connected, node)
+    # -- what its ties say
 
-    # -- one node
+    def wants(self, node: str) -> bool:
+        return not self._stopped and node in (self._known or ())
 
-    def _keep_connected(self, node: str) -> None:
-        failures = 0
-        while self._known is not None and node in self._known:
-            began = time.monotonic()
-            error = self._connect_and_wait(node)
-            failures = 1 if time.monotonic() - began > STEADY else failures + 1
-            self._note(node, error, failures)
-            self._look.set()
-            gevent.sleep(backoff.reconnect_delay(failures))
-
-    def _connect_and_wait(self, node: str) -> Exception | None:
-        """One connection from its dial to its end; returns why it ended, or was never made."""
-        spec, ended = self.consumer.spec, Ended()
-        try:
-            connection = self._transport.connect(node, self._topic, spec.channel, self._receiver)
-        except FrameworkError as error:
-            return error
-        except Exception as error:
-            log.exception("handler %s: connecting to %s failed", spec.name, node)
-            return error
-        if self._refused(connection):
-            connection.close()
-            return self.refusal
+    def connected(self, node: str) -> None:
         self._admitted = True
-        self.consumer.attach(connection, ended)
-        log.info("handler %s: subscribed to %s", spec.name, node)
+        self._untried.discard(node)
+        self._refusing.pop(node, None)
         self._changed.set()
-        return ended.wait()
 
-    def _refused(self, connection: Connection) -> bool:
-        words = lease_refusal(self.consumer.spec, connection.node, connection.limits, self._transport.capabilities)
-        if words:
-            self.refusal = BadHandler(words)
-        return bool(words)
+    def unfit(self, refusal: BadHandler) -> None:
+        """A node cannot do what the handler needs."""
+        self.refusal = refusal
 
-    def _note(self, node: str, error: Exception | None, failures: int) -> None:
-        self.error = error or self.error
+    def failed(self, node: str, error: Exception | None, failures: int) -> None:
+        """There is no connection, for the time number ``failures`` in a row."""
+        self._untried.discard(node)
+        self._error = error or self._error
         if isinstance(error, REFUSALS):
             self._refusing[node] = error
         else:
@@ -147,21 +172,16 @@ class Dialler:
         log.log(level, "handler %s: not connected to %s: %s", self.consumer.spec.name, node, error or "the connection was closed")
         self._changed.set()
 
+    def lost(self, node: str) -> None:
+        """There was a connection: perhaps the node is gone, and the topic elsewhere."""
+        if not self._settled:
+            self.look()
 
-class Ended:
-    """What a consumer calls when a connection has ended, and a greenlet can wait for."""
-
-    def __init__(self) -> None:
-        self._event = Event()
-        self._error: Exception | None = None
-
-    def __call__(self, error: Exception | None) -> None:
-        self._error = error
-        self._event.set()
-
-    def wait(self) -> Exception | None:
-        self._event.wait()
-        return self._error
+    def let_go(self, node: str) -> None:
+        """Nobody dials it any more."""
+        self._untried.discard(node)
+        self._refusing.pop(node, None)
+        self._nodes.pop(node, None)
 
 
 def _worth_a_line(failures: int) -> bool:

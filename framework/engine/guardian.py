@@ -1,7 +1,8 @@
 """The guardian: a native thread that watches the hub, and keeps its connections and leases while a handler blocks it.
 
-It does nothing while the hub turns, and decides nothing: it cannot end a handler, only keep the others from paying for it, and
-name it. A handler that holds the GIL in C stops this thread as well; that is told afterwards.
+It does nothing while the hub turns: it cannot end a handler, only keep the others from paying for it, and name it. When the
+worker shall stop meanwhile, it gives back in the hub's place, and ends the process when the time to drain is over. A handler
+that holds the GIL in C stops this thread as well; that is told afterwards.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from traceback import StackSummary
 from types import FrameType
 
 from gevent import monkey
 
 from framework.engine.consumer import Consumer
+from framework.engine.stopping import Stop
 from framework.engine.turns import Turns
-from framework.transports.contract import Rescuable
+from framework.transports.contract import Connection, Releasable, Rescuable
 
 log = logging.getLogger(__name__)
 clock = time.monotonic
@@ -29,6 +32,9 @@ BLOCKED = 0.3
 """Seconds without a turn after which the connections are kept from here, and between two times of doing so."""
 WORTH_A_WORD = 1.0
 """Seconds without a turn after which it is said, once each time."""
+GRACE = 1.0
+"""Seconds that a blocked hub has to turn when the time to drain is over; the process ends then. So long may its last words take,
+too."""
 STACK = 12
 """Lines of the stack that is shown, the innermost."""
 HUB = (
@@ -40,18 +46,29 @@ GIL = (
     'give such a handler slots="process". It is at:\n%s'
 )
 
+SUSPENDED = (
+    "this process has not run for %.1f s: it was suspended, or the machine had no time for it. Nothing could keep connections "
+    "and leases meanwhile: what ran out is delivered again, and lease_lost says how many"
+)
+
 # Patched, they would be a greenlet's.
 _allocate_lock = monkey.get_original("_thread", "allocate_lock")
 _start_new_thread = monkey.get_original("_thread", "start_new_thread")
+_sleep = monkey.get_original("time", "sleep")
 _get_ident = monkey.get_original("_thread", "get_ident")
 
 
 class Guardian:
-    """Made and started on the hub's thread. ``consumers`` may grow."""
+    """Made and started on the hub's thread. ``consumers`` may grow.
 
-    def __init__(self, turns: Turns, consumers: Sequence[Consumer]) -> None:
+    ``leave()`` ends the process, with nothing in flight; None: nobody may end it from here.
+    """
+
+    def __init__(self, turns: Turns, consumers: Sequence[Consumer], stop: Stop, leave: Callable[[], object] | None) -> None:
         self._turns = turns
         self._consumers = consumers
+        self._stop = stop
+        self._leave = leave
         self._hub_thread = _get_ident()
         self._stopping = _allocate_lock()
         self._ended = _allocate_lock()
@@ -76,42 +93,75 @@ class Guardian:
         """The hub turns: let every connection learn of what was done for it."""
         if self._acted:
             self._acted = False
-            for connection in [each for one in self._consumers for each in list(one.accounts)]:
+            for connection in self._connections():
                 if isinstance(connection, Rescuable):
                     connection.rescued()
 
     # -- in its own thread
 
     def _watch(self) -> None:
-        rescued = looked = clock()
+        rescued = looked = awake = clock()
         cpu = time.process_time()
         try:
             while not self._stopping.acquire(timeout=LOOK):
                 late, looked = clock() - looked, clock()
                 used, cpu = time.process_time() - cpu, time.process_time()
                 blocked = looked - self._turns.stamp
+                if late > WORTH_A_WORD:
+                    awake = looked
                 # First of all: while connections are kept the GIL is let go of, and whoever held it goes on to other places.
                 if late > WORTH_A_WORD and used > late / 10:  # it computed meanwhile, so it was not suspended
                     self._tell(late, GIL, *self._who_held_the_gil())
+                elif late > WORTH_A_WORD:
+                    self._tell_of_suspension(late)
                 elif blocked > WORTH_A_WORD:
                     self._tell(blocked, HUB, self._who_is_on_the_hub(), self._hub_thread)
                 if blocked > BLOCKED and looked - rescued > BLOCKED:
                     rescued = looked
                     self._rescue(looked)
+                    if self._stop.times:
+                        self._release(looked)
+                # A hub that stood still because all did, this thread too, has not had its chance yet.
+                if self._leave is not None and min(looked - awake, blocked) > GRACE and looked > self._stop.until + GRACE:
+                    self._end(self._leave)
+                    return
         finally:
             self._ended.release()
 
     def _rescue(self, now: float) -> None:
         self._acted = True
         for consumer in list(self._consumers):
-            try:
+            with _never_failing():
                 expired = consumer.calls.expired(now)
                 for connection in list(consumer.accounts):
                     if isinstance(connection, Rescuable):
                         connection.rescue(now, expired)
-            except Exception:
-                _start_new_thread(log.warning, ("the guardian failed, which is a bug: %s", traceback.format_exc()))
         self._acted = True  # the hub may have turned in the middle, and told those whose turn was still to come
+
+    def _release(self, now: float) -> None:
+        """Take no more, and give back what has not started; past the time to drain what runs as well."""
+        for consumer in list(self._consumers):
+            with _never_failing():
+                kept = consumer.calls.running() if now < self._stop.until else ()
+                for connection in list(consumer.accounts):
+                    if isinstance(connection, Releasable):
+                        connection.release(kept)
+
+    def _end(self, leave: Callable[[], object]) -> None:
+        """The handler does not come back, and nobody else would end the process."""
+        until = clock() + GRACE
+        self._release(clock())
+        while clock() < until and any(connection.unsent() for connection in self._connections()):
+            _sleep(LOOK / 10)
+            self._release(clock())
+        for connection in self._connections():
+            if isinstance(connection, Releasable):
+                with _never_failing():
+                    connection.write_off()
+        leave()
+
+    def _connections(self) -> list[Connection]:
+        return [connection for consumer in list(self._consumers) for connection in list(consumer.accounts)]
 
     def _tell(self, seconds: float, words: str, who: str, thread: int) -> None:
         """Once for each turn that took too long."""
@@ -119,6 +169,10 @@ class Guardian:
             self._told = self._turns.stamp
             stack = list(traceback.walk_stack(sys._current_frames().get(thread)))[:STACK]  # the lines as of now
             _say(words, who or "something", seconds, stack)
+
+    def _tell_of_suspension(self, seconds: float) -> None:
+        self._told = self._turns.stamp  # the hub stood still as well, and kept nothing
+        _start_new_thread(log.warning, (SUSPENDED, seconds))
 
     def _who_is_on_the_hub(self) -> str:
         return next((f"handler {one.spec.name}" for one in list(self._consumers) if one.calls.computing), "")
@@ -128,6 +182,15 @@ class Guardian:
         in_threads = ((f"handler {one.spec.name}", thread) for one in list(self._consumers) for thread in one.calls.threads)
         on_hub = self._who_is_on_the_hub()
         return (on_hub, self._hub_thread) if on_hub else next(in_threads, ("", self._hub_thread))
+
+
+@contextmanager
+def _never_failing() -> Iterator[None]:
+    """One fault must not cost the others their guardian."""
+    try:
+        yield
+    except Exception:
+        _start_new_thread(log.warning, ("the guardian failed, which is a bug: %s", traceback.format_exc()))
 
 
 def _say(words: str, who: str, seconds: float, stack: list[tuple[FrameType, int]]) -> None:

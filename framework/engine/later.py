@@ -5,54 +5,118 @@ What is in their envelopes, and when they are due, is ``middleware.later``'s to 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 from gevent.event import Event
+from gevent.lock import Semaphore
 
 from framework.engine.consumer import Consumer
 from framework.engine.dialler import Dialler
+from framework.engine.ways import Ways
 from framework.errors import BrokerUnreachable
-from framework.handler import HandlerSpec
 from framework.message import Message
-from framework.middleware.later import MARK, later_topic
-from framework.names import EPHEMERAL
+from framework.middleware.later import FOREVER, MARK, later_topic
 from framework.transports.contract import Connection, Tally, Transport
 
 POLL = 60.0
-"""Seconds between two looks for waiting messages of earlier or other workers: what waits there waits for much longer."""
-FOREVER = 366 * 86_400.0
-"""A broker that takes such delays needs no help."""
+"""Seconds between two looks for waiting messages of earlier workers. Those that this one stores itself are looked for at once."""
+CROWD = 16
+"""Handlers above which the broker is asked for all of its topics, once for all, in place of each handler's."""
+FRESH = 20.0
+"""Seconds for which that answer is as good as new."""
+LOOK, LOOK_WHEN_SUBSCRIBED = 0.1, 10.0
+"""Seconds between two looks, at least, for what this worker stores."""
 
 
 def longest_delay(transports: Iterable[Transport]) -> float:
-    """The longest delay that every one of ``transports`` takes."""
+    """The longest delay that every one of ``transports`` takes, as far as their nodes are known by now."""
     return min((transport.capabilities.max_defer for transport in transports), default=FOREVER)
 
 
-def may_wait(spec: HandlerSpec, transport: Transport) -> bool:
-    """Whether messages of a handler may wait there. Those of what is ephemeral wait for as long as the broker takes."""
-    lasting = not (spec.topic.endswith(EPHEMERAL) or spec.channel.endswith(EPHEMERAL))
-    return lasting and transport.capabilities.max_defer < FOREVER
+class Topics:
+    """The topics of ``transport``, asked for once for all of many handlers."""
+
+    def __init__(self, transport: Transport, handlers: int) -> None:
+        self._transport = transport
+        self._crowd = handlers > CROWD
+        self._found: set[str] = set()
+        self._silence: BrokerUnreachable | None = None
+        self._asked_at = float("-inf")
+        self._asking = Semaphore()
+
+    def may_have(self, topic: str) -> bool:
+        """Whether ``topic`` exists; where there are few handlers it is not asked. Raises BrokerUnreachable."""
+        if not self._crowd:
+            return True
+        with self._asking:  # whoever comes while one asks has the same answer
+            if time.monotonic() - self._asked_at > FRESH:
+                self._ask()
+        if self._silence is not None:
+            raise self._silence
+        return topic in self._found
+
+    def _ask(self) -> None:
+        try:
+            self._found, self._silence = self._transport.topics(), None
+        except BrokerUnreachable as error:
+            self._silence = error
+        self._asked_at = time.monotonic()
 
 
 class LaterDialler(Dialler):
-    """Subscribes only where the topic exists: few handlers ever ask for such a delay."""
+    """Subscribes only where the topic exists: few handlers ever have a message wait."""
 
-    def __init__(self, consumer: Consumer, transport: Transport, changed: Event) -> None:
-        super().__init__(consumer, transport, POLL, changed)
-        self._topic = later_topic(consumer.spec)
-        self._receiver = _Marking(consumer)
+    def __init__(self, consumer: Consumer, transport: Transport, ways: Ways, changed: Event, topics: Topics) -> None:
+        super().__init__(consumer, transport, ways, POLL, changed)
+        self.topic = later_topic(consumer.spec)
+        self.receiver = _Marking(consumer)
         self._unknown_poll = POLL
         self._blind: BrokerUnreachable | None = None
+        self._looked_at = 0.0
+        self._topics = topics
+        self._started = False
+        self._stored = False
+        self._declared = False
+        self._declaring = Semaphore()
 
-    def check(self, topic: str) -> None:
-        """Raises BrokerUnreachable for its topic when it cannot see what waits there: nobody would fetch it after a restart."""
-        if topic == self._topic and self._blind is not None:
+    @property
+    def _settled(self) -> bool:
+        return False  # the nodes may be known, and yet not which of them have the topic
+
+    def check(self) -> None:
+        """Before something is stored there. Raises BrokerUnreachable when it cannot see what waits there: nobody would fetch it
+        after a restart; or when it cannot have it kept for its channel: another's that is there first would have it alone."""
+        if self._blind is not None:
             raise self._blind
+        if not self._declared:
+            with self._declaring:
+                if not self._declared:
+                    self.transport.declare(self.topic, self.consumer.spec.channel)
+                    self._declared = True
+
+    def start(self) -> None:
+        self._started = True
+        super().start()
+
+    def stored(self) -> None:
+        """Something waits there since just now: it may be the first, and perhaps on a node that had none."""
+        if not self._started:
+            self._stored = True
+            return
+        subscribed = any(connection.topic == self.topic for connection in self.consumer.accounts)
+        if time.monotonic() - self._looked_at > (LOOK_WHEN_SUBSCRIBED if subscribed else LOOK):
+            self._looked_at = time.monotonic()
+            self._stored = True
+            self.look()
 
     def _find(self) -> set[str]:
         try:
-            found = set(self._transport.backlog(self._topic, self.consumer.spec.channel))
+            exists = self._stored or self._topics.may_have(self.topic)
+            if self._stored:  # there may be nodes that are new
+                self.transport.declare(self.topic, self.consumer.spec.channel)
+            self._stored = False
+            found = set(self.transport.backlog(self.topic, self.consumer.spec.channel)) if exists else set()
         except BrokerUnreachable as error:  # no word of it in the log unless a handler asks for such a delay
             self._blind = error
             return self._known or set()

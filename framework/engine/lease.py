@@ -6,11 +6,12 @@ enough, and a message that is handled within a third of its lease costs nothing 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from itertools import takewhile
 
 from framework.message import Message
-from framework.transports.contract import Connection
+from framework.transports.contract import Connection, Limits
 
 PERIOD = 0.1
 """Seconds between two looks."""
@@ -60,4 +61,15 @@ class LeaseKeeper:
         """It ran out while the hub was blocked (the broker delivers it again), or a call would outlive its longest lease."""
         limits = self._connection.limits
         waited = now - self._received.get(message, at)
-        return now - at >= limits.lease or waited >= max(limits.max_lease - self._timeout, limits.lease * TOUCH_AT)
+        return now - at >= limits.lease or waited >= longest_wait(limits, self._timeout)
+
+
+def longest_wait(limits: Limits, timeout: float) -> float:
+    """Seconds that a message may wait for its call: what its longest lease leaves beside it, a third of a lease in any case."""
+    return max(limits.max_lease - timeout, limits.lease * TOUCH_AT)
+
+
+def calls_ahead(limits: Limits, timeout: float) -> float:
+    """How many calls, each of them as long as it may be, a message can wait for: a whole number, or infinity."""
+    calls = (limits.max_lease - timeout) / timeout
+    return calls if calls == math.inf else max(0, int(calls))

@@ -31,6 +31,16 @@ class Ledger:
         self.requeued += 1
         self.finished -= 1
 
+    def not_buried(self) -> None:
+        """The finish of a dead-lettered message was refused: it comes again, and is one whose lease was lost."""
+        self.dead -= 1
+        self.finished += 1
+
+    def not_deferred(self) -> None:
+        """The same, of one that was stored elsewhere until it is due."""
+        self.requeued -= 1
+        self.finished += 1
+
     @property
     def settled(self) -> int:
         """How many messages have ended, in whatever way."""

@@ -68,11 +68,12 @@ class Queue:
         self._waiting: deque[Any] = deque()
 
     def wait(self) -> None:
-        """Leave the hub to others until ``wake``. Spurious wake-ups are possible."""
+        """Leave the hub to others until ``wake``."""
         me = getcurrent()
         self._waiting.append(me)
         try:
-            self._hub.switch()
+            while me in self._waiting:  # a spurious wake-up would leave it listed, to be woken in the middle of a call
+                self._hub.switch()
         except BaseException:
             if me in self._waiting:
                 self._waiting.remove(me)

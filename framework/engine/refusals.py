@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
-from framework.errors import WrongUse
+from framework.errors import Backoff, Retry, WrongUse
 from framework.handler import HandlerSpec, place_of
-from framework.middleware.dead_letter import topic_name
+from framework.middleware.dead_letter import lasting, topic_name
+from framework.middleware.later import LEAST_HOP, lasts
 from framework.transports.contract import Capabilities, Limits, NodeInfo
 
 
 class Broker(Protocol):
     """What is asked of a ``transports.contract.Transport`` here: nothing that connects."""
 
-    capabilities: Capabilities
+    @property
+    def capabilities(self) -> Capabilities: ...
 
     def accept(self, topic: str, channels: Collection[str]) -> None: ...
 
@@ -27,7 +29,8 @@ def refusals(handlers: Sequence[HandlerSpec], broker: Broker, nodes: Iterable[No
 
     Names and channels come first: they can be judged before a node has been asked for its limits.
     """
-    found = [*_names(handlers, broker), *_attempts(handlers, broker.capabilities)]
+    found = [*_clashes(handlers), *_names(handlers, broker), *_attempts(handlers, broker.capabilities)]
+    found += _delays(handlers, broker.capabilities)
     for node in nodes:
         found += [words for spec in handlers if (words := lease_refusal(spec, node.node, node.limits, broker.capabilities))]
     return found
@@ -46,8 +49,19 @@ def lease_refusal(spec: HandlerSpec, node: str, limits: Limits, capabilities: Ca
 
 
 def cautions(handlers: Sequence[HandlerSpec], broker: Broker) -> list[str]:
-    """A sentence for each default of ``handlers`` that means nothing on ``broker``, which is no reason not to start."""
-    if broker.capabilities.attempts:
+    """A sentence for what ``handlers`` expect by default and ``broker`` does not do, which is no reason not to start."""
+    return [*_countless(handlers, broker.capabilities), *_delayless(handlers, broker.capabilities)]
+
+
+def _delayless(handlers: Sequence[HandlerSpec], capabilities: Capabilities) -> list[str]:
+    if not handlers or capabilities.max_defer >= LEAST_HOP:
+        return []
+    otherwise = f": {capabilities.longer_delay}" if capabilities.longer_delay else ""
+    return [f"this broker keeps no delays, so what fails or is retried is delivered again at once{otherwise}"]
+
+
+def _countless(handlers: Sequence[HandlerSpec], capabilities: Capabilities) -> list[str]:
+    if capabilities.attempts:
         return []
     return [
         f"{place_of(spec.function)}: this broker does not count deliveries, so what always fails is delivered for ever: "
@@ -55,6 +69,33 @@ def cautions(handlers: Sequence[HandlerSpec], broker: Broker) -> list[str]:
         for spec in handlers
         if spec.max_attempts and "max_attempts" not in spec.given
     ]
+
+
+def _clashes(handlers: Sequence[HandlerSpec]) -> list[str]:
+    """Two handlers whose names make the same topic for what is dead or waits: orders + eu.billing, and orders.eu + billing."""
+    found, owners = [], dict[str, HandlerSpec]()
+    for spec in handlers:
+        other = owners.setdefault(topic_name(spec.topic, spec.channel), spec)
+        if lasting(other.topic, other.channel) != lasting(spec.topic, spec.channel):
+            found.append(
+                f"{place_of(spec.function)}: {spec.name} and {other.name} make the same topic for their dead letters, "
+                f"{topic_name(spec.topic, spec.channel)}: give one of them another topic or channel"
+            )
+    return found
+
+
+def _delays(handlers: Sequence[HandlerSpec], capabilities: Capabilities) -> list[str]:
+    """A delay that a policy asks for, and that nothing keeps: hops need a broker with delays, and topics that last."""
+    otherwise = f", or {capabilities.longer_delay}" if capabilities.longer_delay else ""
+    found = []
+    for spec in handlers:
+        hops = capabilities.max_defer >= LEAST_HOP and lasts(spec)
+        for action in (action for _, action in spec.policy if isinstance(action, Retry | Backoff)):
+            if not hops and (action.delay or 0) > capabilities.max_defer:
+                asked = f"policy asks for {type(action).__name__}(delay={action.delay:g})"
+                kept = f"a message waits here for {capabilities.max_defer:g} s at most"
+                found.append(f"{place_of(spec.function)}: {asked}, and {kept}: lower the delay{otherwise}")
+    return found
 
 
 def _names(handlers: Sequence[HandlerSpec], broker: Broker) -> list[str]:

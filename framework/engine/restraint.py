@@ -1,4 +1,4 @@
-"""Holds a handler back when what it depends on fails: hears how messages ended, and says to ``credit`` how many may come.
+"""Holds a handler back when what it depends on fails: hears what was not done, and says to ``credit`` how many may come.
 
 What is allowed when is ``backoff.Restraint``'s to say. The end of a pause is seen by looking, not by being told.
 """
@@ -6,42 +6,62 @@ What is allowed when is ``backoff.Restraint``'s to say. The end of a pause is se
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from framework.engine.backoff import Restraint
 from framework.engine.credit import Credit
-from framework.engine.ledger import Ledger
 from framework.engine.slots import clock
 from framework.message import Message
-from framework.middleware.outcome import Deferred, Fault, Requeue
+from framework.middleware.outcome import Dead, Deferred, Fault, Requeue
+from framework.observe import hublog
 
-log = logging.getLogger(__name__)
+log = hublog.get(__name__)
 
 
 class Watch:
-    """Over one handler, whose ``ledger`` counts and whose ``credit`` it restrains."""
+    """Over one handler, whose ``credit`` it restrains.
 
-    def __init__(self, name: str, ledger: Ledger, credit: Credit) -> None:
+    ``ended()``: how many messages its calls have settled by now. What went well of them is counted when a failure is heard of,
+    and not only at each tick: a fast handler ends a thousand in between, and their failures would stand alone.
+    """
+
+    def __init__(self, name: str, credit: Credit, ended: Callable[[], int], *, batches: bool, longest: float | None) -> None:
+        """``batches``: calls are counted in place of messages, or one that fails would count as all that were with it."""
         self._name = name
-        self._ledger = ledger
         self._credit = credit
-        self._restraint = Restraint()
+        self._ended = ended
+        self._restraint = Restraint(longest=longest)
         self._well = 0
+        self._failed = 0
+        self._batches = batches
+        self.calls_well = 0
+        """Batches of which no message failed."""
 
     @property
     def pausing(self) -> bool:
         """Whether nothing may start now."""
         return self._restraint.level > 0 and self._restraint.allowance(clock()) == 0
 
-    def pauses_after(self, message: Message, outcome: Requeue | Deferred) -> bool:
-        """``message`` is not done; whether a pause begins, so that what has not started should be given back."""
+    @property
+    def at_rest(self) -> bool:
+        """Nothing is held back, so that no time needs to be looked for at which it ends."""
+        return self._restraint.level == 0
+
+    def pauses_after(self, message: Message, outcome: Requeue | Deferred | Dead) -> bool:
+        """``message`` is not done, and settled; whether a pause begins, so that what has not started should be given back."""
         now, restraint = clock(), self._restraint
-        if outcome.fault is Fault.NONE:
-            self._went_well(1, now)
+        self._count_well(now, but=1)  # what ended before it
+        again = restraint.level > 0
+        if outcome.fault is Fault.NONE or (outcome.fault is Fault.MESSAGE and restraint.waits_for_a_word):
+            self.calls_well += 1
+            self._count_well(now)
             return False
+        self._failed += 1
         if outcome.fault is Fault.DEPENDENCY:
             begins, why = restraint.is_down(now, outcome.pause), "the handler raised Backoff"
         else:
-            begins, why = restraint.failed((message.node, message.id), now), "most of its last messages failed"
+            begins = restraint.failed((message.node, message.id), now)
+            why = "most messages that were tried after the pause failed" if again else "most of its last messages failed"
         if begins:
             self._say(why, restraint.until - now)
             self._credit.restrain(0)
@@ -49,11 +69,15 @@ class Watch:
 
     def look(self, now: float) -> None:
         """Every tick: what went well since the last, and what may come from now on."""
-        ledger = self._ledger
-        well = ledger.finished + ledger.dead
-        self._went_well(max(0, well - self._well), now)
-        self._well = well
+        self._count_well(now)
         self._credit.restrain(self._restraint.allowance(now))
+
+    def _count_well(self, now: float, *, but: int = 0) -> None:
+        """What went well since the last time; of the messages that have ended, ``but`` that many."""
+        well = self.calls_well if self._batches else self._ended() - self._failed - but
+        if well > self._well:
+            count, self._well = well - self._well, well
+            self._went_well(count, now)
 
     def _went_well(self, count: int, now: float) -> None:
         pauses = self._restraint.level
@@ -64,5 +88,6 @@ class Watch:
         level = self._restraint.level
         log.log(
             logging.WARNING if level == 1 else logging.INFO,
-            "handler %s: %s; it gets no messages for %.1f s, then one to try (pause %d)", self._name, why, seconds, level,
+            "handler %s: %s; it gets no messages for %.1f s, then one at a time to try (pause %d)",
+            self._name, why, seconds, level,
         )  # fmt: skip

@@ -7,6 +7,7 @@ gevent, so everything blocks as in plain Python; nobody else waits here.
 from __future__ import annotations
 
 import _thread
+import contextvars
 import ctypes
 import importlib
 import logging
@@ -95,16 +96,17 @@ class Calls:
         messages = self._messages = [self._message(one) for one in job.messages]
         self._ends_at = job.ends_at
         batch = Batch(messages)
+        raised: wire.Failure | None = None
         try:
-            self._call(batch if self._setup.batch else messages[0])
+            contextvars.copy_context().run(self._call, batch if self._setup.batch else messages[0])
         except BaseException as error:  # SystemExit as well: it fails the message, not the process
-            return wire.Done(wire.failure(error), [], published.take())
+            raised = wire.failure(error)
         finally:
             self._messages = []
             for message in messages:
                 message.connection.in_flight.clear()
         named = [(messages.index(message), error) for message, error in batch.outcomes.items() if message in messages]
-        return wire.Done(None, [(index, wire.failure(error)) for index, error in named], published.take())
+        return wire.Done(raised, [(index, wire.failure(error)) for index, error in named], published.take())
 
     def _message(self, one: wire.Delivery) -> Message:
         origin = self._origins.get(one.node)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from framework.engine.places import Places
 from framework.handler import HandlerSpec
 
 
-def places_for(spec: HandlerSpec, hub: Any, brokers: Sequence[str] = ()) -> Places | None:
+def places_for(spec: HandlerSpec, hub: Any, environ: Mapping[str, str] | None = None) -> Places | None:
     """The places that ``spec.slots`` asks for; None for greenlets. Each kind is imported by those who use it.
 
-    ``brokers``: the URLs that ``publish`` in another process uses.
+    ``environ``: what another process finds in its environment beside what is in ours: how ``publish`` is to work there.
     """
     if spec.slots == "thread":
         from framework.engine.slots_thread import ThreadPlaces  # noqa: PLC0415
@@ -21,5 +21,5 @@ def places_for(spec: HandlerSpec, hub: Any, brokers: Sequence[str] = ()) -> Plac
     if spec.slots == "process":
         from framework.engine.slots_process import ProcessPlaces  # noqa: PLC0415
 
-        return ProcessPlaces(spec, hub, brokers)
+        return ProcessPlaces(spec, hub, environ)
     return None

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gevent
@@ -31,8 +31,10 @@ from framework.engine.slot_child import FLAGS, SOCKET
 from framework.errors import AlreadySettled, FrameworkError
 from framework.handler import HandlerSpec
 from framework.message import Batch, Message
+from framework.observe import hublog
+from framework.transports.forked import forget_in_child, let_go
 
-log = logging.getLogger(__name__)
+log = hublog.get(__name__)
 
 PATIENCE = 1.0
 """Seconds, at most, until it is known how a process has ended whose socket is closed."""
@@ -50,7 +52,7 @@ class SlotDied(FrameworkError):
 class SlotProcess:
     """All of it is called on the hub, but ``handle``: that is in a slot."""
 
-    def __init__(self, spec: HandlerSpec, hub: Any, brokers: Sequence[str], ended: Callable[[], None]) -> None:
+    def __init__(self, spec: HandlerSpec, hub: Any, environ: Mapping[str, str] | None, ended: Callable[[], None]) -> None:
         self.job: Message | Batch | None = None
         self.started = 0.0
         self.thread = 0
@@ -67,20 +69,21 @@ class SlotProcess:
         self._frames = wire.Frames()
         self._status: int | None = None
         self._records: deque[wire.Record] = deque()
-        self._start(brokers)
+        self._start(environ)
 
-    def _start(self, brokers: Sequence[str]) -> None:
+    def _start(self, environ: Mapping[str, str] | None) -> None:
         self._sock, theirs = _socket.socketpair()  # not gevent's, whose sockets never block: the other one shall
         try:
             with _shared(max(1, self._spec.batch)) as shared:
                 self._flags = mmap.mmap(shared.fileno(), max(1, self._spec.batch))
-                self.pid = _spawn(theirs.fileno(), shared.fileno(), brokers)
+                self.pid = _spawn(theirs.fileno(), shared.fileno(), environ)
         finally:
             theirs.close()
         self._sock.setblocking(False)
         self._reader = self._hub.loop.io(self._sock.fileno(), _READ)
         self._writer = self._hub.loop.io(self._sock.fileno(), _WRITE)
         self._reader.start(self._guarded)
+        forget_in_child(self)
         # gevent's subprocess has the main thread's loop reap every child: then only that can say how one ended.
         if monkey.is_module_patched("subprocess") and self._hub.loop.default:
             self._hub.loop.install_sigchld()
@@ -111,10 +114,10 @@ class SlotProcess:
         if done is None:
             raise SlotDied(f"its slot process {self.how_it_ended()} in the middle of the call")
         published.add(done.published)
-        if done.error is not None:
-            raise wire.error_of(done.error)
         if isinstance(job, Batch):
             job.outcomes.update((job[index], wire.error_of(failure)) for index, failure in done.failed)  # type: ignore[misc]
+        if done.error is not None:
+            raise wire.error_of(done.error)
 
     def _job(self, job: Message | Batch) -> wire.Job:
         messages = [wire.Delivery(one.id, one.timestamp, one.attempts, one.body, one.node) for one in messages_of(job)]
@@ -128,10 +131,12 @@ class SlotProcess:
         try:
             if not self._send(memoryview(data)):
                 return None
-            done: wire.Done | None = self._hub.switch()
+            while self.alive:  # a spurious wake-up is no answer
+                if isinstance(heard := self._hub.switch(), wire.Done):
+                    return heard
         finally:
             self._slot = None
-        return done
+        return None
 
     def _send(self, data: memoryview) -> bool:
         """Returns when it is sent, or False when the process has died before."""
@@ -140,11 +145,13 @@ class SlotProcess:
                 data = data[self._sock.send(data) :]
             except BlockingIOError:
                 self._writer.start(self._wake, True)
-                if self._hub.switch() is None:
+                self._hub.switch()
+                if not self.alive:
                     return False
                 self._writer.stop()
             except OSError:  # the reader finds the end, and wakes us
-                return bool(self._hub.switch())
+                while self.alive:
+                    self._hub.switch()
         return True
 
     def how_it_ended(self) -> str:
@@ -247,13 +254,22 @@ class SlotProcess:
         self.killed = True
         self._end()
 
-    def _end(self) -> None:
-        if not self.alive:
-            return
+    def forget(self) -> None:
+        """In a forked child: it is the parent's, and what it answers as well."""
+        if self.alive:
+            self._part()
+            let_go(self._sock.fileno())
+
+    def _part(self) -> None:
         self.alive = False
         for watcher in (self._reader, self._writer):
             watcher.stop()
             watcher.close()
+
+    def _end(self) -> None:
+        if not self.alive:
+            return
+        self._part()
         self._sock.close()
         self.ready.set()
         self._tell_end()
@@ -275,15 +291,14 @@ class SlotProcess:
         self._reaper.close()
 
 
-def _spawn(sock: int, shared: int, brokers: Sequence[str]) -> int:
+def _spawn(sock: int, shared: int, environ: Mapping[str, str] | None) -> int:
     """Start the interpreter; by the system's own call, not by a fork of this process and its hub."""
-    environ = {**os.environ, "BROKER_URL": " ".join(brokers)} if brokers else dict(os.environ)  # for publish()
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in (sock, shared)]  # none of them is 3 or 4 by chance
     try:
         return os.posix_spawn(
             sys.executable,
             [sys.executable, "-c", _BOOT, json.dumps(sys.path)],
-            environ,
+            {**os.environ, **(environ or {})},
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_DUP2, high[0], SOCKET),

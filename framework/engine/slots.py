@@ -8,7 +8,6 @@ a slot is idle kicks the pump: the receiver after adding to it, the pump and a s
 from __future__ import annotations
 
 import contextvars
-import logging
 import time
 from collections.abc import Callable, Iterator, Sized
 from typing import Any
@@ -17,8 +16,9 @@ from greenlet import GreenletExit, greenlet  # type: ignore[import-untyped]
 
 from framework.engine.turns import SLICE, Turns
 from framework.errors import HandlerTimeout
+from framework.observe import hublog
 
-log = logging.getLogger(__name__)
+log = hublog.get(__name__)
 clock = time.monotonic
 """The clock of every lease and limit in the engine."""
 
@@ -31,12 +31,14 @@ AGAIN = 5.0
 class Slot:
     """One handler call at a time. ``job`` is what it works on, None while idle; ``started`` when, monotonic."""
 
-    __slots__ = ("greenlet", "job", "limit_at", "started")
+    __slots__ = ("greenlet", "idle", "job", "limit_at", "started")
     thread = 0
     """None of its own: ``places.Call``."""
 
     def __init__(self) -> None:
         self.greenlet: Any = None
+        self.idle = True
+        """It is listed as such, and nothing but the pump ends that."""
         self.job: Any = None
         self.started = 0.0
         self.limit_at = 0.0
@@ -57,7 +59,8 @@ class Slots:
         self.held = False
         """Start nothing more. May be set from anywhere, a signal handler included."""
         self._open = True
-        self._context = contextvars.copy_context()
+        self.context = contextvars.copy_context()
+        """What the app had set when the worker started. Each call has a copy, so none sees what another one left."""
         # Not run_callback: gevent may run what it is given before it polls again, and a spent turn must end in a poll.
         self._kick = hub.loop.timer(0.0)
         self._all = [Slot() for _ in range(size)]
@@ -71,9 +74,10 @@ class Slots:
         self.share_ends = clock() + SHARE
         while queue and idle:
             slot = idle.pop()
+            slot.idle = False
             if not slot.greenlet:  # never started, or dead: switching into a dead greenlet returns at once, and does nothing
                 slot.greenlet = greenlet(self._live, self._hub)
-                slot.greenlet.gr_context = self._context.copy()  # what the app had set when the worker started
+                slot.greenlet.gr_context = self.context.copy()
                 slot.greenlet.switch(slot)
             else:
                 slot.greenlet.switch()
@@ -102,15 +106,28 @@ class Slots:
             except BaseException:  # the chain catches what handlers raise: this is our own fault, and must stop nothing else
                 log.exception("a slot failed, which is a bug; its message is given back")
             slot.job = None
+            slot.idle = True
             self._idle.append(slot)
             if self.queue:
                 self.kick()
+            if not self._woken(slot):
+                return
+
+    def _woken(self, slot: Slot) -> bool:
+        """Wait for the pump; False: for nothing any more."""
+        while slot.idle:
             try:
                 self._hub.switch()
             except GreenletExit:
-                return
-            except BaseException:  # meant for the job before, and too late for it
+                return False
+            except BaseException:  # meant for the job before, and too late for it: the slot stays listed, and waits on
                 log.debug("an exception reached an idle slot", exc_info=True)
+        return True
+
+    @property
+    def full(self) -> bool:
+        """No slot is free."""
+        return not self._idle
 
     def busy(self) -> Iterator[Slot]:
         """The slots that are running a job."""

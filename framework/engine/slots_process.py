@@ -6,10 +6,9 @@ with its process; a process that dies costs its own message an attempt, and noth
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import gevent
@@ -21,8 +20,9 @@ from framework.engine.slot_process import SlotDied, SlotProcess
 from framework.errors import BadHandler
 from framework.handler import HandlerSpec
 from framework.message import Batch, Message
+from framework.observe import hublog
 
-log = logging.getLogger(__name__)
+log = hublog.get(__name__)
 
 STEADY = 10.0
 """Seconds after which a process counts as good, and its death as the first."""
@@ -33,11 +33,11 @@ GOODBYE = 1.0
 class ProcessPlaces:
     """``places.Places``: ``spec.concurrency`` processes, each kept alive by a greenlet."""
 
-    def __init__(self, spec: HandlerSpec, hub: Any, brokers: Sequence[str] = ()) -> None:
+    def __init__(self, spec: HandlerSpec, hub: Any, environ: Mapping[str, str] | None = None) -> None:
         self.refusal: BadHandler | None = None
         self._spec = spec
         self._hub = hub
-        self._brokers = list(brokers)
+        self._environ = environ
         self._free: deque[SlotProcess] = deque()
         self._children: set[SlotProcess] = set()
         """All that have not been reaped yet."""
@@ -92,7 +92,7 @@ class ProcessPlaces:
         """One process from its start to its end."""
         ended = Event()
         try:
-            child = SlotProcess(self._spec, self._hub, self._brokers, ended.set)
+            child = SlotProcess(self._spec, self._hub, self._environ, ended.set)
         except OSError as error:
             log.error("handler %s: no slot process can be started: %s", self._spec.name, error)
             return None

@@ -7,7 +7,6 @@ its place stays taken until it returns: this is said in the log, with the line a
 from __future__ import annotations
 
 import contextvars
-import logging
 import sys
 import time
 import traceback
@@ -19,14 +18,15 @@ import gevent
 from gevent import monkey
 from greenlet import getcurrent  # type: ignore[import-untyped]
 
-from framework import locks
+from framework import children, locks
 from framework.engine.places import Call, Queue, messages_of
 from framework.errors import BadHandler
 from framework.handler import HandlerSpec
 from framework.message import Batch, Message
 from framework.middleware import compile_call
+from framework.observe import hublog
 
-log = logging.getLogger(__name__)
+log = hublog.get(__name__)
 
 GRACE = 1.0
 """Seconds that a call which was told that its time is over may take to return, before the log names it."""
@@ -66,6 +66,8 @@ class ThreadPlaces:
         self._run = compile_call(spec)
         if monkey.is_module_patched("threading"):  # by the app itself: `workers run` has done this before it imported the app
             locks.install()
+        if monkey.is_module_patched("subprocess"):
+            children.install()
         self._size = spec.concurrency
         self._threads: set[int] = set()
         """The idents of the threads that have said they are there; ``_started`` counts those that have been asked for."""
@@ -93,7 +95,8 @@ class ThreadPlaces:
             _start_new_thread(self._serve, ())
         self._jobs.put(ticket)
         try:
-            self._hub.switch()
+            while ticket.slot is not None:  # a spurious wake-up is no answer
+                self._hub.switch()
         except BaseException:  # the time limit, or the worker's end
             ticket.slot, ticket.told = None, time.monotonic()
             self._stuck += 1

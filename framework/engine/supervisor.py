@@ -6,13 +6,14 @@ It touches no message: a connection, once made, is its handler's ``Consumer``'s.
 from __future__ import annotations
 
 import contextvars
-import logging
+import errno
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gevent
@@ -23,19 +24,33 @@ from framework.engine import backoff, credit, lease
 from framework.engine.consumer import Consumer
 from framework.engine.dialler import Dialler
 from framework.engine.guardian import Guardian
-from framework.engine.later import LaterDialler, longest_delay, may_wait
+from framework.engine.later import LaterDialler, Topics, longest_delay
 from framework.engine.ledger import Ledger
+from framework.engine.pulse import Pulse
 from framework.engine.slot_kinds import places_for
+from framework.engine.stopping import Stop
 from framework.engine.turns import Turns
+from framework.engine.ways import Ways
 from framework.errors import BadHandler, BrokerUnreachable, WrongUse
 from framework.handler import OPTIONS, HandlerSpec
 from framework.middleware import compile_chain
+from framework.middleware.later import lasts, later_topic
+from framework.observe import hublog
 from framework.transports.contract import Transport
+from framework.transports.forked import forget_in_child
 
-log = logging.getLogger(__name__)
+log = hublog.get(__name__)
 
+PATIENCE = 1.0
+"""Seconds that the start waits for nodes that do not answer when every handler has another: whether they fit is told later."""
+GLANCE = 0.05
+"""Seconds between two looks at how far the start is, at least: with thousands of handlers each look takes milliseconds."""
 GOODBYE = 2.0
 """Seconds, at most, for what must be said before the sockets close: CLS and its answer, the last settlements."""
+
+
+HEARD = 0.2
+"""Seconds, at most, until brokers have answered that they send no more, and what has not started is given back."""
 
 
 class Supervisor:
@@ -44,7 +59,10 @@ class Supervisor:
     ``publish(topic, body, delay=0)`` stores dead letters, and what must wait longer than the broker takes.
     ``drain``: seconds that handlers may take to end when it stops.
     ``connect_deadline``: seconds until every handler must have a connection at start; None waits for ever.
-    ``poll_interval``: seconds between two discoveries. ``brokers``: the URLs of ``transports``, for handlers in processes.
+    ``leave()`` ends the process; called in another native thread when the time to drain is over and a handler still blocks the
+    hub, with what was in flight given back as far as connections can (``contract.Releasable``). None: it is not ended.
+    ``poll_interval``: seconds between two discoveries. ``environ``: for handlers in processes.
+    ``clock``: seconds since 1970, by which it is known what is due.
 
     Raises BadHandler for a batch that ``max_in_flight`` can never fill.
     """
@@ -58,26 +76,32 @@ class Supervisor:
         drain: float = 25.0,
         connect_deadline: float | None = 30.0,
         poll_interval: float = 15.0,
-        brokers: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+        longest_pause: float | None = None,
+        clock: Callable[[], float] = time.time,
+        leave: Callable[[], object] | None = None,
     ) -> None:
         for spec in handlers:
             _check(spec)
         self._handlers = list(handlers)
         self._transports = list(transports)
+        self._ways = [Ways() for _ in transports]
+        self._pulse = Pulse()
         self._publish = publish
-        self._drain_time = drain
+        self._stop = Stop(drain)
+        self._leave = leave
         self._connect_deadline = connect_deadline
         self._poll_interval = poll_interval
-        self._longest_delay = longest_delay(transports)
-        self._later: list[LaterDialler] = []
-        self._brokers = brokers
+        self._later: defaultdict[str, list[LaterDialler]] = defaultdict(list)  # by the topic where messages wait
+        self._environ = environ
+        self._longest_pause = longest_pause
+        self._clock = clock
         self._consumers: list[Consumer] = []
         self._diallers: list[Dialler] = []
-        self._stops = 0
-        self._now = False
         self._paused: set[str] = set()
         self._max_in_flight = {spec.name: spec.max_in_flight for spec in handlers}
         self._bell: Any = None
+        self._timers: Sequence[Any] = ()
         self._context = contextvars.copy_context()  # of the app, for its handlers
         self.ledgers: dict[str, Ledger] = {spec.name: Ledger() for spec in handlers}
         """The ledger of each handler by its name."""
@@ -101,8 +125,7 @@ class Supervisor:
 
         May be called from a signal handler, another greenlet or another thread, before ``run`` as well.
         """
-        self._stops += 1
-        self._now = self._now or now or self._stops > 1
+        self._stop.ask(now)
         for consumer in list(self._consumers):
             consumer.hold()
         self._ring()
@@ -170,12 +193,12 @@ class Supervisor:
             try:
                 self._context.run(self._start, hub, turns, changed)
                 self._until_ready(changed)
-                self._context.run(self._look_for_what_waits, changed)
-                while not self._stops:
+                self._context.run(self._look_for_what_waits)
+                while not self._stop.times:
                     changed.wait()
                     changed.clear()
             except BaseException:
-                self._now = True
+                self._stop.hurry()
                 raise
             finally:
                 self._drain(hub)
@@ -186,90 +209,125 @@ class Supervisor:
             consumer = contextvars.copy_context().run(self._consumer, spec, hub, turns)
             self._adjust(consumer)
             self._consumers.append(consumer)
-            self._diallers += [Dialler(consumer, transport, self._poll_interval, changed) for transport in self._transports]
+            self._diallers += [
+                Dialler(consumer, transport, ways, self._poll_interval, changed)
+                for transport, ways in zip(self._transports, self._ways, strict=True)
+            ]
+        self._prepare_to_wait(changed)
         for dialler in self._diallers:
             dialler.start()
 
     def _consumer(self, spec: HandlerSpec, hub: Any, turns: Turns) -> Consumer:
         """In a context of its own, which its slots take over."""
         published.tally.set(self.published[spec.name])
-        places = places_for(spec, hub, self._brokers)
+        places = places_for(spec, hub, self._environ)
         chain = compile_chain(
             spec,
             publish=self._publish,
             delay=backoff.retry_delay,
             call=places.call if places else None,
-            defer=self._defer if any(may_wait(spec, transport) for transport in self._transports) else None,
-            longest=self._longest_delay,
+            defer=self._defer if lasts(spec) else None,
+            longest=partial(longest_delay, self._transports),
+            copies=any(transport.capabilities.fan_out for transport in self._transports),
+            clock=self._clock,
         )
-        return Consumer(hub, turns, spec, chain, self.ledgers[spec.name], places=places)
+        return Consumer(
+            hub, turns, spec, chain, self.ledgers[spec.name], places=places, pulse=self._pulse, longest_pause=self._longest_pause
+        )
 
     def _defer(self, topic: str, body: bytes, delay: float) -> None:
-        for dialler in self._later:
-            dialler.check(topic)
+        diallers = self._later[topic]
+        for dialler in diallers:
+            dialler.check()
         self._publish(topic, body, delay=delay)
+        for dialler in diallers:
+            dialler.stored()
 
-    def _look_for_what_waits(self, changed: Event) -> None:
-        self._later = [
-            LaterDialler(consumer, transport, changed)
-            for consumer in self._consumers
-            for transport in self._transports
-            if may_wait(consumer.spec, transport)
-        ]
-        self._diallers += self._later
-        for dialler in self._later:
-            dialler.start()
+    def _prepare_to_wait(self, changed: Event) -> None:
+        """Before the first message: what it has wait must be kept for its handler."""
+        lasting = [consumer for consumer in self._consumers if lasts(consumer.spec)]
+        brokers = [(one, ways, Topics(one, len(lasting))) for one, ways in zip(self._transports, self._ways, strict=True)]
+        for consumer in lasting:
+            self._later[later_topic(consumer.spec)] = [
+                LaterDialler(consumer, transport, ways, changed, topics) for transport, ways, topics in brokers
+            ]
+
+    def _look_for_what_waits(self) -> None:
+        """When the handlers are connected: they come first."""
+        for diallers in self._later.values():
+            self._diallers += diallers
+            for dialler in diallers:
+                dialler.start()
 
     def _until_ready(self, changed: Event) -> None:
         """Returns when all is connected, when it shall stop, or when the deadline found nothing worth an error."""
         deadline = time.monotonic() + (math.inf if self._connect_deadline is None else self._connect_deadline)
-        while not (self._stops or self.ready):
-            for refusal in [one.refusal for one in self._diallers] + [one.refusal for one in self._consumers]:
-                if refusal is not None:  # at the start an error; later it is one bad node among others
-                    raise refusal
-            self._check_admitted()
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return self._check_reached()
+        patience = math.inf
+        while not self._stop.times:
+            self._check_refusals()
+            now = time.monotonic()
+            if self.ready:
+                patience = min(patience, now + PATIENCE)
+                if now >= patience or all(dialler.tried for dialler in self._diallers):
+                    break
+            elif now >= deadline:
+                self._check_reached()
+                break
             changed.clear()
-            changed.wait(min(left, 1.0))
-        return None
+            changed.wait(max(0.0, min(deadline - now, patience - now, 1.0)))
+            gevent.sleep(GLANCE)
 
-    def _check_admitted(self) -> None:
-        """Raise for a handler that every broker refuses: who starts it is told at once, not at the deadline."""
-        for consumer in self._consumers:
-            shut_out = [dialler.shut_out for dialler in self._diallers if dialler.consumer is consumer]
+    def _check_refusals(self) -> None:
+        """Raise for a handler that can never work as it is: at the start an error; later it is one bad node among others.
+
+        One that every broker refuses to let in is one of them: who starts it is told at once, not at the deadline."""
+        for consumer, diallers in self._of_consumers():
+            for refusal in [consumer.refusal, *(dialler.refusal for dialler in diallers)]:
+                if refusal is not None:
+                    raise refusal
+            shut_out = [dialler.shut_out for dialler in diallers]
             if shut_out[0] is not None and all(shut_out):
                 raise shut_out[0]
 
+    def _of_consumers(self) -> Iterator[tuple[Consumer, list[Dialler]]]:
+        """Each with its diallers, of which it has one for each transport."""
+        each = len(self._transports)
+        for index, consumer in enumerate(self._consumers):
+            yield consumer, self._diallers[index * each : (index + 1) * each]
+
     def _check_reached(self) -> None:
         """Past the deadline: raise for the handlers without a connection. A topic that no node has yet is worth waiting for."""
-        for consumer in self._consumers:
-            mine = [dialler for dialler in self._diallers if dialler.consumer is consumer]
+        for consumer, mine in self._of_consumers():
             if consumer.accounts:
                 continue
             if any(dialler.found_no_node for dialler in mine):
                 log.warning("handler %s: no node has the topic yet; waiting for one", consumer.spec.name)
                 continue
-            why = "; ".join(str(dialler.error) for dialler in mine if dialler.error) or "none has answered yet"
+            errors = [dialler.error for dialler in mine if dialler.error]
+            why = "; ".join(map(str, errors)) or "none has answered yet"
+            fix = (
+                "raise the limit of open files (ulimit -n)"
+                if any(map(_starved, errors))
+                else "start the broker, or check its URL"
+            )
             raise BrokerUnreachable(
-                f"handler {consumer.spec.name}: no broker reached within {self._connect_deadline:g} s ({why}); "
-                "start the broker, or check its URL"
+                f"handler {consumer.spec.name}: no broker reached within {self._connect_deadline:g} s ({why}); {fix}"
             )
 
     # -- the end
 
     def _drain(self, hub: Any) -> None:
         """Nothing new; give back what waits; let finish what runs, its leases being kept by the timer; give back the rest."""
-        log.info("stopping; running handlers may take up to %g s more", 0.0 if self._now else self._drain_time)
+        log.info("stopping; running handlers may take up to %g s more", 0.0 if self._stop.now else self._stop.drain)
         for dialler in self._diallers:
             dialler.stop()
         for consumer in self._consumers:
             consumer.drain()
         gevent.sleep(0.001)  # a turn of the hub: what was said so far has gone out
+        self._wait(lambda consumer: consumer.deaf, HEARD)
         for consumer in self._consumers:
             consumer.give_back_unstarted()
-        self._wait(lambda consumer: not consumer.handling, self._drain_time, hurry=True)
+        self._wait(lambda consumer: not consumer.handling, self._stop.drain, hurry=True)
         for consumer in self._consumers:  # on the hub, because it throws into slots, which come back to where it is
             hub.loop.run_callback(consumer.abandon)
         gevent.sleep(0.001)
@@ -279,7 +337,7 @@ class Supervisor:
         """Until ``condition`` holds for all handlers, but no longer than ``seconds``; with ``hurry``, until told to stop now."""
         deadline = time.monotonic() + seconds
         while not all(map(condition, self._consumers)):
-            if time.monotonic() > deadline or (hurry and self._now):
+            if time.monotonic() > deadline or (hurry and self._stop.now):
                 return
             gevent.sleep(0.01)
 
@@ -288,6 +346,7 @@ class Supervisor:
             hub.loop.run_callback(consumer.close)
         gevent.sleep(0.001)
         self._wait(lambda consumer: consumer.ended, GOODBYE)
+        hublog.flush()
 
     # -- the hub
 
@@ -298,34 +357,36 @@ class Supervisor:
         ticker = hub.loop.timer(credit.PERIOD, credit.PERIOD)
         keeper = hub.loop.timer(lease.PERIOD, lease.PERIOD)
         bell = self._bell = hub.loop.async_()
-        guardian = Guardian(turns, self._consumers)
+        self._timers = ticker, keeper
+        guardian = Guardian(turns, self._consumers, self._stop, self._leave)
+        forget_in_child(self)
         turns.start()
         bell.start(self._heed, changed)
-        ticker.start(self._each, Consumer.tick)
+        ticker.start(self._pulse.tick)
         keeper.start(self._keep, guardian)
         guardian.start()
         try:
             yield hub, turns, changed
         finally:
-            self._bell = None
+            self._bell, self._timers = None, ()
             guardian.stop()
             turns.stop()
             for watcher in (bell, ticker, keeper):
                 watcher.stop()
                 watcher.close()
 
+    def forget(self) -> None:
+        """In a forked child, of which a handler wants something else: nothing of the worker goes on there."""
+        for dialler in self._diallers:
+            dialler.stop()
+        for consumer in self._consumers:
+            consumer.forget()
+        for timer in self._timers:
+            timer.stop()
+
     def _keep(self, guardian: Guardian) -> None:
         guardian.report()  # first: whose lease it has kept is not too late to start
-        self._each(Consumer.keep_leases)
-
-    def _each(self, work: Callable[[Consumer, float], None]) -> None:
-        """A timer's callback: the hub would print an exception and forget it, for one handler's fault all would stand still."""
-        now = time.monotonic()
-        for consumer in self._consumers:
-            try:
-                work(consumer, now)
-            except Exception:
-                log.exception("handler %s: a timer failed; this is a bug", consumer.spec.name)
+        self._pulse.keep_leases()
 
 
 def _check(spec: HandlerSpec) -> None:
@@ -334,3 +395,8 @@ def _check(spec: HandlerSpec) -> None:
             f"handler {spec.name}: batch={spec.batch} can never fill with max_in_flight={spec.max_in_flight}; "
             f"set max_in_flight to {spec.batch} or more"
         )
+
+
+def _starved(error: BaseException) -> bool:
+    """No connection could be opened because this process, or this machine, may open no more files."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.EMFILE, errno.ENFILE)

@@ -6,18 +6,17 @@ letter that cannot be stored is retried like any other failure. Time limits are 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 from framework.handler import HandlerSpec
 from framework.message import Message
-from framework.middleware.batch import compile_batch
-from framework.middleware.dead_letter import UNLIMITED, Publish, compile_bury, compile_dead_letter, exhausted
-from framework.middleware.later import Defer, WaitingRoom
-from framework.middleware.outcome import BatchOutcome, Outcome
+from framework.middleware.batch import compile_batch, compile_batch_call
+from framework.middleware.dead_letter import Publish, compile_bury, compile_dead_letter
+from framework.middleware.later import FOREVER, Defer, WaitingRoom
+from framework.middleware.outcome import UNLIMITED, BatchOutcome, Outcome
 from framework.middleware.policy import compile_policy, translated
-from framework.middleware.retry import Delay, compile_failed, compile_retry
+from framework.middleware.retry import Delay, compile_again, compile_counted, compile_failed, compile_put_off, compile_retry
 
 
 def compile_chain(
@@ -27,20 +26,25 @@ def compile_chain(
     delay: Delay,
     call: Callable[[Any], None] | None = None,
     defer: Defer | None = None,
-    longest: float = math.inf,
+    longest: Callable[[], float] = lambda: FOREVER,
+    copies: bool = True,
+    clock: Callable[[], float] | None = None,
 ) -> Callable[[Any], Outcome | BatchOutcome]:
     """The handler with its policies: Message -> Outcome, or for a batch handler messages -> BatchOutcome.
 
     ``publish(topic, body)`` returns when the body is stored; ``delay(attempts)`` is the retry schedule in seconds.
     ``call``, for handlers that run elsewhere, does what ``compile_call`` would do, and raises what the handler raises.
-    ``defer(topic, body, delay)`` stores what must wait for more than ``longest`` seconds, the broker's limit; without it,
-    the broker waits for as long as it can.
+    ``defer(topic, body, delay)`` stores what must wait for more than the broker's limit, for up to ``longest()`` seconds; without
+    it, the broker waits for as long as it can. ``copies`` and ``clock`` are ``WaitingRoom``'s.
     """
     call, means = call or compile_call(spec), compile_policy(spec)
     if spec.policy:
         call = translated(call, means)
-    later = WaitingRoom(spec, defer, longest)
-    bury, failed = compile_bury(spec, publish), compile_failed(spec, delay, later.requeue)
+    later = WaitingRoom(spec, defer, longest, copies=copies, clock=clock)
+    again = compile_again(spec, delay, later.requeue)
+    bury = compile_bury(spec, publish, again)
+    counted = compile_counted(spec, again=again, give_up=bury)
+    failed = compile_failed(spec, compile_put_off(spec, delay, later, counted), counted)
     if spec.batch:
         return compile_batch(spec, call, bury=bury, failed=failed, delay=delay, later=later, means=means)
 
@@ -49,7 +53,7 @@ def compile_chain(
         found = later.returned(message)
         if not isinstance(found, Message):
             return found
-        return bury(found, exhausted(spec), None) if found.attempts > (spec.max_attempts or UNLIMITED) else chain(found)
+        return bury(found, None) if found.attempts > (spec.max_attempts or UNLIMITED) else chain(found)
 
     chain = compile_retry(compile_dead_letter(spec, call, bury, beyond), failed)
     return chain
@@ -58,6 +62,8 @@ def compile_chain(
 def compile_call(spec: HandlerSpec) -> Callable[[Any], None]:
     """Decode and call: of a Message, or of a Batch. What the function returns means nothing."""
     function, decode = spec.function, spec.decode
+    if spec.batch and (spec.as_list or decode):
+        return compile_batch_call(spec)
     if decode is None:
         return function
 

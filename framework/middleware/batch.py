@@ -4,17 +4,56 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
-from framework.errors import HandlerTimeout, Reject
+from framework.errors import HandlerTimeout, Reject, Retry
 from framework.handler import HandlerSpec
 from framework.message import Batch, Message
-from framework.middleware.dead_letter import UNLIMITED, Bury, dies_of_time, exhausted
+from framework.middleware.dead_letter import Bury, dies_of_time
 from framework.middleware.later import WaitingRoom
-from framework.middleware.outcome import BatchOutcome, Outcome
+from framework.middleware.outcome import UNLIMITED, BatchOutcome, Outcome
 from framework.middleware.policy import Means
-from framework.middleware.retry import Delay, Failed, delay_after, describe, level_of, requeue_after, trace_of
+from framework.middleware.retry import (
+    Delay,
+    Failed,
+    delay_after,
+    describe,
+    is_for_the_process,
+    is_last,
+    judged,
+    level_of,
+    requeue_after,
+    trace_of,
+)
+from framework.middleware.strays import blamed
+from framework.observe import hublog
 
-log = logging.getLogger(__name__)
+log = hublog.get(__name__)
+
+
+def compile_batch_call(spec: HandlerSpec) -> Callable[[Batch], None]:
+    """Decode each and call. An item that cannot be decoded fails by itself; the function gets the others, if there are any."""
+    function, decode, as_list = spec.function, spec.decode or _as_it_is, spec.as_list
+
+    def call(batch: Batch) -> None:
+        messages: list[Message] = []
+        items: list[Any] = []
+        for message in batch:
+            try:
+                items.append(decode(message))
+            except Exception as error:
+                batch.fail(message, error)
+            else:
+                messages.append(message)
+        if messages:
+            function(items if as_list else Batch(messages, items, batch.outcomes))
+
+    return call
+
+
+def _as_it_is(message: Message) -> Message:
+    return message
 
 
 def compile_batch(
@@ -44,7 +83,7 @@ def compile_batch(
             if not isinstance(found, Message):
                 outcomes[message] = found
             elif found.attempts > limit:
-                outcomes[message] = _bury(found, exhausted(spec), None)
+                outcomes[message] = bury(found, None)
             else:
                 arrived[found] = message
         handled = _call(list(arrived)) if arrived else {}
@@ -52,42 +91,53 @@ def compile_batch(
 
     def _call(messages: Sequence[Message]) -> BatchOutcome:
         batch = Batch(messages)
+        outcomes: BatchOutcome = {}
         try:
             call(batch)
-        except KeyboardInterrupt:
-            raise
-        except Reject as error:
-            return {message: _bury(message, describe(error), error) for message in messages}
-        except HandlerTimeout as error:
-            doomed = [message for message in messages if dies_of_time(message, spec)]
-            return {message: _bury(message, describe(error), error) for message in doomed} or _all_failed(messages, error)
         except BaseException as error:
-            return _all_failed(messages, error)
-        outcomes: BatchOutcome = dict.fromkeys(messages)
-        for message, why in batch.outcomes.items():
-            if message in outcomes:  # a name from another batch is not ours to settle
-                outcomes[message] = _one_failed(message, why)
+            if is_for_the_process(error):
+                raise
+            rest = [message for message in messages if message not in batch.outcomes]
+            outcomes = judged(partial(_all_failed, rest), error) if rest else {}
+        else:
+            outcomes = dict.fromkeys(messages)
+        if batch.outcomes:
+            ours = set(messages)  # a name from another batch is not ours to settle
+            named = {message: why for message, why in batch.outcomes.items() if message in ours}
+            outcomes |= {message: judged(partial(_one_failed, message), why) for message, why in named.items()}
         return outcomes
 
     def _all_failed(messages: Sequence[Message], error: BaseException) -> BatchOutcome:
-        log.log(  # one failure, one line: a batch may hold thousands
-            level_of(error),
-            "handler %s: a batch of %d messages (first %s, attempt %d) failed: %s; all are delivered again",
-            spec.name, len(messages), messages[0].id.decode(errors="replace"), messages[0].attempts, describe(error),
-            exc_info=trace_of(error),
+        error = blamed(messages[0], spec.timeout, error)
+        if isinstance(error, Reject):
+            return {message: bury(message, error) for message in messages}
+        if isinstance(error, HandlerTimeout) and any(dies_of_time(message, spec) for message in messages):
+            return {message: bury(message, error) for message in messages if dies_of_time(message, spec)}
+        if isinstance(error, Retry) and not error.count:
+            return {message: failed(message, error) for message in messages}
+        doomed = [message for message in messages if is_last(message, limit)]
+        _log(messages, error, len(doomed))
+        outcomes: BatchOutcome = {message: bury(message, error, told=True) for message in doomed}
+        for message in messages:
+            if message not in outcomes:
+                outcomes[message] = later.requeue(message, requeue_after(error, delay_after(error, message.attempts, delay)))
+        return outcomes
+
+    def _log(messages: Sequence[Message], error: BaseException, doomed: int) -> None:
+        """One failure, one line: a batch may hold thousands."""
+        rest = f"{len(messages) - doomed} are delivered again, {doomed} given up" if doomed else "all are delivered again"
+        settled = all(message.settled for message in messages)  # at a stop, or their connection ended
+        if settled:
+            rest = "all were given back before, or their leases were lost"
+        log.log(
+            logging.WARNING if settled else level_of(error),
+            "handler %s: a batch of %d messages (first %s, attempt %d) failed: %s; %s",
+            spec.name, len(messages), messages[0].id.decode(errors="replace"), messages[0].attempts, describe(error), rest,
+            exc_info=None if settled else trace_of(error),
         )  # fmt: skip
-        return {m: later.requeue(m, requeue_after(error, delay_after(error, m.attempts, delay))) for m in messages}
 
-    def _one_failed(message: Message, error: Exception) -> Outcome:
+    def _one_failed(message: Message, error: BaseException) -> Outcome:
         meant = means(error)
-        if isinstance(meant, Reject):
-            return _bury(message, describe(meant), meant)
-        return failed(message, meant)
-
-    def _bury(message: Message, reason: str, error: BaseException | None) -> Outcome:
-        try:
-            return bury(message, reason, error)
-        except Exception as unpublished:  # one dead letter that cannot be stored must not fail the others
-            return failed(message, unpublished)
+        return bury(message, meant) if isinstance(meant, Reject) else failed(message, meant)
 
     return handle

@@ -6,7 +6,6 @@ The dead letter is stored before the original is finished, so a crash between th
 from __future__ import annotations
 
 import hashlib
-import logging
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -16,21 +15,24 @@ import msgspec
 from framework.errors import BadMessage, HandlerTimeout, Reject
 from framework.handler import HandlerSpec
 from framework.message import Message
-from framework.middleware.outcome import DEAD, Outcome
-from framework.middleware.retry import describe, encodable
+from framework.middleware.outcome import DEAD, UNLIMITED, Dead, Outcome
+from framework.middleware.retry import Failed, describe, encodable, fault_of, is_for_the_process, trace_of
 from framework.names import EPHEMERAL, MAX_LENGTH
+from framework.observe import hublog
 
-log = logging.getLogger(__name__)
+log = hublog.get(__name__)
 
 SUFFIX = ".dead"
 LATER = ".later"
-UNLIMITED = 1 << 20
-"""Attempts that no message may have, whatever its handler allows."""
 TRACEBACK_LIMIT = 8000
 """Characters of traceback, the end of it, that a dead letter carries."""
 
 Publish = Callable[[str, bytes], None]
-Bury = Callable[[Message, str, BaseException | None], Outcome]
+Bury = Callable[..., Outcome]
+"""A message, and what it dies of (None: nobody is left to say) -> Dead, or another outcome where its letter cannot be stored.
+With ``told=True`` the log has the traceback already."""
+REMEMBERED = 1000
+"""Messages of a handler whose last failure is kept in mind, because their letters could not be written then."""
 
 
 def compile_dead_letter(
@@ -45,11 +47,11 @@ def compile_dead_letter(
         try:
             call(message)
         except Reject as error:
-            return bury(message, describe(error), error)
+            return bury(message, error)
         except HandlerTimeout as error:
             if not dies_of_time(message, spec):
                 raise
-            return bury(message, describe(error), error)
+            return bury(message, error)
         return None
 
     return handle
@@ -60,24 +62,45 @@ def dies_of_time(message: Message, spec: HandlerSpec) -> bool:
     return spec.on_timeout == "reject" and not message.settled
 
 
-def compile_bury(spec: HandlerSpec, publish: Publish) -> Bury:
-    """Stores the dead letter. What ``publish`` raises comes out: the caller gives the message back, it is not lost."""
+def compile_bury(spec: HandlerSpec, publish: Publish, again: Failed) -> Bury:
+    """Stores the dead letter. One that cannot be stored is not lost: the message comes again, by ``again``."""
     topic = topic_name(spec.topic, spec.channel)
+    last_words: dict[tuple[str, bytes], tuple[str, str]] = {}
 
-    def bury(message: Message, reason: str, error: BaseException | None) -> Outcome:
-        _publish_first_that_fits(publish, topic, message, letters(message, reason, error))
-        log.warning(
+    def bury(message: Message, error: BaseException | None, *, told: bool = False) -> Outcome:
+        if error is not None:  # one that is false is an exception as any other
+            reason, trace = describe(error), traceback_of(error)
+        else:
+            reason, trace = last_words.pop(_key(message), (unanswered(spec), ""))
+        try:
+            _publish_first_that_fits(publish, topic, message, letters(message, reason, trace))
+        except BaseException as unpublished:  # its handler's time may be over meanwhile
+            if is_for_the_process(unpublished):
+                raise
+            while len(last_words) >= REMEMBERED:
+                del last_words[next(iter(last_words))]
+            last_words[_key(message)] = reason, trace
+            return again(message, unpublished)
+        log.error(
             "handler %s: message %s given up at attempt %d: %s; dead letter in topic %s",
             spec.name, message.id.decode(errors="replace"), message.attempts, reason, topic,
+            exc_info=trace_of(error) if error is not None and not told else None,
         )  # fmt: skip
-        return DEAD
+        return DEAD if error is None or isinstance(error, Reject) else Dead(*fault_of(error))
 
     return bury
 
 
-def exhausted(spec: HandlerSpec) -> str:
-    """The reason of a message that has no attempts left."""
-    return f"delivered more than max_attempts={spec.max_attempts} times"
+def unanswered(spec: HandlerSpec) -> str:
+    """The reason of a message whose attempts are used up although none of them said that it failed."""
+    return (
+        f"no answer from the last of max_attempts={spec.max_attempts} attempts: its worker was killed, its lease was over, "
+        "or the limit was higher then"
+    )
+
+
+def _key(message: Message) -> tuple[str, bytes]:
+    return message.node, message.id
 
 
 def topic_name(topic: str, channel: str, suffix: str = SUFFIX) -> str:
@@ -85,14 +108,19 @@ def topic_name(topic: str, channel: str, suffix: str = SUFFIX) -> str:
 
     A longer one is cut and told apart by a hash. Dead letters of what is ephemeral are kept all the same.
     """
-    name = f"{topic.removesuffix(EPHEMERAL)}.{channel.removesuffix(EPHEMERAL)}"
+    name = ".".join(lasting(topic, channel))
     if len(name) + len(suffix) > MAX_LENGTH:
         digest = hashlib.sha256(name.encode()).hexdigest()[:10]
         name = f"{name[: MAX_LENGTH - len(suffix) - len(digest) - 1]}-{digest}"
     return name + suffix
 
 
-def letters(message: Message, reason: str, error: BaseException | None) -> Iterator[bytes]:
+def lasting(topic: str, channel: str) -> tuple[str, str]:
+    """Whose dead letters they are: the names without ``#ephemeral``, which changes nothing about where they are."""
+    return topic.removesuffix(EPHEMERAL), channel.removesuffix(EPHEMERAL)
+
+
+def letters(message: Message, reason: str, trace: str) -> Iterator[bytes]:
     """The dead letter in ever shorter forms: a JSON line and the raw body, without the traceback, the raw body alone."""
     header = {
         "topic": message.topic,
@@ -103,7 +131,7 @@ def letters(message: Message, reason: str, error: BaseException | None) -> Itera
         "reason": reason,
         "published": message.published.isoformat(),
         "dead": datetime.now(UTC).isoformat(),
-        "traceback": _traceback(error),
+        "traceback": trace,
     }
     yield msgspec.json.encode(header) + b"\n" + message.body
     short = {**header, "reason": reason[:80]}
@@ -112,8 +140,11 @@ def letters(message: Message, reason: str, error: BaseException | None) -> Itera
     yield message.body
 
 
-def _traceback(error: BaseException | None) -> str:
-    return encodable("".join(traceback.format_exception(error))[-TRACEBACK_LIMIT:]) if error is not None else ""
+def traceback_of(error: BaseException) -> str:
+    try:
+        return encodable("".join(traceback.format_exception(error))[-TRACEBACK_LIMIT:])
+    except Exception as odd:  # one of its causes fails when it is looked at
+        return f"(its traceback cannot be had: {describe(odd)})"
 
 
 def _publish_first_that_fits(publish: Publish, topic: str, message: Message, forms: Iterator[bytes]) -> None:

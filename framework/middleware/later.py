@@ -1,158 +1,221 @@
-"""Delays that are longer than the broker takes: the message waits in ``<topic>.<channel>.later``, in hops, as often as it takes.
+"""Where messages of a handler wait when the broker alone cannot have them wait: the topic ``<topic>.<channel>.later``.
 
-A broker can be asked for one delay at a time, remembers nothing of a message but how often it was delivered, and counts each
-hop as a delivery. So what waits longer is published as an envelope (a JSON line, a newline, the body) that says when it is due
-and who it was: id, node, times and attempts. An envelope that comes too early is published anew and finished; one that is due
-reaches the handler as the message that it was, and its attempts go on where they stood. It is published before the message is
-finished, so a crash in between leaves one too many. Because the time is in the envelope, a broker that forgets delays when it
-restarts changes nothing either.
+A broker can be asked for one delay at a time, which has a longest, and counts each delivery. So what shall wait for longer, or
+wait without using up an attempt, is published as an envelope that says when it is due and who it was. One that comes too
+early is published anew and finished (a hop); one that is due reaches the handler as the message that it was. It is published
+before the message is finished, so a crash in between leaves one too many. Because the time is in the envelope, a broker that
+forgets delays when it restarts changes nothing either.
 """
 
 from __future__ import annotations
 
-import logging
-import math
+import random
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from time import time
-from typing import Any
 
 import msgspec
 
-from framework.errors import FrameworkError, PublishError
+from framework.errors import FrameworkError
 from framework.handler import HandlerSpec
-from framework.message import Message, calls_of
-from framework.middleware.dead_letter import LATER, UNLIMITED, topic_name
-from framework.middleware.outcome import DEFERRED, Outcome, Requeue
+from framework.message import Message
+from framework.middleware.dead_letter import LATER, topic_name
+from framework.middleware.envelope import Header, header_for, header_of, opened, restored, sealed
+from framework.middleware.outcome import DEFERRED, UNLIMITED, Outcome, Requeue
+from framework.names import EPHEMERAL
+from framework.observe import hublog
 
-log = logging.getLogger(__name__)
+log = hublog.get(__name__)
 
 MARK = 2 * UNLIMITED
 """What a connection to a ``.later`` topic adds to the attempts of its messages. More attempts than a handler allows are looked
 for before each call, so that to tell an envelope from a message costs the ordinary ones nothing."""
 AGAIN = 60.0
 """Seconds after which an envelope that could not be stored is tried again."""
+LEAST_HOP = 0.1
+"""Seconds. Where the broker keeps no longer delay than this, hops would only keep it busy: nothing waits in an envelope."""
+FOREVER = 366 * 86_400.0
+"""Seconds. A broker that takes such delays needs no help."""
+TOO_EARLY = 20
+"""Times in a row that an envelope may come back at once: then the broker keeps no delay, whatever it says."""
+STRANGERS_WAIT = 600.0
+"""Seconds until another owner's envelope is looked at again, where that owner has a copy of its own."""
+NOTICED = frozenset(10**n for n in range(1, 16))
+"""How many times a message has been put off when the log says so: what its handler never lets go of must not go unnoticed."""
+_A_MOMENT = 0.001  # seconds, the least delay of a hop: it must never be none
 
 Defer = Callable[[str, bytes, float], None]
 """topic, body, delay in seconds: returns when it is stored."""
 
 
 def later_topic(spec: HandlerSpec) -> str:
-    """Where messages of a handler wait that have to wait longer than the broker takes."""
+    """Where messages of a handler wait."""
     return topic_name(spec.topic, spec.channel, LATER)
 
 
-class _Envelope(msgspec.Struct):
-    """The line before the body. ``due``: seconds since 1970; ``timestamp``: nanoseconds, as in Message."""
-
-    topic: str
-    channel: str
-    id: str
-    node: str
-    timestamp: int
-    attempts: int
-    due: float
-
-
-_envelope = msgspec.json.Decoder(_Envelope)
+def lasts(spec: HandlerSpec) -> bool:
+    """Whether messages of a handler may wait there. Those of what is ephemeral wait for as long as the broker takes."""
+    return not (spec.topic.endswith(EPHEMERAL) or spec.channel.endswith(EPHEMERAL))
 
 
 class WaitingRoom:
-    """The waiting room of one handler. ``longest``: the longest delay that the broker takes, in seconds."""
+    """The waiting room of one handler. ``defer``: None where nothing can wait. ``longest()``: the longest delay, in seconds, that
+    ``defer`` takes as far as is known. ``copies``: each channel of a topic has a copy of its own. ``clock``: seconds since 1970.
+    """
 
-    def __init__(self, spec: HandlerSpec, defer: Defer | None, longest: float) -> None:
+    def __init__(
+        self,
+        spec: HandlerSpec,
+        defer: Defer | None,
+        longest: Callable[[], float],
+        *,
+        copies: bool = True,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
         self.topic = later_topic(spec)
         self._name = spec.name
-        self._defer = defer or _nowhere
-        self._longest = longest if defer else math.inf
+        self._owner = (spec.topic, spec.channel)
+        self._defer = defer
+        self._longest = longest
+        self._copies = copies
+        self._now = clock or time
+        self._strangers: set[tuple[str, str]] = set()
+        self._said_that_it_counts = False
 
     def requeue(self, message: Message, wanted: Requeue) -> Outcome:
         """What the broker can be asked for, so that ``message`` is delivered again when it is ``wanted``."""
-        if wanted.delay <= self._longest:
+        if not wanted.delay or message.settled:
             return wanted
+        longest = self._longest_requeue(message)
+        if wanted.delay <= longest:
+            return wanted
+        if not self._usable:
+            return replace(wanted, delay=longest)  # as its broker will cut it; what the log says shall be true
         try:
-            self._store(message, time() + wanted.delay)
+            self._store(header_for(message, self._owner, self._now() + wanted.delay), message.body)
         except FrameworkError as error:
             log.warning(
                 "handler %s: message %s cannot wait for %g s in topic %s (%s); delivered again in %g s",
-                self._name, message.id.decode(errors="replace"), wanted.delay, self.topic, error, self._longest,
+                self._name, message.id.decode(errors="replace"), wanted.delay, self.topic, error, longest,
             )  # fmt: skip
-            return replace(wanted, delay=self._longest)
+            return replace(wanted, delay=longest)
         return replace(DEFERRED, fault=wanted.fault, pause=wanted.pause)
+
+    def put_off(self, message: Message, seconds: float) -> Outcome:
+        """Have ``message`` delivered again with the attempts that it has now; None where that cannot be: it counts then.
+
+        What its broker is asked to deliver again counts there. So it goes round in an envelope, however short the wait."""
+        if message.settled:
+            return None
+        if not self._usable:
+            self._say_that_it_counts()
+            return None
+        now = self._now()
+        header = header_for(message, self._owner, now + seconds)
+        header.attempts = max(0, header.attempts - 1)
+        header.put_off += 1
+        header.since = header.since or now
+        try:
+            self._store(header, message.body)
+        except FrameworkError as error:
+            log.warning(
+                "handler %s: message %s cannot wait in topic %s (%s), so this attempt counts",
+                self._name, message.id.decode(errors="replace"), self.topic, error,
+            )  # fmt: skip
+            return None
+        if header.put_off in NOTICED:
+            log.warning(
+                "handler %s: message %s has been put off %d times since %s, by Retry(count=False): it is never given up",
+                self._name, header.id, header.put_off, datetime.fromtimestamp(header.since, UTC).isoformat(timespec="seconds"),
+            )  # fmt: skip
+        return DEFERRED
+
+    def _say_that_it_counts(self) -> None:
+        if not self._said_that_it_counts:
+            self._said_that_it_counts = True
+            why = "this broker keeps no delays" if self._defer else "no message of an ephemeral topic or channel waits elsewhere"
+            log.warning("handler %s: each Retry(count=False) counts as an attempt: %s", self._name, why)
+
+    def times_put_off(self, message: Message) -> int:
+        header = header_of(message)
+        return header.put_off if header else 0
 
     def returned(self, message: Message) -> Message | Outcome:
         """Of an envelope what it holds, or its outcome if it is early; any other message as it is."""
         if message.connection.topic != self.topic:
             return message
-        message.attempts %= MARK
-        try:
-            line, _, body = message.body.partition(b"\n")
-            envelope = _envelope.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return message  # not ours: the handler may say what it makes of it
-        if envelope.due <= time():
-            return _restored(message, envelope, body)
-        return self._hop(message, envelope.due)
+        if message.attempts > UNLIMITED:
+            message.attempts = max(1, message.attempts - MARK)
+        found = opened(message)
+        if found is None:
+            return message  # no envelope: the handler may say what it makes of it
+        header, body = found
+        if header.owner != self._owner:
+            return self._a_strangers(message, header)
+        left = header.due - self._now()
+        return restored(message, header, body) if left <= 0 else self._hop(message, header, body, left)
 
-    def _hop(self, message: Message, due: float) -> Outcome:
-        left = due - time()
+    def _hop(self, envelope: Message, header: Header, body: bytes, left: float) -> Message | Outcome:
+        """It waits on. Each hop is a delay greater than none, or there is no other."""
+        early = header.early + 1 if self._came_at_once(envelope, header, left) else 0
+        if not self._usable or early > TOO_EARLY:
+            log.warning(
+                "handler %s: message %s comes %g s early: the broker keeps no delays", self._name, header.id, left
+            )  # fmt: skip
+            return restored(envelope, header, body)
         try:
-            self._defer(self.topic, message.body, max(0.0, min(left, self._longest)))
+            self._store(msgspec.structs.replace(header, early=early), body, left)
         except FrameworkError as error:
             log.warning("handler %s: a message in topic %s cannot be deferred again: %s", self._name, self.topic, error)
-            return Requeue(max(0.0, min(left, AGAIN, self._longest)))
+            return Requeue(min(left, AGAIN, self._longest_requeue(envelope)))
         return DEFERRED
 
-    def _store(self, message: Message, due: float) -> None:
-        envelope = _Envelope(
-            message.topic, message.channel, message.id.decode("latin-1"), message.node, message.timestamp, message.attempts, due
-        )
-        self._defer(self.topic, msgspec.json.encode(envelope) + b"\n" + message.body, self._longest)
+    def _came_at_once(self, envelope: Message, header: Header, left: float) -> bool:
+        """Before half of the delay that was asked for."""
+        ago = self._now() - (header.stored or envelope.timestamp / 1e9)
+        return ago < min(ago + left, self._longest()) / 2
 
+    def _a_strangers(self, envelope: Message, header: Header) -> Outcome:
+        """The names of two handlers can make one topic (orders + eu.billing, orders.eu + billing). Nobody handles, ends or
+        counts down what is another's: each channel has a copy, and this one waits for ever; or who gets it passes it on."""
+        if header.owner not in self._strangers:
+            self._strangers.add(header.owner)
+            log.warning(
+                "handler %s: topic %s also holds messages of handler %s/%s, whose names make the same topic: they are left "
+                "alone; give one of the two another topic or channel", self._name, self.topic, *header.owner,
+            )  # fmt: skip
+        if self._copies:
+            return Requeue(STRANGERS_WAIT)
+        pause = max(header.due - self._now(), random.uniform(1, 10))
+        try:  # anew: to give it back would count as an attempt of its owner's
+            self._publish(envelope.body, pause)
+        except FrameworkError as error:
+            log.warning("handler %s: a message in topic %s cannot be passed on: %s", self._name, self.topic, error)
+            return Requeue(pause)
+        return DEFERRED
 
-def _nowhere(topic: str, body: bytes, delay: float) -> None:
-    raise PublishError("no broker is known here to defer it")
-
-
-def _restored(envelope: Message, header: _Envelope, body: bytes) -> Message:
-    """The message that was put into ``envelope``, to be settled by the fate of that."""
-    stand = _Stand(envelope, header)
-    calls_of[stand] = _Calls(envelope)
-    return Message(header.id.encode("latin-1"), header.timestamp, header.attempts + envelope.attempts, body, stand)
-
-
-class _Stand:
-    """The connection of a message that came in an envelope: its names are those of the message, its lease is the envelope's."""
-
-    def __init__(self, envelope: Message, header: _Envelope) -> None:
-        self.topic = header.topic
-        self.channel = header.channel
-        self.node = header.node
-        self._envelope = envelope
+    # -- storing
 
     @property
-    def in_flight(self) -> Any:
-        return self
+    def _usable(self) -> bool:
+        return self._defer is not None and self._longest() >= LEAST_HOP
 
-    def __contains__(self, message: object) -> bool:
-        return not self._envelope.settled
+    def _longest_requeue(self, message: Message) -> float:
+        of_node: float | None = message.connection.limits.max_requeue
+        return self._longest() if of_node is None else of_node
 
-    def touch(self, message: Message) -> None:
-        self._envelope.touch()
+    def _store(self, header: Header, body: bytes, seconds: float | None = None) -> None:
+        header.stored = self._now()
+        self._publish(sealed(header, body), header.due - self._now() if seconds is None else seconds)
 
-
-class _Calls:
-    """What a handler may ask of its own message, asked of the envelope, which is what its slot holds."""
-
-    def __init__(self, envelope: Message) -> None:
-        self._envelope = envelope
-
-    def ends_at(self, message: Message) -> float | None:
-        calls = calls_of.get(self._envelope.connection)
-        return calls.ends_at(self._envelope) if calls is not None else None
-
-    def lost(self, message: Message) -> bool:
-        return self._envelope.lease_lost
-
-    def touch(self, message: Message) -> None:
-        self._envelope.touch()
+    def _publish(self, body: bytes, seconds: float) -> None:
+        """For as long as the broker takes, which may turn out to be less than was known."""
+        assert self._defer is not None
+        while True:
+            longest = self._longest()
+            try:
+                return self._defer(self.topic, body, max(_A_MOMENT, min(seconds, longest)))
+            except FrameworkError:
+                if not LEAST_HOP <= self._longest() < longest:
+                    raise

@@ -8,6 +8,9 @@ from typing import TypeAlias
 
 from framework.message import Message
 
+UNLIMITED = 1 << 20
+"""Attempts that no message may have, whatever its handler allows."""
+
 
 class Fault(Enum):
     """Whose fault it is that a message is not done."""
@@ -32,7 +35,10 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """Its dead letter is stored: never deliver it again."""
+    """Its dead letter is stored: never deliver it again. The fields are Requeue's."""
+
+    fault: Fault = field(default=Fault.NONE, compare=False)
+    pause: float = field(default=0.0, compare=False)
 
 
 DEAD = Dead()

@@ -50,7 +50,9 @@ def _raised_by(action: Action, error: BaseException) -> BaseException:
         made = action(describe(error))
     elif isinstance(action, Reject):
         made = Reject(action.reason or describe(error))
+    elif isinstance(action, Retry):
+        made = Retry(action.reason or describe(error), delay=action.delay, count=action.count)
     else:
-        made = type(action)(action.reason or describe(error), delay=action.delay)
+        made = Backoff(action.reason or describe(error), delay=action.delay)
     made.__cause__ = error  # for those that are not raised: of a Batch's messages
     return made

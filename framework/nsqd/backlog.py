@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import struct
-import time
 from collections import deque
 from typing import TYPE_CHECKING
 
 import gevent
 
 from framework.nsqd.lease import Message
-from framework.nsqd.store import Batch, ChannelState
+from framework.nsqd.store import Batch, ChannelState, Correction
 from framework.nsqd.store.record import bodies
 
 if TYPE_CHECKING:
@@ -40,6 +39,8 @@ class Backlog:
         self._offset = 0
         self._bytes = 0
         self._loaded = 0
+        self._late = 0
+        """Messages that came since the last reading of the log began: they are not in its answer."""
         self._generation = 0
         self._reading = self._fetching = False
 
@@ -71,30 +72,21 @@ class Backlog:
     def offer(self, batch: Batch) -> None:
         """The topic hands over a new batch."""
         if self._channel.kept:
-            self.waiting += batch.count
+            self._count(batch.count)
             self.fill()
         elif self.waiting + batch.count <= self._topic.broker.options.mem_queue_size or not self.waiting:
             self.waiting += batch.count
             self._take(batch)
         # else dropped, as nsqd does with what an #ephemeral channel cannot hold
 
-    def offer_stored(self, low: int, count: int) -> None:
-        """The topic hands over ``count`` messages that the log has from ``low`` on."""
-        if self._channel.kept:
-            self.waiting += count
-            self.fill()
-        elif count:
-            gevent.spawn(self._copy_stored, low, self.end)
+    def offer_stored(self, count: int) -> None:
+        """The topic hands over ``count`` messages that the log has."""
+        self._count(count)
+        self.fill()
 
-    def _copy_stored(self, low: int, high: int) -> None:
-        room = self._topic.broker.options.mem_queue_size
-        while low < high and self.waiting < room:
-            found = self._topic.broker.read(self._topic.id, low, _WINDOW_BYTES)
-            for batch in found:
-                if batch.first < high:
-                    self.offer(batch)
-            low = found[-1].end if found else high
-        self._channel.serve()
+    def _count(self, count: int) -> None:
+        self.waiting += count
+        self._late += count
 
     # --- delivery ------------------------------------------------------------------------------------------------
 
@@ -133,6 +125,15 @@ class Backlog:
         self._done = self._offset = self._bytes = self._loaded = self.waiting = 0
         self._next = self.end
 
+    def correct(self, found: Correction) -> None:
+        """Count anew what was not read yet; what was read is delivered whatever the log has now."""
+        low, high = max(found.low, self._next), min(found.high, self.end)
+        if low < high:
+            ahead = {seq for seq in self._ahead if low <= seq < high}
+            self._ahead -= ahead
+            count = high - low - len(ahead)
+            self.waiting = max(self._loaded, self.waiting + (count if found.there else -count))
+
     # --- the window ----------------------------------------------------------------------------------------------
 
     def fill(self) -> None:
@@ -144,10 +145,16 @@ class Backlog:
                 gevent.spawn(self._read)
             else:
                 self._take(batch)
+        self._count_anew()
+
+    def _count_anew(self) -> None:
+        """When all that waits is at hand: an index made anew counts what was finished before its record was moved, too."""
+        if self._next >= self.end and self._channel.kept:
+            self.waiting = self._loaded
 
     def _read(self) -> None:
-        generation, start = self._generation, self._next
-        end, unread = self.end, self.waiting - self._loaded  # of now: what is published meanwhile is not in the answer
+        generation, start, end = self._generation, self._next, self.end
+        self._late = 0
         try:
             found = self._topic.broker.read(self._topic.id, start, _WINDOW_BYTES)
         except Exception as error:
@@ -157,12 +164,13 @@ class Backlog:
         else:
             if not found and generation == self._generation:
                 self._next = max(self._next, end)  # the log has none of these: it was emptied, or is damaged
-                self.waiting -= unread
+                self.waiting = self._loaded + self._late
         self._reading = False
         if generation == self._generation:
             for batch in found:
                 if batch.first < self.end:
                     self._take(batch)
+            self._count_anew()
         self._channel.serve()
 
     def _take(self, batch: Batch) -> None:
@@ -183,7 +191,7 @@ class Backlog:
         if batch.first in self._ahead:
             self._ahead.discard(batch.first)
             return True
-        if batch.due <= time.time() * 1000:
+        if batch.due <= self._topic.broker.clock.now():
             return False
         self.waiting -= 1
         (body,) = bodies(batch.payload, 1)
@@ -197,10 +205,10 @@ class Backlog:
         if not self._fetching:
             self._fetching = True
             wanted = [message for message in list(again)[:_FETCH] if message.body is None]
-            gevent.spawn(self._fetch, wanted, again)
+            gevent.spawn(self._fetch, wanted)
         return False
 
-    def _fetch(self, wanted: list[Message], again: deque[Message]) -> None:
+    def _fetch(self, wanted: list[Message]) -> None:
         generation = self._generation
         try:
             found = self._topic.broker.bodies(self._topic.id, [message.seq for message in wanted], _WINDOW_BYTES)
@@ -209,19 +217,19 @@ class Backlog:
             gevent.sleep(_RETRY_SECONDS)
         else:
             if generation == self._generation:
-                self._take_bodies(wanted, found, again)
+                self._take_bodies(wanted, found)
         self._fetching = False
         self._channel.serve()
 
-    def _take_bodies(self, wanted: list[Message], found: dict[int, tuple[int, bytes] | None], again: deque[Message]) -> None:
+    def _take_bodies(self, wanted: list[Message], found: dict[int, tuple[int, bytes] | None]) -> None:
         for message in wanted:
             if message.seq not in found:
                 continue  # not looked for: it is read with the next
-            if (one := found[message.seq]) is None:
-                again.remove(message)  # damaged on the disk; the storage has reported it
-            elif message.body is None:
+            if (one := found[message.seq]) is not None and message.body is None:
                 message.ts, message.body = one
                 self._channel.held += len(one[1])
+        # Damaged on the disk; the storage has reported it.
+        self._channel.give_up({seq for seq, one in found.items() if one is None})
 
 
 def _skip(payload: bytes, count: int) -> int:

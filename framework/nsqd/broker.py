@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import secrets
+import sqlite3
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import gevent
+from gevent.lock import BoundedSemaphore
 
 from framework.nsqd.aside import Aside
 from framework.nsqd.channel import Channel
-from framework.nsqd.journal import Group, Journal
-from framework.nsqd.store import Batch, Declare, Entry, Store, TopicState
+from framework.nsqd.health import Health
+from framework.nsqd.journal import Group, Journal, NotStored
+from framework.nsqd.store import Batch, ChannelSave, Entry, Store, TopicSave, TopicState, record
 from framework.nsqd.topic import Topic
 from framework.nsqd.turns import Turns
 
@@ -21,11 +24,15 @@ if TYPE_CHECKING:
     from framework.nsqd.lookups import Lookups
     from framework.nsqd.options import Options
 
+NOT_SAVED = "DISK: states not saved"
+NOT_TIDIED = "DISK: what is finished was not removed, or what is confirmed not synced"
 SAVE_SECONDS = 0.05
 """How much of what was finished may come back after a kill -9."""
 _IDLE_SECONDS = 1.0
 """How often the storage is given a turn to tidy up when nothing changes."""
 _RECENT_BYTES = 16 << 20
+_READ_BYTES = 1 << 20
+_STUCK_SECONDS = 10.0
 
 
 class Broker:
@@ -35,8 +42,7 @@ class Broker:
         self.options = options
         self.log = log
         self.start_time = time.time()
-        self.error: Exception | None = None
-        """Why the last write failed; None once one succeeds."""
+        self.health = Health(log, options.data_path)
         self.lookups: Lookups | None = None
         """Who is told what topics and channels are here."""
         self.changed: list[Topic | Channel] = []
@@ -45,19 +51,21 @@ class Broker:
         """What was written lately, by (topic number, first sequence number): read from here, not from the disk."""
         self._recent_order: deque[Batch] = deque()
         self._recent_bytes = 0
+        self.clock = store.clock
+        """By which messages are due."""
         self._store = store
         self._reader = Aside()
-        self.journal = Journal(store, self._committed, self._failed)
+        self.journal = Journal(store, self._committed, self.health)
         self._stopped = False
         self._saved = 0.0
-        self._unsaved = ""
-        """Why states cannot be saved now."""
+        self._saving = BoundedSemaphore()
+        """One after another: what a failed one could not keep goes with the next."""
         self.topics: dict[str, Topic] = {}
         self._numbers: dict[int, Topic] = {}
         for state in list(store.topics.values()):
             self._keep(Topic(self, state))
         self._report()
-        self._saver = gevent.spawn(self._save_rounds)
+        self._saver = self.health.supervise(NOT_SAVED, self._save_rounds)
 
     # --- topics ------------------------------------------------------------------------------------------------
 
@@ -69,7 +77,7 @@ class Broker:
         """The topic, made if there is none."""
         found = self.topics.get(name)
         if found is None:
-            found = Topic(self, TopicState(self.new_id(32), name, 0))
+            found = Topic(self, TopicState(self._new_number(), name, 0))
             self._keep(found)
             self.log("INFO", f"TOPIC({name}): created")
             self.declare(found)
@@ -82,9 +90,16 @@ class Broker:
         if self.lookups is not None:
             self.lookups.announce(topic, channel, there=there)
 
-    def new_id(self, bits: int = 62) -> int:
-        """A number that no topic or channel has or had: records of deleted ones may still be in the log."""
-        return secrets.randbits(bits) or 1
+    def new_id(self) -> int:
+        """A number that no channel has or had."""
+        return secrets.randbits(62) or 1
+
+    def _new_number(self) -> int:
+        """A number that no topic has, nor any of which the log may still have records: they would become one at a restart."""
+        while True:
+            number = secrets.randbits(32)
+            if number and number not in self._numbers and not self._store.has_number(number):
+                return number
 
     def delete_topic(self, name: str) -> None:
         topic = self.topics.pop(name)
@@ -100,7 +115,7 @@ class Broker:
     def declare(self, topic: Topic) -> None:
         """Have the log know the topic's name, channels and pauses as they are now."""
         if not topic.ephemeral:
-            topic.declared = self.journal.add([Declare(topic.id, topic.declaration())])
+            topic.declared = self.journal.declare(topic)
 
     def settle(self, topic: Topic) -> None:
         """Return when what was declared of the topic is on the disk. Raises NotStored."""
@@ -122,7 +137,8 @@ class Broker:
         return self.journal.add(durable) if durable else None
 
     def _committed(self, batches: list[Batch]) -> None:
-        self.error = None
+        """Hand each record over, also when another's could not be. Raises what was wrong with one."""
+        error: Exception | None = None
         touched: dict[int, Topic] = {}
         turns = Turns()
         for batch in batches:
@@ -130,18 +146,22 @@ class Broker:
             topic = self._numbers.get(batch.topic)
             if topic is None:
                 continue
-            if batch.count == 0:
-                topic.start_at(batch.first)
-                continue
-            self._remember(batch)
-            topic.committed(batch)
+            try:
+                self._take(topic, batch)
+            except Exception as failure:
+                error = failure
             touched[topic.id] = topic
         for topic in touched.values():
             topic.serve()
+        if error is not None:
+            raise error
 
-    def _failed(self, error: Exception) -> None:
-        self.error = error
-        self.log("ERROR", f"DISK: nothing was published - {error}")
+    def _take(self, topic: Topic, batch: Batch) -> None:
+        if batch.count == 0:
+            topic.recorded(batch.first, record.declaration(batch))
+        else:
+            self._remember(batch)
+            topic.committed(batch)
 
     def _remember(self, batch: Batch) -> None:
         self.recent[batch.topic, batch.first] = batch
@@ -161,51 +181,119 @@ class Broker:
 
     def read(self, topic: int, seq: int, max_bytes: int) -> list[Batch]:
         """``Store.read`` without holding up the hub; blocks the greenlet."""
-        return self._reader.do(self._store.read, topic, seq, max_bytes)
+        try:
+            return self._reader.do(self._store.read, topic, seq, max_bytes)
+        finally:
+            self._correct()
 
     def bodies(self, topic: int, seqs: Iterable[int], max_bytes: int) -> dict[int, tuple[int, bytes] | None]:
         """``Store.bodies`` likewise."""
-        return self._reader.do(self._store.bodies, topic, seqs, max_bytes)
+        try:
+            return self._reader.do(self._store.bodies, topic, seqs, max_bytes)
+        finally:
+            self._correct()
+
+    def _correct(self) -> None:
+        """Nobody waits for what the storage has found damaged, and the counts are right again."""
+        while self._store.corrections:
+            found = self._store.corrections.pop(0)
+            if (topic := self._numbers.get(found.topic)) is not None:
+                topic.correct(found)
+
+    def read_waiting(self, topic: Topic) -> list[Batch]:
+        """What waits in the topic, as far as an #ephemeral channel can hold it; blocks the greenlet until the log gives it."""
+        room, at, found = self.options.mem_queue_size, topic.pumped, list[Batch]()
+        while room > 0 and at < topic.next and not topic.deleted:
+            try:
+                read = self.read(topic.id, at, _READ_BYTES)
+            except Exception as error:
+                self.log("ERROR", f"TOPIC({topic.name}): cannot read what waits - {error}")
+                gevent.sleep(_IDLE_SECONDS)
+                continue
+            found += read
+            room -= sum(batch.count for batch in read)
+            at = read[-1].end if read else topic.next
+        return found
+
+    @property
+    def wrong(self) -> str:
+        """What is wrong with it now, in words; "" for nothing."""
+        stuck = max(self.journal.busy, self._reader.busy)
+        return self.health.wrong or (f"DISK: it has not answered for {stuck:.0f} s" if stuck > _STUCK_SECONDS else "")
 
     def _save_rounds(self) -> None:
         while not self._stopped:
             gevent.sleep(SAVE_SECONDS)
             if self.changed or time.monotonic() - self._saved > _IDLE_SECONDS:
-                self.save()
+                self._try_to_save()
 
-    def save(self) -> None:
-        """Save what changed; a failure is logged and tried again with the next round."""
-        self._saved = time.monotonic()
-        changed, self.changed = self.changed, []
-        topics = [(one, one.snapshot()) for one in changed if isinstance(one, Topic)]
-        channels = [(one, one.snapshot()) for one in changed if isinstance(one, Channel)]
+    def _try_to_save(self) -> None:
+        """A failure is logged, and tried again with the next round."""
         try:
-            self._reader.do(self._store.save, [save for _, save in topics], [save for _, save in channels])
+            self.save()
+        except NotStored:
+            pass
+        try:
+            self._reader.do(self._store.tidy)
         except Exception as error:
-            self._say_unsaved(str(error))
-            for topic, topic_save in topics:
-                topic.unsaved(topic_save)
-            for channel, channel_save in channels:
-                channel.unsaved(channel_save)
+            self.health.fails(NOT_TIDIED, error)
         else:
-            self._unsaved = ""
+            self.health.works(NOT_TIDIED)
         self._report()
 
-    def _say_unsaved(self, why: str) -> None:
-        """Once, though it is tried again with every round."""
-        if why != self._unsaved:
-            self._unsaved = why
-            self.log("ERROR", f"DISK: states not saved - {why}")
+    def save(self) -> None:
+        """Return when all that changed is saved. Raises NotStored: it goes with the next round."""
+        with self._saving:
+            self._saved = time.monotonic()
+            # What was deleted stays on the disk as it was, until the log knows.
+            changed, self.changed = [one for one in self.changed if isinstance(one, Topic) or one.declared], []
+            topics: list[tuple[Topic, TopicSave]] = []
+            channels: list[tuple[Channel, ChannelSave]] = []
+            try:
+                for one in changed:
+                    if isinstance(one, Topic):
+                        topics.append((one, one.snapshot()))
+                    else:
+                        channels.append((one, one.snapshot()))
+                self._reader.do(self._store.save, [save for _, save in topics], [save for _, save in channels])
+            except BaseException as error:
+                for topic, topic_save in topics:
+                    topic.unsaved(topic_save)
+                for channel, channel_save in channels:
+                    channel.unsaved(channel_save)
+                if not isinstance(error, Exception):
+                    raise
+                self.health.fails(NOT_SAVED, error)
+                raise NotStored(str(error)) from error
+            self.health.works(NOT_SAVED)
 
     def _report(self) -> None:
+        self._correct()
         while self._store.reports:
             self.log("WARNING", f"DISK: {self._store.reports.pop(0)}")
 
     def stop(self) -> None:
-        """Commit and save what is there, and close the storage."""
+        """Commit and save what is there, and close the storage. Raises NotStored: what was not saved is delivered again."""
         self._stopped = True
         self.journal.stop()
         self._saver.join()
+        self._try_to_save()
+        try:
+            self._save_last()
+        finally:
+            self._close_store()
+
+    def _save_last(self) -> None:
+        """Where the disk is full, with the blocks that are kept in reserve: nobody needs them any more."""
+        if not self.changed:
+            return
+        self._reader.do(self._store.reserve.spend)
         self.save()
-        self._reader.do(self._store.close)
-        self._reader.end()
+
+    def _close_store(self) -> None:
+        try:
+            self._reader.do(self._store.close)
+        except (OSError, sqlite3.Error) as error:
+            raise NotStored(str(error)) from error
+        finally:
+            self._reader.end()

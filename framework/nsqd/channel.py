@@ -11,6 +11,7 @@ import struct
 import time
 from array import array
 from collections import deque
+from collections.abc import Container
 from typing import TYPE_CHECKING, Protocol
 
 from framework.alarm import Alarm
@@ -18,7 +19,7 @@ from framework.names import EPHEMERAL
 from framework.nsqd import turns
 from framework.nsqd.backlog import Backlog
 from framework.nsqd.lease import Leases, Message
-from framework.nsqd.store import ChannelSave, ChannelState, Pending
+from framework.nsqd.store import ChannelSave, ChannelState, Correction, Pending
 from framework.nsqd.store.index import FINISHED
 from framework.transports.nsq.wire import FRAME_MESSAGE
 
@@ -60,13 +61,15 @@ class Consumer(Protocol):
 class Channel:
     """One channel of a topic. Everything here runs on the hub."""
 
-    def __init__(self, topic: Topic, state: ChannelState) -> None:
+    def __init__(self, topic: Topic, state: ChannelState, *, declared: bool = False) -> None:
         self.topic = topic
         self.id = state.id
         self.name = state.name
         self.ephemeral = state.name.endswith(EPHEMERAL)
         self.kept = not (self.ephemeral or topic.ephemeral)
         """Whether its state and messages are on the disk."""
+        self.declared = declared or not self.kept
+        """Whether the log knows it, if it has to. Before that, and after it was deleted, nothing is saved of it."""
         self.paused = state.paused
         self.clients: list[Consumer] = []
         self.holders: list[Leases] = []
@@ -82,6 +85,7 @@ class Channel:
         self._drop: set[int] = set()
         self._clear = False
         self._serving = self._awaited = False
+        self._delivery = f"CHANNEL({topic.name}/{state.name}): nothing was delivered"
         self.held = 0
         """Bytes of the bodies in ``again`` and ``deferred``."""
         self._resume(state.pending)
@@ -89,7 +93,7 @@ class Channel:
     def _resume(self, pending: dict[int, Pending]) -> None:
         for seq, one in sorted(pending.items()):
             message = Message(seq, 0, one.attempts, None)
-            if one.due > time.time() * 1000:
+            if one.due > self.topic.broker.clock.now():
                 self._defer(message, one.due)
             else:
                 self._note(message, 0)
@@ -110,9 +114,15 @@ class Channel:
 
     def touched(self) -> None:
         """Its state changed: to be saved with the next round."""
-        if self.kept and not self.dirty:
+        if self.kept and self.declared and not self.dirty:
             self.dirty = True
             self.topic.broker.changed.append(self)
+
+    def begin(self, seq: int) -> None:
+        """Its declaration is committed: the messages from ``seq`` on are its own."""
+        self.declared = True
+        self.backlog.start_at(seq)
+        self.touched()
 
     # --- clients -----------------------------------------------------------------------------------------------
 
@@ -140,13 +150,16 @@ class Channel:
 
     def serve(self) -> None:
         """Give every client what it has room for; whatever is too much for one turn follows in the next."""
-        if self.paused or not self.clients or self._serving:
+        if self.paused or not self.clients or self._serving or not self.declared:
             return
         self._serving = True
         try:
             left = _TURN
             while left > 0 and (sent := self._round()):
                 left -= sent
+            self.topic.broker.health.works(self._delivery)
+        except Exception as error:  # not the business of whoever committed or published what is to be delivered
+            self.topic.broker.health.fails(self._delivery, error)
         finally:
             self._serving = False
         if left <= 0:
@@ -275,7 +288,7 @@ class Channel:
             return self._refusal(message_id)
         self.requeue_count += 1
         if delay > 0:
-            self._defer(message, int((time.time() + delay) * 1000), delay)
+            self._defer(message, int(self.topic.broker.clock.now() + delay * 1000), delay)
         else:
             self._hold(message)
             self._to_tail(message)
@@ -307,8 +320,12 @@ class Channel:
         self._defer(message, due)
 
     def _defer(self, message: Message, due: int, delay: float | None = None) -> None:
+        if delay is None:  # as the disk has it: a flipped bit, or a clock that was lost, holds nothing for years
+            now = self.topic.broker.clock.now()
+            delay = min((due - now) / 1000, self.topic.broker.options.max_req_timeout)
+            due = int(now + delay * 1000)
         self._note(message, due)
-        when = time.monotonic() + (due / 1000 - time.time() if delay is None else delay)
+        when = time.monotonic() + delay
         self._hold(message)
         heapq.heappush(self.deferred, (when, message.seq, message))
         self._alarm.set(when)
@@ -341,6 +358,28 @@ class Channel:
             self._alarm.set(self.deferred[0][0])
         self.serve()
 
+    # --- damage ------------------------------------------------------------------------------------------------
+
+    def correct(self, found: Correction) -> None:
+        """The log has fewer messages than were counted, or more."""
+        self.backlog.correct(found)
+        if not found.there:
+            self.give_up(range(found.low, found.high))
+
+    def give_up(self, gone: Container[int]) -> None:
+        """Nobody waits for messages that the log cannot give again; what is in memory of them is delivered all the same."""
+        lost = [one for one in (*self.again, *(entry[2] for entry in self.deferred)) if one.body is None and one.seq in gone]
+        if not lost:
+            return
+        numbers = {one.seq for one in lost}
+        kept = [one for one in self.again if one.seq not in numbers]
+        self.again.clear()  # the same deque: the backlog may be reading for it
+        self.again.extend(kept)
+        self.deferred = [entry for entry in self.deferred if entry[2].seq not in numbers]
+        heapq.heapify(self.deferred)
+        for message in lost:
+            self._finished(message)
+
     # --- administration ----------------------------------------------------------------------------------------
 
     def empty(self) -> None:
@@ -353,11 +392,13 @@ class Channel:
 
     def pause(self, paused: bool) -> None:
         self.paused = paused
-        self.touched()
+        if self.kept:
+            self.topic.broker.declare(self.topic)
         self.serve()
 
     def close(self) -> None:
-        """It was deleted: its consumers' connections end."""
+        """It was deleted: its consumers' connections end. What it had stays on the disk until the log knows that it is gone."""
+        self.declared = False
         for client in list(self.clients):
             client.close("the channel was deleted")
         self.clients.clear()
@@ -384,11 +425,12 @@ class Channel:
             drop.add(seq)
         clear, self._clear = self._clear, False
         inflight = [message.seq for leases in self.holders for message in leases.messages.values()]
-        return ChannelSave(self.id, self.topic.id, self.name, self.cursor, self.paused, inflight, put, drop, clear)
+        return ChannelSave(self.id, self.topic.id, self.name, self.cursor, inflight, put, drop, clear)
 
     def unsaved(self, save: ChannelSave) -> None:
-        """That snapshot could not be kept: its changes belong to the next."""
-        self._put = {**{seq: row for seq, row in save.put.items() if seq not in self._drop}, **self._put}
-        self._drop |= {seq for seq in save.drop if seq not in self._put}
+        """That snapshot could not be kept: its changes belong to the next, unless all was emptied since."""
+        if not self._clear:
+            self._put = {**{seq: row for seq, row in save.put.items() if seq not in self._drop}, **self._put}
+            self._drop |= {seq for seq in save.drop if seq not in self._put}
         self._clear |= save.clear
         self.touched()

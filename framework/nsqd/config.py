@@ -9,11 +9,15 @@ import msgspec
 
 from framework.nsqd.goflags import LEVELS
 from framework.nsqd.options import FLAGS, Options
-from framework.nsqd.web import Answer, Status
+from framework.nsqd.status import Status
+from framework.nsqd.web import Answer
 
 _NAMES = {"node-id": "id", "lookupd-tcp-address": "nsqlookupd_tcp_addresses", "auth-http-address": "auth_http_addresses"}
 """Flags whose option is not called as they are."""
-_OURS = ("version", "while-used", "drain-to", "drain-all-channels")
+_OURS = (
+    "version", "while-used", "drain-to", "drain-all-channels",
+    "max-tcp-connections", "max-http-connections", "max-body-memory", "http-allow-host",
+)  # fmt: skip
 _LEVELS = {"debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR", "fatal": "FATAL"}
 _FLAGS = {
     _NAMES.get(name, name.replace("-", "_")): flag

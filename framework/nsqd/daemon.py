@@ -7,22 +7,19 @@ import os
 import resource
 import signal
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 import gevent
 from gevent import socket
-from gevent.pywsgi import WSGIHandler, WSGIServer
 
 from framework import version
-from framework.alarm import Alarm
 from framework.errors import FrameworkError
 from framework.nsqd import goflags, memory
 from framework.nsqd.goflags import LEVELS, BadFlag, CommonOptions, Flag
 from framework.nsqd.options import VERSION
+from framework.observe import stderr
 
 BACKLOG = 1024
 HANDSHAKE_SECONDS = 5.0
@@ -46,7 +43,7 @@ def version_line(program: str) -> str:
 
 
 class Log:
-    """Lines on stderr, as NSQ's daemons write them."""
+    """Lines on stderr, as NSQ's daemons write them; ``main`` sees to it that nobody waits for that."""
 
     def __init__(self, options: CommonOptions) -> None:
         self._options = options
@@ -54,11 +51,7 @@ class Log:
     def __call__(self, level: str, words: str) -> None:
         if LEVELS.index(level) >= LEVELS.index(self._options.log_level):
             stamp = datetime.now().strftime("%Y/%m/%d %H:%M:%S.%f")
-            try:
-                sys.stderr.write(f"{self._options.log_prefix}{stamp} {level}: {words}\n")
-                sys.stderr.flush()
-            except OSError:
-                pass  # whoever started it gave it nothing to write to, or a full disk: it serves all the same
+            sys.stderr.write(f"{self._options.log_prefix}{stamp} {level}: {words}\n")
 
 
 def listen(address: str) -> socket.socket:
@@ -113,64 +106,6 @@ def forget(listener: socket.socket) -> None:
         os.unlink(listener.getsockname())
 
 
-class _HttpHandler(WSGIHandler):  # type: ignore[misc]
-    """gevent's, which waits for ever: for a head that comes byte by byte, a body that does not, a client that does not read."""
-
-    def handle(self) -> None:
-        try:
-            super().handle()
-        except OSError:
-            pass  # it left before it had its refusal
-
-    def handle_one_request(self) -> Any:
-        alarm = Alarm(self._give_up)
-        alarm.set(time.monotonic() + PATIENCE_SECONDS)
-        try:
-            return super().handle_one_request()
-        finally:
-            alarm.cancel()
-
-    def _give_up(self) -> None:
-        try:
-            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)  # not TLS's own, which a reader would stumble over
-        except OSError:
-            pass  # it has gone
-
-    def _handle_client_error(self, error: Exception) -> Any:
-        """gevent's hook for what is wrong with a request, where it expects nothing but ValueError."""
-        return super()._handle_client_error(error if isinstance(error, ValueError) else ValueError(str(error)))
-
-    def handle_error(self, kind: Any, error: Any, trace: Any) -> None:
-        """What a client does to its connection is no error of ours, and deserves no traceback."""
-        while trace.tb_next is not None:
-            trace = trace.tb_next
-        if isinstance(error, OSError) or trace.tb_frame.f_globals["__name__"] == "gevent.pywsgi":  # it could not be read
-            self.close_connection = True
-            self._send_error_response_if_possible(400)
-        else:
-            super().handle_error(kind, error, error.__traceback__)
-
-
-class HttpServer(WSGIServer):  # type: ignore[misc]
-    """gevent's, which writes head and body one by one: without TCP_NODELAY each answer waits 40 ms for a delayed ACK."""
-
-    handler_class = _HttpHandler
-
-    def wrap_socket_and_handle(self, sock: socket.socket, address: tuple[Any, ...]) -> None:
-        """Over TLS. A client that does not shake hands is no error of ours, and gets no more time than on TCP."""
-        try:
-            with gevent.Timeout(HANDSHAKE_SECONDS, TimeoutError()):
-                secured = self.wrap_socket(sock, **self.ssl_args)
-        except OSError:
-            return
-        with closing(secured):
-            self.handle(secured, address)
-
-    def handle(self, sock: socket.socket, address: tuple[Any, ...]) -> None:
-        send_at_once(sock)
-        super().handle(sock, address)
-
-
 def joined(address: tuple[Any, ...] | str) -> str:
     """A socket's address as ``host:port``, or its path (Go's @ for a client that has none)."""
     if isinstance(address, str):
@@ -187,6 +122,17 @@ def main(
     arguments: Sequence[str],
 ) -> int:
     """Run a daemon until SIGTERM or SIGINT; returns the exit code: 0, 1 (cannot start), 2 (wrong flag)."""
+    with stderr.unblocked(f"[{program}] "):
+        return _run(program, flags, parse, make, arguments)
+
+
+def _run(
+    program: str,
+    flags: Mapping[str, Flag],
+    parse: Callable[[Sequence[str]], Options],
+    make: Callable[[Options], Daemon],
+    arguments: Sequence[str],
+) -> int:
     _allow_connections()
     try:
         options = parse(arguments)
@@ -199,7 +145,8 @@ def main(
     except FrameworkError as error:
         return _refuse(program, str(error), 1)
     except OSError as error:
-        return _refuse(program, error.strerror or str(error), 1)
+        words = error.strerror or str(error)
+        return _refuse(program, f"{error.filename}: {words}" if error.filename else words, 1)
     memory.keep_small()
     gevent.signal_handler(signal.SIGTERM, daemon.stop)
     gevent.signal_handler(signal.SIGINT, daemon.stop)

@@ -25,7 +25,7 @@ from framework.nsqd.options import Options
 from framework.nsqd.remains import Remaining, Remains, remains
 from framework.nsqd.store import FolderUnusable, Store
 from framework.transports.nsq import urls
-from framework.transports.nsq.connection import MAX_DEFER
+from framework.transports.nsq.delays import MAX_DEFER
 from framework.transports.nsq.http import Nsqd, TopicStats
 from framework.transports.nsq.producer import NsqProducer
 

@@ -86,7 +86,7 @@ def ensure(
     One that is started here lives until its last user has called ``stop`` or ended, killed or not.
     Raises BrokerUnreachable with nsqd's own words when it cannot start.
     """
-    data_path.mkdir(parents=True, exist_ok=True)
+    data_path.mkdir(mode=0o700, parents=True, exist_ok=True)
     users = Users(data_path)
     try:
         if not users.join(_STOP_SECONDS):
@@ -121,7 +121,7 @@ def _start(data_path: Path, tcp_address: str, http_address: str) -> EmbeddedNsqd
         sys.executable, "-m", "framework.nsqd", f"--data-path={data_path}", "--log-level=warn", "--while-used",
         f"--tcp-address={tcp_address}", f"--http-address={http_address}",
     ]  # fmt: skip
-    with (data_path / LOG).open("ab") as log:
+    with open(data_path / LOG, "ab", opener=_private) as log:
         start = log.tell()
         # A session of its own: Ctrl-C reaches a terminal's whole group, and this one must outlive the workers.
         process = subprocess.Popen(
@@ -141,6 +141,10 @@ def _start(data_path: Path, tcp_address: str, http_address: str) -> EmbeddedNsqd
     process.kill()
     process.wait()
     raise BrokerUnreachable(_last_words(data_path, start) or f"the embedded nsqd on {data_path} did not start")
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _someone_is_starting(data_path: Path, start: int) -> bool:

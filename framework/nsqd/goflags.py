@@ -21,6 +21,11 @@ class CommonOptions:
 
     log_level: str = "INFO"
     log_prefix: str = ""
+    max_tcp_connections: int = 0
+    max_http_connections: int = 0
+    """0: as many as open files allow."""
+    max_body_memory: int = 128 << 20
+    http_allow_hosts: list[str] = field(default_factory=list)
     version: bool = False
     help: bool = False
     warnings: list[str] = field(default_factory=list)
@@ -56,7 +61,25 @@ def level(text: str) -> str:
     return found
 
 
+def _count(text: str) -> int:
+    """Raises ValueError."""
+    if (found := int(text)) < 1:
+        raise ValueError("it must be at least 1")
+    return found
+
+
 COMMON: dict[str, Flag] = {
+    "max-tcp-connections": Flag(_count, "max_tcp_connections", "connections over TCP at a time; others wait (not in nsqd)"),
+    "max-http-connections": Flag(_count, "max_http_connections", "connections over HTTP at a time; others wait (not in nsqd)"),
+    "max-body-memory": Flag(
+        _count, "max_body_memory", "bytes of bodies that are being received; clients with more wait (not in nsqd)"
+    ),
+    "http-allow-host": Flag(
+        str,
+        "http_allow_hosts",
+        "host that requests to a loopback address may name, and whose web pages may POST; *: any (may be repeated)",
+        repeated=True,
+    ),
     "version": Flag(boolean, "version", "print version string"),
     "log-level": Flag(level, "log_level", "set log verbosity: debug, info, warn, error, or fatal"),
     "log-prefix": Flag(str, "log_prefix", "log message prefix"),
@@ -110,10 +133,14 @@ def usage(program: str, flags: Mapping[str, Flag]) -> str:
     return f"Usage of {program}:\n" + "\n".join(lines)
 
 
+_VARIES = {"max-tcp-connections": "as open files allow", "max-http-connections": "as open files allow"}
+
+
 def as_markdown(flags: Mapping[str, Flag], options: CommonOptions, varies: Mapping[str, str]) -> str:
     """A table for docs/nsqd.md. ``options``: made without arguments, for the defaults; ``varies``: those that need words."""
+    words = {**_VARIES, **varies}
     rows = [
-        f"| `--{name}` | {varies.get(name) or _shown(getattr(options, flag.attribute))} | {_in_markdown(flag.usage)}. |"
+        f"| `--{name}` | {words.get(name) or _shown(getattr(options, flag.attribute))} | {_in_markdown(flag.usage)}. |"
         for name, flag in sorted(flags.items())
         if flag.attribute is not None
     ]

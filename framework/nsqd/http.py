@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from struct import Struct
 from typing import Any
@@ -15,10 +14,13 @@ from framework.nsqd.journal import NotStored
 from framework.nsqd.options import TLS_REQUIRED
 from framework.nsqd.parcels import Parcel
 from framework.nsqd.protocol import Client
+from framework.nsqd.sites import Sites
+from framework.nsqd.status import Status
 from framework.nsqd.store import Entry
 from framework.nsqd.topic import Topic
 from framework.nsqd.turns import Turns
-from framework.nsqd.web import Answer, Api, Request, Response, Routes, Status
+from framework.nsqd.underway import Memory
+from framework.nsqd.web import Answer, Api, Request, Response, Routes
 
 _INT32 = Struct(">i")
 _TURN = 1000
@@ -29,8 +31,8 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 class NsqdApi(Api):
     """The WSGI application over one broker."""
 
-    def __init__(self, broker: Broker, clients: Iterable[Client], about: dict[str, Any]) -> None:
-        """``clients`` are all that are connected; ``about`` is where they find this nsqd."""
+    def __init__(self, broker: Broker, clients: Iterable[Client], about: dict[str, Any], memory: Memory) -> None:
+        """``clients`` are all that are connected; ``about`` is where they find this nsqd; ``memory`` is for bodies."""
         self._broker = broker
         self._clients = clients
         routes: Routes = {
@@ -51,7 +53,7 @@ class NsqdApi(Api):
             "/channel/pause": {"POST": lambda request: self._pause_channel(request, True)},
             "/channel/unpause": {"POST": lambda request: self._pause_channel(request, False)},
         }
-        super().__init__(routes)
+        super().__init__(routes, Sites(broker.options.http_allow_hosts, broker.options.broadcast_address), memory)
 
     https_port = 0
     """Where HTTPS is listened on, if it is."""
@@ -67,7 +69,7 @@ class NsqdApi(Api):
     # --- statistics ----------------------------------------------------------------------------------------------
 
     def _ping(self, request: Request) -> Response:
-        return web.plain(200 if self._broker.error is None else 500, stats.health(self._broker))
+        return web.plain(500 if self._broker.wrong else 200, stats.health(self._broker))
 
     def _stats(self, request: Request) -> Answer:
         body = stats.stats(
@@ -98,7 +100,7 @@ class NsqdApi(Api):
             raise Status(400, "MSG_EMPTY")
         topic = self._topic_made(request)
         delay = self._delay(request.get("defer"))
-        due = int(time.time() * 1000) + delay if delay else 0
+        due = int(self._broker.clock.now()) + delay if delay else 0
         return self._publish(topic, [(_INT32.pack(len(body)) + body, 1)], due)
 
     def _delay(self, text: str | None) -> int:
@@ -225,6 +227,5 @@ class NsqdApi(Api):
     def _pause_channel(self, request: Request, paused: bool) -> Answer:
         channel = self._channel(request)
         channel.pause(paused)
-        self._broker.declare(channel.topic)
         self._broker.settle(channel.topic)
         return None

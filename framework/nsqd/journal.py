@@ -6,24 +6,39 @@ The writing is done by a native thread, so that no sync ever holds up the hub.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from gevent import Greenlet
 from gevent.event import Event
 
 from framework.errors import FrameworkError
 from framework.nsqd.aside import Aside
-from framework.nsqd.store import Batch, Declare, Entry, Store
+from framework.nsqd.health import Health
+from framework.nsqd.store import Batch, Declaration, Declare, Entry, Store
+
+NOTHING_PUBLISHED = "DISK: nothing was published"
+NOT_DECLARED = "DISK: topics and channels are not declared"
+WRITER_ENDED = "DISK: the writer failed"
+RETRY_SECONDS = 1.0
+"""How often a declaration is tried again that could not be written."""
 
 
 class NotStored(FrameworkError):
     """The storage refused the group; nothing of it was kept."""
 
 
+class Declaring(Protocol):
+    """A topic, as the journal sees it."""
+
+    id: int
+
+    def declaration(self) -> Declaration:
+        """What the log shall know of it, as of now."""
+
+
 class Group:
-    """What one write holds, and how it ended."""
+    """What becomes durable together, and how that ended."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry | Declare] = []
         self.done = Event()
         self.error: Exception | None = None
 
@@ -33,27 +48,62 @@ class Group:
         if self.error is not None:
             raise NotStored(str(self.error)) from self.error
 
+    def end(self, error: Exception | None) -> None:
+        self.error = error
+        self.done.set()
+
+
+class _Next:
+    """What the next write will hold. A topic is declared once in it, however often that was asked for."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.published = Group()
+        self.topics: dict[int, Declaring] = {}
+        self.declared = Group()
+
+    def __bool__(self) -> bool:
+        return bool(self.entries or self.topics)
+
+    def end(self, error: Exception) -> None:
+        """Let nobody wait for it any more."""
+        for group in (self.published, self.declared):
+            if not group.done.is_set():
+                group.end(error)
+
 
 class Journal:
     """Writes groups to the store, one after another."""
 
-    def __init__(self, store: Store, committed: Callable[[list[Batch]], None], failed: Callable[[Exception], None]) -> None:
+    def __init__(self, store: Store, committed: Callable[[list[Batch]], None], health: Health) -> None:
         """``committed`` is called on the hub with each group's records, before its publishers go on."""
         self._store = store
         self._committed = committed
-        self._failed = failed
-        self._group = Group()
+        self._health = health
+        self._next = _Next()
+        self._undeclared: dict[int, Declaring] = {}
+        """Topics and channels exist for their clients already, so the log must still learn of them."""
         self._wanted = Event()
         self._thread = Aside()
         self._stopping = False
-        self._writer = Greenlet.spawn(self._run)
+        self._writer = health.supervise(WRITER_ENDED, self._run)
 
-    def add(self, entries: Sequence[Entry | Declare]) -> Group:
-        """Put entries into the group that is written next."""
-        group = self._group
-        group.entries.extend(entries)
+    def add(self, entries: Sequence[Entry]) -> Group:
+        """Put messages into the group that is written next."""
+        self._next.entries.extend(entries)
         self._wanted.set()
-        return group
+        return self._next.published
+
+    def declare(self, topic: Declaring) -> Group:
+        """Have the log know the topic as it is when the next group is written."""
+        self._next.topics[topic.id] = topic
+        self._wanted.set()
+        return self._next.declared
+
+    @property
+    def busy(self) -> float:
+        """For how many seconds the write that is under way has been so."""
+        return self._thread.busy
 
     def stop(self) -> None:
         """Write what is there, then end."""
@@ -64,24 +114,52 @@ class Journal:
 
     def _run(self) -> None:
         while True:
-            self._wanted.wait()
+            self._wanted.wait(RETRY_SECONDS if self._undeclared else None)
             self._wanted.clear()
-            stored = self._write() if self._group.entries else True
-            if self._stopping:
-                if not stored or not self._group.entries:
-                    return
-                self._wanted.set()
+            if self._next or self._undeclared:
+                self._write()
+            if self._stopping and not self._next:
+                return
 
-    def _write(self) -> bool:
-        group, self._group = self._group, Group()
+    def _write(self) -> None:
+        """Whatever happens here, those who wait for the group are told, and the next one is written."""
+        group, self._next = self._next, _Next()
         try:
-            batches = self._thread.do(self._store.append, group.entries)
-        except Exception as error:
-            group.error = error
-            self._failed(error)
-            # Topics and channels exist for their clients already, so the log must still learn of them.
-            self._group.entries[:0] = [entry for entry in group.entries if isinstance(entry, Declare)]
+            self._undeclared |= group.topics
+            declares = [Declare(topic.id, topic.declaration()) for topic in self._undeclared.values()]
+            if not group.entries or not self._publish(group, declares):
+                self._declare(group, declares)
+        finally:
+            group.end(NotStored("the write was not finished"))
+        self._health.works(WRITER_ENDED)
+
+    def _publish(self, group: _Next, declares: list[Declare]) -> bool:
+        """Declarations first: a topic's messages must not come before it in the log, nor be written where it was not."""
+        error = self._append([*declares, *group.entries], NOTHING_PUBLISHED)
+        group.published.end(error)
+        if error is None:
+            self._declared(group)
+        return error is None
+
+    def _declare(self, group: _Next, declares: list[Declare]) -> None:
+        """Alone, where there is no room for messages."""
+        error = self._append(declares, NOT_DECLARED) if declares else None
+        if error is None:
+            self._declared(group)
         else:
-            self._committed(batches)
-        group.done.set()
-        return group.error is None
+            group.declared.end(error)
+
+    def _declared(self, group: _Next) -> None:
+        self._undeclared = {}
+        self._health.works(NOT_DECLARED)
+        group.declared.end(None)
+
+    def _append(self, entries: Sequence[Entry | Declare], otherwise: str) -> Exception | None:
+        """Why it failed, if it did."""
+        try:
+            self._committed(self._thread.do(self._store.append, entries))
+        except Exception as error:
+            self._health.fails(otherwise, error)
+            return error
+        self._health.works(otherwise)
+        return None

@@ -13,6 +13,7 @@ from gevent.socket import SHUT_RDWR, socket
 from framework.alarm import Alarm
 from framework.nsqd.daemon import HANDSHAKE_SECONDS
 from framework.nsqd.streams import EndOfStream, Incoming, Outgoing
+from framework.nsqd.underway import Memory
 from framework.transports.nsq.stream import Codec, Socket, Stream, Tls
 from framework.transports.nsq.wire import FRAME_ERROR, FRAME_RESPONSE, HEARTBEAT, encode_frame
 
@@ -47,11 +48,13 @@ class Link:
     """One client's connection. Only ``read``-like methods of ``incoming``, ``secure``, ``compress`` and ``end`` block."""
 
     def __init__(
-        self, sock: socket, address: str, log: Callable[[str, str], None], settle: Callable[[], None], drained: Callable[[], None]
-    ) -> None:
+        self, sock: socket, address: str, log: Callable[[str, str], None], settle: Callable[[], None],
+        drained: Callable[[], None], *, memory: Memory,
+    ) -> None:  # fmt: skip
         """``settle`` is called before each wait for the client, ``drained`` when a full buffer to it has emptied."""
         self.address = address
-        self.incoming = Incoming(sock, settle)
+        share = memory.share(lambda: self.close("its body does not come, and others wait for memory"))
+        self.incoming = Incoming(sock, settle, share)
         self.outgoing = Outgoing(sock, drained, lambda: self.close("it does not read"))
         self.tls: Tls | None = None
         self.armed = 0.0

@@ -19,6 +19,7 @@ from gevent.event import Event
 
 from framework.errors import FrameworkError
 from framework.names import EPHEMERAL
+from framework.nsqd.journal import NotStored
 from framework.nsqd.options import VERSION
 from framework.transports.nsq.http import Lookupd
 from framework.transports.nsq.urls import join_address, split_address
@@ -201,6 +202,10 @@ class Lookups:
             for name in sorted(set().union(*(one.value for one in asked if one.value))):
                 if not name.endswith(EPHEMERAL):
                     topic.channel(name)
+            try:
+                self._broker.settle(topic)
+            except NotStored:
+                pass  # they get what is published once they are declared
             topic.release()
 
     def _ask(self, topic: str, address: str) -> list[str]:

@@ -22,6 +22,7 @@ from framework.nsqd.parcels import Parcel
 from framework.nsqd.store import Entry
 from framework.nsqd.streams import EndOfStream
 from framework.nsqd.topic import Topic
+from framework.nsqd.underway import Memory
 from framework.transports.nsq.stream import Deflate, Snappy
 from framework.transports.nsq.wire import CLOSE_WAIT, FRAME_RESPONSE, MAGIC, OK, encode_frame
 
@@ -41,10 +42,11 @@ _MOST_PARCELS = 200
 class Client:
     """One client. ``run`` is its reader's greenlet; deliveries come from the channel, on the hub."""
 
-    def __init__(self, broker: Broker, sock: socket, address: str) -> None:
+    def __init__(self, broker: Broker, sock: socket, address: str, memory: Memory) -> None:
+        """``memory`` is for bodies, those of other clients included."""
         self.broker = broker
         self.options = broker.options
-        self.link = Link(sock, address, broker.log, self._settle, self._serve)
+        self.link = Link(sock, address, broker.log, self._settle, self._serve, memory=memory)
         self.address = address
         self.state = INIT
         self.wishes = identify.Wishes(client_id=address.rpartition(":")[0], hostname=address.rpartition(":")[0])
@@ -195,7 +197,8 @@ class Client:
         self.channel, self.state = channel, SUBSCRIBED
         channel.subscribe(self)
         try:
-            self.broker.settle(topic)
+            if not channel.declared:
+                self.broker.settle(topic)
         except NotStored as error:
             raise Refused("E_SUB_FAILED", f"SUB failed {error}") from error
         self._answer(OK)
@@ -360,7 +363,7 @@ class Client:
         delay = golang.signed(number * 1_000_000 % (1 << 64)) / 1e9
         if not 0 <= delay <= self.options.max_req_timeout:
             raise params.invalid(f"DPUB timeout {number} out of range 0-{round(self.options.max_req_timeout * 1000)}")
-        due = int((time.time() + delay) * 1000) if delay else 0
+        due = int(self.broker.clock.now() + delay * 1000) if delay else 0
         message = self._bodies.message("DPUB")
         self._authorize("DPUB", name)
         self._queue("DPUB", name, [(message, 1)], due)

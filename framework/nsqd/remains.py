@@ -16,7 +16,7 @@ class Remaining(NamedTuple):
 
     seq: int
     due: int
-    """When the first of its channels wants it, in ms since 1970; 0 is at once."""
+    """When the first of its channels wants it, in ms since 1970 by the wall clock; 0 is at once."""
     body: bytes
     channels: frozenset[str]
     """Those that have not finished it."""
@@ -61,6 +61,7 @@ class Remains:
                     met[one.name] += seq in one.pending
                 due = min([_due(one, seq, batch) for one in waiting], default=batch.due)
                 names = self._all if len(waiting) == len(self._all) else frozenset(one.name for one in waiting)
+                due = due and int(self._store.clock.wall(due))
                 yield Remaining(seq, due, body, names, in_topic)
         self.unreadable = sum(expected[name] - met[name] for name in met)
 
@@ -78,7 +79,8 @@ class Remains:
         """Everything up to and with ``seq`` is elsewhere now: finished here, for the topic and each channel."""
         state = self._state
         saves = [self._finish(channel, seq) for channel in self._channels]
-        self._store.save([TopicSave(state.id, max(state.pumped, seq + 1), state.paused)], saves)
+        self._store.save([TopicSave(state.id, max(state.pumped, seq + 1))], saves)
+        self._store.tidy()
 
     def _finish(self, channel: ChannelState, seq: int) -> ChannelSave:
         noted, drop = self._noted[channel.name], []
@@ -87,7 +89,7 @@ class Remains:
             channel.pending.pop(drop[-1], None)
         kept = [one for one in channel.inflight if one > seq]
         cursor = max(channel.cursor, seq + 1)
-        return ChannelSave(channel.id, self._state.id, channel.name, cursor, channel.paused, kept, {}, drop)
+        return ChannelSave(channel.id, self._state.id, channel.name, cursor, kept, {}, drop)
 
 
 def _unfinished(channel: ChannelState, seq: int) -> bool:

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,20 @@ from gevent.event import Event
 from gevent.server import StreamServer
 
 from framework.errors import FrameworkError
-from framework.nsqd import daemon, tls
+from framework.nsqd import daemon, listening, tls
 from framework.nsqd.broker import Broker
 from framework.nsqd.embedded import RUNNING
 from framework.nsqd.http import NsqdApi
+from framework.nsqd.httpd import HttpServer
+from framework.nsqd.journal import NotStored
+from framework.nsqd.listening import TcpServer
 from framework.nsqd.lookups import Lookups
 from framework.nsqd.options import FLAGS, Options, parse
 from framework.nsqd.protocol import Client
-from framework.nsqd.store import Store, Syncing
+from framework.nsqd.store import FolderUnusable, Store, Syncing
+from framework.nsqd.store.files import FILE_MODE, explain, keep_private, naming
 from framework.nsqd.store.folder import Folder
+from framework.nsqd.underway import Memory
 from framework.nsqd.users import Users
 
 _SWITCH_SECONDS = 0.001
@@ -52,14 +58,16 @@ class Server:
         for one in filter(None, listeners):
             one.listen(daemon.BACKLOG)
         self.broker = Broker(store, options, self.log)
-        self._tcp = StreamServer(tcp, self._serve)
+        tcp_most, http_most = listening.allowed(options)
+        self._memory = Memory(options.max_body_memory)
+        self._tcp = TcpServer(tcp, self._serve, self.log, tcp_most)
         about = self._about(daemon.port(tcp), daemon.port(http))
         self.lookups = self.broker.lookups = Lookups(self.broker, about)
-        api = NsqdApi(self.broker, self.clients, about)
-        self._http = daemon.HttpServer(http, api, log=None, error_log=None)
-        self._https: daemon.HttpServer | None = None
+        api = NsqdApi(self.broker, self.clients, about, self._memory)
+        self._http = HttpServer(http, api, self.log, http_most)
+        self._https: HttpServer | None = None
         if https is not None:
-            self._https = daemon.HttpServer(https, api, log=None, error_log=None, ssl_context=options.tls_context)
+            self._https = HttpServer(https, api, self.log, http_most, ssl_context=options.tls_context)
             api.https_port = daemon.port(https)
 
     def _about(self, tcp_port: int, http_port: int) -> dict[str, Any]:
@@ -72,15 +80,23 @@ class Server:
         }
 
     def run(self) -> None:
-        """Serve until ``stop``."""
+        """Serve until ``stop``. Raises FolderUnusable when the folder's disk takes nothing, NotStored if so at the end."""
+        try:
+            self._start()
+        except OSError as error:
+            with suppress(NotStored):
+                self._close()
+            raise FolderUnusable(explain(self.options.data_path, error)) from error
+        self._stop.wait()
+        self._close()
+
+    def _start(self) -> None:
         self.log("INFO", daemon.version_line("nsqd"))
         self.log("INFO", f"ID: {self.options.node_id}")
         for warning in self.options.warnings:
             self.log("WARNING", warning)
-        self.log(
-            "INFO",
-            f"DISK: a sync of {self.options.data_path.resolve()} takes {1000 * _sync_seconds(self.options.data_path):.2f} ms",
-        )
+        folder = self.options.data_path.resolve()
+        self.log("INFO", f"DISK: a sync of {folder} takes {1000 * _sync_seconds(folder):.2f} ms")
         self._http.start()
         self._tcp.start()
         if self._https is not None:
@@ -95,8 +111,6 @@ class Server:
         gc.freeze()
         if self.options.while_used:
             gevent.spawn(self._stop_without_users)
-        self._stop.wait()
-        self._close()
 
     def stop(self) -> None:
         """May be called from a signal handler."""
@@ -113,14 +127,16 @@ class Server:
     def _say_running(self) -> None:
         running = {"pid": os.getpid(), "tcp_address": _address(self._tcp), "http_address": _address(self._http)}
         fresh = self.options.data_path / f"{RUNNING}.new"
-        fresh.write_text(json.dumps(running))
+        with naming(fresh):
+            fresh.write_text(json.dumps(running))
+        keep_private(fresh)
         fresh.replace(self.options.data_path / RUNNING)
 
     def _serve(self, sock: socket.socket, address: tuple[str, int]) -> None:
         daemon.send_at_once(sock)
         where = daemon.joined(address)
         self.log("INFO", f"TCP: new client({where})")
-        client = Client(self.broker, sock, where)
+        client = Client(self.broker, sock, where, self._memory)
         self.clients.add(client)
         try:
             client.run()
@@ -140,8 +156,13 @@ class Server:
         with gevent.Timeout(2, False):
             while self.clients:
                 gevent.sleep(0.005)
-        self.broker.stop()
-        (self.options.data_path / RUNNING).unlink(missing_ok=True)
+        try:
+            self.broker.stop()
+        except NotStored as error:
+            folder = self.options.data_path
+            raise NotStored(f"{folder} has not what was finished and requeued last, which comes again: {error}") from error
+        finally:
+            (self.options.data_path / RUNNING).unlink(missing_ok=True)
         self.log("INFO", "NSQ: bye")
 
 
@@ -172,12 +193,13 @@ def _sync_seconds(folder: Path) -> float:
     """What one sync of 4 KiB costs on this disk (the median of five): the least that any OK takes."""
     probe = folder / ".sync"
     took = []
-    fd = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
         for at in range(5):
             start = time.perf_counter()
-            os.pwrite(fd, bytes(4096), at * 4096)
-            os.fdatasync(fd)
+            with naming(folder):
+                os.pwrite(fd, bytes(4096), at * 4096)
+                os.fdatasync(fd)
             took.append(time.perf_counter() - start)
     finally:
         os.close(fd)
@@ -187,12 +209,12 @@ def _sync_seconds(folder: Path) -> float:
 
 def main(arguments: Sequence[str]) -> int:
     """Run nsqd with Go-style flags until SIGTERM or SIGINT, or until --drain-to has moved everything; returns the exit code:
-    0, 1 (cannot start, or not everything could be moved), 2 (wrong flag)."""
+    0, 1 (cannot start, not everything could be saved or moved), 2 (wrong flag)."""
     # A thread that comes back from a sync waits this long for the interpreter while the hub is busy (default 5 ms).
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         return daemon.main("nsqd", FLAGS, parse, _make, arguments)
-    except FrameworkError as error:  # of a drain that was under way
+    except FrameworkError as error:  # of a stop, or of a drain that was under way
         sys.stderr.write(f"nsqd: {error}\n")
         return 1
 

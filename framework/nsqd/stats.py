@@ -20,7 +20,7 @@ _LATENCY: dict[str, Any] = {"count": 0, "percentiles": None}
 
 
 def health(broker: Broker) -> str:
-    return "OK" if broker.error is None else f"NOK - {broker.error}"
+    return f"NOK - {wrong}" if (wrong := broker.wrong) else "OK"
 
 
 def info(broker: Broker, about: dict[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from gevent.socket import socket, wait_read
 from framework.alarm import Alarm
 from framework.errors import ProtocolError
 from framework.nsqd.turns import Turns
+from framework.nsqd.underway import FREE_BYTES, Share
 from framework.transports.nsq.stream import Socket
 
 _INT32 = Struct(">i")
@@ -43,11 +44,13 @@ def _nothing(size: int) -> bytes:
 class Incoming:
     """Bytes from the client. ``before_blocking`` is called each time before waiting for more."""
 
-    def __init__(self, sock: socket, before_blocking: Callable[[], None]) -> None:
+    def __init__(self, sock: socket, before_blocking: Callable[[], None], share: Share) -> None:
+        """``share`` is of the memory that bodies may take."""
         self.buffer = bytearray()
         self.position = 0
         self._receive: Callable[[int], bytes] = sock.recv
         self._before_blocking = before_blocking
+        self._share = share
         self.turns = Turns()
 
     def through(self, stream: Socket) -> None:
@@ -70,6 +73,7 @@ class Incoming:
         """Let go of all that it holds: who reads may be held on to for longer."""
         self.buffer, self.position = bytearray(), 0
         self._receive = _nothing
+        self._share.end()
 
     def more(self) -> None:
         """Wait for more bytes; those before ``position`` go. Raises EndOfStream."""
@@ -77,10 +81,15 @@ class Incoming:
         del self.buffer[: self.position]
         self.position = 0
         self.turns.breathe()
+        large = len(self.buffer) > FREE_BYTES or self._share.size
+        if large:
+            self._share.expect(len(self.buffer))
         try:
             data = self._receive(_READ_BYTES)
         except (OSError, ProtocolError) as error:
             raise EndOfStream(str(error)) from error
+        if large:
+            self._share.received()
         if not data:
             raise EndOfStream
         self.buffer += data

@@ -1,17 +1,23 @@
-"""A topic: numbers for its messages, and the hand-over of each committed batch to every channel that it has."""
+"""A topic: numbers for its messages, and the hand-over of each committed batch to every channel that it has.
+
+``pumped`` is saved, and what is below it is the channels' affair alone. So it moves past a message only when every channel
+that gets it is committed: a channel exists for its clients at once, and gets messages from the commit of its declaration on.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import gevent
 from gevent.event import Event
 
 from framework.names import EPHEMERAL
 from framework.nsqd import turns
 from framework.nsqd.channel import Channel
-from framework.nsqd.store import Batch, ChannelState, Declaration, Declared, Entry, TopicSave, TopicState
+from framework.nsqd.store import Batch, ChannelState, Correction, Declaration, Declared, Entry, TopicSave, TopicState
 
 if TYPE_CHECKING:
     from framework.nsqd.broker import Broker
@@ -41,7 +47,9 @@ class Topic:
         self._held: deque[Batch] = deque()
         """An #ephemeral topic's own messages: they have no other place."""
         self._emptied: list[tuple[int, int]] = []
-        self.channels: dict[str, Channel] = {one.name: Channel(self, one) for one in state.channels.values()}
+        self._reading = False
+        """What waits is being read for channels that have no other place for it."""
+        self.channels: dict[str, Channel] = {one.name: Channel(self, one, declared=True) for one in state.channels.values()}
         if self.ephemeral:
             self.start_at(time.time_ns())
 
@@ -60,6 +68,15 @@ class Topic:
             for channel in self.channels.values():
                 channel.backlog.start_at(seq)
 
+    def recorded(self, first: int, said: Declaration) -> None:
+        """A declaration is committed: its channels get messages from here on, the first one what waited."""
+        self.start_at(first)
+        for name, one in said.channels.items():
+            channel = self.channels.get(name)
+            if channel is not None and channel.id == one.id and not channel.declared:
+                channel.begin(self.pumped)
+        self._hand_over()
+
     def put_in_memory(self, entry: Entry) -> None:
         """A publish to an #ephemeral topic: done at once, and gone with the process."""
         batch = Batch(self.id, self.next, entry.count, time.time_ns(), entry.due, entry.payload)
@@ -73,7 +90,7 @@ class Topic:
         self.next = batch.end
         if self._flows:
             self.pumped = batch.end
-            for channel in self.channels.values():
+            for channel in self._receivers:
                 channel.message_count += batch.count
                 channel.backlog.offer(batch)
         elif not self.ephemeral:
@@ -88,9 +105,14 @@ class Topic:
             channel.serve()
 
     @property
+    def _receivers(self) -> list[Channel]:
+        """The channels that get messages."""
+        return [channel for channel in self.channels.values() if channel.declared]
+
+    @property
     def _flows(self) -> bool:
         """Whether messages go to the channels."""
-        return bool(self.channels) and not self.paused and self.complete.is_set()
+        return not self.paused and self.complete.is_set() and not self._reading and bool(self._receivers)
 
     def hold(self) -> None:
         """Keep messages until ``release``."""
@@ -101,33 +123,55 @@ class Topic:
         self._hand_over()
 
     def _hand_over(self) -> None:
-        """All that waited here goes to the channels that there are now."""
+        """All that waited here goes to the channels that get messages now."""
         if not self._flows or self.pumped == self.next:
             return
-        low, count = self.pumped, self.depth
-        self.pumped, self.depth = self.next, 0
+        if not self.ephemeral and any(not channel.kept for channel in self._receivers):
+            self._reading = True
+            gevent.spawn(self._read_and_hand_over)
+            return
         held, self._held = self._held, deque()
-        for channel in self.channels.values():
+        self._pass(held)
+
+    def _pass(self, held: Sequence[Batch]) -> None:
+        """``held`` is what waited, for channels that keep nothing on the disk."""
+        count = self.depth
+        self.pumped, self.depth = self.next, 0
+        for channel in self._receivers:
             channel.message_count += count
-            if self.ephemeral:
+            if channel.kept:
+                channel.backlog.offer_stored(count)
+            else:
                 for batch in held:
                     channel.backlog.offer(batch)
-            else:
-                channel.backlog.offer_stored(low, count)
         self.touched()
         turns.soon(self.serve)
+
+    def _read_and_hand_over(self) -> None:
+        """An #ephemeral channel holds copies. Once it has them the log's may go, so they are read before ``pumped`` moves."""
+        low = self.pumped
+        try:
+            held = self.broker.read_waiting(self)
+        finally:
+            self._reading = False
+        if self.pumped == low and self._flows:
+            self._pass([batch for batch in held if batch.first < self.next])  # the log may be ahead of the hub
+        else:
+            self._hand_over()  # meanwhile it was emptied, or paused
 
     # --- channels ------------------------------------------------------------------------------------------------
 
     def channel(self, name: str) -> Channel:
-        """The channel, made if there is none; the first one gets what waited in the topic."""
+        """The channel, made if there is none. It gets messages once it is declared, the first one also what waited here."""
         found = self.channels.get(name)
         if found is None:
             found = self.channels[name] = Channel(self, ChannelState(self.broker.new_id(), name, self.pumped))
             self.broker.log("INFO", f"TOPIC({self.name}): new channel({name})")
-            self.broker.declare(self)
             self.broker.announce(self.name, name, there=True)
-            self._hand_over()
+            if found.kept:
+                self.broker.declare(self)
+            else:
+                self._hand_over()
         return found
 
     def delete_channel(self, name: str) -> None:
@@ -135,7 +179,8 @@ class Topic:
         channel = self.channels.pop(name)
         self.broker.log("INFO", f"TOPIC({self.name}): deleting channel {name}")
         channel.close()
-        self.broker.declare(self)
+        if channel.kept:
+            self.broker.declare(self)
         self.broker.announce(self.name, name, there=False)
         if not self.channels and self.ephemeral:
             self.broker.delete_topic(self.name)
@@ -152,7 +197,6 @@ class Topic:
         self.paused = paused
         self.broker.declare(self)
         self._hand_over()
-        self.touched()
 
     def empty(self) -> None:
         """Drop what waits in the topic; what its channels have stays."""
@@ -172,6 +216,14 @@ class Topic:
         self.channels.clear()
         self._held.clear()
 
+    def correct(self, found: Correction) -> None:
+        """The log has fewer messages than were counted, or more."""
+        if (waiting := found.within(self.pumped, self.next)) and not self.ephemeral:
+            self.depth = max(0, self.depth + waiting)
+        for channel in self.channels.values():
+            if channel.kept:
+                channel.correct(found)
+
     # --- saving --------------------------------------------------------------------------------------------------
 
     def declaration(self) -> Declaration:
@@ -183,7 +235,7 @@ class Topic:
         """Its state as of now."""
         self.dirty = False
         emptied, self._emptied = tuple(self._emptied), []
-        return TopicSave(self.id, self.pumped, self.paused, emptied)
+        return TopicSave(self.id, self.pumped, emptied)
 
     def unsaved(self, save: TopicSave) -> None:
         """That snapshot could not be kept."""

@@ -17,7 +17,7 @@ class Users:
     """One process's view of the users of a folder, which must exist. Raises OSError."""
 
     def __init__(self, data_path: Path) -> None:
-        self._fd = os.open(data_path / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(data_path / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def join(self, seconds: float) -> bool:
         """Be one of them; False if an nsqd that is ending has kept the folder for all of ``seconds``."""

@@ -10,6 +10,10 @@ import msgspec
 
 from framework.names import is_valid
 from framework.nsqd import golang
+from framework.nsqd.httpd import GIVE_UP
+from framework.nsqd.sites import Sites
+from framework.nsqd.status import Status
+from framework.nsqd.underway import Memory, Share
 
 _JSON = ("Content-Type", "application/json; charset=utf-8")
 _TEXT = ("Content-Type", "text/plain; charset=utf-8")
@@ -20,19 +24,14 @@ _REASONS = {
 }  # fmt: skip
 
 
-class Status(Exception):
-    """An answer other than 200; ``words`` are NSQ's."""
-
-    def __init__(self, code: int, words: str) -> None:
-        super().__init__(words)
-        self.code = code
-        self.words = words
+_PIECE_BYTES = 64 << 10
 
 
 class Request:
     """One request's query and body."""
 
-    def __init__(self, environ: dict[str, Any]) -> None:
+    def __init__(self, environ: dict[str, Any], share: Share) -> None:
+        self._share = share
         self.path: str = environ.get("PATH_INFO", "")
         self.method: str = environ["REQUEST_METHOD"]
         self.length = int(environ.get("CONTENT_LENGTH") or -1)
@@ -67,7 +66,12 @@ class Request:
 
     def body(self, most: int) -> bytes:
         """Up to ``most`` + 1 bytes of the body."""
-        return bytes(self._input.read(most + 1))
+        found = bytearray()
+        while piece := self._input.read(min(_PIECE_BYTES, most + 1 - len(found))):
+            found += piece
+            self._share.expect(len(found))
+        self._share.received()
+        return bytes(found)
 
 
 def names(request: Request) -> tuple[str, str]:
@@ -105,15 +109,22 @@ Routes = Mapping[str, Mapping[str, Handler]]
 class Api:
     """The WSGI application over a table of routes."""
 
-    def __init__(self, routes: Routes) -> None:
+    def __init__(self, routes: Routes, sites: Sites, memory: Memory) -> None:
+        """``sites`` may use it; ``memory`` is what bodies take of it, those of other clients included."""
         self._routes = routes
         self._folded = {path.lower(): path for path in routes}
+        self._sites = sites
+        self._memory = memory
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        share = self._memory.share(environ[GIVE_UP])
         try:
-            response = self.respond(Request(environ))
+            self._sites.check(environ)
+            response = self.respond(Request(environ, share))
         except Status as status:
             response = Response(status.code, {"message": status.words})
+        finally:
+            share.end()
         headers = list(response.headers)
         if isinstance(response.answer, str):
             data = response.answer.encode()

@@ -11,7 +11,10 @@ from framework.names import is_valid
 from framework.nsqd import web
 from framework.nsqd.daemon import Log
 from framework.nsqd.options import VERSION
-from framework.nsqd.web import Answer, Api, Request, Routes, Status
+from framework.nsqd.sites import Sites
+from framework.nsqd.status import Status
+from framework.nsqd.underway import Memory
+from framework.nsqd.web import Answer, Api, Request, Routes
 from framework.nsqlookupd.options import Options
 from framework.nsqlookupd.registry import ANY, CHANNEL, CLIENT, TOPIC, Node, Producer, Registration, Registry
 
@@ -22,7 +25,7 @@ _NEVER = -6795364578871345152
 class LookupdApi(Api):
     """The WSGI application over one registry."""
 
-    def __init__(self, registry: Registry, options: Options, log: Log) -> None:
+    def __init__(self, registry: Registry, options: Options, log: Log, memory: Memory) -> None:
         self._registry = registry
         self._options = options
         self._log = log
@@ -40,7 +43,7 @@ class LookupdApi(Api):
             "/channel/create": {"POST": self._create_channel},
             "/channel/delete": {"POST": self._delete_channel},
         }
-        super().__init__(routes)
+        super().__init__(routes, Sites(options.http_allow_hosts, options.broadcast_address), memory)
 
     # --- questions -------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from framework.names import EPHEMERAL, is_valid
 from framework.nsqd import golang
 from framework.nsqd.daemon import Log
 from framework.nsqd.streams import EndOfStream, Incoming
+from framework.nsqd.underway import Memory
 from framework.nsqlookupd.registry import ANY, CHANNEL, NODES, TOPIC, Node, Peer, Registration, Registry
 
 MAGIC = b"  V1"
@@ -42,8 +43,9 @@ class Connection:
     """One nsqd's connection. ``run`` blocks its greenlet until the nsqd leaves or must."""
 
     def __init__(
-        self, registry: Registry, sock: socket, address: str, about: Callable[[], dict[str, Any]], log: Log, *, patience: float
-    ) -> None:
+        self, registry: Registry, sock: socket, address: str, about: Callable[[], dict[str, Any]], log: Log,
+        *, memory: Memory, patience: float,
+    ) -> None:  # fmt: skip
         """``about`` is what an nsqd is told of this server; ``patience``: seconds that it may take for a command."""
         self._registry = registry
         self._sock = sock
@@ -51,7 +53,7 @@ class Connection:
         self._about = about
         self._log = log
         self._patience = patience
-        self._incoming = Incoming(sock, lambda: None)
+        self._incoming = Incoming(sock, lambda: None, memory.share(self._give_up))
         self._alarm = Alarm(self._give_up)
         self._node: Node | None = None
         self._commands: dict[str, Callable[[list[str]], bytes]] = {
@@ -76,6 +78,7 @@ class Connection:
             self._refuse(refused)
         finally:
             self._alarm.cancel()
+            self._incoming.end()
             self._leave()
 
     def _wait(self) -> None:

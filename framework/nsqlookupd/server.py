@@ -8,10 +8,12 @@ from typing import Any
 
 from gevent import socket
 from gevent.event import Event
-from gevent.server import StreamServer
 
-from framework.nsqd import daemon
+from framework.nsqd import daemon, listening
+from framework.nsqd.httpd import HttpServer
+from framework.nsqd.listening import TcpServer
 from framework.nsqd.options import VERSION
+from framework.nsqd.underway import Memory
 from framework.nsqlookupd.http import LookupdApi
 from framework.nsqlookupd.options import FLAGS, Options, parse
 from framework.nsqlookupd.protocol import Connection
@@ -29,8 +31,11 @@ class Server:
         tcp = daemon.listen(options.tcp_address)
         http = daemon.listen(options.http_address)
         self._ports = (daemon.port(tcp), daemon.port(http))
-        self._tcp = StreamServer(tcp, self._serve)
-        self._http = daemon.HttpServer(http, LookupdApi(self._registry, options, self._log), log=None, error_log=None)
+        self._memory = Memory(options.max_body_memory)
+        api = LookupdApi(self._registry, options, self._log, self._memory)
+        tcp_most, http_most = listening.allowed(options)
+        self._tcp = TcpServer(tcp, self._serve, self._log, tcp_most)
+        self._http = HttpServer(http, api, self._log, http_most)
 
     def run(self) -> None:
         """Serve until ``stop``."""
@@ -57,7 +62,7 @@ class Server:
         self._log("INFO", f"TCP: new client({where})")
         daemon.send_at_once(sock)
         patience = max(daemon.PATIENCE_SECONDS, self._options.inactive_producer_timeout)  # nobody is told of it any more
-        Connection(self._registry, sock, where, self._about, self._log, patience=patience).run()
+        Connection(self._registry, sock, where, self._about, self._log, memory=self._memory, patience=patience).run()
         sock.close()
         self._log("INFO", f"TCP: client({where}) left")
 

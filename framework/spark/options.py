@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from framework import names
-from framework.errors import BadSetting
+from framework.errors import BadSetting, WrongUse
 from framework.spool.seen import WINDOW
+from framework.spool.spool import folder_of
 from framework.transports import open_transports
 
 _NO_REPLAY = "NSQ cannot replay: a query begins with what the spool holds, startingOffsets is earliest or latest of the spool"
@@ -35,6 +36,7 @@ _ELSEWHERE = {
     "endingoffsetsbytimestamp": _NO_REPLAY,
 }
 _SCHEMES = {"nsqdTcpAddresses": "nsq://", "lookupdHttpAddresses": "nsq+lookupd://", "broker": ""}
+_EMBEDDED_ONLY = (*_SCHEMES, "topic", "channel", "maxInFlight", "segmentMaxMessages", "segmentLinger")
 _SPARKS_OWN = {"checkpointlocation", "queryname"}
 
 
@@ -42,6 +44,13 @@ def _text(name: str, value: str) -> str:
     if not value.strip():
         raise BadSetting(f"option {name} is empty")
     return value.strip()
+
+
+def _folder(name: str, value: str) -> Path:
+    try:
+        return Path(os.path.abspath(folder_of(_text(name, value))))
+    except WrongUse as error:
+        raise BadSetting(f"option {name}: {error}") from None
 
 
 def _whole(name: str, value: str) -> int:
@@ -120,7 +129,7 @@ WHERE = [
     Option("topic", _topic, "the topic to consume, or to write to; a sink may have a column `topic` in its place"),
 ]
 BATCH_READ = [
-    Option("spoolDir", _text, "the spool's folder; on storage that every executor sees"),
+    Option("spoolDir", _folder, "the spool's folder; on storage that every executor sees"),
     Option(
         "collector",
         _one_of("embedded", "external"),
@@ -141,7 +150,12 @@ STREAM_READ = [
         _one_of("commit", "keep"),
         "`commit` deletes what is committed, `keep` nothing (embedded: commit, external: keep)",
     ),
-    Option("dedupeWindow", _whole, f"how many message ids the embedded collector remembers at the least ({WINDOW})"),
+    Option(
+        "dedupeWindow",
+        _whole,
+        "how many message ids the embedded collector remembers at the least, "
+        f"and how many of the newest rows `retention=commit` leaves ({WINDOW})",
+    ),
     Option("maxInFlight", _whole, "the most messages received and not yet durable (5000)"),
     Option("segmentMaxMessages", _whole, "the most messages in a segment (2500)"),
     Option("segmentLinger", _seconds, "how long a segment waits to fill (250ms)"),
@@ -220,25 +234,18 @@ def stream_read(given: Mapping[str, str]) -> ReadOptions:
                 f"option {name} is missing: the embedded collector consumes a channel of a topic "
                 "(or say collector=external to read a spool that others fill)"
             )
-    useless = (
-        ()
-        if embedded
-        else (
-            "nsqdTcpAddresses",
-            "lookupdHttpAddresses",
-            "broker",
-            "topic",
-            "channel",
-            "dedupeWindow",
-            "maxInFlight",
-            "segmentMaxMessages",
-            "segmentLinger",
-        )
-    )
-    for name in useless:
+    if not embedded:
+        _refuse_useless(values)
+    return _read_options(values)
+
+
+def _refuse_useless(values: Mapping[str, Any]) -> None:
+    """What only an embedded collector, or only ``retention=commit``, looks at."""
+    for name in _EMBEDDED_ONLY:
         if name in values:
             raise BadSetting(f"option {name} has no effect with collector=external: leave it out, or say collector=embedded")
-    return _read_options(values)
+    if "dedupeWindow" in values and values.get("retention", "keep") == "keep":
+        raise BadSetting("option dedupeWindow has no effect with collector=external and retention=keep: leave it out")
 
 
 def write(given: Mapping[str, str]) -> WriteOptions:
@@ -256,7 +263,7 @@ def _read_options(values: Mapping[str, Any]) -> ReadOptions:
     if segment > in_flight:
         raise BadSetting(f"option segmentMaxMessages={segment} can never fill with maxInFlight={in_flight}: raise maxInFlight")
     return ReadOptions(
-        spool_dir=Path(os.path.abspath(values["spoolDir"])),
+        spool_dir=values["spoolDir"],
         embedded=embedded,
         urls=_urls(values) if embedded else (),
         topic=values.get("topic", ""),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -47,8 +48,10 @@ _ROWS_WORTH_A_TASK = 1000
 
 @dataclass
 class SpoolPartition(InputPartition):
-    """The rows of one task."""
+    """The rows of one task, and the spool that they are in."""
 
+    root: Path
+    epoch: str
     spans: list[Span]
 
 
@@ -59,13 +62,13 @@ class NsqBatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        found = list_spool(self._options.spool_dir)
-        if epoch(self._options.spool_dir) is None:
-            raise BadSetting(f"option spoolDir={str(self._options.spool_dir)!r}: there is no spool in this folder")
+        root = self._options.spool_dir
+        found, life = list_spool(root), epoch(root)
+        if life is None:
+            raise BadSetting(f"option spoolDir={str(root)!r}: there is no spool in this folder")
         every = [Span(name, one, 0, one.rows) for name, segments in found.items() for one in segments]
         rows = sum(span.rows for span in every)
-        offset = Offset("", {}, partitions_wanted(self._options, rows), self._options.max_records)
-        return planned(every, offset)
+        return planned(root, every, Offset(life, {}, partitions_wanted(self._options, rows), self._options.max_records))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_rows(partition, self._options.fail_on_data_loss)
@@ -139,7 +142,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if gone := missing(segments, begin, stop):
                 self._lost(f"segments {gone[0]} to {gone[-1]} of collector {name} are gone")
             every += spans(name, segments, begin, stop)
-        return planned(every, last)
+        return planned(self._options.spool_dir, every, last)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_rows(partition, self._options.fail_on_data_loss)
@@ -211,16 +214,19 @@ def partitions_wanted(options: ReadOptions, rows: int) -> int:
     return max(1, min(os.cpu_count() or 1, rows // _ROWS_WORTH_A_TASK))
 
 
-def planned(every: list[Span], offset: Offset) -> list[InputPartition]:
+def planned(root: Path, every: list[Span], offset: Offset) -> list[InputPartition]:
     rows = sum(span.rows for span in every)
     if rows == 0:
         return []
-    return [SpoolPartition(some) for some in split(every, partitions_for(rows, offset))]
+    return [SpoolPartition(root, offset.epoch, some) for some in split(every, partitions_for(rows, offset))]
 
 
 def read_rows(partition: InputPartition, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
     """The rows of one task. Spark hands a plain InputPartition to a batch read that has none."""
-    for span in partition.spans if isinstance(partition, SpoolPartition) else ():
+    if not isinstance(partition, SpoolPartition):
+        return
+    _check_shared(partition)
+    for span in partition.spans:
         try:
             yield from rows_of(span)
         except FileNotFoundError:
@@ -229,6 +235,17 @@ def read_rows(partition: InputPartition, fail_on_data_loss: bool) -> Iterator[pa
                     f"spool segment {span.segment.path} was planned and is gone: another query on this spool deletes what it "
                     "has committed (retention=commit), or someone removed it; failOnDataLoss=false skips it"
                 ) from None
+
+
+def _check_shared(partition: SpoolPartition) -> None:
+    """Another host may have nothing in this folder, or a spool of its own whose segments have the same names."""
+    seen = epoch(partition.root)
+    if seen != partition.epoch:
+        what = "no spool" if seen is None else "another spool"
+        raise SpoolError(
+            f"spool {partition.root}: the executor on {socket.gethostname()} sees {what} there: "
+            "spoolDir must be one folder that the driver and every executor share"
+        )
 
 
 def _stop_on_sigterm() -> None:

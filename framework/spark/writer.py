@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from framework.errors import WrongUse
-from framework.publisher import Publisher
+from framework.publisher import PATIENT, Publisher
 from framework.spark.options import WriteOptions
 
 
@@ -34,7 +34,7 @@ class _Writing:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Publish every row; returns when the broker has all of them. Raises PublishError, BadMessage, WrongUse."""
-        publisher = Publisher(self._options.urls)
+        publisher = Publisher(self._options.urls, timeout=PATIENT)
         try:
             return Written(sum(self._publish(publisher, batch) for batch in iterator))
         finally:

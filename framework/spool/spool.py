@@ -36,6 +36,7 @@ _EPOCH = "epoch"
 _LOCK = "lock"
 SEGMENT_BYTES = 64 * 1024 * 1024
 """The most bytes of bodies in one segment, unless one body alone is larger."""
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")  # also dbfs:/folder; one letter alone is a drive
 _COLLECTOR = re.compile(r"[a-zA-Z0-9_-][.a-zA-Z0-9_-]{0,63}")
 
 
@@ -48,7 +49,7 @@ class Spool:
     ``retention``: seconds after which a segment is deleted, read or not; None keeps them all. ``window``: how many
     message ids are remembered at the least, to drop what the broker delivers again; the segments that hold them stay.
 
-    Raises WrongUse for a bad collector name or retention.
+    Raises WrongUse for a folder that is a URL, a bad collector name or retention.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Spool:
             raise WrongUse(f"collector name {collector!r} is not valid: use 1 to 64 of the characters a-z A-Z 0-9 . _ -")
         if retention is not None and not retention > 0:
             raise WrongUse(f"Spool(retention={retention!r}): seconds above 0 are needed, or None to keep everything")
-        self.root = Path(folder)
+        self.root = folder_of(folder)
         self.collector = collector
         self.folder = self.root / collector
         self._retention = retention
@@ -159,7 +160,7 @@ class Spool:
             ensure_epoch(self.root)
             self.folder.mkdir(exist_ok=True)
             self._lock_file = _locked(self.folder)
-            segments.remove_unfinished(self.folder)
+            segments.recover(self.folder)
             segments.sync_folder(self.root)
             # A collector killed between the link and this sync left a name that a power cut may still take; its
             # messages come again and will be dropped as known, so the name must be durable first.
@@ -181,6 +182,16 @@ class Spool:
             os.close(self._lock_file)
         self._lock_file = None
         self._seen = Seen(self._window)
+
+
+def folder_of(given: str | os.PathLike[str]) -> Path:
+    """The spool's folder. Raises WrongUse for a URL, of which a folder named ``s3:`` would be made."""
+    if _URL.match(os.fspath(given)):
+        raise WrongUse(
+            f"a spool is a folder of a mounted file system, and {os.fspath(given)!r} is a URL: "
+            "give a path; object stores are not supported"
+        )
+    return Path(given)
 
 
 def _outcome(work: Callable[[], _T]) -> tuple[_T | None, BaseException | None]:
@@ -209,12 +220,15 @@ def _locked(folder: Path) -> int:
     handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         holder = os.read(handle, 20).decode(errors="replace").strip() or "unknown"
         os.close(handle)
         raise WrongUse(
             f"spool {folder}: process {holder} is this collector already; give every process a collector name of its own"
         ) from None
+    except OSError:  # a file system without locks
+        os.close(handle)
+        raise
     os.ftruncate(handle, 0)
     os.pwrite(handle, str(os.getpid()).encode(), 0)
     return handle

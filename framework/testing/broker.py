@@ -7,8 +7,9 @@ from typing import Any
 
 from framework.deadletters.letter import Letter, read
 from framework.message import Message
-from framework.middleware.dead_letter import SUFFIX, topic_name
+from framework.middleware.dead_letter import SUFFIX, lasting, topic_name
 from framework.publisher import Publisher
+from framework.testing.likeness import likeness
 from framework.transports.memory import MemoryBroker
 
 
@@ -26,6 +27,15 @@ class Broker(MemoryBroker):
             self._publisher = Publisher(self.url)
         return self._publisher
 
+    def like(self, broker: str) -> Broker:
+        """Refuse from now on what ``broker`` would: a scheme, ``nsq``, or a URL with its options. Returns itself.
+
+        Delays and priorities that it does not keep, names that it does not take, bodies that are too large for it, handlers
+        whose timeout is longer than its leases. Raises WrongUse, BadSetting."""
+        one = likeness(broker)
+        self.capabilities, self.accept, self.limits, self.max_size = one.capabilities, one.accept, one.limits, one.max_size
+        return self
+
     def publish(self, topic: str, payload: Any, **options: Any) -> None:
         """As ``framework.publish``."""
         self.publisher.publish(topic, payload, **options)
@@ -37,11 +47,12 @@ class Broker(MemoryBroker):
     def dead_letters(self, topic: str | None = None, channel: str | None = None) -> list[Letter]:
         """What was given up and is not handled by anybody, in that order; all of it, or of one handler."""
         if topic is None or channel is None:
-            topics = [name for name in self.topics() if name.endswith(SUFFIX)]
+            topics, owners = [name for name in self.topics() if name.endswith(SUFFIX)], frozenset[tuple[str, str]]()
         else:
-            topics = [topic_name(topic, channel)]
-        found = [one for name in topics for one in self.stored(name)]
-        return [read(Message(one.id, one.timestamp, one.attempts, one.body, None)) for one in sorted(found, key=_by_time)]
+            topics, owners = [topic_name(topic, channel)], frozenset([lasting(topic, channel)])
+        found = sorted((one for name in topics for one in self.stored(name)), key=_by_time)
+        letters = (read(Message(one.id, one.timestamp, one.attempts, one.body, None)) for one in found)
+        return [letter for letter in letters if letter.belongs_to(owners)]
 
 
 def _by_time(message: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from framework.engine.ledger import Ledger
 from framework.handler import HandlerSpec
+from framework.middleware.later import later_topic
 from framework.transports.contract import Transport
 from framework.transports.memory import MemoryBroker
 
@@ -31,7 +32,7 @@ class Near:
 
     def __init__(self, broker: MemoryBroker, specs: Sequence[HandlerSpec], *, advance: bool) -> None:
         self._broker = broker
-        self._subscriptions = [(spec.topic, spec.channel) for spec in specs]
+        self._subscriptions = [(topic, spec.channel) for spec in specs for topic in (spec.topic, later_topic(spec))]
         self._advance = advance
 
     def idle(self) -> bool:
@@ -72,4 +73,5 @@ class Far:
         return f"{self._backlog()} messages at the broker"
 
     def _backlog(self) -> int:
-        return sum(sum(self._transport.backlog(spec.topic, spec.channel).values()) for spec in self._specs)
+        asked = [(topic, spec.channel) for spec in self._specs for topic in (spec.topic, later_topic(spec))]
+        return sum(sum(self._transport.backlog(topic, channel).values()) for topic, channel in asked)

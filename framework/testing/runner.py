@@ -16,9 +16,11 @@ from typing import Any
 import gevent
 
 from framework.engine.ledger import Ledger
+from framework.engine.refusals import refusals
 from framework.engine.supervisor import Supervisor
-from framework.errors import Reject, Retry, UndecodablePayload, WrongUse
+from framework.errors import Backoff, BrokerUnreachable, Reject, Retry, UndecodablePayload, WrongUse
 from framework.handler import HandlerSpec, registered
+from framework.modules import handlers_of
 from framework.publisher import Publisher
 from framework.testing.idle import Far, Near, Watch
 from framework.transports import open_transports
@@ -49,11 +51,12 @@ class Runner:
     ) -> Ledger:
         """Run ``handlers`` until they have nothing left to do; returns how every message ended, over all of them.
 
-        A handler is a function decorated with ``@handler``. A module, or its name, stands for all that it declares; nothing
-        stands for all that have been declared. They share the test's thread, whatever their ``slots``.
+        A handler is a function decorated with ``@handler``. A module, or its name, stands for its own and those of its
+        submodules, as for ``workers run``; nothing stands for all that have been declared. They share the test's thread,
+        whatever their ``slots``.
 
-        ``raise_errors``: stop at the first exception of a handler other than Retry and Reject, or at a body that it cannot
-        take, and raise it here. Without, the message is retried as in production, and given up after ``max_attempts``.
+        ``raise_errors``: stop at the first exception of a handler other than Retry, Backoff and Reject, or at a body that it
+        cannot take, and raise it here. Without, the message is retried as in production, and given up after ``max_attempts``.
         ``advance``: when only what is due later is left (retries, deferred publishes, lost finishes), let the clock of
         the broker in memory jump there. Without, it is left, and the run is over. Other brokers are waited for.
         ``timeout``: real seconds, after which handlers that still have work are stopped and TimeoutError is raised.
@@ -63,7 +66,9 @@ class Runner:
         if self._broker is not None:
             for topic in {spec.topic for spec in specs}:
                 self._broker.declare(topic, *(spec.channel for spec in specs if spec.topic == topic))
-        run = _Run(self._url, specs, self._publisher, raise_errors=raise_errors, timeout=timeout)
+        clock = self._broker.clock.wall if self._broker is not None else time.time
+        _refuse(specs, self._url)
+        run = _Run(self._url, specs, self._publisher, clock, raise_errors=raise_errors, timeout=timeout)
         self.errors, self.ledgers = run.errors, run.supervisor.ledgers
         run.until_idle(Near(self._broker, specs, advance=advance) if self._broker is not None else run.far(specs))
         return _sum(self.ledgers.values())
@@ -73,7 +78,14 @@ class _Run:
     """One run: a supervisor, and a greenlet beside it that stops it when there is nothing left to do."""
 
     def __init__(
-        self, url: str, specs: Sequence[HandlerSpec], publisher: Publisher, *, raise_errors: bool, timeout: float
+        self,
+        url: str,
+        specs: Sequence[HandlerSpec],
+        publisher: Publisher,
+        clock: Callable[[], float],
+        *,
+        raise_errors: bool,
+        timeout: float,
     ) -> None:
         self.errors: list[BaseException] = []
         self._raise_errors = raise_errors
@@ -87,6 +99,7 @@ class _Run:
             publish=publisher.publish,
             drain=timeout,
             connect_deadline=timeout,
+            clock=clock,
         )
 
     def far(self, specs: Sequence[HandlerSpec]) -> Far:
@@ -155,7 +168,7 @@ class _Run:
 
 def _is_meant(error: BaseException) -> bool:
     """What a handler says on purpose. A body that it cannot take is the test's mistake, or the handler's."""
-    return isinstance(error, Retry | Reject) and not isinstance(error, UndecodablePayload)
+    return isinstance(error, Retry | Backoff | Reject) and not isinstance(error, UndecodablePayload)
 
 
 def _specs(handlers: Iterable[Callable[..., object] | ModuleType | str]) -> list[HandlerSpec]:
@@ -171,12 +184,23 @@ def _declared(one: Callable[..., object] | ModuleType | str) -> Iterator[Handler
     if isinstance(one, str):
         one = import_module(one)
     if isinstance(one, ModuleType):
-        found = [spec for spec in registered() if spec.function.__module__ == one.__name__]
+        found = handlers_of([one.__name__])
     else:
         found = [spec for spec in registered() if spec.function is one]
     if not found:
         raise WrongUse(f"{one!r} is no handler, and no module that declares one: give a function decorated with @handler")
     yield from found
+
+
+def _refuse(specs: Sequence[HandlerSpec], url: str) -> None:
+    """As ``workers run`` does. Raises WrongUse."""
+    for transport in open_transports([url]):
+        try:
+            nodes = transport.probe()
+        except BrokerUnreachable:  # a test of a broker that is down
+            nodes = []
+        if found := refusals(specs, transport, nodes):
+            raise WrongUse(found[0])
 
 
 def _sum(ledgers: Iterable[Ledger]) -> Ledger:

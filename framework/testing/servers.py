@@ -112,6 +112,25 @@ class Server:
             for line in stream:
                 self.log.append(line.decode(errors="replace").rstrip())
 
+    def freeze(self) -> None:
+        """SIGSTOP; returns when it stands still, all its threads, which takes a while on a busy machine."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def thaw(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It does nothing at all in the block."""
+        self.freeze()
+        try:
+            yield
+        finally:
+            self.thaw()
+
     def kill(self) -> None:
         """kill -9."""
         self._end(signal.SIGKILL)

@@ -51,10 +51,10 @@ class Worker:
         )
         assert self.process.stdout is not None
         assert self.process.stderr is not None
-        self._readers = [
-            _reader(self.process.stdout, self.out),
-            _reader(self.process.stderr, self.err),
-        ]
+        self._readers = [_reader(self.process.stdout, self.out), *self._read_stderr(self.process.stderr)]
+
+    def _read_stderr(self, stream: IO[bytes]) -> list[threading.Thread]:
+        return [_reader(stream, self.err)]
 
     def wait_until(self, condition: Callable[[], bool], *, deadline: float = 20.0) -> None:
         """Raises TimeoutError with what the process said, when ``condition`` does not come true in time."""

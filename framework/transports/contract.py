@@ -21,13 +21,17 @@ class Capabilities:
     fan_out: bool
     """Each channel of a topic gets its own copy."""
     max_defer: float
-    """The longest delay of a requeue or a deferred publish."""
+    """The longest delay of a requeue or a deferred publish, as far as its nodes are known: it may change as they come to be."""
     priority: bool = False
     """A publish may say how urgent it is."""
     ordered: bool = False
     """Messages are delivered in the order in which they were stored, as long as one at a time is in flight."""
     lease_at_publish: bool = False
     """How long the leases of a message are is its publisher's to say."""
+    longer_delay: str = ""
+    """What to change at the broker for longer delays, written as ``longer_lease``."""
+    discovers: bool = True
+    """Nodes may come and go; else ``discover`` names those of the URLs for ever, and is asked once."""
     longer_lease: str = ""
     """What to change at the broker for a longer lease, as it follows "or": ``start nsqd with --max-msg-timeout``."""
 
@@ -43,6 +47,10 @@ class Limits:
     touched."""
     max_grant: int
     """The most that ``Connection.grant`` may be asked for."""
+    max_requeue: float | None = None
+    """The longest delay of a requeue that this node keeps: it cuts a longer one. None: ``Capabilities.max_defer``."""
+    max_defer: float | None = None
+    """The longest delay of a publish that this node takes: it refuses a longer one. None: ``Capabilities.max_defer``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +92,10 @@ class Receiver(Protocol):
         """Messages were settled outside ``deliver``; called once per hub turn, before the flush, so that
         the engine may adjust the grant in the same send."""
 
-    def lost(self, connection: Connection, message: Message | None, words: str) -> None:
-        """The broker says that a lease is gone: ``message`` (None: not known which)."""
+    def lost(self, connection: Connection, message: Message | None, words: str, *, settled: bytes = b"") -> None:
+        """The broker says that a lease is gone: ``message`` (None: not known which).
+
+        ``settled``: the id of the message when it is a finish or a requeue that was refused, where that is known."""
 
     def drained(self, connection: Connection) -> None:
         """The broker confirmed ``drain``: no further message will come on this connection."""
@@ -119,7 +129,7 @@ class Connection(Protocol):
         """It is done: never deliver it again. Raises AlreadySettled."""
 
     def requeue(self, message: Message, delay: float) -> None:
-        """Deliver it again after ``delay`` seconds (clamped to max_defer). Raises AlreadySettled."""
+        """Deliver it again after ``delay`` seconds (cut to ``Limits.max_requeue``). Raises AlreadySettled."""
 
     def touch(self, message: Message) -> None:
         """Start its lease anew. Raises AlreadySettled."""
@@ -149,17 +159,35 @@ class Rescuable(Protocol):
         """The hub turns again: learn of what ``rescue`` did, and hand over what it read. Does nothing if it did nothing."""
 
 
+@runtime_checkable
+class Releasable(Protocol):
+    """A connection that can stop while its hub is blocked. What others have is given back when their process ends."""
+
+    def release(self, kept: Collection[Message]) -> None:
+        """Called from another native thread, again and again while the hub is blocked and the worker stops.
+
+        Ask the broker to send no more (``drain``); from the next call on give back at once what is in flight and not in ``kept``,
+        what was read in the hub's place as well. ``in_flight`` and the tally stay the hub's. Must not block or raise."""
+
+    def write_off(self) -> None:
+        """Called from another native thread: the process ends without another turn of the hub. Send nothing more, and add to the
+        tally what was done in the hub's place; what is left in flight is lost."""
+
+
 class Producer(Protocol):
     """Publishes to a broker. Safe to share between greenlets (and between threads when unpatched).
 
     ``delay``: seconds until the first delivery. ``priority``: 0 is the most urgent, None the broker's own default; given only
     where ``Capabilities.priority``. ``lease``: seconds that a consumer of this app may need for a message; for brokers whose
-    publisher decides how long a lease is, None where no handler of it is known here.
+    publisher decides how long a lease is, None where no handler of it is known here. ``timeout``: seconds, after which a request
+    that was not answered fails; None the producer's own. A broker that has been down for as long is not waited for again: then it
+    fails at once.
     """
 
     def publish(
-        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
-    ) -> None:
+        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
+        lease: float | None = None, timeout: float | None = None,
+    ) -> None:  # fmt: skip
         """Return when the broker has stored all of ``bodies``, in as few requests as its limits allow. When there are several, a
         Publisher hands over ``Bodies``, which are known to be bytes and not empty.
 
@@ -167,8 +195,9 @@ class Producer(Protocol):
         """
 
     def publish_each(
-        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
-    ) -> list[PublishError | None]:
+        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
+        lease: float | None = None, timeout: float | None = None,
+    ) -> list[PublishError | None]:  # fmt: skip
         """Store each of ``bodies`` by a request of its own, many of them under way at once.
 
         Returns, in their order, None for each that is stored, and for the others what is known of them.
@@ -181,7 +210,9 @@ class Producer(Protocol):
 class Transport(Protocol):
     """A broker (one or more nodes), as named by one or more URLs of one scheme."""
 
-    capabilities: Capabilities
+    @property
+    def capabilities(self) -> Capabilities:
+        """As far as is known: some of it is learned from the nodes."""
 
     def accept(self, topic: str, channels: Collection[str]) -> None:
         """Asked at start for each topic, with the channels of its handlers (of none for a topic of dead letters); connects
@@ -210,6 +241,11 @@ class Transport(Protocol):
 
         For a channel that does not exist yet, what the first one would get; where there are no channels, what the topic
         holds. Blocks; never longer than a few seconds. Raises BrokerUnreachable when not every node could be asked."""
+
+    def declare(self, topic: str, channel: str) -> None:
+        """Have each node that there is now keep for ``channel`` what it stores in ``topic`` from now on, whoever else reads it
+        and whenever ``channel`` is subscribed to. Blocks; never longer than a few seconds. Raises BrokerUnreachable when not
+        every node could be told. Nothing where a topic is one queue."""
 
     def connect(self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None) -> Connection:
         """Dial, negotiate, subscribe with a grant of 0. Blocks up to its connect timeout. ``lease`` asks for

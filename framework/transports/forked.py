@@ -1,4 +1,4 @@
-"""What a forked child does with its parent's connections. It knows no protocol."""
+"""What a forked child does with its parent's connections, and with whatever else goes on for the parent. It knows no protocol."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from weakref import WeakSet
 
 
 class Forgetting(Protocol):
-    """A connection, with what runs for it on the hub."""
+    """A connection, or else what runs on the hub."""
 
     def forget(self) -> None:
-        """Stop all that, and ``let_go``; nobody is to be told."""
+        """Stop all that goes on, and ``let_go`` of sockets; nobody is to be told."""
 
 
 def let_go(fd: int) -> None:
@@ -25,14 +25,14 @@ def let_go(fd: int) -> None:
 _open: WeakSet[Forgetting] = WeakSet()
 
 
-def forget_in_child(connection: Forgetting) -> None:
-    """Have ``connection`` forgotten in every child that is forked while it lives."""
-    _open.add(connection)
+def forget_in_child(one: Forgetting) -> None:
+    """Have ``one`` forgotten in every child that is forked while it lives."""
+    _open.add(one)
 
 
 def _forget_all() -> None:
-    for connection in list(_open):
-        connection.forget()
+    for one in list(_open):
+        one.forget()
 
 
 os.register_at_fork(after_in_child=_forget_all)

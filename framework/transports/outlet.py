@@ -1,6 +1,7 @@
 """What one native thread publishes through: one link to one node at a time, found again when it breaks. It knows no protocol.
 
-What was certainly not stored is sent again, to any node, until a deadline; what may be stored never is.
+What was certainly not stored is sent again, to any node, until a deadline; what may be stored never is. When a broker is down is
+the ``circuit``'s to know.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import random
 import sys
 import weakref
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -19,12 +21,18 @@ from gevent import monkey
 from gevent.lock import BoundedSemaphore
 
 from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, PublishError, words_of
+from framework.transports.circuit import Circuit
 from framework.transports.forked import let_go
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+_LAST_TRY = 0.02
+"""Seconds that a try takes at least, where it is worth it."""
+_LEAST_DIAL, _MOST_DIAL = 1.0, 2.0
+"""Seconds that each of many nodes has to let us in, if there is as much time; the last has all of it."""
 # the patched ones are of a greenlet, not of a thread
 _thread_ident = monkey.get_original("_thread", "get_ident")
 _thread_local = monkey.get_original("threading", "local")
+_new_lock = monkey.get_original("_thread", "RLock")
 
 Command = TypeVar("Command")
 Command_contra = TypeVar("Command_contra", contravariant=True)
@@ -42,15 +50,17 @@ class Link(Protocol[Command_contra]):
     """A connection to ``node`` that publishes."""
 
     node: str
+    silent: Callable[[], None]
+    """Called on its hub when an answer is overdue; the outlet says what then."""
 
     def usable(self) -> bool:
-        """Whether nothing is known against it."""
+        """Whether nothing is known against it: it stands, and owes no answer for long."""
 
-    def ask(self, command: Command_contra) -> Exception | None:
-        """Send it and wait for its answer: None is stored; else NotStored, Refused or PublishError."""
+    def ask(self, command: Command_contra, until: float) -> Exception | None:
+        """Send it and wait for its answer, ``until`` then at most: None is stored; else NotStored, Refused or PublishError."""
 
-    def ask_each(self, commands: Sequence[Command_contra]) -> list[Exception | None]:
-        """As ``ask`` for each, many of them under way; the answers in their order."""
+    def ask_each(self, commands: Sequence[Command_contra], timeout: float) -> list[Exception | None]:
+        """As ``ask`` for each, many of them under way; the answers in their order. ``timeout``: seconds that each may take."""
 
     def close(self) -> None:
         """Close it, on its own thread; whoever waits for an answer gets NotStored or PublishError."""
@@ -63,143 +73,182 @@ class Link(Protocol[Command_contra]):
 
 
 class Outlet(Generic[Command]):
-    """``dial(node, timeout)`` makes a link. ``deadline``: seconds after which what found no node is given up.
+    """``dial(node, timeout)`` makes a link to one of the circuit's nodes."""
 
-    ``broker``: its name in errors; ``nowhere``: what is to be said where ``nodes()`` knows of none.
-    """
-
-    def __init__(
-        self, nodes: Callable[[], Collection[str]], dial: Callable[[str, float], Link[Command]], *, deadline: float, broker: str,
-        nowhere: str = "",
-    ) -> None:  # fmt: skip
-        self._nodes = nodes
+    def __init__(self, circuit: Circuit, dial: Callable[[str, float], Link[Command]], *, broker: str) -> None:
+        self._circuit = circuit
         self._dial_node = dial
-        self._deadline = deadline
         self._broker = broker
-        self._nowhere = nowhere
         self._link: Link[Command] | None = None
+        self._left: list[Link[Command]] = []
+        """Links that owe answers for long: others wait for these, and nothing more is sent."""
         self._dialling = BoundedSemaphore(1)
-        self._failed_node = ""
         self._thread = _thread_ident()
         self._closed = False
         self._admitted = False
 
-    def store(self, command: Command) -> None:
-        """Return when a node has stored it. What was certainly not stored is tried again until the deadline."""
-        until = monotonic() + self._deadline
+    def store(self, command: Command, timeout: float) -> None:
+        """Return when a node has stored it. What was certainly not stored is tried again, for ``timeout`` seconds in all."""
+        until = monotonic() + timeout
         refusing: set[str] = set()
         for attempt in itertools.count():
             try:
-                link = self._usable_link(until)
-                outcome = link.ask(command)
+                link = self._usable_link(until, timeout)
+                outcome = link.ask(command, until)
             except FrameworkError as error:
                 outcome = error
             if outcome is None:
                 return
             if isinstance(outcome, PublishError):
+                self._circuit.gave_up(timeout)
                 raise outcome
             if isinstance(outcome, Refused):
                 refusing.add(link.node)
-            self._pause_after(outcome, attempt, until, refusing)
+            self._pause_after(outcome, attempt, until, timeout, refusing)
 
-    def store_each(self, commands: Sequence[Command]) -> list[PublishError | None]:
+    def store_each(self, commands: Sequence[Command], timeout: float) -> list[PublishError | None]:
         """As ``store`` for each, many of them under way; the errors are returned in their place. A command that had to be
-        sent again comes after those that had not."""
-        until = monotonic() + self._deadline
+        sent again comes after those that had not. ``timeout``: seconds without anything being stored."""
+        until = monotonic() + timeout
         refusing: set[str] = set()
-        answers = self._try_each(commands, until, refusing)
+        answers = self._try_each(commands, until, timeout, refusing)
         for attempt in itertools.count():
             left = [i for i, each in enumerate(answers) if each is not None and not isinstance(each, PublishError)]
             if not left:
                 break
             try:
-                self._pause_after(answers[left[0]], attempt, until, refusing)
-                again = self._try_each([commands[i] for i in left], until, refusing)
+                self._pause_after(answers[left[0]], attempt, until, timeout, refusing)
+                again = self._try_each([commands[i] for i in left], until, timeout, refusing)
             except PublishError as error:
                 again = [error] * len(left)
+            if None in again:
+                until = monotonic() + timeout
             for i, each in zip(left, again, strict=True):
                 answers[i] = each
+        if any(answers):
+            self._circuit.gave_up(timeout)
         return [each for each in answers if each is None or isinstance(each, PublishError)]  # which all are now
 
-    def _try_each(self, commands: Sequence[Command], until: float, refusing: set[str]) -> list[Exception | None]:
+    def _try_each(self, commands: Sequence[Command], until: float, timeout: float, refusing: set[str]) -> list[Exception | None]:
         try:
-            link = self._usable_link(until)
+            link = self._usable_link(until, timeout)
         except FrameworkError as error:
             return [error] * len(commands)
-        answers = link.ask_each(commands)
+        answers = link.ask_each(commands, timeout)
         if any(isinstance(each, Refused) for each in answers):
             refusing.add(link.node)
         return answers
 
-    def _pause_after(self, failure: Exception | None, attempt: int, until: float, refusing: set[str]) -> None:
+    def _pause_after(self, failure: Exception | None, attempt: int, until: float, timeout: float, refusing: set[str]) -> None:
         """Before the next try. Raises PublishError when there is no time for one, or nobody left to try."""
-        if refusing and refusing >= set(self._nodes()):
+        if refusing and refusing >= self._circuit.known:
             raise PublishError(str(failure), stored=False)
-        pause = _pause(attempt)
-        if self._closed or monotonic() + pause > until:
-            raise PublishError(f"no {self._broker} took the messages within {self._deadline:g} s: {failure}", stored=False)
-        gevent.sleep(pause)
+        left = until - monotonic()
+        if self._closed or left < _LAST_TRY:
+            self._circuit.gave_up(timeout)
+            raise PublishError(f"no {self._broker} took the messages within {timeout:g} s: {failure}", stored=False)
+        gevent.sleep(min(_pause(attempt), left - _LAST_TRY / 2))
 
-    def _usable_link(self, until: float) -> Link[Command]:
+    def _usable_link(self, until: float, timeout: float) -> Link[Command]:
         """The link there is, or a new one: one greenlet dials, the others wait for it."""
         if (link := self._link) is not None and link.usable():
             return link
+        self._circuit.check(timeout)
         if not self._dialling.acquire(timeout=max(0.0, until - monotonic())):
             raise BrokerUnreachable(f"no {self._broker} could be reached in time")
         try:
-            if self._link is None or not self._link.usable():
-                self._failed_node = self._link.node if self._link is not None else ""
-                self._link = None
-                self._link = self._dial(until)
-            return self._link
+            if (link := self._link) is None or not link.usable():
+                link = self._taken(self._dial(until, timeout))
+            return link
         finally:
             self._dialling.release()
 
-    def _dial(self, until: float) -> Link[Command]:
-        """Try every node once, in random order, the one that has just failed last.
+    def _taken(self, link: Link[Command]) -> Link[Command]:
+        link.silent = partial(_note_silence, weakref.ref(self._circuit), link.node, self._broker)
+        self._left = [each for each in (*self._left, self._link) if each is not None and each.fileno() >= 0]
+        self._link = link
+        if self._closed:  # meanwhile, and by another thread perhaps, which had no link to close
+            link.close()
+            raise BrokerUnreachable("the producer was closed")
+        return link
 
-        Raises PublishError when each refuses us and none ever let us in: a wrong secret, certificate or option."""
-        nodes = sorted(self._nodes(), key=lambda node: (node == self._failed_node, random.random()))
-        failures = [] if nodes else [self._nowhere]
+    def _dial(self, until: float, timeout: float) -> Link[Command]:
+        """Try every node once, in random order, those last that fail.
+
+        Raises PublishError when each refuses us and none ever let us in: a wrong secret, certificate or option; and when the
+        broker is known to be down for long enough."""
+        nodes = self._nodes(until)
+        failures: list[str] = []
         refusals = 0
-        for node in nodes:
+        for tried, node in enumerate(nodes):
+            self._circuit.check(timeout)
             left = until - monotonic()
             if left <= 0 or self._closed:
                 break
+            others = len(nodes) - tried - 1
+            started = monotonic()
             try:
-                link = self._dial_node(node, left)
+                link = self._dial_node(node, min(left, max(left / (others + 1), _LEAST_DIAL), _MOST_DIAL if others else left))
             except FrameworkError as error:
+                self._circuit.failed(node, started, error)
                 failures.append(words_of(node, error))
                 refusals += isinstance(error, REFUSALS)
             else:
+                self._circuit.answered(node)
                 self._admitted = True
                 return link
-        if nodes and refusals == len(nodes) and not self._admitted:
+        if refusals == len(nodes) and not self._admitted:
             raise PublishError(f"no {self._broker} lets us in: {'; '.join(failures)}", stored=False)
-        raise BrokerUnreachable("; ".join(failures) or "the producer was closed")
+        raise BrokerUnreachable("; ".join(failures) or ("the producer was closed" if self._closed else "there was no time left"))
+
+    def _nodes(self, until: float) -> list[str]:
+        """As the circuit has them, the one whose connection has just ended behind the others. Raises BrokerUnreachable."""
+        ended = self._link.node if self._link is not None else ""
+        limit = gevent.Timeout(max(0.0, until - monotonic()))
+        try:
+            with limit:
+                nodes = self._circuit.nodes()
+        except gevent.Timeout as error:
+            if error is not limit:
+                raise
+            raise BrokerUnreachable(f"which {self._broker} there is could not be known in time") from None
+        if ended in nodes and len(nodes) > 1:
+            nodes.remove(ended)
+            nodes.append(ended)
+        return nodes
 
     def close(self) -> None:
         """From another native thread the socket is only shut: its watchers belong to the hub over there."""
         self._closed = True
-        if self._link is not None:
+        for link in (*self._left, self._link):
+            if link is None:
+                continue
             if _thread_ident() == self._thread:
-                self._link.close()
+                link.close()
             else:
-                self._link.shut()
+                link.shut()
 
     def forget(self) -> None:
-        """In a forked child: let go of the connection, which is the parent's, without a word on it."""
-        link, self._link = self._link, None
-        if link is None or (fd := link.fileno()) < 0:
-            return
-        let_go(fd)
-        if _thread_ident() == self._thread:  # else its hub is not in this process
-            link.close()
+        """In a forked child: let go of the connections, which are the parent's, without a word on them."""
+        links = [link for link in (*self._left, self._link) if link is not None]
+        self._left, self._link = [], None
+        for link in links:
+            if (fd := link.fileno()) < 0:
+                continue
+            let_go(fd)
+            if _thread_ident() == self._thread:  # else its hub is not in this process
+                link.close()
 
     def __del__(self) -> None:
         """The thread has ended, or the producer was dropped, and nothing else would close the socket."""
         if not sys.is_finalizing():
             self.close()
+
+
+def _note_silence(circuit: weakref.ref[Circuit], node: str, broker: str) -> None:
+    """A link lives as long as its hub has something to watch: through it nothing else must."""
+    if (there := circuit()) is not None:
+        there.failed(node, monotonic(), BrokerUnreachable(f"{broker} {node} does not answer"))
 
 
 def _pause(attempt: int) -> float:
@@ -219,13 +268,22 @@ def raise_first(answers: Sequence[PublishError | None]) -> None:
 
 
 class Outlets(Generic[Command]):
-    """An outlet for each native thread that publishes, because each has a hub of its own; greenlets of one thread share one."""
+    """An outlet for each native thread that publishes, because each has a hub of its own; greenlets of one thread share one.
 
-    def __init__(self, make: Callable[[], Outlet[Command]]) -> None:
-        self._make = make
+    ``dial(node, timeout)`` makes a link to one of ``nodes()``. ``broker``: its name in errors; ``nowhere``: what is to be said
+    where there is no node.
+    """
+
+    def __init__(
+        self, nodes: Callable[[], Collection[str]], dial: Callable[[str, float], Link[Command]], *, broker: str, nowhere: str = ""
+    ) -> None:
+        self._dial = dial
+        self._broker = broker
+        self._circuit = Circuit(nodes, dial, broker=broker, nowhere=nowhere)
         self._here = _thread_local()
         self._all: weakref.WeakSet[Outlet[Command]] = weakref.WeakSet()
         self._closed = False
+        self._lock = _new_lock()  # nobody waits for anything while holding it
         _everywhere.add(self)
 
     def here(self) -> Outlet[Command]:
@@ -233,15 +291,26 @@ class Outlets(Generic[Command]):
         if self._closed:
             raise PublishError("the producer is closed: make a new one")
         outlet: Outlet[Command] | None = getattr(self._here, "outlet", None)
-        if outlet is None:
+        return outlet if outlet is not None else self._make_here()
+
+    def _make_here(self) -> Outlet[Command]:
+        with self._lock:  # so that ``close`` either finds it or has come before it
+            if self._closed:
+                raise PublishError("the producer is closed: make a new one")
             outlet = self._here.outlet = self._make()
             self._all.add(outlet)
-        return outlet
+            return outlet
+
+    def _make(self) -> Outlet[Command]:
+        return Outlet(self._circuit, self._dial, broker=self._broker)
 
     def close(self) -> None:
         """Close every one; publishes that wait for an answer fail."""
-        self._closed = True
-        for outlet in list(self._all):
+        with self._lock:
+            self._closed = True
+            outlets = list(self._all)
+        self._circuit.close()
+        for outlet in outlets:
             outlet.close()
 
     def forget(self) -> bool:
@@ -250,7 +319,9 @@ class Outlets(Generic[Command]):
         for outlet in outlets:
             outlet.forget()
         self._here = _thread_local()
+        self._lock = _new_lock()  # a thread that is not in this process may hold the other
         self._all.clear()
+        self._circuit.forget()
         return bool(outlets)
 
 

@@ -124,7 +124,7 @@ def of_batch(batch: Batch):
         (two_arguments, {}, "takes exactly one argument, this one takes (message, context)"),
         (only_by_name, {}, "takes exactly one argument, this one takes (*, message)"),
         (of_int, {}, "cannot decode a body to int: annotate the argument with Message, bytes, str, dict, a dataclass"),
-        (of_list, {}, "Order]: annotate the argument with"),
+        (of_list, {}, "a handler of a list needs its size: add batch=100"),
         (of_nothing_known, {}, "the annotation 'Missing' cannot be resolved"),
         (of_foreign, {}, "cannot decode a body to HasForeign: JSON has no Foreign"),
     ],

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import BadHandler, BadMessage, Batch, Message, Reject, UndecodablePayload
-from framework.payload import decoder, encode
+from framework.payload import container_of, decoder, encode
 
 
 @dataclass
@@ -60,9 +60,24 @@ def test_a_body_becomes_a_value_of_the_annotation(annotation: Any, body: bytes, 
     assert decode(message(body)) == value
 
 
-@pytest.mark.parametrize("annotation", [Message, Batch])
-def test_messages_and_batches_are_handed_over_as_they_are(annotation: Any) -> None:
-    assert decoder(annotation) is None
+def test_messages_are_handed_over_as_they_are() -> None:
+    assert decoder(Message) is None
+
+
+@pytest.mark.parametrize(
+    ("annotation", "container", "one"),
+    [
+        (Batch, Batch, Message),
+        (Batch[Message], Batch, Message),
+        (Batch[dict[str, int]], Batch, dict[str, int]),
+        (list, list, Message),
+        (list[str], list, str),
+        (dict[str, list[int]], None, dict[str, list[int]]),
+        (Message, None, Message),
+    ],
+)
+def test_a_batch_or_a_list_is_of_something(annotation: Any, container: type | None, one: Any) -> None:
+    assert container_of(annotation) == (container, one)
 
 
 @pytest.mark.parametrize(

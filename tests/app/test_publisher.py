@@ -165,7 +165,7 @@ def test_a_priority_is_a_number_that_fits(priority: Any) -> None:
     with pytest.raises(WrongUse, match="a whole number from 0, the most urgent, to 4294967295"):
         made(broker).publish("topic", "x", priority=priority)
     made(broker).publish("topic", "x", priority=7)
-    assert broker.options == [{"priority": 7, "lease": None}]
+    assert broker.options == [{"priority": 7, "lease": None, "timeout": 5.0}]
 
 
 def test_where_the_publisher_sets_the_lease_it_is_the_longest_timeout_of_the_topics_handlers() -> None:

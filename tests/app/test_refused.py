@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 
+import gevent
 import pytest
 
 from framework.app import App
@@ -13,7 +15,7 @@ from framework.cli.root import run_command
 from framework.errors import WrongUse
 from framework.handler import make_spec
 from framework.settings import Settings
-from framework.transports.contract import Capabilities
+from framework.transports.contract import Capabilities, Limits, NodeInfo
 
 
 class Plain:
@@ -37,6 +39,52 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def function(message):
     """What is decorated."""
+
+
+class Cluster(Plain):
+    """Two nodes, of which ``short`` cannot keep a message for two minutes; ``having`` is which of them have the topic."""
+
+    capabilities = Capabilities(touch=True, attempts=True, fan_out=True, max_defer=3600.0)
+
+    def __init__(self, *having: str, hangs: bool = False) -> None:
+        self.having = set(having)
+        self.hangs = hangs
+
+    def probe(self) -> list[NodeInfo]:
+        if self.hangs:
+            gevent.sleep(60)
+        return [NodeInfo(name, "nsqd", Limits(60.0, most, 2500)) for name, most in (("short:1", 90.0), ("long:1", 900.0))]
+
+    def discover(self, topic: str) -> set[str]:
+        return self.having
+
+    def accept(self, topic: str, channels: Collection[str]) -> None: ...
+
+
+def misfits(transport: Cluster) -> list[str]:
+    return App([make_spec(function, "orders", "billing", {"timeout": 120})], Settings())._misfits(transport)
+
+
+def test_a_node_that_has_the_topic_and_cannot_keep_the_timeout_is_refused():
+    assert "timeout=120 is longer than short:1 keeps" in misfits(Cluster("short:1", "long:1"))[0]
+
+
+@pytest.mark.parametrize("having", [["long:1"], []], ids=["another has the topic", "none has it yet"])
+def test_a_node_that_has_nothing_to_do_with_the_handler_refuses_nothing(having: list[str]):
+    assert misfits(Cluster(*having)) == []
+
+
+def test_a_topic_that_none_has_yet_is_refused_when_none_could_carry_it(monkeypatch: pytest.MonkeyPatch):
+    cluster = Cluster()
+    nodes = cluster.probe()[:1]
+    monkeypatch.setattr(cluster, "probe", lambda: nodes)
+    assert len(misfits(cluster)) == 1
+
+
+def test_a_node_that_does_not_answer_holds_up_the_start_for_half_a_second():
+    began = time.monotonic()
+    assert misfits(Cluster("short:1", hangs=True)) == []
+    assert time.monotonic() - began < 5
 
 
 def test_run_refuses_before_any_connection():

@@ -29,6 +29,8 @@ SAMPLES: dict[str, list[tuple[Any, Any]]] = {
     "drain": [("1", 1.0), ("500ms", 0.5), ("2m", 120.0)],
     "connect_deadline": [("1s", 1.0), ("never", None), ("1h", 3600.0)],
     "poll_interval": [("1", 1.0), ("2", 2.0), ("3 s", 3.0)],
+    "longest_pause": [("1", 1.0), ("2", 2.0), ("3 s", 3.0)],
+    "publish_timeout": [("1", 1.0), ("250ms", 0.25), ("30s", 30.0)],
     "log_level": [("debug", "debug"), ("WARNING", "warning"), ("error", "error")],
     "ledger": [("a.json", Path("a.json")), ("b.json", Path("b.json")), ("c.json", Path("c.json"))],
 }

@@ -10,7 +10,7 @@ import pytest
 from framework.testing import servers
 
 sys.path.append(str(Path(__file__).parents[2]))  # they are part of the project, not of the package
-from benchmarks import consume, crowd, latency, measure, publish
+from benchmarks import consume, crowd, idle, latency, measure, publish
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nsqd")]  # the fixture skips where there is no real nsqd
 
@@ -74,3 +74,12 @@ def test_the_table_compares_medians():
     assert text.splitlines()[2].split() == ["ours", "2.0", "(1.0,", "3.0)", "1.00x", "2.00", "3.00"]
     assert text.splitlines()[3].split() == ["peer", "0.5", "(0.5,", "4.0)", "4.00x", "2.00", "3.00"]
     assert text.splitlines()[4].strip() == "peer: depth 7"
+
+
+def test_handlers_without_messages_are_measured(capsys):
+    idle.main(["--handlers", "20", "--settle", "0", "--seconds", "0.5"])
+    handlers, subscribed, cpu, rss, stopped = map(float, capsys.readouterr().out.splitlines()[-1].split())
+    assert handlers == 20
+    assert subscribed > 0 < stopped
+    assert 0 <= cpu < 100
+    assert rss > 10

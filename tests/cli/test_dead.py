@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from framework.message import Message
-from framework.middleware.dead_letter import letters
+from framework.middleware.dead_letter import letters, traceback_of
 from framework.publisher import Publisher
 from framework.testing.servers import Server, free_port
 from framework.testing.workers import call, command, environment
@@ -35,7 +35,7 @@ def letter(number: int, reason: str = "ValueError: odd", body: bytes = b"") -> b
     try:
         raise ValueError("odd")
     except ValueError as error:
-        return next(letters(message, reason, error))
+        return next(letters(message, reason, traceback_of(error)))
 
 
 def hex_id(number: int) -> str:

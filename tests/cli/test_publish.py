@@ -36,7 +36,7 @@ def test_each_line_is_a_message_and_the_count_is_definite(nsqd: Server, tmp_path
     assert done.stdout == "published 2501 of 2503 lines to lines; refused 2 empty (lines 2501, 2502), 0 oversized; 0 unreadable\n"
     assert done.stderr == ""
     assert json.loads((tmp_path / "counts.json").read_text()) == {
-        "input_lines": 2503, "published": 2501, "empty": 2, "oversized": 0, "unreadable": 0,
+        "input_lines": 2503, "published": 2501, "in_doubt": 0, "empty": 2, "oversized": 0, "unreadable": 0,
     }  # fmt: skip
     assert messages(nsqd) == 2501
 
@@ -179,3 +179,54 @@ def test_a_signal_ends_it_with_the_count_so_far(number: signal.Signals, code: in
     known = "2 messages had been published to lines"
     before_the_answer = "0 messages had been published to lines, and it is not known whether the next 2 were"
     assert said in {f"workers: {number.name} came; {count}\n" for count in (known, before_the_answer)}
+
+
+def counts(folder: Path) -> dict[str, int]:
+    found: dict[str, int] = json.loads((folder / "counts.json").read_text())
+    return found
+
+
+def test_frozen_nodes_among_healthy_ones_are_passed_over(start_nsqd: Callable[..., Server], tmp_path: Path) -> None:
+    nodes = [start_nsqd() for _ in range(3)]
+    with nodes[0].frozen(), nodes[1].frozen():
+        done = call(
+            "publish", "lines", *(f"--broker={broker(node)}" for node in nodes), "--summary=counts.json",
+            cwd=tmp_path, stdin=b"one\ntwo\n",
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert counts(tmp_path)["published"] == 2
+    assert messages(nodes[2]) == 2
+
+
+def test_a_node_that_freezes_leaves_a_definite_count_and_a_summary(nsqd: Server, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        command("publish", "lines", "--broker", broker(nsqd), "--summary=counts.json", "--publish-timeout=500ms"),
+        cwd=tmp_path, env=environment(), stdin=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        process.stdin.write(b"one\n\ntwo\n")
+        process.stdin.flush()
+        deadline = time.monotonic() + 20
+        while messages(nsqd) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        with nsqd.frozen():
+            said = process.communicate(b"three\nfour\nfive\n", timeout=20)[1].decode()
+    assert process.returncode == 3, said
+    assert "2 messages had been published to lines, and it is not known whether the next 3 were" in said
+    assert counts(tmp_path) == {
+        "input_lines": 6, "published": 2, "in_doubt": 3, "empty": 1, "oversized": 0, "unreadable": 0,
+    }  # fmt: skip
+
+
+def test_a_summary_is_written_whatever_happens(tmp_path: Path) -> None:
+    nobody = f"--broker=nsq://127.0.0.1:{servers.free_port()}"
+    for arguments, stdin, code, lines in [
+        ((nobody, "--connect-deadline=0"), b"one\ntwo\n", 3, 2),
+        (("no such file", nobody), b"", 2, 0),
+        ((nobody,), b"\0\0\0\n", 2, 0),
+    ]:
+        (tmp_path / "counts.json").write_text('{"published": 100}')
+        done = call("publish", "lines", *arguments, "--summary=counts.json", cwd=tmp_path, stdin=stdin)
+        assert (done.returncode, len(done.stderr.splitlines())) == (code, 1), done.stderr
+        assert (counts(tmp_path)["input_lines"], counts(tmp_path)["published"]) == (lines, 0)

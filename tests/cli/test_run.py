@@ -412,14 +412,78 @@ def test_a_process_that_a_handler_forks_takes_none_of_the_workers_messages(
             with open("handled", "a") as file:
                 file.write(f"{text} {os.getpid()}\\n")
     """)
+    handled = tmp_path / "handled"
+    publisher.publish_many("orders", [b"%d" % at for at in range(100)])  # they come together, and wait beside the one that forks
     with working("run", "shop", "--broker", url, cwd=folder) as worker:
-        handled = tmp_path / "handled"
-        for start in range(0, 100, 5):
+        worker.wait_until(lambda: handled.exists() and len(handled.read_text().splitlines()) >= 100)
+        for start in range(100, 200, 5):
             publisher.publish_many("orders", [b"%d" % at for at in range(start, start + 5)])
             time.sleep(0.02)
-        worker.wait_until(lambda: handled.exists() and len(handled.read_text().splitlines()) >= 100)
+        worker.wait_until(lambda: len(handled.read_text().splitlines()) >= 200)
         assert worker.stop() == 0
     publisher.close()
     rows = [line.split() for line in handled.read_text().splitlines()]
-    assert sorted(int(text) for text, _ in rows) == list(range(100))
+    assert sorted(int(text) for text, _ in rows) == list(range(200))
     assert {pid for _, pid in rows} == {str(worker.process.pid)}
+
+
+def test_a_process_that_a_handler_forks_takes_none_of_what_slot_processes_answer(app: Callable[..., Path], nsqd: Server) -> None:
+    folder = app("""
+        import os, time
+
+        @handler("orders", "say")
+        def say(text: str) -> None:
+            if os.fork() == 0:
+                time.sleep(1.5)
+                os._exit(0)
+
+        @handler("sums", "add", slots="process", concurrency=1, timeout=30)
+        def add(text: str) -> None:
+            time.sleep(0.001)
+    """)
+    with working("run", "shop", "--broker", broker(nsqd), "--ledger", "ledger.json", cwd=folder) as worker:
+        put(nsqd, *map(str, range(300)), topic="sums")
+        for _ in range(3):
+            put(nsqd, "fork")
+            time.sleep(0.1)
+
+        def left() -> int:
+            stats = nsqd.channel_stats("sums", "add")
+            return int(stats["depth"] + stats["in_flight_count"] + stats["deferred_count"])
+
+        worker.wait_until(lambda: left() == 0, deadline=15)
+        assert worker.stop() == 0
+    assert adds_up(folder / "ledger.json", "sums/add") == dict.fromkeys(["received", "finished"], 300) | dict.fromkeys(
+        ["requeued", "dead", "lease_lost"], 0
+    )
+
+
+def test_the_handlers_of_a_module_that_is_only_imported_are_not_run_and_are_named(app: Callable[..., Path], nsqd: Server) -> None:
+    app(SAY, "first")
+    folder = app("""
+        import first
+        @handler("again", "say")
+        def again(text: str) -> None:
+            first.say(text)
+    """)
+    checked = call("check", "shop", "--broker", broker(nsqd), cwd=folder)
+    assert "note  handler  imported along, and not run: orders/say (first)" in checked.stdout
+    put(nsqd, "1")
+    put(nsqd, "2", topic="again")
+    with working("run", "shop", "--broker", broker(nsqd), "--ledger", "ledger.json", cwd=folder) as worker:
+        assert sum("imported along, and not run: orders/say (first)" in line for line in worker.err) == 1
+        worker.wait_for("got 2")
+        assert worker.stop() == 0
+    assert numbers(worker) == {2}
+    assert list(json.loads((folder / "ledger.json").read_text())) == ["again/say"]
+    assert nsqd.http("/stats?format=json&topic=orders")["topics"][0]["channels"] == []
+
+
+def test_after_a_suspension_nothing_is_said_to_have_been_kept(app: Callable[..., Path], nsqd: Server) -> None:
+    with working("run", "shop", "--broker", broker(nsqd), cwd=app(SAY)) as worker:
+        worker.signal(signal.SIGSTOP)
+        time.sleep(1.5)
+        worker.signal(signal.SIGCONT)
+        worker.wait_for("this process has not run for ")
+        assert worker.stop() == 0
+    assert not any("are kept" in line for line in worker.err)

@@ -42,7 +42,12 @@ def test_named_topics_as_json(nsqd: Server, tmp_path: Path) -> None:
     assert [json.loads(line) for line in done.stdout.splitlines()] == [
         {"topic": "orders", "channel": channel, "messages": 4, "nodes": {nsqd.address: 4}} for channel in ("audit", "billing")
     ]
-    assert done.stderr == "workers: nowhere: there is no such topic\n"
+    assert (done.returncode, done.stderr) == (4, "workers: nowhere: there is no such topic\n")
+
+
+def test_a_topic_that_is_not_there_is_not_taken_for_an_empty_one(nsqd: Server, tmp_path: Path) -> None:
+    done = call("stats", "nosuch", "--broker", url(filled(nsqd)), cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (4, "", "workers: nosuch: there is no such topic\n")
 
 
 def test_a_count_that_cannot_be_had_is_not_guessed(nsqd: Server, tmp_path: Path) -> None:

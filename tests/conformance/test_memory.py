@@ -29,10 +29,14 @@ class MemoryNode(Node):
     def cut(self) -> None:
         self._broker.drop()
 
+    def full(self, full: bool) -> None:
+        self._broker.faults.refuse = 1_000_000 if full else 0
+
 
 class Memory(Subject):
     wrong_urls = ("memory://user:secret@name", "memory://name?nope=1", "memory://name/path")
     reachable = False
+    fills = True
 
     def make(self, *, brief: bool) -> Node:
         limits = Limits(lease=self.brief, max_lease=900.0, max_grant=1_000_000) if brief else None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from framework.testing.conformance import Subject, Suite
 from framework.testing.servers import Server, ServerMissing, nsq_binary
+from tests.conformance.nsqds import Nsqds
 from tests.conftest import missing
 
 pytestmark = pytest.mark.real
@@ -17,13 +18,14 @@ SCAN = "--queue-scan-selection-count=1000"
 
 
 @pytest.fixture(scope="module")
-def subject(tmp_path_factory: pytest.TempPathFactory, nsqds: Callable[..., Subject]) -> Iterator[Subject]:
+def subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
     try:
         command = [str(nsq_binary("nsqd")), SCAN]
     except ServerMissing as error:
         missing(str(error))
         raise
-    with nsqds(command, lambda: tmp_path_factory.mktemp("nsqd"), Server.stop) as made:
+    with Nsqds(command, lambda: tmp_path_factory.mktemp("nsqd"), Server.stop) as made:
+        made.max_late += 5.0  # SCAN, of a new channel
         yield made
 
 

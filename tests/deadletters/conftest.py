@@ -20,6 +20,6 @@ def letter() -> Callable[..., bytes]:
     def make(number: int, reason: str = "ValueError: odd", *, topic: str = "orders", channel: str = "billing") -> bytes:
         origin = SimpleNamespace(topic=topic, channel=channel, node="a:4150")
         message = Message(b"%016x" % number, 1_700_000_000_000_000_000, 4, b"body %d" % number, origin)
-        return next(letters(message, reason, None))
+        return next(letters(message, reason, ""))
 
     return make

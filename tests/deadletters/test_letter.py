@@ -13,7 +13,7 @@ from framework.deadletters import Letter, Selection, of_handler, topic_of
 from framework.deadletters.letter import read
 from framework.errors import BadName, WrongUse
 from framework.message import Message
-from framework.middleware.dead_letter import letters
+from framework.middleware.dead_letter import letters, traceback_of
 
 NOW = datetime.now(UTC)
 
@@ -29,7 +29,9 @@ def delivered(body: bytes) -> Message:
 
 @given(st.binary(min_size=1), st.text())
 def test_what_was_buried_is_read_again_byte_for_byte(body: bytes, words: str) -> None:
-    whole, short, bare = letters(original(body), "Reject: " + words.encode(errors="replace").decode(), ValueError("why"))
+    whole, short, bare = letters(
+        original(body), "Reject: " + words.encode(errors="replace").decode(), traceback_of(ValueError("why"))
+    )
     for form in (whole, short):
         letter = read(delivered(form))
         assert (letter.topic, letter.channel, letter.id, letter.node) == ("orders", "billing", "0123456789abcdef", "a:4150")

@@ -12,7 +12,7 @@ from typing import Any
 import gevent
 import pytest
 
-from framework.deadletters import DeadTopic, Letter, Replay, Selection, Sweep, find
+from framework.deadletters import DeadTopic, Letter, Replay, Selection, Sweep, find, meant
 from framework.deadletters import sweep as sweeping
 from framework.errors import BrokerUnreachable, WrongUse
 from framework.testing.servers import Server, free_port, running
@@ -117,6 +117,61 @@ def test_letters_in_other_hands_are_missed_and_said(transport: Transport, letter
         with Sweep(look(transport)) as sweep:
             assert len(list(sweep.chosen(Selection()))) == 3
         assert sweep.cut_short == "2 are in other hands, or deferred"
+
+
+def test_letters_that_vanish_elsewhere_are_missed_by_nobody(transport: Transport, letter: Make) -> None:
+    """It ends as soon as the broker has no more than is in hand, and does not take them to be in other hands."""
+    put(transport, *(letter(n) for n in range(5)))
+    before = look(transport)
+    with Sweep(before) as other:
+        for one in other.chosen(Selection(limit=2)):
+            other.take(one)
+    with Sweep(before) as sweep:
+        assert len(list(sweep.chosen(Selection()))) == 3
+    assert (sweep.seen, sweep.expected, sweep.cut_short) == (3, 5, "")
+    assert look(transport).count == 3
+
+
+def test_letters_that_vanish_while_they_are_in_hand_end_it_too(embedded: Server, letter: Make) -> None:
+    transport = opened(embedded)
+    put(transport, *(letter(n) for n in range(5)))
+    before = look(transport)
+    with Sweep(before) as other:
+        for one in other.chosen(Selection(limit=1)):
+            other.take(one)
+    with Sweep(before) as sweep:
+        for _ in sweep.chosen(Selection()):
+            if sweep.seen == 4:
+                embedded.http(f"/channel/empty?topic={TOPIC}&channel=dead", b"")
+    assert (sweep.seen, sweep.cut_short) == (4, "")
+
+
+def test_of_two_handlers_that_share_a_topic_each_has_its_own_letters(transport: Transport, letter: Make) -> None:
+    """orders.eu/billing and orders/eu.billing make one name of theirs."""
+    mine = [letter(n, topic="orders", channel="eu.billing") for n in range(3)]
+    theirs = [letter(n, topic="orders.eu", channel="billing") for n in range(10, 15)]
+    put(transport, *theirs, *mine, topic="orders.eu.billing.dead")
+    topic = look(transport)
+    owner = meant(topic, ["orders/eu.billing", "payments/other"])
+    with Sweep(owner) as sweep:
+        assert [one.channel for one in sweep.chosen(Selection(limit=2))] == ["eu.billing", "eu.billing"]
+    with Sweep(owner) as sweep:
+        for one in sweep.chosen(Selection()):
+            sweep.take(one)
+    assert sweep.left_behind == 0
+    with Sweep(look(transport)) as sweep:
+        left = list(sweep.chosen(Selection()))
+    assert sorted({(one.topic, one.channel) for one in left}) == [("orders.eu", "billing")]
+    assert len(left) == 5
+    assert meant(topic, ["orders/eu.billing", "orders.eu/billing"]).owners == {("orders", "eu.billing"), ("orders.eu", "billing")}
+    for everything in ("orders.eu.billing", "orders.eu.billing.dead"):
+        assert meant(topic, ["orders/eu.billing", everything]).owners == frozenset()
+
+
+def test_a_letter_of_which_only_the_body_was_kept_is_everybodys(transport: Transport) -> None:
+    put(transport, b"only a body")
+    with Sweep(meant(look(transport), ["orders/billing"])) as sweep:
+        assert bodies(list(sweep.chosen(Selection()))) == [b"only a body"]
 
 
 def test_letters_that_die_meanwhile_are_for_the_next_time(transport: Transport, letter: Make) -> None:

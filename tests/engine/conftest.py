@@ -102,7 +102,8 @@ class FakeConnection:
         self._said.append((verb, what))
 
     def _turn(self) -> None:
-        self._receiver.settled(self)
+        if any(verb in ("finish", "requeue") for verb, _ in self._said):
+            self._receiver.settled(self)
         self._flush()
 
     def _flush(self) -> None:
@@ -197,8 +198,14 @@ class FakeBroker:
             raise self.discovery_error
         return set(self.nodes)
 
+    def topics(self) -> set[str]:
+        return {topic for node in self.nodes.values() for topic in node.queues}
+
     def backlog(self, topic: str, channel: str) -> dict[str, int]:
         return {name: len(node.queues[topic]) for name, node in self.nodes.items() if topic in node.queues}
+
+    def declare(self, topic: str, channel: str) -> None:
+        pass
 
     def connect(
         self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None

@@ -53,6 +53,24 @@ def test_one_poison_message_pauses_nobody() -> None:
     assert restraint.allowance(1000) is None
 
 
+def test_a_thousand_poison_messages_that_come_again_when_the_others_are_done_pause_nobody() -> None:
+    restraint = backoff.Restraint()
+    for number in range(1_000):
+        assert not restraint.went_well(10, 0.0)
+        assert not restraint.failed(number, 0.0)
+    for _ in range(5):
+        assert not any(restraint.failed(number, 0.0) for number in range(1_000))
+    assert failing(restraint, 50), "what never failed before does so now"
+
+
+def test_of_what_has_failed_only_so_much_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backoff, "KNOWN", 20)
+    restraint = backoff.Restraint()
+    restraint.went_well(50, 0.0)
+    assert not any(restraint.failed(number % 20, 0.0) for number in range(200))
+    assert any(restraint.failed(number % 60, 0.0) for number in range(200))
+
+
 def test_a_minority_of_failures_pauses_nobody() -> None:
     restraint = backoff.Restraint()
     for now in range(1000):
@@ -74,20 +92,69 @@ def test_a_pause_is_followed_by_a_probe_for_as_long_as_it_takes() -> None:
     assert [restraint.allowance(now) for now in (100.0, 100.9, 101.0, 10**6)] == [0, 0, 1, 1]
 
 
-def test_each_probe_that_fails_makes_the_pause_longer_up_to_the_cap() -> None:
+def fail_tries(restraint: backoff.Restraint, now: float, *, by_word: bool = False) -> list[bool]:
+    """As many tries as decide fail; for each whether a pause begins with it."""
+    return [restraint.is_down(now) if by_word else restraint.failed(object(), now) for _ in range(backoff.VOTES)]
+
+
+@pytest.mark.parametrize("by_word", [True, False])
+def test_tries_that_fail_make_the_pause_longer_up_to_the_cap(by_word: bool) -> None:
     restraint, now, pauses = backoff.Restraint(chance=lambda: 1.0), 0.0, []
-    for _ in range(10):
-        assert restraint.failed("probe", now) if pauses else restraint.is_down(now)
+    assert restraint.is_down(now)
+    for _ in range(9):
         pauses.append(restraint.until - now)
         now = restraint.until
-    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
+        assert fail_tries(restraint, now, by_word=by_word) == [False, True]
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
-def test_the_first_that_goes_well_ends_it_at_once_whatever_its_level() -> None:
+def test_the_longest_pause_can_be_set() -> None:
+    restraint = backoff.Restraint(longest=3.0, chance=lambda: 1.0)
+    restraint.is_down(0.0)
+    for _ in range(5):
+        fail_tries(restraint, restraint.until)
+        now = restraint.until
+    fail_tries(restraint, now)
+    assert restraint.until - now == 3.0
+
+
+def test_one_try_that_fails_decides_nothing_when_the_next_ones_go_well() -> None:
+    """A service that is back may still be flaky."""
     restraint = backoff.Restraint()
+    restraint.is_down(0.0)
+    now = restraint.until
+    assert not restraint.went_well(1, now)
+    assert not restraint.is_down(now)
+    assert restraint.allowance(now) == 1, "no pause between the tries"
+    assert restraint.went_well(1, now)
+    assert restraint.allowance(now) is None
+
+
+def test_tries_that_disagree_begin_with_a_short_pause_again() -> None:
+    restraint = backoff.Restraint(chance=lambda: 1.0)
+    restraint.is_down(0.0)
+    for _ in range(5):
+        fail_tries(restraint, restraint.until)
+    now = restraint.until
+    restraint.went_well(1, now)
+    fail_tries(restraint, now)
+    assert restraint.until - now == backoff.PAUSE_BASE
+
+
+def test_the_same_message_failing_again_is_one_try() -> None:
+    restraint = backoff.Restraint()
+    assert failing(restraint, backoff.HISTORY)
+    now = restraint.until
+    assert not any(restraint.failed("poison", now) for _ in range(10))
+
+
+def test_tries_that_go_well_end_it_whatever_its_level() -> None:
+    restraint = backoff.Restraint()
+    restraint.is_down(0.0)
     for _ in range(20):
-        restraint.is_down(restraint.until)
+        fail_tries(restraint, restraint.until)
     assert not restraint.went_well(0, restraint.until)
+    assert not restraint.went_well(1, restraint.until)
     assert restraint.went_well(1, restraint.until)
     assert restraint.allowance(restraint.until) is None
     assert not failing(restraint, backoff.FEWEST_FAILURES - 1), "what failed before the pause is forgotten"
@@ -112,7 +179,7 @@ events = st.lists(st.tuples(st.sampled_from(["well", "failed", "down", "nothing"
 
 
 @given(events=events, chance=chances)
-def test_whatever_happens_it_is_never_longer_than_the_cap_from_a_probe_and_one_success_from_its_end(
+def test_whatever_happens_it_is_never_longer_than_the_cap_from_a_try_and_few_successes_from_its_end(
     events: list[tuple[str, float]], chance: float
 ) -> None:
     restraint, now = backoff.Restraint(chance=lambda: chance), 0.0
@@ -128,5 +195,5 @@ def test_whatever_happens_it_is_never_longer_than_the_cap_from_a_probe_and_one_s
         assert (restraint.allowance(now) is None) == (restraint.level == 0)
     now = max(now, restraint.until)
     assert restraint.allowance(now) in (1, None)
-    restraint.went_well(1, now)
+    restraint.went_well(backoff.VOTES, now)
     assert restraint.allowance(now) is None

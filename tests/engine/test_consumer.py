@@ -8,6 +8,7 @@ import time
 import gevent
 import pytest
 from gevent.event import Event
+from gevent.lock import RLock
 
 from framework.errors import HandlerTimeout, Reject, Retry, UndecodablePayload
 from framework.message import Message
@@ -56,7 +57,7 @@ def test_poison_ends_in_the_dead_letter_topic_and_pauses_nobody(broker, run):
     broker.publish("orders", b"poison", *[b"fine"] * 500)
     worker.until(lambda: len(broker.finished) == 501)
     assert [topic for topic, _ in dead] == ["orders.billing.dead"]
-    assert worker.stop() == {"received": 504, "finished": 500, "requeued": 3, "dead": 1, "lease_lost": 0}
+    assert worker.stop() == {"received": 503, "finished": 500, "requeued": 2, "dead": 1, "lease_lost": 0}
 
 
 def test_a_message_past_its_attempts_never_reaches_the_function(broker, run):
@@ -191,6 +192,92 @@ def test_a_handler_is_stopped_at_its_timeout_and_its_message_comes_again(broker,
     worker.until(lambda: broker.finished)
     assert errors == ["it has run longer than its timeout of 0.2 s"]
     assert worker.stop()["requeued"] == 1
+
+
+def test_a_handler_that_passes_over_its_own_failures_does_not_pass_over_its_timeout(broker, run):
+    attempts = []
+
+    def function(message):
+        attempts.append(message.attempts)
+        try:
+            gevent.sleep(30 if message.attempts == 1 else 0)
+        except Exception:
+            pass
+
+    worker = run(function, timeout=0.2)
+    broker.publish("orders", b"x")
+    worker.until(lambda: len(broker.finished) == 1)
+    assert attempts == [1, 2]
+    assert worker.stop()["requeued"] == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": 2, "linger": 0.01}])
+def test_a_dead_letter_that_takes_too_long_to_store_does_not_cost_the_others_their_outcome(broker, run, caplog, options):
+    stored = []
+
+    def publish(topic, body):
+        if not stored and b"slow" in body:
+            stored.append("begun")
+            gevent.sleep(30)
+        stored.append(body)
+
+    def function(job):
+        raise Reject("no")
+
+    worker = run(function, dead=publish, timeout=0.3, **options)
+    broker.publish("orders", b"slow", b"fine")
+    worker.until(lambda: len(broker.finished) == 2)
+    assert "which is a bug" not in caplog.text
+    ledger = worker.stop()
+    assert (ledger["dead"], ledger["requeued"]) == (2, 1)
+
+
+class YieldingLog(logging.Handler):
+    """As one that sends to a server does: it waits while it holds its lock, which in a worker is a greenlet's."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def createLock(self):
+        self.lock = RLock()
+
+    def emit(self, record):
+        gevent.sleep(0.05)
+        self.lines.append(record.getMessage())
+
+
+def test_a_log_that_waits_costs_no_connection_when_a_lease_is_lost(broker, run):
+    gate, written = Event(), YieldingLog()
+    logging.getLogger("framework").addHandler(written)
+    try:
+        worker = run(lambda message: gate.wait(), concurrency=2)
+        broker.publish("orders", b"x", b"y")
+        worker.until(lambda: broker.connections() and len(broker.connections()[0].in_flight) == 2)
+        (connection,) = broker.connections()
+        first = next(iter(connection.in_flight))
+        began = time.monotonic()
+        failed = []
+
+        def lose():
+            try:
+                connection.lose(first)
+            except BaseException as error:
+                failed.append(error)
+            failed.append(time.monotonic() - began)
+
+        holder = gevent.spawn(logging.getLogger("framework").warning, "held")
+        gevent.sleep(0.01)
+        gevent.get_hub().loop.run_callback(lose)
+        worker.until(lambda: failed)
+        assert isinstance(failed[0], float)
+        worker.until(lambda: any("lost a lease on a:1" in line for line in written.lines))
+        holder.get()
+        gate.set()
+        worker.until(lambda: len(broker.finished) == 2)
+        assert worker.stop()["lease_lost"] == 1
+    finally:
+        logging.getLogger("framework").removeHandler(written)
 
 
 def test_a_lease_lost_while_the_handler_runs_is_counted_once_and_settles_nothing(broker, run):

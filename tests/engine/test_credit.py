@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import pytest
@@ -9,7 +10,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from framework.engine.credit import BUSY, BUSY_TURN, FLOOD, PATIENCE, PERIOD, SPAN, TURN, Credit, Line, fair_level, patience_of
+from framework.engine.credit import (
+    BUSY,
+    BUSY_TURN,
+    CALM,
+    FLOOD,
+    PATIENCE,
+    PERIOD,
+    SPAN,
+    TURN,
+    Credit,
+    Line,
+    fair_level,
+    patience_of,
+)
 
 LAG = PERIOD / 2
 """Seconds: how long a grant may take to reach the broker, and a message to come back."""
@@ -44,8 +58,9 @@ which = st.integers(0, 3)
 class AnyBroker(RuleBasedStateMachine):
     """Whatever comes, in whatever order, and however late: never more than max_in_flight is in flight."""
 
-    @initialize(max_in_flight=st.integers(1, 12), concurrency=st.integers(1, 12))
-    def begin(self, max_in_flight: int, concurrency: int) -> None:
+    @initialize(max_in_flight=st.integers(1, 12), concurrency=st.integers(1, 12), lazy=st.booleans())
+    def begin(self, max_in_flight: int, concurrency: int, lazy: bool) -> None:
+        self.lazy = lazy  # it is ticked only while it is not at rest, as by the Pulse
         self.credit = Credit(max_in_flight, concurrency)
         self.remotes: list[Remote] = []
         self.now, self.last_tick, self.settled = 0.0, 0.0, 0
@@ -103,6 +118,14 @@ class AnyBroker(RuleBasedStateMachine):
         for remote in self.remotes:
             self.regrant(remote)
 
+    @rule(calls=st.sampled_from([0, 0.5, math.inf]))
+    def bear(self, calls: float) -> None:
+        self.credit.bear(calls)
+
+    @rule(messages=st.integers(0, 12))
+    def lack(self, messages: int) -> None:
+        self.credit.lack(messages)
+
     @rule(max_in_flight=st.integers(1, 12))
     def resize(self, max_in_flight: int) -> None:
         self.credit.resize(max_in_flight, self.now)
@@ -135,7 +158,10 @@ class AnyBroker(RuleBasedStateMachine):
         for remote in self.remotes:
             self.arrive(remote, sum(at <= self.now - LAG for at in remote.coming))
         if self.now - self.last_tick >= PERIOD:
-            self.tick()
+            if self.lazy and self.credit.at_rest:
+                self.last_tick = self.now
+            else:
+                self.tick()
 
     @rule()
     def silence(self) -> None:
@@ -191,8 +217,8 @@ TestAnyBroker.settings = settings(max_examples=150, stateful_step_count=40, dead
 class Traffic:
     """Lines whose messages are handled at once, with time that passes as told."""
 
-    def __init__(self, lines: int, max_in_flight: int, concurrency: int = 10) -> None:
-        self.credit = Credit(max_in_flight, concurrency)
+    def __init__(self, lines: int, max_in_flight: int, concurrency: int = 10, ahead: int = 0) -> None:
+        self.credit = Credit(max_in_flight, concurrency, ahead)
         self.now, self.settled = 1.0, 0
         self.lines = [self.connect() for _ in range(lines)]
         self.tick()
@@ -230,6 +256,48 @@ class Traffic:
             for _ in range(12):
                 self.full(line)
             self.tick()
+
+
+def state(credit: Credit) -> object:
+    return [(line.granted, line.taken, line.level, line.headroom, line.wanting) for line in credit.lines], credit.budget
+
+
+@pytest.mark.parametrize("lines", [1, 3])
+def test_after_traffic_it_comes_to_rest_and_then_ticks_change_nothing(lines: int) -> None:
+    traffic = Traffic(lines, 100)
+    for line in traffic.lines:
+        traffic.flood(line)
+    assert not traffic.credit.at_rest
+    ticks = 0
+    while not traffic.credit.at_rest:
+        traffic.credit.decay(traffic.now, 0.0, 1.0)
+        traffic.tick()
+        ticks += 1
+        assert ticks < 100
+    before = state(traffic.credit)
+    traffic.tick(100)
+    assert state(traffic.credit) == before
+
+
+def test_what_was_granted_a_moment_ago_is_no_rest() -> None:
+    traffic = Traffic(2, 10)
+    line = traffic.lines[0]
+    traffic.tick(CALM + 2)
+    assert traffic.credit.at_rest
+    line.headroom = 5
+    traffic.credit.grant(line, 0)
+    line.headroom = 1
+    traffic.credit.grant(line, 0)
+    assert line.granted == 1
+    assert not traffic.credit.at_rest, "what was granted may still be used by the broker"
+    traffic.tick(1)
+    assert not traffic.credit.at_rest
+    traffic.tick(2)
+    assert traffic.credit.at_rest
+
+
+def test_lines_that_take_turns_are_never_at_rest() -> None:
+    assert not Traffic(3, 2).credit.at_rest
 
 
 def test_a_lone_connection_starts_with_one_and_grows_to_everything_when_it_floods() -> None:
@@ -543,3 +611,37 @@ def test_slow_handlers_get_no_deeper_prefetch_than_their_slots_and_twenty_millis
 )  # fmt: skip
 def test_the_fair_level_is_as_high_as_the_budget_allows(demands: list[int], budget: int, level: int, spare: int) -> None:
     assert fair_level(demands, budget) == (level, spare)
+
+
+@pytest.mark.parametrize(("calls", "in_flight"), [(0, 4), (0.25, 5), (1, 8), (math.inf, 8)])
+def test_what_could_not_wait_for_its_slot_is_not_asked_for(calls: float, in_flight: int) -> None:
+    traffic = Traffic(3, 100, concurrency=4, ahead=2)
+    traffic.credit.bear(calls)
+    for _ in range(100):
+        for line in traffic.lines:
+            line.headroom = 50
+            traffic.credit.grant(line, line.granted)  # always full, and nothing ends
+        traffic.turn()
+    assert sum(line.granted for line in traffic.lines) == in_flight
+
+
+def test_one_slot_that_nothing_may_wait_for_takes_turns_with_its_connections() -> None:
+    traffic = Traffic(3, 100, concurrency=1)
+    traffic.credit.bear(0)
+    served: set[Line] = set()
+    for _ in range(60):
+        traffic.turn()
+        granted = [line for line in traffic.lines if line.granted]
+        assert sum(line.granted for line in granted) <= 1
+        served.update(granted)
+    assert served == set(traffic.lines)
+
+
+def test_slots_that_are_out_of_service_get_no_messages() -> None:
+    traffic = Traffic(1, 100, concurrency=4)
+    traffic.credit.lack(2)
+    for _ in range(10):
+        traffic.lines[0].headroom = 50
+        traffic.credit.grant(traffic.lines[0], traffic.lines[0].granted)
+        traffic.tick()
+    assert traffic.lines[0].granted == 2

@@ -17,6 +17,7 @@ import gevent
 import pytest
 
 from framework.engine.guardian import Guardian
+from framework.engine.stopping import Stop
 from framework.engine.supervisor import Supervisor
 from framework.handler import make_spec
 from framework.message import Message
@@ -191,12 +192,29 @@ def test_a_hub_that_turns_in_the_middle_of_a_rescue_learns_of_the_rest_of_it_too
 
     connection = Connection()
     consumer = SimpleNamespace(accounts={connection: None}, calls=SimpleNamespace(expired=lambda now: ()))
-    guardian = Guardian(SimpleNamespace(stamp=0.0), [consumer])
+    guardian = Guardian(SimpleNamespace(stamp=0.0), [consumer], Stop(0.0), None)
     guardian._rescue(1.0)
     guardian.report()
     assert told == [connection] * 2
     guardian.report()
     assert told == [connection] * 2
+
+
+def test_who_blocks_the_hub_is_named_with_the_line(broker, caplog):
+    def function(message: Message) -> None:
+        time.sleep(1.4)  # pytest is not patched
+
+    supervisor = Supervisor([make_spec(function, "orders", "billing", {})], [broker], publish=print)
+    greenlet = gevent.spawn(supervisor.run)
+    broker.publish("orders", b"x")
+    with caplog.at_level(logging.WARNING), gevent.Timeout(20):
+        while not broker.finished:
+            gevent.sleep(0.01)
+    supervisor.stop()
+    greenlet.get(timeout=20)
+    (said,) = warnings(caplog, "has blocked the hub")
+    assert said.startswith("handler orders/billing has blocked the hub for 1.")
+    assert "time.sleep(1.4)" in said
 
 
 @pytest.mark.slow

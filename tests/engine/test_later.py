@@ -49,6 +49,7 @@ def limited(broker: Any) -> Callable[..., None]:
 
     def publish(topic: str, body: bytes, *, delay: float = 0.0) -> None:
         assert delay <= 0.3
+        broker.publish(topic)  # the topic is there at once
         gevent.spawn_later(delay, broker.publish, topic, body)
 
     return publish
@@ -109,6 +110,55 @@ def test_a_batch_handler_gets_them_back_as_well(broker: Any, limited: Any, run: 
     running.stop()
 
 
+def test_a_retry_that_does_not_count_comes_again_with_the_attempts_it_had(
+    broker: Any, limited: Any, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a broker that counts deliveries and takes short delays; the first one is fetched at once, not at the next poll."""
+    monkeypatch.setattr(later, "POLL", 60.0)
+    attempts: list[int] = []
+
+    def handle(message: Message) -> None:
+        attempts.append(message.attempts)
+        if len(attempts) < 6:
+            raise Retry("one at a time", delay=0.01, count=False)
+
+    running = run(handle, dead=limited, max_attempts=2)
+    broker.publish("orders", b"one")
+    running.until(lambda: len(attempts) == 6)
+    assert attempts == [1] * 6
+    ledger = running.stop()
+    assert (ledger["finished"], ledger["requeued"], ledger["dead"]) == (1, 5, 0)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_it_does_so_on_a_real_nsqd_and_from_one_worker_to_the_next(nsqd: Server) -> None:
+    url = f"nsq://{nsqd.address}?http_port={nsqd.http_port}"
+    attempts: list[int] = []
+
+    def handle(message: Message) -> None:
+        attempts.append(message.attempts)
+        if len(attempts) < 6:
+            raise Retry("one at a time", delay=0.3, count=False)
+
+    publisher = Publisher([url])
+    publisher.publish("orders", b"body")
+    for wanted in (3, 6):
+        supervisor = Supervisor(
+            [make_spec(handle, "orders", "billing", {"max_attempts": 2})], open_transports([url]), publish=publisher.publish
+        )
+        greenlet = gevent.spawn(supervisor.run)
+        deadline = time.monotonic() + 60
+        while len(attempts) < wanted:
+            assert time.monotonic() < deadline
+            gevent.sleep(0.01)
+        supervisor.stop()
+        greenlet.get(timeout=30)
+        assert supervisor.ledgers["orders/billing"].dead == 0
+    publisher.close()
+    assert set(attempts) == {1}
+
+
 def test_who_asks_for_no_long_delay_gets_no_second_topic(broker: Any, run: Callable[..., Any]) -> None:
     running = run(lambda message: None)
     broker.publish("orders", b"one")
@@ -146,10 +196,39 @@ def test_where_nobody_could_find_it_again_it_stays_with_the_broker(
 
 
 @pytest.mark.real
-@pytest.mark.slow
-def test_on_a_real_nsqd_a_worker_that_starts_later_takes_over(nsqd: Server) -> None:
+def test_another_reader_that_comes_first_does_not_get_what_waits_for_the_handler_alone(start_nsqd: Callable[..., Server]) -> None:
+    """An archiver of all topics, or an app whose names make the same topic: what nsqd takes is for the channels there are."""
+    nsqd = start_nsqd()
     [transport] = open_transports([f"nsq://{nsqd.address}?http_port={nsqd.http_port}"])
-    transport.capabilities = replace(transport.capabilities, max_defer=1.0)
+    for call in ("topic/create?topic=orders.billing.later", "channel/create?topic=orders.billing.later&channel=archive"):
+        nsqd.http(f"/{call}", b"")
+    publisher = Publisher([transport])
+    seen: set[bytes] = set()
+    done: set[bytes] = set()
+
+    def handle(message: Message) -> None:
+        if message.body not in seen:
+            seen.add(message.body)
+            raise Retry("one at a time", delay=0.1, count=False)
+        done.add(message.body)
+
+    publisher.publish_many("orders", [b"%d" % number for number in range(20)])
+    supervisor = Supervisor([make_spec(handle, "orders", "billing")], [transport], publish=publisher.publish)
+    greenlet = gevent.spawn(supervisor.run)
+    deadline = time.monotonic() + 20
+    while len(done) < 20 and time.monotonic() < deadline:
+        gevent.sleep(0.02)
+    supervisor.stop()
+    greenlet.get(timeout=30)
+    publisher.close()
+    assert len(done) == 20
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_on_a_real_nsqd_with_a_short_limit_a_worker_that_starts_later_takes_over(start_nsqd: Callable[..., Server]) -> None:
+    nsqd = start_nsqd("--max-req-timeout=1s")
+    [transport] = open_transports([f"nsq://{nsqd.address}?http_port={nsqd.http_port}"])
     publisher = Publisher([transport])
     seen: list[Delivery] = []
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from framework.engine.refusals import cautions, refusals
-from framework.errors import WrongUse
+from framework.errors import Backoff, Retry, WrongUse
 from framework.handler import HandlerSpec, make_spec
 from framework.transports.contract import Capabilities, Limits, NodeInfo
 
@@ -85,6 +85,42 @@ def test_what_just_fits_is_taken(broker, handler):
 def test_all_that_is_wrong_is_said_at_once():
     found = refusals([spec("a", timeout=91), spec("b", timeout=91)], Broker(channels=1), [NODE, NODE])
     assert len(found) == 1 + 2 * 2
+
+
+def test_two_handlers_whose_names_make_one_dead_letter_topic_are_refused():
+    handlers = [make_spec(function, *names) for names in (("orders", "eu.billing"), ("orders.eu", "billing"), ("orders", "eu"))]
+    (words,) = refusals(handlers, Broker())
+    assert words.endswith(
+        "orders.eu/billing and orders/eu.billing make the same topic for their dead letters, orders.eu.billing.dead: "
+        "give one of them another topic or channel"
+    )
+    joined = "a" * 30 + ".bbb." + "c" * 30  # cut, and told apart by a hash
+    long = [make_spec(function, *joined.split(".", 1)), make_spec(function, *joined.rsplit(".", 1))]
+    assert len(refusals(long, Broker())) == 1
+
+
+def test_what_differs_by_being_ephemeral_only_may_share_its_dead_letters():
+    assert refusals([spec(), spec("billing#ephemeral")], Broker()) == []
+
+
+def test_a_delay_that_a_policy_asks_for_and_nothing_keeps_is_refused():
+    none = Broker(replace(FULL, max_defer=0.0, longer_delay="start thingd with --delays"))
+    asking = {"policy": {OSError: Retry(delay=80), ValueError: Retry, KeyError: Backoff(delay=0)}}
+    (words,) = refusals([spec(**asking)], none)
+    assert words.endswith(
+        "policy asks for Retry(delay=80), and a message waits here for 0 s at most: "
+        "lower the delay, or start thingd with --delays"
+    )
+    assert refusals([spec(**asking)], Broker()) == []  # in hops
+    assert len(refusals([spec("billing#ephemeral", **asking)], Broker())) == 1
+    assert refusals([spec("billing#ephemeral", policy={OSError: Retry(delay=60)})], Broker()) == []
+
+
+def test_a_broker_without_delays_is_a_caution():
+    (words,) = cautions([spec(), spec("b")], Broker(replace(FULL, max_defer=0.0, longer_delay="start thingd with --delays")))
+    assert words == (
+        "this broker keeps no delays, so what fails or is retried is delivered again at once: start thingd with --delays"
+    )
 
 
 def test_the_default_limit_of_attempts_is_a_caution_where_nobody_counts_and_nothing_where_it_was_taken_off():

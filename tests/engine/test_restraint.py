@@ -90,6 +90,27 @@ def test_one_poison_message_does_not_hold_up_the_others(broker: Any, run: Run) -
     running.stop()
 
 
+@pytest.mark.parametrize("size", [0, 4])
+def test_the_failures_of_a_burst_are_weighed_with_what_went_well_in_it(
+    size: int, broker: Any, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fast handler is through with all of it before the next tick; one in eleven, or of the batches a third, failed then."""
+    done: set[bytes] = set()
+
+    def handle(job: Any) -> None:
+        for message in job if size else [job]:
+            if int(message.body) % 11 == 0:
+                raise ValueError("poison")
+            done.add(message.body)
+
+    running = run(handle, max_attempts=0, **({"batch": size} if size else {}))
+    broker.publish("orders", *numbered(1_100))
+    good = {body for body in numbered(1_100) if int(body) % 11}
+    running.until(lambda: len(done) >= (600 if size else len(good)))
+    running.stop()
+    assert not [record for record in caplog.records if "it gets no messages" in record.message]
+
+
 @pytest.mark.parametrize("answer", [lambda: Retry("later", delay=0), Reject])
 def test_an_answer_of_the_handlers_own_ends_the_restraint(answer: Any, broker: Any, run: Run) -> None:
     """It asks for the message later, or never: so it works."""
@@ -185,7 +206,46 @@ def test_a_batch_handler_is_restrained_as_well(broker: Any, run: Run) -> None:
     running = run(handle, batch=10, linger=0.01, max_attempts=0)
     broker.publish("orders", *numbered(60))
     running.until(lambda: len(set(done)) == 60)
-    assert calls[1:4] == [1, 1, 1], "a probe is one message"
+    assert calls[1:4] == [1, 1, 1], "a try is one message"
+    running.stop()
+
+
+def test_one_poison_message_in_batches_pauses_no_healthy_handler(broker: Any, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    done: set[bytes] = set()
+
+    def handle(batch: Any) -> None:
+        if any(message.body == b"poison" for message in batch):
+            raise ValueError("odd")
+        done.update(message.body for message in batch)
+
+    running = run(handle, batch=20, linger=0.01, max_attempts=0)
+    broker.publish("orders", b"poison", *numbered(200))
+    running.until(lambda: len(done) >= 180)
+    running.stop()
+    assert "gets no messages" not in caplog.text
+
+
+def test_batches_that_all_fail_pause_their_handler(broker: Any, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    needed = Dependency(ValueError)
+    needed.down = True
+    running = run(lambda batch: needed.handle(next(iter(batch))), batch=5, linger=0.01, max_attempts=0)
+    broker.publish("orders", *numbered(200))
+    running.until(lambda: "most of its last messages failed" in caplog.text)
+    assert len(needed.calls) >= backoff.FEWEST_FAILURES
+    running.stop()
+
+
+def test_poison_after_a_backoff_is_no_reason_to_wait_longer(broker: Any, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """The handler said that its dependency was down, and now it says something else."""
+    needed = Dependency(lambda: Backoff("no database"))
+    needed.down = True
+    running = run(needed.handle, max_attempts=0)
+    broker.publish("orders", *numbered(20))
+    running.until(lambda: needed.calls)
+    needed.error = lambda: ValueError("odd")
+    running.until(lambda: "works again, after" in caplog.text, 5)
+    needed.down = False
+    running.until(lambda: len(needed.done) == 20)
     running.stop()
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real
 KINDS = ("greenlet", "thread", "process")
 SHOP = """
     import logging, os, threading, time
-    from framework import Message, handler, publish
+    from framework import Message, handler, publish, publisher
     from gevent import monkey
 
     log = logging.getLogger("shop")
@@ -45,6 +45,8 @@ SHOP = """
                 pass
         if verb == b"send":
             publish("invoices", message.body)
+        if verb == b"limit":
+            log.info("a publish may take %s s", publisher.default()._plain["timeout"])
         log.info("done %s", message.body.decode())
 """
 ELSEWHERE = """
@@ -95,6 +97,12 @@ def books(worker: Worker) -> dict[str, int]:
     ledger = {name: int(count) for name, count in re.findall(r"(\w+)=(\d+)", line)}
     assert ledger["received"] == ledger["finished"] + ledger["requeued"] + ledger["dead"] + ledger["lease_lost"]
     return ledger
+
+
+def test_a_publish_may_take_as_long_as_the_setting_says_in_each_kind_of_slot(nsqd, worker):
+    with worker("--publish-timeout=1500ms") as one:
+        publish(nsqd, "limit")
+        one.wait_for("a publish may take 1.5 s")
 
 
 def test_what_a_handler_publishes_is_stored_and_counted_and_what_it_logs_is_logged(nsqd, worker):

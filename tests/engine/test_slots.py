@@ -173,6 +173,20 @@ def test_a_failing_slot_is_logged_and_goes_on_with_the_next_job(jobs, caplog) ->
     assert "RuntimeError: our own fault" in caplog.text
 
 
+@pytest.mark.parametrize("late", [lambda slot: slot.greenlet.throw(ValueError("late")), lambda slot: slot.greenlet.switch()])
+def test_what_reaches_an_idle_slot_too_late_costs_no_other_job(jobs, late) -> None:
+    one = jobs(2)
+    one.put(lambda: None, lambda: gevent.sleep(0.001), lambda: gevent.sleep(0.001))
+    one.until(lambda: one.done == 3)
+    for slot in one.slots._all:
+        one.on_hub(lambda slot=slot: late(slot))
+    assert sorted(map(id, one.slots._idle)) == sorted(map(id, one.slots._all))
+    ended = []
+    one.put(*[lambda: (gevent.sleep(0.001), ended.append(1))] * 20)
+    one.until(lambda: one.done == 23)
+    assert (len(ended), one.most, one.limited) == (20, 2, 0)
+
+
 def test_an_interrupt_is_for_the_process(jobs) -> None:
     one = jobs(1)
 
@@ -208,8 +222,9 @@ def test_the_time_limit_is_thrown_into_the_handler_that_is_over_it_and_no_other(
     one.put(lambda: gevent.sleep(30))
     one.until(lambda: one.running == 1)
     gevent.sleep(0.05)
+    before_the_other = time.monotonic()  # however late the look at it comes
     one.put(gate.wait)
-    one.on_hub(lambda: one.slots.enforce(0.05, time.monotonic()))
+    one.on_hub(lambda: one.slots.enforce(0.05, before_the_other))
     assert (one.limited, one.running) == (1, 1)
     gate.set()
     one.until(lambda: one.done == 2)

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.engine import consumer
 from framework.engine import slot_wire as wire
+from framework.engine import valve
 from framework.errors import BadHandler, Reject, Retry
 
 MODULES = Path(__file__).parent / "modules"
@@ -121,12 +121,22 @@ def test_what_always_kills_its_process_ends_as_a_dead_letter(broker, run, jobs, 
     )
     broker.publish("orders", b"x")
     worker.until(lambda: letters)
-    assert b"delivered more than max_attempts=1 times" in letters[0]
+    assert b'"reason":"HandlerTimeout: it has run longer than its timeout of 0.3 s"' in letters[0]
+    assert worker.stop()["dead"] == 1
+
+
+@pytest.mark.parametrize(("body", "words"), [(b"exit", b"exited with 3"), (b"segfault", b"was killed by SIGSEGV")])
+def test_the_letter_of_a_message_that_kills_its_process_says_how(broker, run, jobs, body, words):
+    letters = []
+    worker = run(jobs.die, slots="process", concurrency=1, max_attempts=1, dead=lambda topic, body: letters.append(body))
+    broker.publish("orders", body)
+    worker.until(lambda: letters)
+    assert b'"reason":"SlotDied: its slot process ' + words + b' in the middle of the call"' in letters[0]
     assert worker.stop()["dead"] == 1
 
 
 def test_over_its_time_a_process_is_killed_with_all_that_it_has_started(broker, run, jobs, journal, monkeypatch):
-    monkeypatch.setattr(consumer, "JAMMED", 60.0)  # a busy machine takes its time to start the next one
+    monkeypatch.setattr(valve, "JAMMED", 60.0)  # a busy machine takes its time to start the next one
     worker = run(jobs.hang, slots="process", concurrency=1, timeout=0.5)
     broker.publish("orders", b"x")
     worker.until(lambda: len(journal()) == 2)

@@ -79,17 +79,28 @@ def test_context_variables_of_the_app_are_seen_and_what_a_call_sets_is_its_own(b
     worker.stop()
 
 
-def test_greenlets_see_context_variables_of_the_app_as_well(broker, run):
+@pytest.mark.parametrize("options", [{}, {"batch": 1, "linger": 0.0}])
+@pytest.mark.parametrize("waits", [False, True])
+def test_greenlets_see_context_variables_of_the_app_as_well_and_none_of_another_call(broker, run, waits, options):
     seen = []
+
+    def function(_):
+        seen.append(request_id.get())
+        request_id.set(f"call {len(seen)}")
+        if waits:
+            mine = request_id.get()
+            gevent.sleep(0.001)
+            assert request_id.get() == mine
+
     token = request_id.set("the app's")
     try:
-        worker = run(lambda message: seen.append(request_id.get()), concurrency=1)
-        broker.publish("orders", b"x")
-        worker.until(lambda: broker.finished)
+        worker = run(function, concurrency=2, **options)
+        broker.publish("orders", *[b"x"] * 6)
+        worker.until(lambda: len(broker.finished) == 6)
     finally:
         request_id.reset(token)
-    assert seen == ["the app's"]
-    worker.stop()
+    assert seen == ["the app's"] * 6
+    assert worker.stop()["requeued"] == 0
 
 
 def test_a_thread_that_does_not_return_is_named_with_its_line_and_its_place_is_not_given_to_another(broker, run, gate, caplog):

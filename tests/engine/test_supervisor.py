@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 
@@ -106,6 +107,17 @@ def test_without_a_broker_it_gives_up_at_the_deadline_and_says_what_to_do(broker
     with pytest.raises(BrokerUnreachable, match=r"handler orders/billing: no broker reached within 0.3 s \(a:1 refused"):
         worker.greenlet.get(timeout=5)
     assert time.monotonic() - began < 3
+
+
+def test_a_worker_that_may_open_no_more_files_says_which_limit_to_raise(broker, run, monkeypatch):
+    def connect(*_: object, **__: object) -> None:
+        raise BrokerUnreachable("a:1 cannot be reached") from OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(broker, "connect", connect)
+    worker = run(lambda message: None, supervisor={"connect_deadline": 0.3})
+    with pytest.raises(BrokerUnreachable, match=r"ulimit -n") as refused:
+        worker.greenlet.get(timeout=5)
+    assert "check its URL" not in str(refused.value)
 
 
 def test_without_a_deadline_it_waits_for_ever(broker, run):
@@ -306,6 +318,7 @@ def test_a_fault_of_one_handlers_timer_does_not_stop_the_others(broker, run, spe
         ticked.append(now)
 
     monkeypatch.setattr("framework.engine.consumer.Consumer.tick", tick)
+    monkeypatch.setattr("framework.engine.consumer.Consumer.at_rest", False)
     worker = run(spec(len, topic="orders"), spec(len, topic="refunds"))
     worker.until(lambda: len(ticked) > 2)
     assert "handler orders/billing: a timer failed" in caplog.text

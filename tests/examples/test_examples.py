@@ -41,6 +41,7 @@ EXAMPLES: dict[str, tuple[list[tuple[str, str]], set[str]]] = {
             "dict: ['name', 'price']",
             "dataclass: tea at 3.0",
             "Struct: 3.0",
+            "Batch: 3.0 for 1",
         },
     ),
 }

@@ -60,6 +60,7 @@ def test_no_command_of_the_readme_is_left_out() -> None:
     assert COMMANDS == [
         "make demo",
         "make test",
+        "pip install .",
         "workers run examples.hello",
         "echo world | workers publish greetings",
         "workers check examples.hello --broker nsq://127.0.0.1:4150",
@@ -79,7 +80,7 @@ def test_its_links_lead_somewhere() -> None:
 
 
 def test_a_worker_greets_who_is_published(environment: dict[str, str], tmp_path: Path) -> None:
-    run, publish = COMMANDS[2:4]
+    run, publish = COMMANDS[3:5]
     log = tmp_path / "log"
     with in_background(run, environment, log) as worker:
         wait_for("ready", log, worker)
@@ -91,7 +92,7 @@ def test_a_worker_greets_who_is_published(environment: dict[str, str], tmp_path:
 
 @pytest.mark.real
 def test_check_says_whether_it_would_run(environment: dict[str, str], nsqd: Server) -> None:
-    command = COMMANDS[4].replace("127.0.0.1:4150", nsqd.address)
+    command = COMMANDS[5].replace("127.0.0.1:4150", nsqd.address)
     checked = subprocess.run(command, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
@@ -107,7 +108,7 @@ def test_the_same_file_runs_on_an_nsq_cluster(
     node = start_nsqd(f"--lookupd-tcp-address={lookupd.address}")
     node.http("/pub?topic=greetings", b"cluster")
     log = tmp_path / "log"
-    with in_background(COMMANDS[5].replace("127.0.0.1:4161", lookupd.http_address), environment, log) as worker:
+    with in_background(COMMANDS[6].replace("127.0.0.1:4161", lookupd.http_address), environment, log) as worker:
         wait_for("hello, cluster", log, worker)
         assert stops_cleanly(worker)
 
@@ -127,6 +128,13 @@ def test_make_demo_reports_the_shipped_log_exactly(environment: dict[str, str]) 
         (938, 81), (1361, 142), (1407, 346), (1145, 88), (1770, 118), (1026, 97), (1004, 100), (1068, 131), (760, 86),
     ]  # fmt: skip
     assert summary["by_status"] == {"200": 9472, "404": 758, "499": 120, "301": 76, "302": 29, "400": 24}
+    suspects = {one["address"] for one in summary["spam"]}
+    assert "152.91.93.52" in suspects
+    assert "148.87.179.6" not in suspects
+    assert summary["ledger"]["spam_suspects/blocklist"]["finished"] == len(suspects)
+    assert all(ends["received"] == ends["finished"] + ends["requeued"] for ends in summary["ledger"].values())
+    for name in ("growth.png", "spam.png", "report.html", "archive", "rejected", "growth", "spam"):
+        assert (Path(environment["OUTPUT"]) / name).exists()
 
 
 def test_make_test_is_what_ci_runs() -> None:

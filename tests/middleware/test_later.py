@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +17,10 @@ from framework.message import Batch, Message
 from framework.middleware import compile_chain, later
 from framework.middleware.later import MARK, later_topic
 from framework.middleware.outcome import DEAD, DEFERRED, Fault, Requeue
+from framework.transports.contract import Limits
 
 LONGEST = 3600.0
+LIMITS = Limits(60.0, 900.0, 2500)
 
 
 class Origin(SimpleNamespace):
@@ -35,26 +38,32 @@ class Waiting:
         self.published: list[tuple[str, bytes, float]] = []
         self.dead: list[bytes] = []
         self.refuse: Exception | None = None
+        self.longest = LONGEST
+        self.published_at = self.now
+        self.copies = True
+        self.broker_ahead = 0.0
         monkeypatch.setattr(later, "time", lambda: self.now)
 
     def defer(self, topic: str, body: bytes, delay: float) -> None:
         if self.refuse:
             raise self.refuse
-        assert 0 <= delay <= LONGEST
+        assert 0 < delay <= self.longest
         self.published.append((topic, body, delay))
+        self.published_at = self.now
 
-    def chain(self, function: Callable[..., Any], **options: Any) -> Any:
-        self.spec: HandlerSpec = make_spec(function, "orders", "billing", options)
+    def chain(self, function: Callable[..., Any], names: tuple[str, str] = ("orders", "billing"), **options: Any) -> Any:
+        self.spec: HandlerSpec = make_spec(_annotated(function, "batch" in options), *names, options)
         return compile_chain(
             self.spec,
             publish=lambda topic, body: self.dead.append(body),
             delay=lambda attempts: 10.0 * attempts,
             defer=self.defer,
-            longest=LONGEST,
+            longest=lambda: self.longest,
+            copies=self.copies,
         )
 
     def original(self, body: bytes = b"body", attempts: int = 1) -> Message:
-        origin = Origin(topic="orders", channel="billing", node="a:4150", in_flight={})
+        origin = Origin(topic="orders", channel="billing", node="a:4150", in_flight={}, limits=LIMITS)
         made = Message(b"0123456789abcdef", 1_600_000_000_000_000_000, attempts, body, origin)
         origin.in_flight[made] = 0.0
         return made
@@ -62,8 +71,8 @@ class Waiting:
     def envelope(self, attempts: int = 1) -> Message:
         """The last that was published, as it is delivered."""
         topic, body, _ = self.published[-1]
-        origin = Origin(topic=topic, channel="billing", node="b:4150", in_flight={}, touched=0)
-        made = Message(b"fedcba9876543210", 1_700_000_000_000_000_000, MARK + attempts, body, origin)
+        origin = Origin(topic=topic, channel="billing", node="b:4150", in_flight={}, touched=0, limits=LIMITS)
+        made = Message(b"fedcba9876543210", round((self.published_at + self.broker_ahead) * 1e9), MARK + attempts, body, origin)
         origin.in_flight[made] = 0.0
         origin.touch = lambda message: setattr(origin, "touched", origin.touched + (message is made))
         return made
@@ -72,6 +81,23 @@ class Waiting:
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Waiting:
     return Waiting(monkeypatch)
+
+
+def _annotated(function: Callable[..., Any], batch: bool) -> Callable[..., Any]:
+    if not batch or function.__annotations__:
+        return function
+
+    def handle(batch: Batch) -> None:
+        function(batch)
+
+    return handle
+
+
+def _noting(seen: list[object]) -> Callable[..., Any]:
+    def function(job):
+        seen.append(job)
+
+    return function
 
 
 def retry_in(seconds: float) -> Callable[[Message], None]:
@@ -135,11 +161,10 @@ def test_hops_cost_no_attempts_and_crashes_do(waiting: Waiting) -> None:
             waiting.now += 3600
             chain(waiting.envelope())
     assert seen == [1, 2, 3]
-    waiting.now += 36_000
-    assert chain(waiting.envelope(attempts=1)) is DEAD
     [letter] = waiting.dead
     assert b'"id":"0123456789abcdef"' in letter
-    assert b'"attempts":4' in letter
+    assert b'"attempts":3' in letter
+    assert b'"reason":"Retry: later"' in letter
     assert letter.endswith(b"\nbody")
 
 
@@ -197,11 +222,313 @@ def test_what_cannot_be_stored_stays_with_the_broker_for_as_long_as_that_takes_i
     assert waiting.chain(retry_in(7200))(waiting.original()) == Requeue(LONGEST)
 
 
-def test_an_envelope_that_cannot_be_stored_again_is_kept(waiting: Waiting) -> None:
+@pytest.mark.parametrize(("passed", "longest", "delay"), [(0, LONGEST, 60.0), (7170, LONGEST, 30.0), (0, 5.0, 5.0)])
+def test_an_envelope_that_cannot_be_stored_again_is_kept_no_longer_than_it_is_due_or_the_broker_takes(
+    waiting: Waiting, passed: float, longest: float, delay: float
+) -> None:
     chain = waiting.chain(retry_in(7200))
     chain(waiting.original())
     waiting.refuse = PublishError("no broker")
-    assert chain(waiting.envelope()) == Requeue(60.0)
+    waiting.now += passed
+    waiting.longest = longest
+    assert chain(waiting.envelope()) == Requeue(delay)
+
+
+def test_what_was_given_back_meanwhile_is_not_stored_as_well(waiting: Waiting) -> None:
+    message = waiting.original()
+    message.connection.in_flight.clear()
+    assert waiting.chain(retry_in(7200))(message) == Requeue(7200)
+    assert waiting.published == []
+
+
+def test_the_limit_of_a_requeue_is_that_of_its_node(waiting: Waiting) -> None:
+    chain = waiting.chain(retry_in(80))
+    message = waiting.original()
+    message.connection.limits = replace(LIMITS, max_requeue=4.0)
+    assert chain(message) == DEFERRED
+    assert waiting.published[-1][2] == 80
+    waiting.refuse = PublishError("no broker")
+    message = waiting.original()
+    message.connection.limits = replace(LIMITS, max_requeue=4.0)
+    assert chain(message) == Requeue(4.0)
+
+
+def test_a_limit_that_is_learned_from_the_brokers_refusal_is_kept_to(waiting: Waiting) -> None:
+    def defer(topic: str, body: bytes, delay: float) -> None:
+        if delay > 4:
+            waiting.longest = 4.0
+            raise PublishError("nsqd takes a delay of 0 to 4 seconds")
+        waiting.published.append((topic, body, delay))
+
+    waiting.defer = defer  # type: ignore[method-assign]
+    assert waiting.chain(retry_in(7200))(waiting.original()) == DEFERRED
+    assert [delay for _, _, delay in waiting.published] == [4.0]
+
+
+# -- no hop without a delay
+
+
+def test_where_the_broker_keeps_no_delay_nothing_is_published_and_the_log_says_when_it_comes(
+    waiting: Waiting, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    waiting.longest = 0.0
+    assert waiting.chain(retry_in(80))(waiting.original()) == Requeue(0.0)
+    assert waiting.published == []
+    assert "failed at attempt 1: Retry: later; delivered again in 0.0 s" in caplog.text
+
+
+def test_an_envelope_comes_early_where_the_broker_keeps_no_delay_any_more(waiting: Waiting) -> None:
+    seen: list[int] = []
+    waiting.chain(retry_in(7200))(waiting.original())
+    waiting.longest = 0.0
+    assert waiting.chain(lambda message: seen.append(message.attempts))(waiting.envelope()) is None
+    assert seen == [2]
+    assert len(waiting.published) == 1
+
+
+def test_a_broker_that_says_it_keeps_delays_and_does_not_is_found_out(waiting: Waiting) -> None:
+    calls: list[Message] = []
+
+    def function(message: Message) -> None:
+        calls.append(message)
+        if len(calls) == 1:
+            raise Retry(delay=7200)
+
+    chain = waiting.chain(function)
+    outcome = chain(waiting.original())
+    while outcome is not None and len(waiting.published) < 1000:
+        waiting.now += 0.001
+        outcome = chain(waiting.envelope())
+    assert len(calls) == 2
+    assert len(waiting.published) == 1 + later.TOO_EARLY
+
+
+@pytest.mark.parametrize("ahead", [3600.0, 90.0, -3600.0])
+def test_a_broker_whose_clock_is_wrong_keeps_delays_all_the_same(ahead: float, waiting: Waiting) -> None:
+    calls: list[Message] = []
+
+    def function(message: Message) -> None:
+        calls.append(message)
+        if message.attempts == 1:
+            raise Retry(delay=30_000)
+
+    waiting.longest, waiting.broker_ahead = 60.0, ahead
+    handle = waiting.chain(function)
+    assert handle(waiting.original()) == DEFERRED
+    due = waiting.now + 30_000
+    while waiting.now + 60 < due:
+        waiting.now += 60
+        assert handle(waiting.envelope()) == DEFERRED
+    waiting.now = due
+    assert handle(waiting.envelope()) is None
+    assert [message.attempts for message in calls] == [1, 2]
+
+
+@pytest.mark.parametrize("batch", [0, 3])
+@pytest.mark.parametrize(
+    "header",
+    [
+        rb'{"topic":"orders","channel":"billing","id":"\u20ac","node":"n","timestamp":1,"attempts":0,"due":0}',
+        b'{"topic":"orders","channel":"billing","id":"x","node":"n","timestamp":10000000000000000000000,"attempts":0,"due":0}',
+        b'{"topic":"orders","channel":"billing","id":"x","node":"n","timestamp":1,"attempts":-5,"due":0}',
+        b'{"topic":"orders","channel":"billing","id":"x","node":"n","timestamp":1,"attempts":0,"due":0,"put_off":9,"since":1e300}',
+        b'{"a":' + b"[" * 100_000,
+    ],
+    ids=["id", "timestamp", "attempts", "since", "depth"],
+)
+def test_what_only_looks_like_an_envelope_is_a_message_and_can_be_put_off_and_buried(
+    header: bytes, batch: int, waiting: Waiting
+) -> None:
+    words: list[Exception] = [Retry(delay=1, count=False), Retry(delay=LONGEST + 1), Reject("odd")]
+
+    def function(job):
+        for message in job if batch else [job]:
+            assert message.published
+        raise words.pop(0)
+
+    handle = waiting.chain(function, **({"batch": batch} if batch else {}))
+
+    def outcome(of: Message) -> Any:
+        return handle([of])[of] if batch else handle(of)
+
+    waiting.published.append((later_topic(waiting.spec), header + b"\nbody", 0.0))
+    assert outcome(waiting.envelope()) == DEFERRED
+    waiting.now += 2
+    assert outcome(waiting.envelope()) == DEFERRED
+    waiting.now += LONGEST + 2
+    assert outcome(waiting.envelope()) == DEAD
+    [letter] = waiting.dead
+    assert letter.endswith(header + b"\nbody")
+
+
+def test_the_rest_of_a_delay_is_never_rounded_to_none(waiting: Waiting) -> None:
+    chain = waiting.chain(retry_in(7200))
+    chain(waiting.original())
+    waiting.now += 7200 - 1e-5
+    assert chain(waiting.envelope()) == DEFERRED
+    assert waiting.published[-1][2] >= 0.001
+
+
+# -- waiting without using up an attempt
+
+
+def put_off(seconds: float | None = None) -> Callable[[Message], None]:
+    def function(_: Message) -> None:
+        raise Retry("one at a time", delay=seconds, count=False)
+
+    return function
+
+
+def test_a_retry_that_does_not_count_is_raised_as_often_as_one_likes(waiting: Waiting, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[int] = []
+
+    def function(message: Message) -> None:
+        seen.append(message.attempts)
+        put_off(5)(message)
+
+    chain = waiting.chain(function, max_attempts=3)
+    assert chain(waiting.original(attempts=2)) == DEFERRED
+    for _ in range(110):
+        assert waiting.published[-1][2] == 5
+        waiting.now += 5
+        assert chain(waiting.envelope()) == DEFERRED
+    assert seen == [2] * 111
+    assert waiting.dead == []
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [line.partition("put off ")[2] for line in warnings] == [
+        f"{n} times since 2023-11-14T22:13:20+00:00, by Retry(count=False): it is never given up" for n in (10, 100)
+    ]
+
+
+def test_failures_in_between_count_and_crashes_too(waiting: Waiting) -> None:
+    answers: list[Exception] = [
+        Retry(delay=5, count=False),
+        ValueError("odd"),
+        Retry(delay=5, count=False),
+        ValueError("at last"),
+    ]
+
+    def function(_: Message) -> None:
+        raise answers.pop(0)
+
+    chain = waiting.chain(function, max_attempts=3)
+    assert chain(waiting.original()) == DEFERRED
+    waiting.now += 5
+    assert chain(waiting.envelope(attempts=1)) == Requeue(10.0)  # at its first attempt still
+    assert chain(waiting.envelope(attempts=2)) == DEFERRED
+    waiting.now += 5
+    assert chain(waiting.envelope(attempts=2)) == DEAD  # the worker that had it before was killed
+    assert b"ValueError: at last" in waiting.dead[0]
+
+
+def test_its_delay_grows_by_the_schedule_where_it_names_none(waiting: Waiting) -> None:
+    chain = waiting.chain(put_off())
+    chain(waiting.original())
+    for _ in range(2):
+        waiting.now += waiting.published[-1][2]
+        chain(waiting.envelope())
+    assert [delay for _, _, delay in waiting.published] == [10, 20, 30]
+
+
+def test_a_long_delay_that_does_not_count_goes_in_hops(waiting: Waiting) -> None:
+    seen: list[int] = []
+    waiting.chain(put_off(7200))(waiting.original(attempts=4))
+    chain = waiting.chain(lambda message: seen.append(message.attempts))
+    for _ in range(2):
+        waiting.now += waiting.published[-1][2]
+        chain(waiting.envelope())
+    assert [delay for _, _, delay in waiting.published] == [3600, 3600]
+    assert seen == [4]
+
+
+def test_where_it_cannot_wait_it_counts_and_the_log_says_so(waiting: Waiting, caplog: pytest.LogCaptureFixture) -> None:
+    waiting.refuse = PublishError("no broker")
+    assert waiting.chain(put_off(5))(waiting.original()) == Requeue(5)
+    assert "cannot wait in topic orders.billing.later (no broker), so this attempt counts" in caplog.text
+    waiting.refuse = None
+    waiting.longest = 0.0
+    chain = waiting.chain(put_off(5))
+    assert [chain(waiting.original()), chain(waiting.original())] == [Requeue(0.0), Requeue(0.0)]
+    assert caplog.text.count("each Retry(count=False) counts as an attempt: this broker keeps no delays") == 1
+    given_back = waiting.original()
+    given_back.connection.in_flight.clear()
+    waiting.longest = LONGEST
+    assert waiting.chain(put_off(5))(given_back) == Requeue(5)
+    assert waiting.published == []
+
+
+def test_a_policy_and_a_batch_say_it_as_well(waiting: Waiting) -> None:
+    chain = waiting.chain(_raising(KeyError("busy")), policy={KeyError: Retry(delay=5, count=False)}, max_attempts=1)
+    assert chain(waiting.original()) == DEFERRED
+    named, rest = waiting.original(), waiting.original()
+
+    def function(batch: Batch) -> None:
+        batch.fail(named, Retry(delay=7, count=False))
+        raise Retry(delay=5, count=False)
+
+    assert waiting.chain(function, batch=2, max_attempts=1)([named, rest]) == {named: DEFERRED, rest: DEFERRED}
+    assert sorted(delay for _, _, delay in waiting.published) == [5, 5, 7]
+
+
+def _raising(error: Exception) -> Callable[[Message], None]:
+    def function(_: Message) -> None:
+        raise error
+
+    return function
+
+
+# -- whose message it is
+
+
+def strangers(waiting: Waiting) -> Message:
+    """An envelope of orders.eu/billing, whose names make the topic of orders/eu.billing."""
+    spec = make_spec(lambda message: None, "orders.eu", "billing")
+    ours = make_spec(lambda message: None, "orders", "eu.billing")
+    assert later_topic(spec) == later_topic(ours)
+    message = waiting.original()
+    message.connection.topic, message.connection.channel = "orders.eu", "billing"
+    compile_chain(
+        make_spec(retry_in(7200), "orders.eu", "billing"),
+        publish=lambda topic, body: None, delay=float, defer=waiting.defer, longest=lambda: LONGEST,
+    )(message)  # fmt: skip
+    return waiting.envelope()
+
+
+@pytest.mark.parametrize("passed", [0, 7200])
+@pytest.mark.parametrize("batch", [0, 5])
+def test_a_strangers_envelope_is_left_alone_where_each_channel_has_its_copy(waiting: Waiting, passed: float, batch: int) -> None:
+    envelope = strangers(waiting)
+    seen: list[object] = []
+    waiting.now += passed
+    options = {"batch": batch} if batch else {}
+    chain = waiting.chain(_noting(seen), names=("orders", "eu.billing"), **options)
+    outcome = chain([envelope])[envelope] if batch else chain(envelope)
+    assert outcome == Requeue(later.STRANGERS_WAIT)
+    assert seen == []
+    assert len(waiting.published) == 1
+    assert waiting.dead == []
+
+
+def test_a_strangers_envelope_is_passed_on_anew_where_there_is_one_queue(waiting: Waiting) -> None:
+    """To give it back would use up an attempt of its owner's."""
+    envelope = strangers(waiting)
+    waiting.copies = False
+    waiting.now += 7200
+    assert waiting.chain(retry_in(1), names=("orders", "eu.billing"))(envelope) == DEFERRED
+    assert waiting.published[-1][:2] == waiting.published[-2][:2]
+    assert 1 <= waiting.published[-1][2] <= 10
+    waiting.refuse = PublishError("no broker")
+    assert 1 <= waiting.chain(retry_in(1), names=("orders", "eu.billing"))(envelope).delay <= 10
+
+
+def test_the_owner_of_an_envelope_gets_it(waiting: Waiting) -> None:
+    envelope = strangers(waiting)
+    waiting.now += 7200
+    seen: list[tuple[str, str, int]] = []
+    chain = waiting.chain(lambda m: seen.append((m.topic, m.channel, m.attempts)), names=("orders.eu", "billing"))
+    assert chain(envelope) is None
+    assert seen == [("orders.eu", "billing", 2)]
 
 
 def test_what_strangers_published_there_is_a_message_like_any_other(waiting: Waiting) -> None:

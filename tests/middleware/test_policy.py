@@ -13,8 +13,10 @@ from framework.handler import make_spec
 from framework.message import Batch, Message
 from framework.middleware import compile_chain
 from framework.middleware.outcome import DEAD, Fault, Requeue
+from framework.transports.contract import Limits
 
-SUBSCRIPTION = SimpleNamespace(topic="orders", channel="billing", node="a:4150", in_flight={})
+LIMITS = Limits(60.0, 900.0, 2500)
+SUBSCRIPTION = SimpleNamespace(topic="orders", channel="billing", node="a:4150", in_flight={}, limits=LIMITS)
 
 POLICY = {
     ValueError: Reject,
@@ -87,7 +89,8 @@ def test_it_holds_for_each_message_of_a_batch() -> None:
     outcomes = chain(function, letters, batch=10)([bad, down, good])
     assert outcomes == {bad: DEAD, down: Requeue(10.0), good: None}
     assert outcomes[down].fault is Fault.DEPENDENCY
-    assert len(letters) == 1
+    [letter] = letters
+    assert "ValueError: odd\n\nThe above exception was the direct cause" in json.loads(letter.split(b"\n")[0])["traceback"]
 
     def failing(batch: Batch) -> None:
         raise ValueError("all of them")

@@ -17,6 +17,7 @@ from framework.testing import servers
 from framework.testing.certificates import Authority
 from framework.testing.servers import Server, own_nsqd
 from tests.conftest import missing
+from tests.nsqd import disks
 from tests.nsqd.layers import Servers
 from tests.nsqd.storing import TOPIC, declared
 
@@ -137,6 +138,22 @@ class Talk:
 
     def close(self) -> None:
         self.socket.close()
+
+
+@pytest.fixture(scope="session")
+def faulty_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that makes disks fail."""
+    try:
+        return disks.library(tmp_path_factory.mktemp("disk"))
+    except servers.ServerMissing as error:
+        missing(str(error))
+        raise
+
+
+@pytest.fixture
+def disk(faulty_disk: Path, tmp_path: Path) -> disks.Disk:
+    """A disk with faults for one server: ``disk.under(own_nsqd(...))``."""
+    return disks.Disk(faulty_disk, tmp_path / "faults")
 
 
 @pytest.fixture

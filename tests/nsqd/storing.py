@@ -46,7 +46,7 @@ def everything(opened: Store, topic: int = TOPIC) -> list[bytes]:
 
 
 def saved(cursor: int, **changes: object) -> ChannelSave:
-    fields = {"paused": False, "inflight": (), "put": {}, "drop": ()} | changes
+    fields = {"inflight": (), "put": {}, "drop": ()} | changes
     return ChannelSave(CHANNEL, TOPIC, "c", cursor, **fields)  # type: ignore[arg-type]
 
 

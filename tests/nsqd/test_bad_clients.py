@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import signal
 import socket
 import ssl
 import struct
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -114,11 +116,11 @@ def test_who_sends_a_command_byte_by_byte_is_dropped(impatient: Server) -> None:
 SLOW_REQUESTS = [
     (b"", b""),
     (b"", b"G"),
-    (b"GET /ping HTTP/1.1\r\nX: ", b"x"),
-    (b"POST /pub?topic=slow HTTP/1.1\r\nContent-Length: 9999\r\n\r\n", b"x"),
-    (b"POST /pub?topic=slow HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
-    (b"GET /ping HTTP/1.1\r\nContent-Length: 9999\r\n\r\n", b"x"),
-    (b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n", b""),
+    (b"GET /ping HTTP/1.1\r\nHost: localhost\r\nX: ", b"x"),
+    (b"POST /pub?topic=slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n\r\n", b"x"),
+    (b"POST /pub?topic=slow HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+    (b"GET /ping HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n\r\n", b"x"),
+    (b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n", b""),
 ]
 
 
@@ -143,7 +145,7 @@ def test_who_never_reads_an_answer_over_http_is_dropped(impatient: Server) -> No
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.connect(("127.0.0.1", impatient.http_port))
-        sock.sendall(b"GET /stats?format=json HTTP/1.1\r\nHost: x\r\n\r\n" * 400)
+        sock.sendall(b"GET /stats?format=json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 400)
         stuck.append(sock)
     deadline = time.monotonic() + DEADLINE
     while process.num_fds() > before[0] + 3 and time.monotonic() < deadline:
@@ -262,6 +264,27 @@ def test_a_thousand_consumers_share_a_channel(ours: Server) -> None:
     for client in clients:
         client.send(b"FIN " + client.messages[0][0] + b"\n")
         client.close()
+    served(ours)
+
+
+def test_who_sends_many_requests_at_once_holds_up_nobody(ours: Server) -> None:
+    """They take turns, as over TCP: who comes last has its answer long before all of theirs are given."""
+    crowd, each = 30, 400
+    ask = b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    assert ours.process is not None
+    ours.process.send_signal(signal.SIGSTOP)
+    hasty_ones = [connected(ours.http_port, ask * each) for _ in range(crowd)]
+    good = connected(ours.http_port, ask)
+    ours.process.send_signal(signal.SIGCONT)
+    assert good.recv(65536).startswith(b"HTTP/1.1 200 OK\r\n")
+    answered = 0
+    for one in hasty_ones:
+        one.setblocking(False)
+        with suppress(BlockingIOError):
+            answered += one.recv(1 << 20).count(b"HTTP/1.1 200 OK\r\n")
+    assert answered < crowd * each / 2
+    for one in [good, *hasty_ones]:
+        one.close()
     served(ours)
 
 

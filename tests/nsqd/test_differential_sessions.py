@@ -14,6 +14,7 @@ from tests.nsqd.differential import (
     HALF,
     READY,
     SUB,
+    Before,
     Count,
     Http,
     Other,
@@ -83,8 +84,10 @@ JSON: dict[str, list[Any]] = {
     "IDENTIFY an unknown object": [raw('{"feature_negotiation": true, "x": {"y": [1, {"z": null}]}}')],
     "IDENTIFY deep": [raw('{"feature_negotiation": true, "x": ' + "[" * 500 + "]" * 500 + "}")],
 }
-TIMED_OUT: list[Any] = [SHORT + READY + pub(b"a"), b"RDY 0\n", Count("timeout_count", 1)]
-OTHERS_NOW: list[Any] = [SHORT + READY + pub(b"a"), b"RDY 0\n", Other(READY), Until(6)]
+ONE: list[Any] = [Before(identify(msg_timeout=2000) + READY + pub(b"a")), on(0, b"RDY 0\n")]
+"""One delivery, and no more once it times out: RDY 0 must be there before that."""
+TIMED_OUT: list[Any] = [*ONE, Count("timeout_count", 1)]
+OTHERS_NOW: list[Any] = [*ONE, Other(READY), Until(6)]
 TIMES: dict[str, list[Any]] = {
     "a timeout delivers again": [SHORT + READY + pub(b"a"), Until(5)],
     "attempts grow with each timeout": [SHORT + READY + pub(b"a"), Until(6)],
@@ -115,7 +118,7 @@ PAIRS: dict[str, list[Any]] = {
     "the first channel gets what waits": [pub(b"a", b"b"), READY, Other(b"SUB {t} d\nRDY 10\n")],
     "what a client held stays held": [READY, Other(READY), b"RDY 0\n", Other(b"RDY 1\n"), pub(b"a"), Other(b"BYE\n")],
     "a timeout goes to the other client": [
-        SHORT + READY + pub(b"a"), b"RDY 0\n", Other(SHORT + READY), Until(6), Other(on(0, FIN)), on(0, FIN),
+        *ONE, Other(identify(msg_timeout=2000) + READY), Until(6), Other(on(0, FIN)), on(0, FIN),
     ],
     "half a connection": [READY + pub(b"a"), HALF],
 }  # fmt: skip

@@ -9,17 +9,22 @@ import shutil
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
-from framework.testing.servers import Server
+from framework.testing.servers import Server, ServerMissing, own_nsqd, running
+from tests.conftest import missing
 from tests.nsqd.conftest import logged
+from tests.nsqd.disks import Disk, tmpfs
 
 KILLS = int(os.environ.get("NSQD_KILLS", "10"))
 """20 and more are for the evening before a release: NSQD_KILLS=20."""
+LATE_ROUNDS = int(os.environ.get("NSQD_LATE_ROUNDS", "3"))
 PUBLISHERS = 4
 
 
@@ -130,6 +135,48 @@ def test_kills_at_random_moments_lose_no_confirmed_message(ours: Server, talk: C
     assert len(confirmed) > 100 * KILLS
 
 
+LATE = 500
+"""Messages that wait for a topic's first channel."""
+
+
+@pytest.mark.parametrize("seconds", [0.1, pytest.param(2.0, marks=pytest.mark.slow)])
+def test_a_kill_soon_after_the_first_subscription_loses_nothing_on_a_slow_disk(
+    disk: Disk, tmp_path: Path, talk: Callable[..., Any], seconds: float
+) -> None:
+    """The subscription waits for its sync behind those of publishers, while what waited in the topic goes to its channel."""
+    server = disk.under(own_nsqd(tmp_path / "slow"))
+    server.start()
+    try:
+        lost = [late_subscription(server, disk, talk, seconds, at) for at in range(LATE_ROUNDS)]
+    finally:
+        server.kill()
+    print(f"late subscriptions, syncs of {seconds} s: {sum(map(bool, lost))} of {len(lost)} rounds lost messages: {lost}")
+    assert lost == [0] * len(lost)
+
+
+def late_subscription(server: Server, disk: Disk, talk: Callable[..., Any], seconds: float, at: int) -> int:
+    """How many of the confirmed messages are lost by a kill while the topic gets its first channel."""
+    topic = b"late%d" % at
+    disk.sync_takes(0)
+    publisher, other, late = talk(server), talk(server), talk(server)
+    publisher.send(mpub(topic, [b"%d" % one for one in range(LATE)]))
+    assert publisher.reply(1) == [b"OK"]
+    disk.sync_takes(seconds)
+    other.send(b"PUB other\n" + sized(b"x"))  # its sync is under way
+    time.sleep(0.02)
+    late.send(b"SUB " + topic + b" c\nRDY 100\n")
+    time.sleep(random.uniform(0.06, 0.9 * seconds))
+    server.kill()
+    disk.sync_takes(0)
+    server.start()
+    late.close()
+    late = talk(server)
+    late.send(b"SUB " + topic + b" c\nRDY %d\n" % LATE)
+    late.until(lambda: len({body for _, _, body in late.messages}) == LATE, 3)
+    late.send(b"".join(b"FIN " + one + b"\n" for one, _, _ in late.messages))
+    return LATE - len({body for _, _, body in late.messages})
+
+
 def test_few_finished_messages_come_back_after_a_kill(ours: Server, talk: Callable[..., Any]) -> None:
     """Those of the last 50 ms may; those before must not."""
     client = talk(ours)
@@ -143,6 +190,17 @@ def test_few_finished_messages_come_back_after_a_kill(ours: Server, talk: Callab
     ours.kill()
     ours.start()
     assert ours.channel_stats("back", "c")["depth"] == 100
+
+
+def well(server: Server, seconds: float = 10.0) -> bool:
+    """Whether /ping says OK, or soon does."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with suppress(HTTPError):
+            if server.http("/ping") == "OK":
+                return True
+        time.sleep(0.05)
+    return False
 
 
 def test_a_full_disk_refuses_publishes_but_not_consumers_and_recovers(ours: Server, talk: Callable[..., Any]) -> None:
@@ -167,7 +225,7 @@ def test_a_full_disk_refuses_publishes_but_not_consumers_and_recovers(ours: Serv
     assert consumer.get(2)[1][2] == b"2"
     resource.prlimit(ours.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, hard))
     assert ours.http("/pub?topic=full", b"3") == "OK"
-    assert ours.http("/ping") == "OK"
+    assert well(ours)  # once the states are saved, which failed too
     consumer.send(b"FIN " + consumer.messages[1][0] + b"\n")
     assert consumer.get(3)[2][2] == b"3"
     assert logged(ours, "DISK: nothing was published")
@@ -226,3 +284,87 @@ def test_a_copy_of_a_running_folder_can_be_served(ours: Server, talk: Callable[.
     client = talk(ours)
     client.send(b"SUB copy c\nRDY 10\n")
     assert [body for _, _, body in client.get(2)] == [b"a", b"b"]
+
+
+@pytest.fixture(params=["a small tmpfs", "writes that are refused"])
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Server, Callable[[bool], None], bool]]:
+    """An nsqd; what takes the last byte from its disk, or gives it back; whether what it deletes then gives it room."""
+    folder = tmp_path / "small"
+    if request.param == "writes that are refused":
+        disk = request.getfixturevalue("disk")
+        server = disk.under(own_nsqd(folder))
+        server.start()
+        yield server, disk.is_full, False
+        server.kill()
+        return
+    try:
+        with tmpfs(folder, 4 << 20), running(own_nsqd(folder / "data")) as server:
+            yield server, lambda full: take(folder / "other", full), True
+    except ServerMissing as error:
+        missing(str(error))
+
+
+def take(path: Path, everything: bool) -> None:
+    """Let another program's file have all that is left of the disk, or nothing."""
+    if not everything:
+        path.unlink()
+        return
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+
+
+def test_a_topic_gets_its_first_channel_on_a_full_disk_and_loses_nothing(
+    small_disk: tuple[Server, Callable[[bool], None], bool], talk: Callable[..., Any]
+) -> None:
+    server, fill, reserve = small_disk
+    publisher = talk(server)
+    publisher.send(mpub(b"first", [b"%d" % at for at in range(1000)]) + mpub(b"watched", [b"%d" % at for at in range(100)]))
+    assert publisher.reply(2) == [b"OK", b"OK"]
+    server.http("/topic/create?topic=pad", b"")
+    size = (server.data / "log" / "0000000001.log").stat().st_size
+    server.http("/pub?topic=pad", bytes(4096 + (-size - 60) % 4096))  # its block is full too
+    time.sleep(0.2)  # their places are saved: what is not could not be read
+    fill(True)
+    publisher.send(b"PUB first\n" + sized(b"x" * 100_000))
+    assert publisher.until(lambda: publisher.closed)
+    assert publisher.replies[-1].startswith(b"E_PUB_FAILED")
+    watcher, consumer = talk(server), talk(server)
+    watcher.send(b"SUB watched c#ephemeral\nRDY 1000\n")
+    assert len(watcher.get(100)) == 100
+    consumer.send(b"SUB first c\nRDY 1\n")
+    assert consumer.reply(1)[0].startswith(b"OK" if reserve else b"E_SUB_FAILED")
+    time.sleep(1.3)  # a sweep
+    server.kill()
+    fill(False)
+    server.start()
+    again = talk(server)
+    again.send(b"SUB first c\nRDY 1000\n")
+    assert len({body for _, _, body in again.get(1000)}) == 1000
+
+
+def test_three_hundred_subscriptions_on_a_disk_without_a_byte_queue_one_declaration(
+    disk: Disk, tmp_path: Path, talk: Callable[..., Any]
+) -> None:
+    server = disk.under(own_nsqd(tmp_path / "full"))
+    server.start()
+    try:
+        server.http("/pub?topic=tries", b"1")
+        time.sleep(0.2)
+        disk.is_full()
+        assert [tried(server, talk, 5) for _ in range(300)].count(b"OK") == 0
+        disk.is_full(False)
+        assert tried(server, talk, 10) == b"OK"
+        log = (server.data / "log" / "0000000001.log").read_bytes()
+        assert log.count(b'"name":"tries"') <= 4
+    finally:
+        server.kill()
+
+
+def tried(server: Server, talk: Callable[..., Any], seconds: float) -> bytes:
+    """What a subscription is answered."""
+    client = talk(server)
+    client.send(b"SUB tries c\n")
+    (answer,) = client.reply(1, seconds)
+    client.close()
+    return bytes(answer)

@@ -12,6 +12,7 @@ import pytest
 from gevent import socket
 
 from framework.nsqd.link import Link
+from framework.nsqd.underway import Memory
 from framework.transports.nsq.stream import Deflate
 
 _BURST = """
@@ -41,7 +42,7 @@ def test_the_memory_of_a_burst_is_given_back() -> None:
 
 def test_who_has_left_holds_no_layer_and_no_bytes_until_the_collector_comes() -> None:
     ours, theirs = socket.socketpair()
-    link, codec = Link(ours, "", lambda *_: None, lambda: None, lambda: None), Deflate(6)
+    link, codec = Link(ours, "", lambda *_: None, lambda: None, lambda: None, memory=Memory(1 << 20)), Deflate(6)
     held = weakref.ref(codec)
     link.compress(codec)
     link.incoming.buffer += b"x" * 100

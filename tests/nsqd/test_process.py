@@ -194,7 +194,7 @@ def test_a_folder_of_another_owner_is_one_sentence_exit_1_and_as_it_was(used: Pa
     for path in (used, *used.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-    assert re.fullmatch(r"nsqd: the data folder .+ cannot be used: Permission denied; .+ --data-path\n", done.stderr)
+    assert re.fullmatch(r"nsqd: the data folder .+ cannot be used: .+/lock: Permission denied; .+ --data-path\n", done.stderr)
     assert snapshot(used) == before
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from framework.nsqd.store import (
     Batch,
+    Declaration,
+    Declare,
     Pending,
     Store,
     TopicSave,
@@ -20,7 +22,7 @@ from tests.nsqd.storing import TOPIC, declared, everything, killed, publish, sav
 @pytest.mark.usefixtures("small_segments")
 def test_a_segment_goes_when_all_its_messages_are_finished(opened: Store, folder: Path) -> None:
     batches = [publish(opened, b"x" * 900)[0] for _ in range(7)]
-    opened.save([TopicSave(TOPIC, batches[-1].end, False)], [saved(batches[-1].end, inflight=[batches[3].first])])
+    opened.save([TopicSave(TOPIC, batches[-1].end)], [saved(batches[-1].end, inflight=[batches[3].first])])
     opened.sweep()
     kept = sorted(int(path.stem) for path in (folder / "log").iterdir())
     assert everything(opened)[:1] == [b"x" * 900]
@@ -53,7 +55,7 @@ def test_one_unfinished_message_keeps_no_more_than_itself(opened: Store, folder:
         "deferred": {"put": {seq: Pending(1 << 60, 2)}},
         "requeued": {"put": {seq: Pending(0, 2)}},
     }[how]
-    opened.save([TopicSave(TOPIC, batches[-1].end, False)], [saved(batches[-1].end, **what)])
+    opened.save([TopicSave(TOPIC, batches[-1].end)], [saved(batches[-1].end, **what)])
     assert swept(opened) < 1000
     assert not segment(folder).exists()
     for again in (opened, Store(killed(opened, folder, tmp_path / "copy"))):
@@ -71,7 +73,7 @@ def test_a_topic_that_nobody_reads_keeps_its_few_messages_and_not_those_of_other
     batches = in_tens(opened, 15)
     second = publish(opened, b"another", topic=8)[0]
     batches += in_tens(opened, 15)
-    opened.save([TopicSave(TOPIC, batches[-1].end, False)], [saved(batches[-1].end)])
+    opened.save([TopicSave(TOPIC, batches[-1].end)], [saved(batches[-1].end)])
     assert swept(opened) < 1000
     assert everything(opened, 8) == [b"dead letter", b"another"]
     assert (first.end, second.end) == (second.first, opened.topics[8].next)
@@ -89,7 +91,7 @@ def test_what_was_moved_is_delivered_again_when_the_index_is_lost(folder: Path) 
     opened.append([declared(TOPIC, "c")])
     batches = in_tens(opened, 30)
     seq = batches[3].first + 5
-    opened.save([TopicSave(TOPIC, batches[-1].end, False)], [saved(batches[-1].end, inflight=[seq])])
+    opened.save([TopicSave(TOPIC, batches[-1].end)], [saved(batches[-1].end, inflight=[seq])])
     swept(opened)
     opened.close()
     (folder / "index.db").unlink()
@@ -104,7 +106,7 @@ def test_what_was_moved_is_delivered_again_when_the_index_is_lost(folder: Path) 
 def test_a_segment_that_is_mostly_unfinished_is_left_alone(opened: Store, folder: Path) -> None:
     batches = in_tens(opened, 6)
     waiting = batches[0].first + 5
-    opened.save([TopicSave(TOPIC, batches[-1].end, False)], [saved(waiting)])
+    opened.save([TopicSave(TOPIC, batches[-1].end)], [saved(waiting)])
     before = segment(folder).read_bytes()
     swept(opened)
     assert segment(folder).read_bytes() == before
@@ -117,7 +119,7 @@ def test_numbers_of_messages_that_are_gone_are_not_used_again_when_the_index_is_
     stays = publish(opened, *[b"stays" * 30] * 9)[0]
     batches = in_tens(opened, 3)
     later = {seq: Pending(1 << 60, 1) for seq in range(stays.first, stays.end)}
-    opened.save([TopicSave(TOPIC, batches[-1].end, False)], [saved(batches[-1].end, put=later)])
+    opened.save([TopicSave(TOPIC, batches[-1].end)], [saved(batches[-1].end, put=later)])
     swept(opened)
     opened.close()
     (folder / "index.db").unlink()
@@ -132,7 +134,7 @@ def test_the_index_may_end_in_a_segment_that_went(opened: Store, folder: Path, t
     opened.append([declared(8)])
     publish(opened, *[b"stays" * 30] * 9, topic=8)
     batches = in_tens(opened, 3)
-    opened.save([TopicSave(TOPIC, batches[-1].end, False)], [saved(batches[-1].end)])
+    opened.save([TopicSave(TOPIC, batches[-1].end)], [saved(batches[-1].end)])
     swept(opened)
     assert opened.log.numbers[-1] - opened.log.numbers[0] >= len(opened.log.numbers)
     again = Store(killed(opened, folder, tmp_path / "copy"))
@@ -150,7 +152,7 @@ def test_moving_waits_for_room(opened: Store, monkeypatch: pytest.MonkeyPatch) -
         raise OSError(errno.ENOSPC, "full")
 
     monkeypatch.setattr(os, "pwritev", full)
-    opened.save([TopicSave(TOPIC, batches[-1].end, False)], [saved(batches[-1].end, inflight=[seq])])
+    opened.save([TopicSave(TOPIC, batches[-1].end)], [saved(batches[-1].end, inflight=[seq])])
     assert swept(opened) > 1000
     assert opened.bodies(TOPIC, [seq], 1)[seq][1][:3] == b"3.0"
     monkeypatch.undo()
@@ -161,7 +163,7 @@ def test_topics_and_channels_survive_the_loss_of_the_index_after_their_first_seg
     opened = Store(folder)
     opened.append([declared(TOPIC, "c")])
     batches = [publish(opened, b"x" * 900)[0] for _ in range(7)]
-    opened.save([TopicSave(TOPIC, batches[-1].end, False)], [saved(batches[-1].end)])
+    opened.save([TopicSave(TOPIC, batches[-1].end)], [saved(batches[-1].end)])
     opened.sweep()
     assert not segment(folder).exists()
     publish(opened, b"new")
@@ -179,7 +181,7 @@ def test_a_lost_index_does_not_move_a_channel_past_what_was_in_flight(folder: Pa
     opened = Store(folder)
     opened.append([declared(TOPIC, "c")])
     first = publish(opened, b"in flight" * 100)[0]
-    opened.save([TopicSave(TOPIC, first.end, False)], [saved(first.end, inflight=[first.first])])
+    opened.save([TopicSave(TOPIC, first.end)], [saved(first.end, inflight=[first.first])])
     for _ in range(4):
         publish(opened, b"x" * 900)
     opened.close()
@@ -188,3 +190,62 @@ def test_a_lost_index_does_not_move_a_channel_past_what_was_in_flight(folder: Pa
     assert len(again.log.numbers) > 1
     assert again.topics[TOPIC].channels["c"].cursor <= first.first
     again.close()
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_the_declarations_of_many_topics_alone_begin_no_segment(folder: Path) -> None:
+    opened = Store(folder)
+    opened.append([declared(topic, "c") for topic in range(100, 160)])
+    assert swept(opened) > 2000  # more than a segment of this test
+    first = opened.log.active
+    for _ in range(5):
+        opened.sweep()
+    publish(opened, b"a", topic=100)
+    publish(opened, b"b", topic=100)
+    assert opened.log.active == first
+    assert everything(opened, 100) == [b"a", b"b"]
+    opened.close()
+
+
+def dropped(topic: int = TOPIC) -> Declare:
+    return Declare(topic, Declaration(f"t{topic}", dropped=True))
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_a_deleted_topic_stays_deleted_when_the_segment_that_says_so_is_gone(folder: Path) -> None:
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c"), declared(8)])
+    publish(opened, b"deleted with its topic")
+    publish(opened, b"keeps the first segment" * 60, topic=8)
+    publish(opened, b"x" * 900, topic=8)
+    publish(opened, b"begins the second", topic=8)
+    opened.append([dropped()])
+    assert opened.log.numbers == [1, 2]
+    opened._roll()
+    opened.save([TopicSave(8, opened.topics[8].next - 1)])
+    opened.save([TopicSave(8, opened.topics[8].next)])
+    opened._remove(2)
+    opened.close()
+    (folder / "index.db").unlink()
+    again = Store(folder)
+    assert set(again.topics) == {8}
+    assert again.has_number(TOPIC)
+    again.close()
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_numbers_of_deleted_topics_are_kept_no_longer_than_the_segments_that_name_them(opened: Store) -> None:
+    opened.append([dropped()])
+    opened.append([declared(8)])
+    opened.flush()
+    opened._roll()
+    assert opened.retired == {TOPIC}
+    opened.sweep()
+    assert opened.retired == set()
+    opened._roll()
+    assert opened.log.written == 0
+    assert opened.log.size < 300  # one topic, twice
+    opened.append([dropped(8)])
+    opened._roll()
+    opened.sweep()
+    assert opened.retired == {8}  # not saved yet

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from framework.testing.servers import Server
+from tests.spark.scripts.driver import start
 
 pytestmark = [pytest.mark.spark, pytest.mark.real, pytest.mark.slow]
 SCRIPT = Path(__file__).parent / "scripts" / "driver.py"
@@ -23,13 +24,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def start_driver(tmp_path: Path) -> Iterator[Callable[[Server, str], subprocess.Popen[bytes]]]:
+def start_driver(tmp_path: Path) -> Iterator[Callable[[Server], subprocess.Popen[bytes]]]:
     """Starts drivers, and ends them with all that they started."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(nsqd: Server, how: str) -> subprocess.Popen[bytes]:
+    def start(nsqd: Server) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, str(SCRIPT), str(tmp_path), nsqd.address, how]
+        command = [sys.executable, str(SCRIPT), str(tmp_path), nsqd.address]
         started.append(subprocess.Popen(command, env=environment, start_new_session=True, cwd=tmp_path))
         return started[-1]
 
@@ -44,13 +45,13 @@ def start_driver(tmp_path: Path) -> Iterator[Callable[[Server, str], subprocess.
 
 @pytest.mark.timeout(240)
 def test_a_killed_driver_loses_nothing_and_doubles_nothing(
-    spark: Any, start_nsqd: Callable[..., Server], start_driver: Callable[[Server, str], subprocess.Popen[bytes]], tmp_path: Path
+    spark: Any, start_nsqd: Callable[..., Server], start_driver: Callable[[Server], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     nsqd = start_nsqd("--msg-timeout=2s")
     bodies = [b"m%d" % n for n in range(10_000)]
     nsqd.http("/mpub?topic=orders", b"\n".join(bodies[:5000]))
 
-    first = start_driver(nsqd, "run")
+    first = start_driver(nsqd)
     wait_for_commits(first, tmp_path, 2)
     family = psutil.Process(first.pid).children(recursive=True)
     nsqd.http("/mpub?topic=orders", b"\n".join(bodies[5000:]))  # so that the kill finds messages on every step of the way
@@ -60,7 +61,7 @@ def test_a_killed_driver_loses_nothing_and_doubles_nothing(
     _, alive = psutil.wait_procs(family, timeout=15)
     assert alive == [], "what the killed driver left ends by itself"
 
-    assert start_driver(nsqd, "finish").wait(120) == 0
+    assert start(spark, tmp_path, nsqd.address, availableNow=True).awaitTermination(120)  # in another driver, this one
     rows = spark.read.parquet(str(tmp_path / "rows"))  # Spark reads by the sink's log, and so does not see orphans
     assert Counter(bytes(row.value) for row in rows.select("value").collect()) == Counter(bodies)
 

@@ -75,6 +75,8 @@ def test_an_external_spool_is_kept_unless_its_only_reader_says_otherwise() -> No
         ("nsqdTcpAddresses", " ", "is empty"),
         ("topic", "bad topic", "topic name 'bad topic' is not valid"),
         ("spoolDir", "", "spoolDir is empty"),
+        ("spoolDir", "s3://bucket/spool", "option spoolDir: a spool is a folder .* 's3://bucket/spool' is a URL: give a path"),
+        ("spoolDir", "dbfs:/spool", "'dbfs:/spool' is a URL"),
         ("lookupdHttpAddresses", "l:4161", "exactly one of"),
     ],
 )
@@ -97,6 +99,13 @@ def test_options_without_effect_are_refused() -> None:
         options.batch_read({"spoolDir": "s", "maxmessagespertrigger": "5"})
     with pytest.raises(WrongUse, match="collector='embedded' is for readStream"):
         options.batch_read({"spoolDir": "s", "collector": "embedded"})
+
+
+def test_the_ids_that_commit_leaves_may_be_said_for_external_collectors() -> None:
+    external = {"spoolDir": "s", "collector": "external", "dedupeWindow": "1000"}
+    assert options.stream_read({**external, "retention": "commit"}).dedupe_window == 1000
+    with pytest.raises(WrongUse, match="dedupeWindow has no effect with collector=external and retention=keep"):
+        options.stream_read(external)
 
 
 def test_a_segment_is_never_larger_than_what_may_be_in_flight() -> None:

@@ -14,8 +14,9 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from framework.spark import options
-from framework.spark.reader import NsqStreamReader
-from framework.spool import SpoolError, segment
+from framework.spark.reader import NsqBatchReader, NsqStreamReader
+from framework.spool import Spool, SpoolError, segment
+from tests.spark.conftest import messages
 
 Land = Callable[..., Path]
 EVERYTHING = ReadAllAvailable()
@@ -166,6 +167,27 @@ def test_a_segment_that_goes_between_plan_and_read_is_an_error(land: Land) -> No
     with pytest.raises(SpoolError, match="was planned and is gone"):
         list(source.read(task))
     assert list(reader(folder, failOnDataLoss="false").read(task)) == []
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_an_executor_that_sees_another_folder_is_an_error_and_no_loss(land: Land, tmp_path: Path, fails: str) -> None:
+    """Without it failOnDataLoss=false skips the rows, and a spool of the executor's own is read in place of the driver's."""
+    folder = land(0, 10)
+    source = reader(folder, failOnDataLoss=fails)
+    start = source.initialOffset()
+    tasks = source.partitions(start, source.latestOffset(start, EVERYTHING))
+    tasks += NsqBatchReader(options.batch_read({"spoolDir": str(folder), "failOnDataLoss": fails})).partitions()
+    folder.rename(tmp_path / "the driver's")
+    for task in tasks:
+        with pytest.raises(
+            SpoolError, match="sees no spool there: spoolDir must be one folder that the driver and every executor"
+        ):
+            list(source.read(task))
+    with Spool(folder, "a") as own:
+        own.land(messages(10, 20))
+    for task in tasks:
+        with pytest.raises(SpoolError, match="sees another spool there"):
+            list(source.read(task))
 
 
 def test_a_damaged_segment_is_named(land: Land) -> None:

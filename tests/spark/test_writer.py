@@ -65,7 +65,7 @@ class Broker:
     def producer(self) -> Broker:
         return self
 
-    def publish(self, topic: str, bodies: list[bytes]) -> None:
+    def publish(self, topic: str, bodies: list[bytes], *, timeout: float) -> None:
         if topic == "full":
             raise PublishError("no nsqd took the messages")
         self.sent.append((topic, bodies))

@@ -97,8 +97,11 @@ def test_an_opening_spool_reads_no_more_than_its_window(
     opened: list[Path] = []
     read = segment.read
     monkeypatch.setattr(segment, "read", lambda path, columns: (opened.append(path), read(path, columns))[1])
-    Spool(tmp_path, window=25).open()
-    assert [path.name[:20] for path in opened] == [f"{n:020d}" for n in (8, 9, 10)]
+    for window in (25, 30):
+        opened.clear()
+        with Spool(tmp_path, window=window):
+            pass
+        assert [path.name[:20] for path in opened] == [f"{n:020d}" for n in (8, 9, 10)]
 
 
 def test_a_full_disk_lands_nothing_and_leaves_nothing_behind(
@@ -159,6 +162,108 @@ def test_a_segment_is_never_overwritten(tmp_path: Path, batch: MakeBatch) -> Non
     assert (spool.folder / f"{2:020d}-3.arrow").exists()
 
 
+@pytest.fixture
+def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a file system where flock says yes to everybody."""
+    monkeypatch.setattr("framework.spool.spool.fcntl.flock", lambda *_: None)
+
+
+def numbers(spool: Spool) -> list[int]:
+    return [one.number for one in segment.listing(spool.folder)]
+
+
+def test_two_writers_without_locks_never_take_one_number(tmp_path: Path, batch: MakeBatch, no_locks: None) -> None:
+    with Spool(tmp_path) as first, Spool(tmp_path) as second:
+        first.land(batch(0, 3))
+        second.land(batch(3, 8))
+        assert [(one.number, one.rows) for one in segment.listing(first.folder)] == [(1, 3), (2, 5)]
+        second.land(batch(8, 9))
+        first.land(batch(9, 11))
+        assert [(one.number, one.rows) for one in segment.listing(first.folder)] == [(1, 3), (2, 5), (3, 1), (4, 2)]
+    assert sorted(path.suffix for path in first.folder.iterdir()) == ["", *[".arrow"] * 4], "no claim stays"
+
+
+def test_a_writer_left_behind_goes_on_behind_the_newest(tmp_path: Path, batch: MakeBatch, no_locks: None) -> None:
+    with Spool(tmp_path) as first, Spool(tmp_path) as second:
+        second.land(batch(0, 1))
+        for n in range(1, 9):
+            first.land(batch(n, n + 1))
+        segment.trim(first.folder, before=8, keep_rows=2)
+        assert second.land(batch(20, 25)) == 5
+        assert numbers(first) == [8, 9, 10], "2 to 7 were read and deleted: nobody would look there again"
+
+
+def _land_without_locks(folder: Path, worker: int, batches: list[Batch]) -> None:
+    spool_module.fcntl.flock = lambda *_: None  # type: ignore[assignment]
+    spool = Spool(folder)
+    for one in batches:
+        while True:
+            try:
+                spool.land(one)
+                break
+            except SpoolError:  # another one that opens removes unfinished files
+                continue
+
+
+def test_many_writers_without_locks_leave_no_gap_and_no_double_number(tmp_path: Path, batch: MakeBatch) -> None:
+    fork = multiprocessing.get_context("fork")
+    sizes = [1, 2, 3, 1, 2] * 6
+    writers = []
+    for worker in range(4):
+        starts = [worker * 1000 + sum(sizes[:n]) for n in range(len(sizes))]
+        batches = [batch(first, first + size) for first, size in zip(starts, sizes, strict=True)]
+        writers.append(fork.Process(target=_land_without_locks, args=(tmp_path, worker, batches)))
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+        assert writer.exitcode == 0
+    spool = Spool(tmp_path)
+    assert numbers(spool) == list(range(1, 4 * len(sizes) + 1))
+    assert len(set(ids(spool))) == 4 * sum(sizes)
+    assert sum(one.rows for one in segment.listing(spool.folder)) == len(ids(spool)) == 4 * sum(sizes)
+
+
+@pytest.mark.parametrize("opened_before", [True, False])
+def test_a_number_whose_holder_died_gets_the_rows_it_was_claimed_for(
+    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, opened_before: bool, no_locks: None
+) -> None:
+    other = Spool(tmp_path)
+    if opened_before:
+        other.open()
+    with monkeypatch.context() as dying:
+        dying.setattr(segment, "_name_claimed", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            Spool(tmp_path).land(batch(0, 3))
+    assert numbers(other) == []
+    other.land(batch(5, 7))
+    assert [(one.number, one.rows) for one in segment.listing(other.folder)] == [(1, 3), (2, 2)]
+    assert [path.name for path in other.folder.iterdir() if path.suffix in (".claim", ".tmp")] == []
+    again = Spool(tmp_path)
+    assert again.land(batch(0, 3)) == 0, "its messages were never finished, come again, and are here"
+
+
+def test_a_claim_of_what_is_named_already_goes(tmp_path: Path, batch: MakeBatch) -> None:
+    with Spool(tmp_path) as spool:
+        spool.land(batch(0, 3))
+        os.link(segment.listing(spool.folder)[0].path, spool.folder / f"{1:020d}.claim")
+    with Spool(tmp_path) as again:
+        assert again.land(batch(3, 5)) == 2
+        assert numbers(again) == [1, 2]
+        assert not list(again.folder.glob("*.claim"))
+
+
+def test_a_file_system_without_locks_is_not_taken_for_another_collector(
+    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("framework.spool.spool.fcntl.flock", none)
+    with pytest.raises(SpoolError, match="cannot be opened: No locks available"):
+        Spool(tmp_path).land(batch(0, 1))
+
+
 def test_two_files_of_one_number_are_an_error_and_not_a_guess(tmp_path: Path, batch: MakeBatch) -> None:
     spool = Spool(tmp_path)
     spool.land(batch(0, 3))
@@ -202,7 +307,9 @@ def test_trimming_keeps_what_the_ids_need(tmp_path: Path, batch: MakeBatch) -> N
     spool = Spool(tmp_path)
     for n in range(0, 60, 10):
         spool.land(batch(n, n + 10))
-    assert segment.trim(spool.folder, before=6, keep_rows=25) == 3
+    assert segment.trim(spool.folder, before=2, keep_rows=10) == 1
+    assert segment.listing(spool.folder)[0].number == 2, "what is before 2 goes, and 2 does not"
+    assert segment.trim(spool.folder, before=6, keep_rows=25) == 2
     assert [one.number for one in segment.listing(spool.folder)] == [4, 5, 6]
     assert segment.trim(spool.folder, before=100, keep_rows=0) == 2
     assert [one.number for one in segment.listing(spool.folder)] == [6], "the last one stays, it keeps the numbering"
@@ -223,6 +330,88 @@ def test_segments_older_than_the_retention_go_and_the_ids_stay_known(tmp_path: P
         again.land(batch(50, 51))
         assert [one.number for one in segment.listing(again.folder)] == [4, 5, 6], "1 to 3 are not needed for 15 ids"
         assert again.land(batch(35, 51)) == 0
+
+
+def test_what_is_expired_goes_to_the_last_one_and_is_not_looked_for_with_every_batch(
+    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Spool(tmp_path, window=1) as spool:
+        for n in range(4):
+            spool.land(batch(n, n + 1))
+    for one in segment.listing(spool.folder):
+        os.utime(one.path, (0, 0))
+    spool = Spool(tmp_path, retention=3600, window=1)
+    spool.open()
+    looked: list[Path] = []
+    listing = segment.listing
+    monkeypatch.setattr(segment, "listing", lambda folder: (looked.append(folder), listing(folder))[1])
+    for n in range(4, 7):
+        spool.land(batch(n, n + 1))
+    assert [one.number for one in listing(spool.folder)] == [5, 6, 7]
+    assert len(looked) == 2, "one listing for what is expired, and one to delete it"
+
+
+def test_what_cannot_be_deleted_is_landed_behind_all_the_same(
+    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    spool = Spool(tmp_path, retention=3600, window=1)
+    spool.land(batch(0, 1))
+    os.utime(segment.listing(spool.folder)[0].path, (0, 0))
+    spool.close()
+    monkeypatch.setattr(segment, "trim", fail)
+    again = Spool(tmp_path, retention=3600, window=1)
+    assert again.land(batch(1, 2)) == 1
+    assert "expired segments were not deleted" in caplog.text
+
+
+def test_an_opening_that_failed_is_no_opening(tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Spool(tmp_path) as first:
+        first.land(batch(0, 3))
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    second = Spool(tmp_path)
+    with monkeypatch.context() as broken:
+        broken.setattr(segment, "listing", fail)
+        with pytest.raises(SpoolError, match="cannot be opened: Input/output error"):
+            second.land(batch(0, 3))
+    with Spool(tmp_path) as third:
+        third.open()  # its lock is free
+    assert second.land(batch(0, 4)) == 1, "and it has learnt the ids"
+
+
+def test_the_names_are_durable_before_their_ids_are_known(
+    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Spool(tmp_path) as first:
+        first.land(batch(0, 3))
+    steps: list[str] = []
+    sync, listing = segment.sync_folder, segment.listing
+    monkeypatch.setattr(segment, "sync_folder", lambda folder: (steps.append(folder.name), sync(folder))[1])
+    monkeypatch.setattr(segment, "listing", lambda folder: (steps.append("learn"), listing(folder))[1])
+    Spool(tmp_path).open()
+    assert steps[-2:] == ["main", "learn"]
+
+
+def test_a_segment_that_a_reader_deletes_meanwhile_is_no_error(
+    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Spool(tmp_path) as first:
+        first.land(batch(0, 1))
+        first.land(batch(1, 2))
+    read = segment.read
+
+    def gone(path: Path, columns: list[str]) -> object:
+        if path.name.startswith(f"{1:020d}"):
+            path.unlink()
+        return read(path, columns)
+
+    monkeypatch.setattr(segment, "read", gone)
+    assert Spool(tmp_path).land(batch(1, 3)) == 1
 
 
 def test_the_epoch_is_minted_once_and_new_for_a_new_folder(tmp_path: Path) -> None:
@@ -255,6 +444,14 @@ def test_a_bad_collector_name_is_refused_at_once(tmp_path: Path, name: str) -> N
 def test_a_bad_retention_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(WrongUse, match="retention=0"):
         Spool(tmp_path, retention=0)
+
+
+@pytest.mark.parametrize("folder", ["s3://bucket/spool", "hdfs:/spool", "file:///spool"])
+def test_a_url_is_refused_and_no_folder_is_made_of_it(tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WrongUse, match=f"'{folder}' is a URL: give a path"):
+        Spool(folder).open()
+    assert os.listdir(tmp_path) == []
 
 
 def test_making_a_spool_touches_nothing(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ class Project:
         file.write_text(code)
 
     def pytest(self, *arguments: str) -> pytest.RunResult:
-        return self._pytester.runpytest_subprocess("-p", "no:cacheprovider", *arguments, timeout=60)
+        """Without Hypothesis' plugin, whose import costs more than all that is tried here."""
+        return self._pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:hypothesispytest", *arguments, timeout=60)
 
 
 def test_who_does_not_use_it_gets_nothing_imported_and_nothing_patched(project):
@@ -59,6 +60,19 @@ def test_who_uses_it_gets_nothing_patched_either(project):
     project.pytest().assert_outcomes(passed=1)
 
 
+def test_a_project_names_its_broker_once_for_all_its_tests(project):
+    project.write("pytest.ini", "[pytest]\nbroker_like = nsq\n")
+    project.write(
+        "test_long.py",
+        "import pytest\n"
+        "from framework import WrongUse, publish\n"
+        "def test_it(broker):\n"
+        "    with pytest.raises(WrongUse, match='0 to 3600 seconds'):\n"
+        "        publish('reminders', 'x', delay=259200)\n",
+    )
+    project.pytest().assert_outcomes(passed=1)
+
+
 def test_pytest_lists_its_fixtures_with_what_they_are(project):
     listed = project.pytest("--fixtures").stdout.str()
     for name, words in {
@@ -71,7 +85,7 @@ def test_pytest_lists_its_fixtures_with_what_they_are(project):
 
 def test_the_page_about_testing_shows_files_that_pass_as_they_stand(project):
     files = re.findall(r"```python\n# (\S+\.py)\n(.*?)```", TESTING, re.S)
-    assert {path for path, _ in files} == {"shop.py", "test_shop.py", "test_faults.py", "test_nsqd.py"}
+    assert {path for path, _ in files} == {"shop.py", "test_shop.py", "test_faults.py", "test_delays.py", "test_nsqd.py"}
     for path, code in files:
         project.write(path, code)
     project.pytest().assert_outcomes(passed=sum(code.count("\ndef test_") for _, code in files))

@@ -13,7 +13,7 @@ import gevent
 import pytest
 
 import framework
-from framework import Batch, Message, Reject, Retry, UndecodablePayload, WrongUse, handler
+from framework import Backoff, BadMessage, Batch, Message, Reject, Retry, UndecodablePayload, WrongUse, handler
 from framework.handler import _registry, registered
 from framework.testing.fixtures import memory_broker, runner
 
@@ -158,6 +158,57 @@ def test_without_advance_what_is_due_later_is_left(broker, worker):
     assert attempts == [1, 2]
 
 
+def test_backing_off_is_a_handlers_own_word_and_fails_no_test(broker, worker):
+    tries = []
+
+    @handler("orders", "billing")
+    def bill(message: Message) -> None:
+        tries.append(message.attempts)
+        if len(tries) == 1:
+            raise Backoff("the bank is down", delay=1)
+
+    framework.publish("orders", {"id": 7})
+    worker.run(bill)
+    assert len(tries) == 2
+    assert [type(error) for error in worker.errors] == [Backoff]
+
+
+def test_a_retry_that_does_not_count_takes_no_time_and_no_attempts(broker, worker):
+    attempts = []
+
+    @handler("orders", "billing", max_attempts=2)
+    def bill(message: Message) -> None:
+        attempts.append(message.attempts)
+        if len(attempts) < 20:
+            raise Retry("the bank is closed", delay=600, count=False)
+
+    began = broker.clock.now()
+    broker.publish("orders", {"id": 7})
+    ledger = worker.run(bill)
+    assert attempts == [1] * 20
+    assert (ledger.finished, ledger.requeued, ledger.dead) == (1, 19, 0)
+    assert broker.clock.now() - began >= 19 * 600
+    assert broker.waiting("orders.billing.later") == []
+
+
+def test_without_advance_it_waits_for_its_time(broker, worker):
+    calls = []
+
+    @handler("orders", "billing", max_attempts=1)
+    def bill(message: Message) -> None:
+        calls.append(message.body)
+        if len(calls) == 1:
+            raise Retry("the bank is closed", delay=600, count=False)
+
+    broker.publish("orders", {"id": 7})
+    worker.run(bill, advance=False)
+    broker.clock.advance(599)
+    assert worker.run(bill, advance=False).finished == 0
+    broker.clock.advance(1.1)
+    assert worker.run(bill, advance=False).finished == 1
+    assert len(calls) == 2
+
+
 def test_what_was_given_up_can_be_looked_at(broker, worker):
     @handler("orders", "billing", max_attempts=2)
     def bill(order: Order) -> None:
@@ -167,7 +218,7 @@ def test_what_was_given_up_can_be_looked_at(broker, worker):
     assert worker.run(bill).dead == 2
     seven, eight = broker.dead_letters("orders", "billing")
     assert (seven.body, seven.attempts, seven.reason) == (b'{"id":7}', 1, "Reject: no card")
-    assert (eight.body, eight.reason) == (b'{"id":8}', "delivered more than max_attempts=2 times")
+    assert (eight.body, eight.reason) == (b'{"id":8}', "Retry: the bank is closed")
     assert [letter.id for letter in broker.dead_letters()] == [seven.id, eight.id]
     assert broker.dead_letters("orders", "audit") == []
 
@@ -303,3 +354,65 @@ def test_publish_goes_to_the_broker_of_the_test_and_of_no_other():
         assert second.waiting("orders") == [b"2"]
     assert first.waiting("orders") == [b"1"]
     assert framework.publisher._default is None  # back to $BROKER_URL
+
+
+# -- as another broker
+
+
+def test_a_delay_of_three_days_fails_where_the_broker_would_refuse_it(broker):
+    broker.publish("orders", {"id": 7}, delay=259_200)
+    broker.like("nsq")
+    with pytest.raises(WrongUse, match="delay=259200: this broker takes a delay of 0 to 3600 seconds"):
+        framework.publish("orders", {"id": 7}, delay=259_200)
+    with pytest.raises(WrongUse, match="this broker knows no priorities"):
+        framework.publish("orders", {"id": 7}, priority=1)
+    broker.like("nsq://nsqd?max_req_timeout=10m")
+    with pytest.raises(WrongUse, match="0 to 600 seconds"):
+        framework.publish("orders", {"id": 7}, delay=601)
+    assert len(broker.waiting("orders")) == 1
+
+
+def test_a_retry_of_three_days_is_kept_in_hops_there_in_no_time(broker, worker):
+    calls = []
+
+    @handler("orders", "billing", max_attempts=2)
+    def bill(message: Message) -> None:
+        calls.append((broker.clock.now(), message.attempts))
+        if len(calls) == 1:
+            raise Retry("the bank is closed", delay=259_200)
+
+    broker.like("nsq").publish("orders", {"id": 7})
+    ledger = worker.run(bill)
+    assert ledger.finished == 1
+    assert [attempts for _, attempts in calls] == [1, 2]
+    assert calls[1][0] - calls[0][0] >= 259_200
+    assert ledger.requeued == 72, "an hour each"
+
+
+def test_bodies_names_and_handlers_are_those_of_that_broker(broker, worker):
+    @handler("orders", "billing", timeout=901)
+    def slow(message: Message) -> None: ...
+
+    @handler("orders", "audit")
+    def audit(message: Message) -> None: ...
+
+    broker.like("beanstalkd")
+    with pytest.raises(BadMessage, match="over the 65535 that the broker takes"):
+        broker.publish("orders", b"x" * 65_536)
+    with pytest.raises(WrongUse, match="topic"):
+        broker.publish("-orders", b"x")
+    with pytest.raises(WrongUse, match="'orders'"):
+        worker.run(slow, audit)
+    worker.run(slow)
+    broker.like("nsq").publish("orders", b"x" * 65_536)
+    with pytest.raises(WrongUse, match="timeout=901 is longer than"):
+        worker.run(slow)
+    with pytest.raises(BadMessage, match="over the 1048576"):
+        broker.publish("orders", b"x" * 1_048_577)
+
+
+def test_what_is_no_broker_is_refused(broker):
+    with pytest.raises(WrongUse, match="the scheme must be one of"):
+        broker.like("carrier-pigeon")
+    with pytest.raises(WrongUse, match="name the broker that the handlers are for"):
+        broker.like("memory")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG = ROOT / "data" / "erddap_access_2024-05.log.gz"
+TAKEN = datetime(2024, 6, 1, tzinfo=UTC)
+"""When the queue took the lines of these tests."""
 
 
 @pytest.fixture(scope="session")
 def as_lines(spark: Any) -> Callable[[Iterable[bytes]], Any]:
     """Lines as the source ``nsq`` gives them, as far as the pipeline looks."""
 
-    def make(lines: Iterable[bytes]) -> Any:
-        rows = [(bytearray(line), f"{number:016x}") for number, line in enumerate(lines)]
-        return spark.createDataFrame(rows, "value binary, message_id string")
+    def make(lines: Iterable[bytes], taken: datetime = TAKEN) -> Any:
+        rows = [(bytearray(line), f"{number:016x}", taken) for number, line in enumerate(lines)]
+        return spark.createDataFrame(rows, "value binary, message_id string, timestamp timestamp")
 
     return make
 

@@ -39,6 +39,7 @@ class TestTheInput:
             (b"\x1f\x8b\x08garbage", "nothing in it"),
             (LINE.decode().encode("utf-16"), "binary"),
         ],
+        ids=["empty", "a picture", "a gzip of noise", "a gzip of nothing", "no gzip", "UTF-16"],
     )
     def test_that_cannot_be_a_log_is_refused(self, tmp_path: Path, content: bytes, words: str) -> None:
         (tmp_path / "log").write_bytes(content)

@@ -17,11 +17,21 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+pytest.importorskip("pyspark")
+
+from pyspark.errors import PySparkException
+
 from framework import Batch, Message, Spool
+from framework.testing import servers
+from workers.api_requests import children
+from workers.api_requests import job as module
 from workers.api_requests.children import descendants
+from workers.api_requests.outbox import Outbox
+from workers.api_requests.queries import words_of
 
 ROOT = Path(__file__).resolve().parents[2]
-NOWHERE = "nsq://127.0.0.1:9"  # there are no suspects here to be published
+NOWHERE = "nsq://127.0.0.1:9"
+TAKEN = 1_720_000_000_000_000_000  # in July 2024
 
 
 @dataclass
@@ -33,23 +43,29 @@ class Source:
     channel: str = "archive"
 
 
+def path(n: int) -> str:
+    return f"/{n}/.env" if n % 50 == 7 else f"/{n}"
+
+
+def line(n: int) -> bytes:
+    """One in five is no request, and one in fifty a suspect's."""
+    if n % 5 == 0:
+        return b"bad %d" % n
+    who, status = ("66.0.0.1", 404) if n % 50 == 7 else (f"10.0.0.{n % 9}", 200)
+    return f'{who} - - [{12 + n % 3}/May/2024:06:07:08 +0000] "GET {path(n)} HTTP/1.1" {status} 1'.encode()
+
+
 def land(folder: Path, first: int, last: int) -> None:
-    """Requests ``first`` to ``last`` in the spools of the three channels."""
-    lines = [
-        b'10.0.0.%d - - [%d/May/2024:06:07:08 +0000] "GET /%d HTTP/1.1" 200 1' % (n % 9, 12 + n % 3, n)
-        if n % 5
-        else b"bad %d" % n
-        for n in range(first, last)
-    ]
-    messages = [Message(b"%016x" % n, 1_700_000_000_000_000_000, 1, line, Source()) for n, line in enumerate(lines, first)]
+    """Lines ``first`` to ``last`` in the spools of the three channels."""
+    messages = [Message(b"%016x" % n, TAKEN, 1, line(n), Source()) for n in range(first, last)]
     for channel in ("archive", "growth", "spam"):
         with Spool(folder / channel) as spool:
             spool.land(Batch(messages))
 
 
-def job(folder: Path, *more: str) -> subprocess.Popen[str]:
+def job(folder: Path, *more: str, broker: str = NOWHERE) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "workers.api_requests.job", f"--spool={folder}/spool", f"--output={folder}/out",
-               f"--state={folder}/state", f"--log={folder}/spark.log", f"--broker={NOWHERE}", "--events", *more]  # fmt: skip
+               f"--state={folder}/state", f"--log={folder}/spark.log", f"--broker={broker}", "--events", *more]  # fmt: skip
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
 
 
@@ -64,57 +80,114 @@ def events(process: subprocess.Popen[str], name: str) -> Any:
 
 def kill(process: subprocess.Popen[str]) -> None:
     """kill -9 of the job and of all below it."""
-    for pid in [process.pid, *descendants(process.pid)]:
-        os.kill(pid, signal.SIGKILL)
+    children.kill([process.pid, *descendants(process.pid)])
     process.communicate()
 
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(600)
-def test_killed_in_the_middle_of_its_batches_it_counts_every_line_once(tmp_path: Path, java: None) -> None:
+def test_without_a_broker_only_the_suspects_wait_and_killed_and_stopped_in_its_batches_it_counts_every_line_once(
+    tmp_path: Path, java: None
+) -> None:
     land(tmp_path / "spool", 0, 1000)
     running = job(tmp_path, "--follow", "--every=0")
-    events(running, "lines")
-    while not any(sum(counts.values()) >= 1000 for counts in events(running, "lines")["done"].values()):
-        pass  # one channel has done all, the others are in the middle of it
+    while min(sum(counts.values()) for counts in events(running, "lines")["done"].values()) < 1000:
+        pass  # all three have, although there is nobody to publish to
+    outbox = Outbox(tmp_path / "state" / "outbox.sqlite")
+    assert [json.loads(letter.body)["address"] for letter in outbox.waiting()] == ["66.0.0.1"]
     land(tmp_path / "spool", 1000, 2000)
-    time.sleep(0.7)  # not to wait for anything: only so that the kill falls into the next batch
+    while not any(sum(counts.values()) >= 2000 for counts in events(running, "lines")["done"].values()):
+        pass  # one channel has done all, the others are in the middle of it
     kill(running)
-    ended = job(tmp_path, "--until=2000")
-    out, err = ended.communicate(timeout=500)
-    assert (ended.returncode, err) == (0, "")
+    restarted = job(tmp_path, "--follow", "--every=0")
+    events(restarted, "ready")
+    time.sleep(1.0)  # not to wait for anything: only so that the signal comes in the middle of something
+    ends_by_a_signal(restarted)
+    with servers.running(servers.own_nsqd(tmp_path / "nsqd")) as nsqd:
+        nsqd.http("/topic/create?topic=spam_suspects", b"")
+        nsqd.http("/channel/create?topic=spam_suspects&channel=blocklist", b"")
+        ended = job(tmp_path, "--until=2000", broker=f"nsq://{nsqd.address}")
+        out, err = ended.communicate(timeout=300)
+        assert (ended.returncode, err) == (0, "")
+        assert nsqd.channel_stats("spam_suspects", "blocklist")["depth"] >= 1, "told of before the kill, and after it"
     assert json.loads(out.splitlines()[-1])["event"] == "done"
     paths = ds.dataset(tmp_path / "out" / "archive").to_table(["path"])["path"].to_pylist()
-    assert Counter(paths) == Counter(f"/{n}" for n in range(2000) if n % 5)
+    assert Counter(paths) == Counter(path(n) for n in range(2000) if n % 5)
     raw = ds.dataset(tmp_path / "out" / "rejected").to_table(["raw"])["raw"].to_pylist()
     assert Counter(raw) == Counter(b"bad %d" % n for n in range(0, 2000, 5))
     days = pq.read_table(tmp_path / "out" / "growth" / "by_day.parquet").to_pylist()
-    assert (sum(day["requests"] for day in days), sum(day["new_addresses"] for day in days)) == (1600, 9)
+    assert (sum(day["requests"] for day in days), sum(day["new_addresses"] for day in days)) == (1600, 10)
     tallies = [json.loads((tmp_path / "state" / "tally" / f"{name}.json").read_text()) for name in ("archive", "growth", "spam")]
     assert [Counter(tally["before"]) + Counter(tally["last"]) for tally in tallies] == [{"parsed": 1600, "rejected": 400}] * 3
 
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("moment", ["starting", "ready"])
-def test_a_signal_ends_it_within_a_few_seconds_and_nothing_is_left(tmp_path: Path, java: None, moment: str) -> None:
-    land(tmp_path / "spool", 0, 1000)
-    running = job(tmp_path, "--follow", "--every=0")
-    events(running, moment)
+def test_a_signal_ends_it_within_a_few_seconds_and_nothing_is_left_while_spark_starts(tmp_path: Path, java: None) -> None:
+    running = job(tmp_path, "--follow")
+    events(running, "starting")
     time.sleep(1.0)  # not to wait for anything: only so that the signal comes in the middle of something
+    ends_by_a_signal(running)
+
+
+def ends_by_a_signal(running: subprocess.Popen[str]) -> None:
     below = descendants(running.pid)
     running.send_signal(signal.SIGTERM)
     _, err = running.communicate(timeout=10)
-    assert (running.returncode, err) == (0, "")
+    said = [line for line in err.splitlines() if NOWHERE.removeprefix("nsq://") not in line]  # which cannot be reached
+    assert (running.returncode, said) == (0, [])
     until = time.monotonic() + 5
     while alive(below) and time.monotonic() < until:
         time.sleep(0.05)
     assert alive(below) == []
 
 
+def test_a_spark_home_that_others_start_from_is_left_as_it_is_and_another_installations_is_not(tmp_path: Path) -> None:
+    links = [module.session.home_without_zip(tmp_path) / part for part in ("bin", "jars")]
+    before = [link.lstat().st_ctime_ns for link in links]
+    module.session.home_without_zip(tmp_path)
+    assert [link.lstat().st_ctime_ns for link in links] == before
+    links[1].unlink()
+    links[1].symlink_to(tmp_path / "gone")
+    module.session.home_without_zip(tmp_path)
+    assert links[1].is_dir()
+
+
 def alive(pids: list[int]) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+class Refusing(PySparkException):
+    """An error of Spark's, which asks the JVM for its words."""
+
+    has_gone = False
+
+    def __str__(self) -> str:
+        if self.has_gone:
+            raise ConnectionRefusedError(111, "Connection refused")
+        return "pyspark.errors.AnalysisException: no such column\nJVM stacktrace: ..."
+
+
+def test_what_spark_says_is_said_in_one_line_although_its_jvm_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = Refusing("x")
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    def stop(_: object) -> None:
+        error.has_gone = True
+
+    monkeypatch.setattr(module.session, "start", lambda *_, **__: None)
+    monkeypatch.setattr(module.session, "stop", stop)
+    monkeypatch.setattr(module, "Job", fail)
+    monkeypatch.setattr(module, "Stopping", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["job", "--follow", f"--state={tmp_path}/state", f"--broker={NOWHERE}"])
+    assert module.main() == 1
+    assert capsys.readouterr().err == "job: pyspark.errors.AnalysisException: no such column\n"
+    assert error.has_gone
+    assert words_of(error) == "Refusing", "all that can be said then"
 
 
 @pytest.mark.parametrize(
@@ -123,6 +196,7 @@ def alive(pids: list[int]) -> list[int]:
         ([], "say one of --follow, --until N and --until-summary FILE"),
         (["--follow", "--until=3"], "say one of"),
         (["--until=-3"], "not in the range"),
+        (["--follow", "--output=s3://bucket/out"], "s3://bucket/out is a URL: name a folder of a mounted file system"),
         (["--follow", "--broker=amqp://x"], "the scheme must be one of nsq://"),
         (["--folow"], "No such option"),
     ],

@@ -78,6 +78,10 @@ GOOD: dict[str, tuple[bytes, dict[str, Any]]] = {
                       {"time": datetime(2015, 6, 30, 23, 59, 59, tzinfo=UTC)}),
     "a colon in the time zone": (b'h - - [10/Oct/2000:05:30:00 +05:30] "GET / HTTP/1.0" 200 1',
                                  {"time": datetime(2000, 10, 10, tzinfo=UTC)}),
+    "a clock that is a day ahead": (b'h - - [02/Jun/2024:00:00:00 +0000] "GET / HTTP/1.0" 200 1',
+                                    {"time": datetime(2024, 6, 2, tzinfo=UTC)}),
+    "the year 1995": (b'h - - [01/Jul/1995:00:00:01 -0400] "GET /history/apollo/ HTTP/1.0" 200 6245',
+                      {"time": datetime(1995, 7, 1, 4, 0, 1, tzinfo=UTC)}),
     "a protocol of its own": (f'h - - {T} "GET /a HTTP/V1.0" 200 1'.encode(), {"path": "/a", "protocol": "HTTP/V1.0"}),
     "a space after the protocol": (f'h - - {T} "GET /a HTTP/1.0 " 200 1'.encode(), {"path": "/a", "protocol": "HTTP/1.0"}),
     "a megabyte of results": (f'h - - {T} "GET /'.encode() + b'" 200 5 "-" "' * 80_000, {"path": "/", "bytes": 5}),
@@ -109,6 +113,8 @@ BAD: dict[str, tuple[bytes, str]] = {
     "a negative size": (f'h - - {T} "GET / HTTP/1.1" 200 -5'.encode(), p.BAD_SIZE),
     "cut in the referer": (f'h - - {T} "GET / HTTP/1.1" 200 1 "http:'.encode(), p.CUT_TAIL),
     "cut after the referer": (f'h - - {T} "GET / HTTP/1.1" 200 1 "-"'.encode(), p.CUT_TAIL),
+    "the year 2999": (b'h - - [12/May/2999:06:07:08 +0000] "GET / HTTP/1.1" 200 1', p.FUTURE),
+    "a clock that is a day and a second ahead": (b'h - - [02/Jun/2024:00:00:01 +0000] "GET / HTTP/1.1" 200 1', p.FUTURE),
     "cut in the user agent": (f'h - - {T} "GET / HTTP/1.1" 200 1 "-" "Mozi'.encode(), p.CUT_TAIL),
 }
 

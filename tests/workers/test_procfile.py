@@ -83,9 +83,8 @@ def test_it_runs_stops_and_goes_on(java: None, tmp_path: Path) -> None:
         abuse = [f'66.0.0.1 - - [12/May/2024:06:00:{n:02} +0000] "GET /{n}/.env HTTP/1.1" 404 1' for n in range(9)]
         deployed.start()
         deployed.wait(lambda: deployed.says("framework.app ready") and deployed.says("job: ready"))
-        deployed.publish(lines[:100])
-        deployed.wait(lambda: len(deployed.archived()) >= 100)
-        deployed.publish(abuse)
+        deployed.publish([*lines[:100], *abuse])
+        deployed.wait(lambda: len(deployed.archived()) >= 109)
         blocked = BlockList(tmp_path / "var" / "blocklist.sqlite")
         deployed.wait(lambda: [entry.address for entry in blocked.entries()] == ["66.0.0.1"])
         assert deployed.stop() == {"nsqd": 0, "workers": 0, "job": 0}

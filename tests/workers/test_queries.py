@@ -45,6 +45,14 @@ def queries(started: list[Any]) -> Queries:
     return Queries(start)
 
 
+IN_A_WORKER = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "job.py", line 97, in _batch
+    counts = self._process(rows, batch)
+pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "segment.py", line 120, in read
+framework.spool.segment.SpoolError: spool segment 1.arrow is damaged: Not an Arrow file
+"""
 TOO_SLOW = "org.apache.spark.SparkException: Python worker failed to connect back.\n at org.apache"
 
 
@@ -65,10 +73,17 @@ def test_what_ends_so_again_and_again_fails_the_job(queries: Queries, started: l
         queries.revive()
 
 
-@pytest.mark.parametrize("error", ["OSError: disk full", ""])
-def test_what_ends_otherwise_fails_the_job(queries: Queries, started: list[Any], error: str) -> None:
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ("OSError: disk full", "OSError: disk full"),
+        ("", ""),
+        (IN_A_WORKER, "framework.spool.segment.SpoolError: spool segment 1.arrow is damaged: Not an Arrow file"),
+    ],
+)
+def test_what_ends_otherwise_fails_the_job(queries: Queries, started: list[Any], error: str, words: str) -> None:
     started[0].end(error)
-    with pytest.raises(Failed, match=f"channel archive: .*{error}"):
+    with pytest.raises(Failed, match=f"channel archive: .*{words}"):
         queries.revive()
 
 

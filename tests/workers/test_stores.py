@@ -86,10 +86,67 @@ class TestTidying:
         assert self.read(tmp_path, "date=2024-05-12") == self.read(tmp_path, "date=2024-05-13") == list(range(12))
 
     def test_joins_nothing_where_folders_cannot_be_exchanged(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("workers.api_requests.store.exchange", lambda *_: False)
-        assert self.store(tmp_path).tidy(11) == 0
+        from workers.api_requests import store
+
+        monkeypatch.setattr(store, "exchange", lambda *_: False)
+        monkeypatch.setattr(store, "_join", lambda *_: pytest.fail("rewritten in vain"))
+        some = self.store(tmp_path)
+        assert [some.tidy(11), some.tidy(11)] == [0, 0]
         assert len(list((tmp_path / "a" / "date=2024-05-12").iterdir())) == 12
         assert self.read(tmp_path, "date=2024-05-12") == list(range(12))
+
+    def test_does_not_try_again_where_only_the_folders_themselves_cannot_be_exchanged(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from workers.api_requests import store
+
+        real, joins = store._join, []
+        monkeypatch.setattr(store, "_join", lambda files, target: (joins.append(target), real(files, target)))
+        monkeypatch.setattr(store, "exchange", lambda one, other: "exchange" in one.name)
+        some = self.store(tmp_path)
+        assert [some.tidy(11), some.tidy(11)] == [0, 0]
+        assert len(joins) == 1
+        assert self.read(tmp_path, "date=2024-05-12") == list(range(12))
+
+    def test_leaves_the_day_alone_that_is_not_over_whatever_a_line_dates_itself(self, tmp_path: Path) -> None:
+        some = self.store(tmp_path)
+        assert some.tidy(11, until="2024-05-12") == 0
+        assert some.tidy(11, until="2024-05-13") == 1
+
+    def test_joins_into_row_groups_of_a_good_size(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from workers.api_requests import store
+
+        monkeypatch.setattr(store, "_GROUP_ROWS", 4)
+        assert self.store(tmp_path).tidy(11) == 1
+        joined = pq.ParquetFile(tmp_path / "a" / "date=2024-05-12" / "upto-000000010.parquet")
+        assert [joined.metadata.row_group(n).num_rows for n in range(joined.num_row_groups)] == [4, 4, 3]
+
+    def test_joins_files_whose_columns_became_more_and_wider(self, tmp_path: Path) -> None:
+        from workers.api_requests.store import write_file
+
+        some = self.store(tmp_path)
+        day = tmp_path / "a" / "date=2024-05-12"
+        write_file(day / "batch-000000012.parquet", pa.table({"n": pa.array([12.5]), "new": ["x"]}))
+        write_file(day / "batch-000000013.parquet", pa.table({"n": pa.array([13], pa.int32())}))
+        assert some.tidy(14) == 1
+        rows = pq.read_table(day / "upto-000000013.parquet", partitioning=None).to_pylist()
+        assert [(row["n"], row["new"]) for row in rows[10:]] == [(10.0, None), (11.0, None), (12.5, "x"), (13.0, None)]
+
+    def test_leaves_files_alone_that_do_not_fit_together_and_joins_the_others(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        from workers.api_requests.store import write_file
+
+        some = self.store(tmp_path)
+        for batch in range(12):
+            write_file(tmp_path / "a" / "date=2024-05-11" / f"batch-{batch:09d}.parquet", pa.table({"n": [1]}))
+        write_file(tmp_path / "a" / "date=2024-05-11" / "batch-000000009.parquet", pa.table({"n": [[1]]}))
+        assert some.tidy(11) == 1
+        assert some.tidy(11) == 0
+        assert len(list((tmp_path / "a" / "date=2024-05-11").iterdir())) == 12
+        assert caplog.text.count("its small files stay as they are") == 1
+        assert self.read(tmp_path, "date=2024-05-12") == list(range(12))
+        assert not list((tmp_path / "scratch" / "a").glob("date=*"))
 
     def test_leaves_a_few_files_alone(self, tmp_path: Path) -> None:
         assert self.store(tmp_path).tidy(8) == 0
@@ -118,6 +175,60 @@ class TestTheArchive:
         ]
         assert Counter(raw) == Counter(lines)
         assert len(list((tmp_path / "archive" / "date=2024-05-12").glob("*"))) == 2  # one file a day and batch
+
+    def test_files_that_lack_rows_fail_the_batch_and_publish_nothing(
+        self, tmp_path: Path, as_lines: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As on a cluster whose executors write on disks of their own."""
+        from workers.api_requests.archive import archive
+        from workers.api_requests.store import NotShared, Store
+
+        lines = [f'h - - [{12 + n % 3}/May/2024:06:07:08 +0000] "GET /{n} HTTP/1.1" 200 {n}'.encode() for n in range(30)]
+        archived = Store(tmp_path / "archive", tmp_path / "scratch", by="date")
+        rejected = Store(tmp_path / "rejected", tmp_path / "scratch")
+        writes = Store._spark_writes
+
+        def elsewhere(keep: int) -> None:
+            def write(self: Store, rows: Any, fresh: Path) -> int:
+                counted = writes(self, rows, fresh)
+                for part in sorted(fresh.rglob("*.parquet"))[keep:]:
+                    part.unlink()
+                return counted
+
+            monkeypatch.setattr(Store, "_spark_writes", write)
+
+        for keep, there in ((0, 0), (2, 20)):
+            elsewhere(keep)
+            with pytest.raises(NotShared, match=rf"batch 0: Spark has written 30 rows .* and {there} are there: .* share"):
+                archive(as_lines(lines), 0, archived=archived, rejected=rejected)
+            assert not list((tmp_path / "archive").rglob("*.parquet"))
+        monkeypatch.undo()
+        assert archive(as_lines(lines), 0, archived=archived, rejected=rejected) == (30, 0)
+        assert ds.dataset(tmp_path / "archive").count_rows() == 30
+
+    def test_a_batch_of_nothing_is_no_error(self, tmp_path: Path, spark: Any) -> None:
+        from workers.api_requests.store import Store
+
+        store = Store(tmp_path / "s", tmp_path / "scratch")
+        assert [store.write(spark.range(0), batch) for batch in (0, 1)] == [0, 0]
+        assert [path.name for path in store.folder.iterdir()] == ["batch-000000000.parquet"], "which has the columns"
+        assert list((tmp_path / "scratch" / "s").iterdir()) == []
+
+    def test_a_file_that_went_is_an_error_whatever_spark_is_told(self, tmp_path: Path, spark: Any) -> None:
+        from workers.api_requests.store import Store
+
+        store = Store(tmp_path / "s", tmp_path / "scratch")
+        for batch in (0, 1):
+            store.write(spark.range(5), batch)
+        spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+        try:
+            rows = store.read(spark)
+            assert rows is not None
+            (tmp_path / "s" / "batch-000000000.parquet").unlink()
+            with pytest.raises(Exception, match=r"FAILED_READ_FILE|does not exist"):
+                rows.collect()
+        finally:
+            spark.conf.unset("spark.sql.files.ignoreMissingFiles")
 
     def test_a_store_that_was_merged_reads_the_same(self, tmp_path: Path, spark: Any) -> None:
         from workers.api_requests.store import Store
@@ -162,3 +273,26 @@ class TestGrowth:
         assert days[0]["change"] is None
         assert days[1]["change"] == pytest.approx(1361 / 938 - 1)
         assert days[1]["date"] == date(2024, 5, 13)
+
+    def test_a_line_of_long_ago_is_a_period_of_its_own(self, tmp_path: Path, as_lines: Any) -> None:
+        """Also one of an address that comes today; and one that is a few hours ahead completes nothing."""
+        from workers.api_requests import growth
+        from workers.api_requests.parse import parse, requests
+        from workers.api_requests.store import Store
+
+        def line(address: int, when: str) -> bytes:
+            return f'10.0.0.{address} - - [{when} +0000] "GET / HTTP/1.1" 200 1'.encode()
+
+        lines = [line(n, f"{12 + n // 4}/May/2024:06:{n:02}:00") for n in range(8)]
+        odd = [line(3, "01/Jul/1995:00:00:01"), line(99, "01/Jul/1995:00:00:01"), line(3, "14/May/2024:04:00:00")]
+        days: list[dict[str, Any]] = []
+        for name, some in (("plain", lines), ("odd", [*lines, *odd])):
+            parsed = requests(parse(as_lines(some, taken=datetime(2024, 5, 13, 8, tzinfo=UTC))))
+            growth.count(parsed, 0, state=Store(tmp_path / name, tmp_path / "scratch"), output=tmp_path / f"{name}-out")
+            rows = pq.read_table(tmp_path / f"{name}-out" / "by_day.parquet").to_pylist()
+            days.append({str(row.pop("date")): row for row in rows})
+        plain, odd_days = days
+        assert [odd_days.pop(day)["requests"] for day in ("1995-07-01", "2024-05-14")] == [2, 1]
+        assert odd_days == plain
+        assert [day["complete"] for day in plain.values()] == [True, False]
+        assert [day["new_addresses"] for day in plain.values()] == [4, 4]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+from workers.api_requests.database import transaction
 
 _TABLE = """
 create table if not exists blocklist (
@@ -47,30 +46,19 @@ class BlockList:
 
     def put(self, entry: Entry) -> None:
         """Add the entry or update it; one that is older than what is known changes nothing. Durable on return."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         row = (entry.address, _text(entry.first_seen), _text(entry.last_seen), entry.requests, json.dumps(entry.reasons))
-        with self._connected() as database:
-            database.execute(_TABLE)
+        with transaction(self._path, _TABLE) as database:
             database.execute(_PUT, row)
 
     def entries(self) -> list[Entry]:
         """All of them by address; none while there is no file."""
         if not self._path.exists():
             return []
-        with self._connected() as database:
-            database.execute(_TABLE)
+        with transaction(self._path, _TABLE) as database:
             rows = database.execute("select address, first_seen, last_seen, requests, reasons from blocklist order by address")
             return [
                 Entry(a, datetime.fromisoformat(f), datetime.fromisoformat(s), n, tuple(json.loads(r))) for a, f, s, n, r in rows
             ]
-
-    @contextmanager
-    def _connected(self) -> Iterator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self._path, timeout=30)) as database:
-            database.execute("pragma journal_mode = wal")
-            database.execute("pragma synchronous = full")
-            with database:
-                yield database
 
 
 def _text(time: datetime) -> str:

@@ -110,8 +110,10 @@ class Demo:
             self._wait_for_blocklist()
             ledger = self._end_workers(workers)
         finally:
-            self._shown.say("stopping all processes")
-            self._children.end_all()
+            try:
+                self._shown.say("stopping all processes")  # which fails where nobody reads it any more
+            finally:
+                self._children.end_all()
         return self._report(published, ledger)
 
     @contextmanager

@@ -1,8 +1,9 @@
 """The channel growth: requests, distinct and new addresses by hour and by day, exact whatever order the lines came in.
 
 The state is one row for each hour and address, so counts of distinct addresses are counts and no estimates, and an
-address is new where its earliest hour is. The watermark (the latest event time less LATENESS) says which hours and days
-are complete; a line that comes later still is counted, because a growth curve that drops lines is wrong for ever.
+address is new in an hour when it was not seen in the year before: a line of long ago changes its own periods alone. The
+watermark (the latest event time, none later than the queue took it, less LATENESS) says which hours and days are complete;
+a line that comes later still is counted, because a growth curve that drops lines is wrong for ever.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from pyspark.sql import functions as f
 from workers.api_requests.store import Store, write_file
 
 LATENESS = "1 hour"
+_FORGOTTEN = "365 days"  # after so long an address is new again
 _FILES = 60  # so many small files before they are merged into one
 
 
 def count(requests: DataFrame, batch: int, *, state: Store, output: Path) -> None:
     """Add one batch of parsed ``requests`` and write ``by_hour.parquet`` and ``by_day.parquet`` anew."""
     hourly = requests.groupBy(f.date_trunc("hour", "time").alias("hour"), "address").agg(
-        f.count(f.lit(1)).alias("requests"), f.max("time").alias("latest")
+        f.count(f.lit(1)).alias("requests"), f.max(f.least("time", "timestamp")).alias("latest")
     )  # fmt: skip
     state.write(hourly, batch)
     known = state.read(requests.sparkSession)
@@ -51,8 +53,9 @@ def by_day(hourly: DataFrame) -> DataFrame:
 
 
 def _grown(hourly: DataFrame, period: Column, name: str, length: Column) -> DataFrame:
-    first = Window.partitionBy("address")
-    marked = hourly.withColumn(name, period).withColumn("is_first", f.col("hour") == f.min("hour").over(first))
+    before = f.lag("hour").over(Window.partitionBy("address").orderBy("hour"))
+    is_first = f.coalesce(f.col("hour") - before > f.expr(f"INTERVAL {_FORGOTTEN}"), f.lit(True))
+    marked = hourly.withColumn(name, period).withColumn("is_first", is_first)
     watermark = hourly.agg((f.max("latest") - f.expr(f"INTERVAL {LATENESS}")).alias("watermark"))
     return (
         marked.groupBy(name)

@@ -11,17 +11,20 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -30,9 +33,10 @@ from framework import FrameworkError, Publisher, WrongUse
 from workers.api_requests import growth, session
 from workers.api_requests.archive import archive
 from workers.api_requests.children import descendants, kill
-from workers.api_requests.handlers import CHANNELS
+from workers.api_requests.handlers import CHANNELS, SUSPECTS_TOPIC
+from workers.api_requests.outbox import Outbox, Sender
 from workers.api_requests.parse import parse, rejects, requests
-from workers.api_requests.queries import Failed, Queries
+from workers.api_requests.queries import Failed, Queries, words_of
 from workers.api_requests.store import Store
 from workers.api_requests.suspects import Bench
 from workers.api_requests.tally import Tally
@@ -96,7 +100,7 @@ class Channel:
 class Job:
     """The three channels in one session."""
 
-    def __init__(self, spark: SparkSession, places: Places, brokers: tuple[str, ...], *, follows: bool) -> None:
+    def __init__(self, spark: SparkSession, places: Places, sender: Sender, *, follows: bool) -> None:
         scratch = places.state / "scratch"
         self._archived = Store(places.output / "archive", scratch, by="date")
         self._rejected = Store(places.output / "rejected", scratch)
@@ -104,7 +108,8 @@ class Job:
         self._growth = places.output / "growth"
         for name in ("archive", "rejected", "growth", "spam"):
             (places.output / name).mkdir(parents=True, exist_ok=True)  # there also when nothing comes
-        self.bench = Bench(spark, Store(places.state / "evidence", scratch), places.output / "spam", brokers)
+        self.sender = sender
+        self.bench = Bench(spark, Store(places.state / "evidence", scratch), places.output / "spam", sender.put)
         self._follows = follows
         self._spark = spark
         works = (self._archive, self._count, self._suspect)
@@ -130,7 +135,7 @@ class Job:
     def _archive(self, rows: DataFrame, batch: int) -> dict[str, int]:
         archived, rejected = archive(rows, batch, archived=self._archived, rejected=self._rejected)
         if self._follows:
-            self._archived.tidy(batch)
+            self._archived.tidy(batch, until=str(datetime.now(UTC).date()))
         return _counts(archived, rejected)
 
     def _count(self, rows: DataFrame, batch: int) -> dict[str, int]:
@@ -189,6 +194,11 @@ class Watch:
         self._stopping = stopping
         self._moved = time.monotonic()
 
+    @property
+    def asked(self) -> bool:
+        """Whether a signal asked for the end."""
+        return self._stopping.asked
+
     def until(self, queries: Queries, finished: Callable[[], bool], patience: float | None) -> bool:
         """Whether ``finished`` came before a signal.
 
@@ -223,20 +233,21 @@ def _target(until: int | None, summary: Path | None) -> int | None:
         return None
 
 
-def run(job: Job, watch: Watch, target: Callable[[], int | None] | None, every: float | None) -> int:
-    """The whole job in a session that is up. Returns the exit code. Raises Failed."""
+def run(job: Job, watch: Watch, target: Callable[[], int | None] | None, every: float | None) -> None:
+    """The whole job in a session that is up, until it is done or a signal comes. Raises Failed."""
     queries = Queries(lambda name: job.start(name, every))
     try:
         if target is None:
             watch.until(queries, lambda: False, None)
-            return 0
+            return
         if not watch.until(queries, lambda: (wanted := target()) is not None and job.least() >= wanted, _PATIENCE):
-            return 0
+            return
     finally:
         job.stopping()
         queries.stop()
     job.bench.judge()
-    return 0
+    if not job.sender.flush(_PATIENCE, lambda: watch.asked) and not watch.asked:
+        raise Failed(f"suspects wait to be published, and the next run will try again: {job.sender.trouble}")
 
 
 def _lock(state: Path) -> int:
@@ -265,7 +276,17 @@ def _teller(events: bool) -> Callable[..., None]:
     return tell
 
 
-_FOLDER = click.Path(file_okay=False, path_type=Path)
+class _Folder(click.Path):
+    """A folder, there or to be made; of a URL there would be made one with a name like ``s3:``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if _URL.match(str(value)):
+            self.fail(f"{value} is a URL: name a folder of a mounted file system", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")
+_FOLDER = _Folder(file_okay=False, path_type=Path)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -304,7 +325,7 @@ def command(**options: Any) -> int:
     follow, until, summary = options["follow"], options["until"], options["until_summary"]
     if follow + (until is not None) + (summary is not None) != 1:
         raise WrongUse("say one of --follow, --until N and --until-summary FILE")
-    Publisher(options["brokers"]).close()  # which connects to nothing, and says what is wrong with a URL
+    publisher = Publisher(options["brokers"])  # which connects to nothing, and says what is wrong with a URL
     places = Places(*(options[name].absolute() for name in ("spool", "output", "state")))
     held = _lock(places.state)
     tell = _teller(options["events"])
@@ -313,17 +334,26 @@ def command(**options: Any) -> int:
     spark = session.start(
         "api_requests", places.state / "scratch", master=options["master"], short=not follow, log=options["log"]
     )
+    sender = Sender(Outbox(places.state / "outbox.sqlite"), publisher, SUSPECTS_TOPIC, _warn)
     try:
         tell("ready")
-        job = Job(spark, places, options["brokers"], follows=follow)
+        sender.start()
+        job = Job(spark, places, sender, follows=follow)
         watch = Watch(job, tell, stopping)
         target = None if follow else partial(_target, until, summary)
-        code = run(job, watch, target, options["every"] if follow else 0.0)
+        run(job, watch, target, options["every"] if follow else 0.0)
         tell("done", suspects=len(job.bench.known()))
-        return code
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        raise Failed(words_of(error)) from None  # in words as long as there is a JVM to ask for them
     finally:
+        sender.stop()
         session.stop(spark)
         os.close(held)
+    return 0
+
+
+def _warn(words: str) -> None:
+    click.echo(f"job: {words}", err=True)
 
 
 def main() -> int:
@@ -331,13 +361,13 @@ def main() -> int:
     try:
         return int(command(standalone_mode=False) or 0)
     except click.ClickException as error:
-        click.echo(f"job: {error.format_message()}", err=True)
+        _warn(error.format_message())
         return 2
     except WrongUse as error:
-        click.echo(f"job: {error}", err=True)
+        _warn(str(error))
         return 2
     except (Failed, FrameworkError, PySparkException) as error:
-        click.echo(f"job: {str(error).splitlines()[0]}", err=True)
+        _warn(words_of(error))
         return 1
 
 

@@ -51,20 +51,24 @@ CUT_REQUEST = "truncated: the line ends inside the request, or right after it"
 BAD_STATUS = "bad status: no three-digit status follows the request"
 BAD_SIZE = "bad size: no number of bytes follows the status"
 CUT_TAIL = "truncated: the line ends inside the referer or the user agent"
-REASONS = (BLANK, NO_ADDRESS, NO_TIME, BAD_TIME, NO_REQUEST, CUT_REQUEST, BAD_STATUS, BAD_SIZE, CUT_TAIL)
+FUTURE = "time in the future: more than a day after the queue took the line"
+REASONS = (BLANK, NO_ADDRESS, NO_TIME, BAD_TIME, NO_REQUEST, CUT_REQUEST, BAD_STATUS, BAD_SIZE, CUT_TAIL, FUTURE)
+_AHEAD = "INTERVAL 1 DAY"  # a server whose time zone is set wrong is at most 14 hours ahead
 
 
 def parse(lines: DataFrame, *, value: str = "value") -> DataFrame:
     """``lines`` with the fields of each line beside it: COLUMNS, ``raw`` (the line's bytes) and ``reason``.
 
-    ``value`` names the binary column that holds the line. ``reason`` is null exactly where the line was parsed, so that
-    every row is archived or rejected and never both. Bytes that are not UTF-8 become U+FFFD in the fields, and stay as
-    they were in ``raw``.
+    ``value`` names the binary column that holds the line, and ``timestamp`` says when the queue took it. ``reason`` is null
+    exactly where the line was parsed, so that every row is archived or rejected and never both. Bytes that are not UTF-8
+    become U+FFFD in the fields, and stay as they were in ``raw``.
     """
     text = lines.withColumn("_text", _text(f.col(value)))
     matched = text.withColumn("_parts", _match(f.col("_text")))
     fields = matched.withColumn("time", _time(_part(3)))
-    reason = f.when((f.size("_parts") == 9) & f.col("time").isNotNull(), None).otherwise(_reason(f.col("_text")))
+    whole = (f.size("_parts") == 9) & f.col("time").isNotNull()
+    ahead = f.col("time") > f.col("timestamp") + f.expr(_AHEAD)
+    reason = f.when(whole & ahead, FUTURE).when(~whole, _reason(f.col("_text")))
     return fields.select("*", f.col(value).alias("raw"), *_fields(), reason.alias("reason")).drop("_text", "_parts")
 
 

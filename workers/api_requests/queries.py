@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import click
 from pyspark.sql.streaming.query import StreamingQuery
@@ -12,6 +11,7 @@ from workers.api_requests.handlers import CHANNELS
 
 _TOO_SLOW = "Python worker failed to connect back"
 _REVIVALS = 10
+_TELLING = ("framework.", "workers.", "pyspark.errors.", "OSError", "RuntimeError")
 
 
 class Failed(Exception):
@@ -54,9 +54,20 @@ class Queries:
 def _why(query: StreamingQuery) -> str:
     """The first line of what went wrong that says something."""
     try:
-        error: Any = query.exception()
+        error: BaseException | None = query.exception()
+        name = query.name
     except Exception as failed:
-        error = failed
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    python = [line for line in lines if line.startswith(("framework.errors.", "pyspark.errors.", "OSError", "RuntimeError"))]
-    return f"channel {query.name}: {(python or lines or ['it ended'])[0]}"
+        error, name = failed, "of Spark"
+    return f"channel {name}: {words_of(error) if error is not None else 'it ended'}"
+
+
+def words_of(error: BaseException) -> str:
+    """The line of what ``error`` says that says most. Its kind, where it can say nothing: Spark's errors ask the JVM for
+    their words, which may have gone."""
+    try:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    except Exception:
+        lines = []
+    # What ends in a colon only announces a line below it: the error of a Python worker.
+    telling = [line for line in lines if line.startswith(_TELLING) and not line.endswith(":")]
+    return (telling or lines or [type(error).__name__])[0]

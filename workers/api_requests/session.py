@@ -20,8 +20,6 @@ _ROOT = Path(__file__).resolve().parents[2]
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
@@ -32,6 +30,7 @@ _SETTINGS = {
     # A trigger that comes late is no news where the machine is small.
     "spark.log.level": "ERROR",
 }
+_LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 SHORT = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.adaptive.enabled": "false",
@@ -46,12 +45,13 @@ def start(name: str, scratch: Path, *, master: str = "local[*]", short: bool = F
     ``scratch``: a folder that may stay. ``log``: where the JVM's messages go, in place of stderr. The JVM ends by itself when
     this process does. Raises PySparkException where Java is missing.
     """
-    if master.startswith("local"):
+    local = master.startswith("local")
+    if local:
         os.environ.setdefault("SPARK_HOME", str(home_without_zip(scratch)))
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # Spark looks for pyspark_nsq on sys.path alone, where an editable install is not.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    settings = {**_SETTINGS, "spark.app.name": name, "spark.master": master}
+    settings = {**_SETTINGS, **(_LOCAL if local else {}), "spark.app.name": name, "spark.master": master}
     if short:
         settings |= SHORT
     conf = SparkConf().setAll(list(settings.items()))
@@ -75,8 +75,10 @@ def home_without_zip(folder: Path) -> Path:
     home = folder / "spark-home"
     home.mkdir(parents=True, exist_ok=True)
     for part in ("bin", "jars"):
-        (home / part).unlink(missing_ok=True)  # it may be of another installation
-        (home / part).symlink_to(Path(find_spark_home._find_spark_home()) / part)
+        link, target = home / part, Path(find_spark_home._find_spark_home()) / part
+        if not link.is_symlink() or link.readlink() != target:  # of another installation; else a JVM may be using it
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
     return home
 
 

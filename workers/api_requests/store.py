@@ -6,54 +6,87 @@ Spark's own file sink is exact only for readers that know its log; these files a
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as f
 
+from framework import FrameworkError
+
+_log = logging.getLogger(__name__)
+_GROUP_ROWS = 128 * 1024
+_GROUP_BYTES = 64 * 1024 * 1024
 _BATCH = re.compile(r"(?P<kind>batch|upto)-(?P<number>\d{9})(?:-\d+)?\.parquet")
+
+
+class NotShared(FrameworkError):
+    """What the executors wrote is not where the driver looks."""
 
 
 class Store:
     """A folder of Parquet files, ``batch-<number>.parquet``, in sub-folders when ``by`` names a column to part it by.
 
-    ``scratch`` is a folder on the same file system for what is not complete yet.
+    ``scratch`` is a folder on the same file system for what is not complete yet; the executors write there.
     """
 
     def __init__(self, folder: Path, scratch: Path, *, by: str | None = None) -> None:
         self.folder = folder
         self._scratch = scratch / folder.name
         self._by = by
+        self._joins = True
+        self._left_alone: set[Path] = set()
 
     def write(self, rows: DataFrame, batch: int) -> int:
-        """Write the rows of one batch, in place of what an earlier try of the same batch wrote; returns their number."""
+        """Write the rows of one batch, in place of what an earlier try of the same batch wrote; returns their number.
+
+        Raises NotShared, having published nothing, when the files do not hold the rows that Spark has counted.
+        """
         fresh = self._scratch / f"{batch:09d}"
         shutil.rmtree(fresh, ignore_errors=True)
-        writer = (rows.repartition(self._by) if self._by else rows.coalesce(1)).write
-        (writer.partitionBy(self._by) if self._by else writer).parquet(str(fresh))
-        written = [self._publish(part, fresh, batch) for part in sorted(fresh.rglob("*.parquet"))]
+        counted = self._spark_writes(rows, fresh)
+        parts = {part: int(pq.read_metadata(part).num_rows) for part in sorted(fresh.rglob("*.parquet"))}
+        if sum(parts.values()) != counted:
+            raise NotShared(
+                f"batch {batch}: Spark has written {counted:,} rows into {fresh}, and {sum(parts.values()):,} are there: this "
+                "folder must be one that the driver and every executor share (--state)"
+            )
+        for part, count in parts.items():
+            self._publish(part, count, fresh, batch)
         shutil.rmtree(fresh)
-        return sum(written)
+        return counted
 
-    def _publish(self, part: Path, fresh: Path, batch: int) -> int:
-        rows = int(pq.read_metadata(part).num_rows)
+    def _spark_writes(self, rows: DataFrame, fresh: Path) -> int:
+        """Returns how many rows went into files, by Spark's own count: on a cluster the files may be on another disk."""
+        observed = Observation()
+        arranged = rows.repartition(self._by) if self._by else rows.coalesce(1)
+        writer = arranged.observe(observed, f.count(f.lit(1)).alias("rows")).write
+        (writer.partitionBy(self._by) if self._by else writer).parquet(str(fresh))
+        return int(observed.get["rows"])
+
+    def _publish(self, part: Path, rows: int, fresh: Path, batch: int) -> None:
         if rows or not any(self.folder.rglob("*.parquet")):  # one empty file has at least the columns
             folder = self.folder / part.parent.relative_to(fresh)
             folder.mkdir(parents=True, exist_ok=True)
             _sync(part)
             os.replace(part, folder / f"batch-{batch:09d}.parquet")
             _sync(folder)
-        return rows
 
     def read(self, spark: SparkSession) -> DataFrame | None:
-        """All rows; None while there are none. Only for a store that is not parted."""
+        """All rows; None while there are none. Only for a store that is not parted.
+
+        A column that older files lack is null there. A file that an executor does not see is an error, whatever Spark's
+        settings are.
+        """
         files = [str(path) for path in self._files()]
-        return spark.read.parquet(*files) if files else None
+        return spark.read.options(mergeSchema=True, ignoreMissingFiles=False).parquet(*files) if files else None
 
     def _files(self) -> list[Path]:
         """Those that count: the newest ``upto``, and the batches after it."""
@@ -72,27 +105,46 @@ class Store:
     def count_files(self) -> int:
         return len(self._files())
 
-    def tidy(self, batch: int, *, most: int = 8) -> int:
+    def tidy(self, batch: int, *, most: int = 8, until: str | None = None) -> int:
         """In every sub-folder but the newest, join files of batches before ``batch`` when there are more than ``most``.
 
+        ``until``: a value of the column from which on sub-folders are left alone, too: today, whatever a line dates itself.
         Returns how many sub-folders it joined. A reader sees the files before or the file after, at every moment: the
-        folders are exchanged in one step, and where the file system cannot do that, nothing is joined.
+        folders are exchanged in one step, and where the file system cannot do that, or the files do not fit together,
+        nothing is joined. What goes wrong here fails no batch.
         """
+        if not self._joins:
+            return 0
         folders = sorted(path for path in self.folder.glob(f"{self._by}=*") if path.is_dir())[:-1]
-        return sum(self._tidy(folder, batch) for folder in folders if len(_before(folder, batch)) > most)
+        over = [path for path in folders if until is None or path.name < f"{self._by}={until}"]
+        many = [path for path in over if path not in self._left_alone and len(_before(path, batch)) > most]
+        self._joins = not many or self._can_exchange()  # asked before anything is rewritten in vain
+        return sum(self._tidy(folder, batch) for folder in many if self._joins)
+
+    def _can_exchange(self) -> bool:
+        pair = [self._scratch / name for name in ("exchange-a", "exchange-b")]
+        for path in pair:
+            path.mkdir(parents=True, exist_ok=True)
+        return exchange(*pair)
 
     def _tidy(self, folder: Path, batch: int) -> bool:
         fresh = self._scratch / folder.name
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
         old = _before(folder, batch)
-        _join(old, fresh / f"upto-{batch - 1:09d}.parquet")
-        for path in set(folder.iterdir()) - set(old):
-            os.link(path, fresh / path.name)
-        _sync(fresh)
-        exchanged = exchange(fresh, folder)
-        shutil.rmtree(fresh)
-        return exchanged
+        try:
+            _join(old, fresh / f"upto-{batch - 1:09d}.parquet")
+            for path in set(folder.iterdir()) - set(old):
+                os.link(path, fresh / path.name)
+            _sync(fresh)
+            self._joins = exchange(fresh, folder)
+        except (OSError, pa.ArrowException) as error:
+            _log.warning("%s: its small files stay as they are: %s", folder, error)
+            self._left_alone.add(folder)  # not tried again with every batch
+            return False
+        finally:
+            shutil.rmtree(fresh)
+        return self._joins
 
 
 def write_file(path: Path, table: pa.Table) -> None:
@@ -110,11 +162,30 @@ def _before(folder: Path, batch: int) -> list[Path]:
 
 
 def _join(files: list[Path], target: Path) -> None:
-    with pq.ParquetWriter(target, pq.read_schema(files[0]), compression="zstd") as writer:
-        for path in files:
-            for some in pq.ParquetFile(path).iter_batches():
-                writer.write_batch(some)
+    """All rows in one file, in row groups of a size that is good to read; columns that some files lack are null there.
+
+    Raises ArrowException where a column has types that do not fit together.
+    """
+    # Without the metadata: Spark's own there tells the columns of one file, not of all.
+    schema = pa.unify_schemas([pq.read_schema(path).remove_metadata() for path in files], promote_options="permissive")
+    rows = ds.dataset(files, schema=schema, format="parquet").to_batches(batch_readahead=1, fragment_readahead=1)
+    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
+        for group in _groups(rows):
+            writer.write_table(group, row_group_size=group.num_rows)
     _sync(target)
+
+
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        held.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
+            yield pa.Table.from_batches(held)
+            held, rows, size = [], 0, 0
+    if rows:
+        yield pa.Table.from_batches(held)
 
 
 def exchange(one: Path, other: Path) -> bool:

@@ -12,7 +12,7 @@ import click
 from framework import names
 from framework.cli.brokers import reach
 from framework.cli.exit_codes import Exit
-from framework.deadletters import DeadTopic, find, topic_of
+from framework.deadletters import DeadTopic, find, meant, topic_of
 from framework.errors import WrongUse
 from framework.settings import Settings
 
@@ -20,8 +20,8 @@ from framework.settings import Settings
 def named(words: Iterable[str], settings: Settings, channel: str) -> list[DeadTopic]:
     """The dead letter topics that ``words`` name, those that exist. Raises WrongUse, BrokerUnreachable."""
     names.check("channel", channel)
-    wanted = list(map(topic_of, words))
-    found = find(reach(settings), wanted, channel=channel)
+    words = list(words)
+    found = [meant(topic, words) for topic in find(reach(settings), list(map(topic_of, words)), channel=channel)]
     for topic in found:
         require_channel(topic, channel)
     return found

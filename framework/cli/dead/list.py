@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from framework.app import import_handlers
 from framework.cli import options
 from framework.cli.brokers import reach
 from framework.cli.dead import desk, shown
@@ -13,6 +12,7 @@ from framework.cli.exit_codes import Exit, as_text
 from framework.cli.signals import Interrupted, interrupting
 from framework.deadletters import DeadTopic, Selection, Sweep, find, of_handler
 from framework.errors import WrongUse
+from framework.modules import import_handlers
 from framework.settings import Settings
 
 

@@ -11,7 +11,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from framework.nsqd.store.index import Row
-from framework.nsqd.store.record import HEADER_BYTES, Batch, bodies, decode
+from framework.nsqd.store.record import HEADER_BYTES, Batch, bodies
 
 if TYPE_CHECKING:
     from framework.nsqd.store.state import TopicState
@@ -102,7 +102,7 @@ class Compactor:
     def _tail(self, topic: int, floor: int, high: int) -> range:
         """The messages from ``floor`` on of the record that begins before it, if there is one."""
         rows = self._store.index.batches(topic, floor, 1) if floor < high else []
-        return range(floor, rows[0].first + rows[0].n) if rows and rows[0].first < floor else range(0)
+        return range(floor, rows[0].first + rows[0].n) if rows and rows[0].first < floor and not rows[0].dead else range(0)
 
     def _holds(self, topic: int, segment: int, seq: int) -> Row | None:
         """The record of the segment that has the message, and was not emptied."""
@@ -116,7 +116,7 @@ class Compactor:
         for one in moving:
             batch = self._read(one)
             if batch is None:
-                return False  # damaged: it is reported when somebody wants it
+                return False  # damaged: the next look at the segment finds it accounted for
             group.append(batch)
             if sum(len(each.payload) for each in group) > _GROUP_BYTES:
                 self._store.move(group)
@@ -126,8 +126,8 @@ class Compactor:
 
     def _read(self, one: Moving) -> Batch | None:
         row = one.row
-        batch = decode(self._store.log.read(row.seg, row.off, row.len), 0, self._store.log.salt)
-        if batch is None or (batch.topic, batch.first, batch.count) != (row.topic, row.first, row.n):
+        batch = self._store.checked(row)
+        if batch is None:
             return None
         payload = batch.payload if one.kept is None else _hollow(batch, one.kept)
         return Batch(batch.topic, batch.first, batch.count, batch.ts, batch.due, payload, moved=True)

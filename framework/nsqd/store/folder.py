@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from framework.errors import FrameworkError, WrongUse
-from framework.nsqd.store.index import Index
-from framework.nsqd.store.log import sync_folder
+from framework.nsqd.store.files import FILE_MODE, FOLDER_MODE, explain, keep_private, make_folder, naming, sync_folder
+from framework.nsqd.store.index import Index, is_damage
 
 FORMAT = 1
 
@@ -32,16 +32,24 @@ class Folder:
         self.path = path
         self.reports: list[str] = []
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            # Its own mode is left alone: it may be a folder that has other things in it too.
+            path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             self._lock = self._take_lock()
-            self.salt = self._salt()
         except OSError as error:
-            raise FolderUnusable(
-                f"the data folder {path} cannot be used: {error.strerror}; name another with --data-path"
-            ) from error
+            raise FolderUnusable(explain(path, error)) from error
+        try:
+            self.salt = self._salt()
+            for name in ("lock", "meta.json", "index.db", "index.db-wal", "index.db-shm"):
+                keep_private(path / name)
+        except OSError as error:
+            self.close()
+            raise FolderUnusable(explain(path, error)) from error
+        except BaseException:
+            self.close()
+            raise
 
     def _take_lock(self) -> int:
-        fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -72,23 +80,26 @@ class Folder:
             raise FolderUnusable(f"{meta} is missing beside a log, which cannot be read without it: name another --data-path")
         salt = secrets.randbits(32)
         fresh = meta.with_suffix(".new")
-        with fresh.open("w") as file:
-            json.dump({"format": FORMAT, "salt": salt}, file)
-            file.flush()
-            os.fsync(file.fileno())
+        _write_synced(fresh, json.dumps({"format": FORMAT, "salt": salt}).encode())
         fresh.replace(meta)
         sync_folder(self.path)
         return salt
 
     def open_index(self) -> Index:
-        """The index; a damaged one is set aside and an empty one made, which the recovery fills from the log."""
+        """The index; a damaged one is set aside and an empty one made, which the recovery fills from the log.
+
+        Raises OSError, sqlite3.Error for all that is no damage: a full disk above all, where the index is as good as before.
+        """
         path = self.path / "index.db"
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))  # SQLite would let others read it
         try:
             return Index(path)
         except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
             self.reports.append(f"the index is damaged ({error}): set aside in {self._bad()} and rebuilt from the log")
             self.set_index_aside()
-            return Index(path)
+            return self.open_index()
 
     def set_index_aside(self) -> None:
         for name in ("index.db", "index.db-wal", "index.db-shm"):
@@ -96,16 +107,35 @@ class Folder:
             if path.exists():
                 path.replace(self._bad() / f"{time.time_ns()}-{name}")
 
+    def has_set_aside(self, name: str, data: bytes) -> bool:
+        """Whether these bytes are there already."""
+        path = self.path / "bad" / name
+        return path.exists() and path.read_bytes() == data
+
     def set_aside(self, name: str, data: bytes) -> Path:
-        """Keep damaged bytes for a person to look at."""
+        """Keep damaged bytes for a person to look at. Raises OSError; then nothing of them is there."""
         path = self._bad() / name
-        path.write_bytes(data)
+        _write_synced(path, data)
+        sync_folder(path.parent)
         return path
 
     def _bad(self) -> Path:
         bad = self.path / "bad"
-        bad.mkdir(exist_ok=True)
+        make_folder(bad)
         return bad
 
     def close(self) -> None:
         os.close(self._lock)
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    """A file that is there as a whole and synced, or not at all. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+    try:
+        with naming(path), open(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(fd)
+    except OSError:
+        path.unlink()
+        raise

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import sqlite3
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 FINISHED = -1
 """The due time of a ``later`` row whose message was finished before the cursor reached it."""
+EMPTIED = 1
+"""Of a batch row: nobody shall get it, or the numbers were never used."""
+DAMAGED = 2
+"""Of a batch row: it is accounted for, and nobody waits for it."""
 _PAGES = 500
 """Given back at once, of 4 KiB each: a few milliseconds."""
 _WAL_BYTES = 1 << 20
@@ -25,16 +29,19 @@ create table if not exists pos(one integer primary key check (one = 1), seg inte
 create table if not exists topic(id integer primary key, name text, next integer, pumped integer, paused integer);
 create table if not exists channel(
     id integer primary key, topic integer, name text, cursor integer, paused integer, inflight blob);
+create index if not exists channels on channel(topic);
 create table if not exists later(
     channel integer, seq integer, due integer, attempts integer, primary key (channel, seq)) without rowid;
 create table if not exists batch(
     topic integer, first integer, n integer, dead integer, seg integer, off integer, len integer,
     primary key (topic, first)) without rowid;
+create index if not exists damaged on batch(topic, first) where dead = 2;
+create table if not exists retired(topic integer primary key, seg integer);
 """
 
 
 class Row(NamedTuple):
-    """Where one batch lies. ``dead``: the topic was emptied of it."""
+    """Where one batch lies. ``dead``: 0, EMPTIED or DAMAGED; these need not have a place."""
 
     topic: int
     first: int
@@ -69,11 +76,21 @@ class LaterRow(NamedTuple):
     attempts: int
 
 
+class Damaged(sqlite3.DatabaseError):
+    """The index's own check found a fault."""
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file is damaged; a full disk, a locked or an unreadable file is not."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return isinstance(error, Damaged) or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
 class Index:
     """The tables of one ``index.db``. For one thread at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create it. Raises sqlite3.DatabaseError when it is damaged."""
+        """Open or create it. Raises sqlite3.Error: ``is_damage`` says whether it is damaged."""
         self.path = path
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
@@ -90,7 +107,7 @@ class Index:
     def _check(self) -> None:
         verdict = self._db.execute("pragma quick_check(1)").fetchall()
         if verdict != [("ok",)]:
-            raise sqlite3.DatabaseError(str(verdict))
+            raise Damaged(str(verdict))
 
     def close(self) -> None:
         self._db.close()
@@ -124,8 +141,14 @@ class Index:
         self.add_batches(rows)
         self._db.execute("insert or replace into pos values (1, ?, ?)", position)
 
-    def add_batches(self, rows: Iterable[Row]) -> None:
+    def add_batches(self, rows: Iterable[Sequence[int]]) -> None:
+        """Each a ``Row``."""
         self._db.executemany("insert or replace into batch values (?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def row(self, topic: int, first: int) -> Row | None:
+        """The batch that begins with ``first``."""
+        found = self._db.execute("select * from batch where topic = ? and first = ?", (topic, first)).fetchone()
+        return None if found is None else Row(*found)
 
     def batches(self, topic: int, seq: int, limit: int) -> list[Row]:
         """The batch that holds ``seq``, if any, and those behind it, in order."""
@@ -158,7 +181,24 @@ class Index:
 
     def bury(self, topic: int, low: int, high: int) -> None:
         """Mark the batches of [low, high) as emptied."""
-        self._db.execute("update batch set dead = 1 where topic = ? and first >= ? and first < ?", (topic, low, high))
+        query = "update batch set dead = 1 where topic = ? and first >= ? and first < ? and dead = 0"
+        self._db.execute(query, (topic, low, high))
+
+    def bury_damaged(self, topic: int, low: int, high: int) -> None:
+        """Note that the messages of [low, high) are damaged: they have no place, and nobody waits for them."""
+        self._db.execute("delete from batch where topic = ? and first >= ? and first < ?", (topic, low, high))
+        self.add_batches([Row(topic, low, high - low, DAMAGED, 0, 0, 0)])
+        self.forget_later(topic, low, high)
+
+    def damaged(self, topic: int) -> list[tuple[int, int]]:
+        """[low, high) of the topic's messages that are damaged."""
+        query = "select first, first + n from batch where topic = ? and dead = 2"
+        return self._db.execute(query, (topic,)).fetchall()
+
+    def beyond(self, segment: int, size: int) -> int:
+        """How many messages lie where the log, which ends at ``size`` of ``segment``, has nothing."""
+        query = "select coalesce(sum(n), 0) from batch where dead = 0 and (seg > ? or (seg = ? and off + len > ?))"
+        return int(self._db.execute(query, (segment, segment, size)).fetchone()[0])
 
     def count(self, topic: int, low: int, high: int) -> int:
         """How many messages of [low, high) are there and not emptied."""
@@ -172,24 +212,39 @@ class Index:
 
     def ranges(self) -> list[tuple[int, int, int, int]]:
         """(segment, topic, lowest seq, end) for each topic of each segment."""
-        return self._db.execute("select seg, topic, min(first), max(first + n) from batch group by seg, topic").fetchall()
+        query = "select seg, topic, min(first), max(first + n) from batch where seg > 0 group by seg, topic"
+        return self._db.execute(query).fetchall()
 
     # --- topics and channels -------------------------------------------------------------------------------
 
     def topics(self) -> list[TopicRow]:
         return [TopicRow(*row) for row in self._db.execute("select * from topic").fetchall()]
 
-    def channels(self) -> list[ChannelRow]:
-        return [ChannelRow(*row) for row in self._db.execute("select * from channel").fetchall()]
+    def channels(self, topic: int | None = None) -> list[ChannelRow]:
+        """Those of the topic, or all."""
+        if topic is None:
+            rows = self._db.execute("select * from channel")
+        else:  # by the index: there may be thousands of topics, and each is asked for
+            rows = self._db.execute("select * from channel where topic = ?", (topic,))
+        return [ChannelRow(*row) for row in rows.fetchall()]
 
-    def later(self, channel: int) -> list[LaterRow]:
-        return [LaterRow(*row) for row in self._db.execute("select * from later where channel = ?", (channel,)).fetchall()]
+    def later(self, channel: int, low: int = 0, high: int = 1 << 62) -> list[LaterRow]:
+        query = "select * from later where channel = ? and seq >= ? and seq < ?"
+        return [LaterRow(*row) for row in self._db.execute(query, (channel, low, high)).fetchall()]
+
+    def forget_later(self, topic: int, low: int, high: int) -> None:
+        """No channel of the topic waits for the messages of [low, high) any more."""
+        query = "delete from later where channel in (select id from channel where topic = ?) and seq >= ? and seq < ?"
+        self._db.execute(query, (topic, low, high))
 
     def put_topics(self, rows: Iterable[TopicRow]) -> None:
         self._db.executemany("insert or replace into topic values (?, ?, ?, ?, ?)", rows)
 
     def put_channels(self, rows: Iterable[ChannelRow]) -> None:
         self._db.executemany("insert or replace into channel values (?, ?, ?, ?, ?, ?)", rows)
+
+    def pause_channel(self, channel: int, paused: bool) -> None:
+        self._db.execute("update channel set paused = ? where id = ?", (paused, channel))
 
     def put_later(self, rows: Iterable[LaterRow]) -> None:
         self._db.executemany("insert or replace into later values (?, ?, ?, ?)", rows)
@@ -214,6 +269,17 @@ class Index:
         """Give some of the pages that are free back to the disk."""
         # executescript, as execute would free one page only.
         self._db.executescript(f"pragma incremental_vacuum({_PAGES})")
+
+    def retire(self, topic: int, segment: int) -> None:
+        """Its number is not to be given again while there are segments up to ``segment``."""
+        self._db.execute("insert or replace into retired values (?, ?)", (topic, segment))
+
+    def retired(self) -> list[int]:
+        return [row[0] for row in self._db.execute("select topic from retired").fetchall()]
+
+    def forget_retired(self, oldest: int) -> None:
+        """Segments before ``oldest`` are gone."""
+        self._db.execute("delete from retired where seg < ?", (oldest,))
 
     def remove_topic(self, topic: int) -> None:
         for row in self._db.execute("select id from channel where topic = ?", (topic,)).fetchall():

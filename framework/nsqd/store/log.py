@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from framework.nsqd.store import record
+from framework.nsqd.store.files import FILE_MODE, keep_private, make_folder, naming, sync_folder
 from framework.nsqd.store.record import Batch
 
 SEGMENT_BYTES = 64 << 20
+_UNFINISHED = ".new"
+_WINDOW_BYTES = 4 << 20
 _IOV_MAX = 1024
 """The most buffers that Linux takes in one pwritev."""
 
@@ -42,33 +45,31 @@ class Broken(NamedTuple):
     torn: bool
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` durable: a file that was synced can still lose its name without this."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 class Log:
     """The segments of one folder. ``write`` and ``roll`` are for one thread; ``read`` is for any."""
 
     def __init__(self, folder: Path, salt: int, syncing: Syncing = Syncing()) -> None:  # noqa: B008 - a tuple never changes
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         self._syncing = syncing
         self._unsynced = 0
         self._since = 0.0
+        self._from = 0
+        """Where in the active segment begins what is not synced."""
         self.folder = folder
         self.salt = salt
+        for path in folder.glob(f"*{_UNFINISHED}"):
+            path.unlink()  # the process ended while it was being made
         self.numbers = sorted(int(path.stem) for path in folder.glob("*.log"))
         """The segments that exist, oldest first; the last is written to."""
         self._files: dict[int, int] = {}
         self.size = 0
         """Bytes in the segment that is written to."""
+        self._head = 0
         self.suspect = False
-        """A sync failed: the kernel may have dropped pages and forgotten it, so write to a new segment."""
+        """A sync failed: the kernel may have dropped pages and forgotten it, so write to a new segment. What is beyond ``size``
+        may be there again after a power cut, though it was cut off."""
         if self.numbers:
+            os.fsync(self._fd(self.numbers[-1]))  # the process before this one may have cut it off and ended
             self.size = os.fstat(self._fd(self.numbers[-1])).st_size
         else:
             self.roll([])
@@ -78,62 +79,102 @@ class Log:
         """The number of the segment that is written to."""
         return self.numbers[-1]
 
+    @property
+    def written(self) -> int:
+        """Bytes in the active segment behind its head. The head of one that was there at start counts too."""
+        return self.size - self._head
+
     def path(self, number: int) -> Path:
         return self.folder / f"{number:010}.log"
 
     def write(self, batches: Sequence[Batch]) -> int:
         """Append the records, durable on return unless ``syncing`` says otherwise; returns where the first begins.
 
-        Raises OSError, after which the segment is as it was before: nothing of a failed group stays.
+        Raises OSError, after which the segment is as it was before: nothing of a failed group stays, unless it is ``suspect``.
         """
-        buffers = [part for batch in batches for part in record.encode(batch, self.salt)]
+        buffers = self._encoded(batches)
         start, fd = self.size, self._fd(self.active)
         try:
             end = _write_all(fd, buffers, start)
-            self._since = self._since if self._unsynced else time.monotonic()
-            self._unsynced += sum(max(1, batch.count) for batch in batches)
+            if not self._unsynced:
+                self._since, self._from = time.monotonic(), start
+            self._unsynced += sum(batch.count for batch in batches) or 1
             if self._unsynced >= self._syncing.every:
                 self.sync()
         except OSError:
-            os.ftruncate(fd, start)
+            self._undo(fd, start)
             raise
         self.size = end
         return start
 
+    def _undo(self, fd: int, start: int) -> None:
+        """End the segment where the failed group began. Synced: after a power cut the group could be there again, under numbers
+        that were given to others since."""
+        if self._from >= start:
+            self._unsynced = 0
+        try:
+            os.ftruncate(fd, start)
+            os.fsync(fd)  # its length too
+        except OSError:
+            self.suspect = True
+
+    @property
+    def waits(self) -> bool:
+        """Whether something that was written is not known to be durable."""
+        return self._unsynced > 0
+
     @property
     def due(self) -> bool:
         """Whether something has waited for its sync for as long as it may."""
-        return self._unsynced > 0 and time.monotonic() - self._since >= self._syncing.seconds
+        return self.waits and time.monotonic() - self._since >= self._syncing.seconds
 
     def sync(self) -> None:
-        """Make what was written durable. Raises OSError."""
-        if not self._unsynced:
+        """Make what was written durable. Raises OSError: then another ``sync`` is worth nothing, only a ``roll`` is."""
+        if not self.waits:
             return
-        self._unsynced = 0
         try:
             os.fdatasync(self._fd(self.active))
         except OSError:
             self.suspect = True
             raise
+        self._unsynced = 0
 
-    def roll(self, head: Sequence[Batch]) -> None:
-        """Begin a new segment that opens with ``head``. Raises OSError; the old one is then still active."""
+    def unsynced(self) -> list[Batch]:
+        """What was written and is not known to be durable."""
+        found = self.scan(self.active, self._from, self.size) if self.waits else ()
+        return [one.batch for one in found if isinstance(one, Found)]
+
+    def roll(self, head: Sequence[Batch], again: Sequence[Batch] = ()) -> int:
+        """Begin a new segment that opens with ``head``; returns where ``again`` begins, which is written behind it.
+
+        Raises OSError; the old one is then still active.
+        """
         if not self.suspect:
             self.sync()
         number = self.numbers[-1] + 1 if self.numbers else 1
-        fd = os.open(self.path(number), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        try:
-            size = _write_all(fd, [part for batch in head for part in record.encode(batch, self.salt)], 0)
-            os.fdatasync(fd)
-            sync_folder(self.folder)
-        except OSError:
-            os.close(fd)
-            self.path(number).unlink()
-            raise
+        # Under another name until its head is whole: a segment that lacks declarations could not be read without the index.
+        fresh = self.path(number).with_suffix(_UNFINISHED)
+        with naming(fresh):
+            fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+            try:
+                start = _write_all(fd, self._encoded(head), 0)
+                size = _write_all(fd, self._encoded(again), start)
+                os.fdatasync(fd)
+                fresh.rename(self.path(number))
+                sync_folder(self.folder)
+            except OSError:
+                os.close(fd)
+                for path in (fresh, self.path(number)):
+                    path.unlink(missing_ok=True)
+                raise
         self._files[number] = fd
         self.numbers.append(number)
-        self.size = size
+        self.size, self._head, self._unsynced = size, start, 0
         self.suspect = False
+        return start
+
+    def _encoded(self, batches: Sequence[Batch]) -> list[bytes]:
+        return [part for batch in batches for part in record.encode(batch, self.salt)]
 
     def length(self, number: int) -> int:
         """How big a segment is."""
@@ -146,19 +187,17 @@ class Log:
         except FileNotFoundError:
             return b""
 
-    def scan(self, number: int, offset: int = 0) -> Iterator[Found | Broken]:
-        """Every record from ``offset`` on, and what lies between them that is none."""
-        fd = self._fd(number)
-        # Read whole: 64 MiB for a moment at start is cheaper than two system calls a record.
-        data = os.pread(fd, os.fstat(fd).st_size, 0)
-        while offset < len(data):
-            batch = record.decode(data, offset, self.salt)
+    def scan(self, number: int, offset: int = 0, end: int | None = None) -> Iterator[Found | Broken]:
+        """Every record of [offset, end), and what lies between them that is none. Memory: a few MiB, or the longest record."""
+        window = _Window(self._fd(number), self.length(number) if end is None else end)
+        while offset < window.end:
+            batch = window.record(offset, self.salt)
             if batch is not None:
                 length = record.HEADER_BYTES + len(batch.payload)
                 yield Found(offset, length, batch)
             else:
-                following = record.find(data, offset + 1, self.salt)
-                length = (following if following >= 0 else len(data)) - offset
+                following = window.find(offset + 1, self.salt)
+                length = (following if following >= 0 else window.end) - offset
                 yield Broken(offset, length, following < 0)
             offset += length
 
@@ -171,11 +210,11 @@ class Log:
 
     def remove(self, number: int) -> None:
         """Unlink a segment that is not the active one."""
+        self.path(number).unlink(missing_ok=True)
         self.numbers.remove(number)
         fd = self._files.pop(number, None)
         if fd is not None:
             os.close(fd)
-        self.path(number).unlink(missing_ok=True)
         sync_folder(self.folder)
 
     def close(self) -> None:
@@ -186,8 +225,54 @@ class Log:
     def _fd(self, number: int) -> int:
         fd = self._files.get(number)
         if fd is None:
+            keep_private(self.path(number))
             fd = self._files[number] = os.open(self.path(number), os.O_RDWR | os.O_CLOEXEC)
         return fd
+
+
+class _Window:
+    """The part of a file that is in memory while it is scanned."""
+
+    def __init__(self, fd: int, end: int) -> None:
+        self._fd = fd
+        self.end = end
+        self._start = 0
+        self._data = b""
+
+    def _load(self, offset: int, length: int) -> None:
+        """Have the bytes of [offset, offset + length) at hand, as far as the file has them, and more behind them."""
+        if not self._start <= offset or offset + length > self._start + len(self._data):
+            self._start = offset
+            self._data = os.pread(self._fd, min(max(length, _WINDOW_BYTES), self.end - offset), offset)
+
+    def record(self, offset: int, salt: int) -> Batch | None:
+        """The record at ``offset``; None when there is no whole one."""
+        batch = record.decode(self._data, offset - self._start, salt) if offset >= self._start else None
+        if batch is not None:
+            return batch
+        self._load(offset, record.HEADER_BYTES)
+        said = record.header(self._data, offset - self._start)
+        if said is None or offset + record.HEADER_BYTES + said.length > self.end:
+            return None
+        self._load(offset, record.HEADER_BYTES + said.length)
+        return record.decode(self._data, offset - self._start, salt)
+
+    def find(self, offset: int, salt: int) -> int:
+        """Where the next whole record at or behind ``offset`` begins; -1 when there is none.
+
+        A record that was published as a message body is not one: its CRC lacks this folder's salt.
+        """
+        least = record.HEADER_BYTES
+        while offset + least <= self.end:
+            self._load(offset, least)
+            at = self._data.find(record.MAGIC, offset - self._start)
+            if at < 0:
+                offset = max(offset + 1, self._start + len(self._data) - len(record.MAGIC) + 1)
+            elif self.record(found := self._start + at, salt) is not None:
+                return found
+            else:
+                offset = found + 1
+        return -1
 
 
 def _write_all(fd: int, buffers: list[bytes], offset: int) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -36,7 +37,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     ts: int
     """When it was published, in ns since 1970."""
     due: int
-    """When it may be delivered, in ms since 1970; 0 is at once."""
+    """When it may be delivered, in ms of the store's clock; 0 is at once."""
     payload: bytes
     moved: bool = False
 
@@ -102,16 +103,22 @@ def decode(data: bytes | memoryview, offset: int, salt: int) -> Batch | None:
     return Batch(topic, first, count & ~_MOVED, ts, due, payload, bool(count & _MOVED))
 
 
-def find(data: bytes, offset: int, salt: int) -> int:
-    """Where the next whole record at or behind ``offset`` begins; -1 when there is none.
+class Header(NamedTuple):
+    """What a header says, right or wrong."""
 
-    A record that was published as a message body is not one: its CRC lacks this folder's salt.
-    """
-    while (offset := data.find(MAGIC, offset)) >= 0:
-        if decode(data, offset, salt) is not None:
-            return offset
-        offset += 1
-    return -1
+    length: int
+    topic: int
+    first: int
+    messages: int
+    moved: bool
+
+
+def header(data: bytes, offset: int) -> Header | None:
+    """The header at ``offset``, unchecked; None where there are not enough bytes for one."""
+    if offset + HEADER_BYTES > len(data):
+        return None
+    _, _, length, topic, first, count, _, _ = _HEADER.unpack_from(data, offset)
+    return Header(length, topic, first, count & ~_MOVED, bool(count & _MOVED))
 
 
 def bodies(payload: bytes, count: int) -> Iterator[bytes]:

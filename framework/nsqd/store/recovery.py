@@ -1,46 +1,56 @@
-"""What the store does when it opens a folder, and when it meets damage later: nothing good is ever given up."""
+"""What the store does when it opens a folder: nothing good is ever given up, and what is damaged is accounted for once.
+
+All that is found goes into the index in one transaction: the folder is as it was until all of it is known. Memory does not
+grow with the log.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from framework.nsqd.store import record, saving
 from framework.nsqd.store.compaction import dense
-from framework.nsqd.store.index import FINISHED, LaterRow, Row, unpack
-from framework.nsqd.store.log import Broken
-from framework.nsqd.store.record import Batch, decode
-from framework.nsqd.store.state import ChannelState, Pending, TopicState
+from framework.nsqd.store.damage import Damage, Numbers, pieces
+from framework.nsqd.store.index import EMPTIED, FINISHED, LaterRow, Row, unpack
+from framework.nsqd.store.log import Broken, Found
+from framework.nsqd.store.reading import say_damaged, wanted
+from framework.nsqd.store.state import ChannelState, Declare, Pending, TopicState
 
 if TYPE_CHECKING:
     from framework.nsqd.store.store import Store
 
-_READ_ROWS = 64
-"""Index rows looked up at once."""
+_ROWS = 10_000
+"""Given to the index at once."""
 
 
 def recover(store: Store) -> tuple[int, int]:
     """Load the index, scan the log from where it ends, cut a torn tail; returns the indexed position."""
     position = store.index.position()
     if position is not None and not _exists(store, position):
-        store.reports.append("the index is ahead of the log: it is rebuilt")
-        _start_index_anew(store)
+        _start_index_anew(store, position)
         position = None
     _load(store)
     store.rebuilt = position is None
-    moved: dict[int, set[int]] = {}
-    damaged = _scan_from(store, position or (store.log.numbers[0], 0), moved)
-    if damaged:
-        for topic in store.topics.values():
-            # What was cut may have been delivered under these numbers: never use them for another message.
-            topic.next = max(topic.next, time.time_ns())
-    end = (store.log.active, store.log.size)
-    store._position = end
-    store.flush()
-    if store.rebuilt:
-        _await_moved(store, moved)
+    found = _Scan(store)
+    try:
+        with store.index.transaction():
+            found.run(position or (store.log.numbers[0], 0))
+            found.settle(position)
+    except BaseException:
+        found.forget_files()
+        raise
+    store._position = found.end
+    if found.torn is not None:
+        store.log.cut(found.torn)
+    if found.headless:
+        store._roll()
     for topic in store.topics.values():
         _load_backlog(store, topic)
-    return end
+    _declare(store, found.adopted + _part_namesakes(store))
+    return store._position
 
 
 def _exists(store: Store, position: tuple[int, int]) -> bool:
@@ -50,7 +60,12 @@ def _exists(store: Store, position: tuple[int, int]) -> bool:
     return segment == store.log.active and offset <= store.log.size
 
 
-def _start_index_anew(store: Store) -> None:
+def _start_index_anew(store: Store, position: tuple[int, int]) -> None:
+    lost = store.index.beyond(store.log.active, store.log.size)
+    store.reports.append(
+        f"the log ends at {store.log.size} of segment {store.log.active}, the index at {position[1]} of {position[0]}: "
+        f"{lost} messages lost; the index is rebuilt from the log"
+    )
     store.index.close()
     store.folder.set_index_aside()
     store.index = store.folder.open_index()
@@ -63,126 +78,260 @@ def _load(store: Store) -> None:
         if row.topic in store.topics:
             state = ChannelState(row.id, row.name, row.cursor, bool(row.paused), list(unpack(row.inflight)))
             store.topics[row.topic].channels[row.name] = state
+    store.retired.update(store.index.retired())
     for segment, number, low, high in store.index.ranges():
         store.ranges.setdefault(segment, {})[number] = (low, high)
 
 
-def _await_moved(store: Store, moved: dict[int, set[int]]) -> None:
-    """With the index gone, nobody knows who had not finished what was moved: every channel that is past it gets it once more."""
-    with store.index.transaction():
-        for number, seqs in moved.items():
-            topic = store.topics.get(number)
-            for channel in topic.channels.values() if topic else ():
-                store.index.put_later(LaterRow(channel.id, seq, 0, 0) for seq in seqs if seq < channel.cursor)
+class _Scan:
+    """The records behind the position that the index has."""
 
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._numbers = Numbers()
+        self._rows: list[tuple[int, ...]] = []
+        self._declared: set[int] = set()
+        self._dropped: set[int] = set()
+        self._orphans: dict[int, tuple[int, int, int]] = {}
+        """Topic -> lowest number, end, count of messages whose topic was not declared before them."""
+        self._moved: dict[int, list[tuple[int, int]]] = {}
+        """Topic -> runs [low, high) of what older segments had."""
+        self._files: list[Path] = []
+        self.end = (store.log.active, store.log.size)
+        self.torn: int | None = None
+        """Where the active segment is to be cut."""
+        self.adopted: list[TopicState] = []
+        """Topics whose declarations are lost."""
+        self.headless = False
+        """The active segment lacks declarations that its head should have."""
 
-def _scan_from(store: Store, position: tuple[int, int], moved: dict[int, set[int]]) -> bool:
-    """Take every record behind ``position``; returns whether some of it was damaged. ``moved`` gets what older segments had."""
-    damaged = False
-    for segment in [number for number in store.log.numbers if number >= position[0]]:
-        for item in store.log.scan(segment, position[1] if segment == position[0] else 0):
+    def run(self, position: tuple[int, int]) -> None:
+        """Have the index know where every message is."""
+        for topic in self._store.topics.values():
+            self._numbers.begin(topic.id, topic.next)
+        before = None
+        for segment in [number for number in self._store.log.numbers if number >= position[0]]:
+            if before is not None and segment != before + 1:
+                self._numbers.restart()
+            before = segment
+            offset = position[1] if segment == position[0] else 0
+            declared = self._segment(segment, offset)
+            if segment == self._store.log.active and not offset:
+                self.headless = not declared >= self._store.topics.keys()
+        self._flush()
+
+    def _segment(self, segment: int, offset: int) -> set[int]:
+        """Returns the topics that it declares."""
+        declared: set[int] = set()
+        ranges = self._store.ranges.setdefault(segment, {})
+        for item in self._store.log.scan(segment, offset):
             if isinstance(item, Broken):
-                damaged = True
-                _set_aside(store, segment, item)
+                self._broken(segment, item)
+            elif item.batch.count:
+                self._messages(segment, item, ranges)
             else:
-                store.take(item.batch, segment, item.offset, item.length)
-                if item.batch.moved:
-                    seqs = moved.setdefault(item.batch.topic, set())
-                    seqs.update(seq for run in dense(item.batch) for seq in range(run.first, run.end))
-    return damaged
+                declared.add(item.batch.topic)
+                self._declaration(item)
+        return declared
+
+    def _messages(self, segment: int, item: Found, ranges: dict[int, tuple[int, int]]) -> None:
+        batch = item.batch
+        topic, first, count = batch.topic, batch.first, batch.count
+        end = first + count
+        if topic in self._dropped:
+            return
+        state = self._store.topics.get(topic)
+        if state is None:
+            low, high, so_far = self._orphans.get(topic, (end if batch.moved else first, end, 0))
+            self._orphans[topic] = low if batch.moved else min(low, first), max(high, end), so_far + count
+        elif state.next < end:
+            state.next = end
+        held = ranges.get(topic)
+        if held is None:
+            ranges[topic] = first, end
+        elif first < held[0] or end > held[1]:
+            ranges[topic] = min(held[0], first), max(held[1], end)
+        self._rows.append((topic, first, count, 0, segment, item.offset, item.length))
+        if len(self._rows) >= _ROWS:
+            self._flush()
+        if not batch.moved:
+            self._numbers.met(topic, first, end)
+        else:
+            for run in dense(batch):
+                self._note_moved(topic, run.first, run.end)
+
+    def _note_moved(self, topic: int, low: int, high: int) -> None:
+        runs = self._moved.setdefault(topic, [])
+        if runs and runs[-1][1] == low:
+            runs[-1] = runs[-1][0], high
+        else:
+            runs.append((low, high))
+
+    def _declaration(self, item: Found) -> None:
+        batch, store = item.batch, self._store
+        said = record.declaration(batch)
+        store._apply(batch)
+        if said.dropped:
+            self._flush()
+            store.index.remove_topic(batch.topic)
+            self._dropped.add(batch.topic)
+            self._orphans.pop(batch.topic, None)
+            return
+        self._declared.add(batch.topic)
+        self._dropped.discard(batch.topic)  # a later topic, with the number of one that was forgotten
+        self._numbers.met(batch.topic, batch.first, batch.first)
+        if orphans := self._orphans.pop(batch.topic, None):
+            _adopt(store.topics[batch.topic], orphans[0], orphans[1])
+
+    def _flush(self) -> None:
+        self._store.index.add_batches(self._rows)
+        self._rows.clear()
+
+    def _broken(self, segment: int, broken: Broken) -> None:
+        data = self._store.log.read(segment, broken.offset, broken.length)
+        for piece in pieces(data):
+            at = broken.offset + piece.offset
+            if segment == self._store.log.active and broken.torn and not piece.whole and at + piece.length == self.end[1]:
+                self.torn, self.end = at, (segment, at)
+                self._set_aside(segment, at, piece.length, "are the start of a record that was never confirmed: cut off")
+            else:
+                self._numbers.damages.append(Damage(segment, at, piece.length, piece))
+
+    def _set_aside(self, segment: int, offset: int, length: int, words: str, after: str = "") -> None:
+        """Keep the bytes and report them, unless an earlier recovery has."""
+        name = f"{segment:010}-{offset}"
+        data = self._store.log.read(segment, offset, length)
+        if self._store.folder.has_set_aside(name, data):
+            return
+        self._files.append(self._store.folder.set_aside(name, data))
+        self._store.reports.append(f"{length} bytes at {offset} of segment {segment} {words}, kept in {self._files[-1]}{after}")
+
+    def forget_files(self) -> None:
+        """Nothing of this recovery was kept: it is reported when it is done again."""
+        for path in self._files:
+            path.unlink(missing_ok=True)
+
+    # --- the end of the scan ---------------------------------------------------------------------------------
+
+    def settle(self, position: tuple[int, int] | None) -> None:
+        """Have the index know all the rest that the scan has found."""
+        store = self._store
+        self._numbers.finish()
+        damaged = bool(self._numbers.damages) or self.torn is not None
+        if store.rebuilt or damaged:
+            self._adopt_orphans()
+        saving.put_declared(store.index, store.topics, self._declared | self._dropped, store.log.active)
+        for number in self._orphans.keys() - store.topics.keys():
+            store.index.retire(number, store.log.active)
+            store.retired.add(number)
+        store._declared.clear()
+        if store.rebuilt:
+            self._await_moved()
+        for damage in self._numbers.damages:
+            self._account(damage)
+        if damaged:
+            self._leap()
+        if position != self.end or damaged:
+            store.index.put_batches([], self.end)
+            saving.put_grown(store.index, store.topics, store.topics)
+
+    def _adopt_orphans(self) -> None:
+        for number, (low, high, count) in self._orphans.items():
+            if number in self._store.retired:
+                continue  # published while it was deleted
+            topic = TopicState(number, f"recovered-{number:08x}", high, low)
+            self._store.topics[number] = topic
+            self._declared.add(number)
+            self.adopted.append(topic)
+            self._store.reports.append(
+                f"the name of a topic is damaged: its {count} messages wait in topic {topic.name!r}; its channels are not known"
+            )
+
+    def _await_moved(self) -> None:
+        """With the index gone, nobody knows who had not finished what was moved: every channel past it gets it once more."""
+        for number, runs in self._moved.items():
+            topic = self._store.topics.get(number)
+            for channel in topic.channels.values() if topic else ():
+                self._store.index.put_later(_later(channel, runs))
+
+    def _account(self, damage: Damage) -> None:
+        """Let nobody wait for what is damaged, and report what that is."""
+        count = damage.unknown
+        for topic, low, high in damage.lost:
+            if self._store.index.count(topic, low, high):
+                continue  # moved, and another copy is good
+            moved = self._store.rebuilt and damage.piece.moved  # then every channel would have got it
+            count += damage.piece.held if moved else wanted(self._store, topic, low, high)
+            self._store.index.bury_damaged(topic, low, high)
+        words, after = say_damaged(count)
+        self._set_aside(damage.segment, damage.offset, damage.length, words, after)
+
+    def _leap(self) -> None:
+        """What is damaged may have been delivered under its numbers: never use them for another message."""
+        now = time.time_ns()
+        for topic in self._store.topics.values():
+            if topic.next < now:
+                self._store.index.add_batches([Row(topic.id, topic.next, now - topic.next, EMPTIED, 0, 0, 0)])
+                topic.next = now
 
 
-def _set_aside(store: Store, segment: int, broken: Broken) -> None:
-    data = store.log.read(segment, broken.offset, broken.length)
-    kept = store.folder.set_aside(f"{segment:010}-{broken.offset}", data)
-    where = f"{broken.length} bytes at {broken.offset} of segment {segment}"
-    if broken.torn and segment == store.log.active:
-        store.log.cut(broken.offset)
-        store.reports.append(f"{where} are the start of a record that was never confirmed: cut off, kept in {kept}")
-    else:
-        store.reports.append(f"{where} are damaged: kept in {kept}; all other messages are served")
+def _later(channel: ChannelState, runs: list[tuple[int, int]]) -> Iterator[LaterRow]:
+    for low, high in runs:
+        for seq in range(low, min(high, channel.cursor)):
+            yield LaterRow(channel.id, seq, 0, 0)
+
+
+def _adopt(topic: TopicState, low: int, high: int) -> None:
+    """Its first declaration is damaged: whoever is named in a later one may not have had what came before."""
+    topic.next = max(topic.next, high)
+    topic.pumped = min(topic.pumped, low)
+    for channel in topic.channels.values():
+        channel.cursor = min(channel.cursor, low)
+
+
+def _part_namesakes(store: Store) -> list[TopicState]:
+    """Give the older of two topics with one name another: clients could reach one of them only. It was deleted, and the record
+    that said so is damaged, or is gone with the index."""
+    newest: dict[str, TopicState] = {}
+    parted: list[TopicState] = []
+    for topic in store.topics.values():
+        other = newest.setdefault(topic.name, topic)
+        if other is not topic:
+            older, newest[topic.name] = (topic, other) if topic.next < other.next else (other, topic)
+            parted.append(older)
+    for topic in parted:
+        was, topic.name = topic.name, f"recovered-{topic.id:08x}"
+        store.reports.append(f"there are two topics {was!r}: what the older one has waits in topic {topic.name!r}")
+    return parted
+
+
+def _declare(store: Store, renamed: list[TopicState]) -> None:
+    """The log knows them by their new names from now on."""
+    if renamed:
+        try:
+            store.append([Declare(topic.id, topic.declaration()) for topic in renamed])
+        except OSError:
+            pass  # no room: without its index it would give them the same names again
 
 
 def _load_backlog(store: Store, topic: TopicState) -> None:
     if topic.channels and not topic.paused:
         topic.pumped = topic.next
     topic.depth = store.index.count(topic.id, topic.pumped, topic.next)
+    damaged = store.index.damaged(topic.id)
     for channel in topic.channels.values():
-        _load_pending(store, channel)
+        _load_pending(store, channel, damaged)
         channel.waiting = store.index.count(topic.id, channel.cursor, topic.pumped) - len(channel.ahead)
 
 
-def _load_pending(store: Store, channel: ChannelState) -> None:
+def _load_pending(store: Store, channel: ChannelState, damaged: list[tuple[int, int]]) -> None:
     """What was in flight when the process ended stays pending and counts as one attempt more."""
     rows = {row.seq: Pending(row.due, row.attempts) for row in store.index.later(channel.id)}
+    for low, high in damaged:  # it may have been in flight when that was found: nobody can give it again
+        channel.inflight = [seq for seq in channel.inflight if not low <= seq < high]
+        rows = {seq: row for seq, row in rows.items() if not low <= seq < high}
     finished = {seq for seq, row in rows.items() if row.due == FINISHED}
     for seq in channel.inflight:
         rows[seq] = Pending(0, (rows[seq].attempts if seq in rows else 0) + 1)
     channel.ahead = {seq for seq in rows if seq >= channel.cursor}
     channel.pending = {seq: row for seq, row in rows.items() if seq not in finished or seq in channel.inflight}
-
-
-def read(store: Store, topic: int, seq: int, max_bytes: int) -> list[Batch]:
-    """The store's ``read``, with every row held against the record that it names."""
-    batches: list[Batch] = []
-    held, expected = 0, seq
-    rows = store.index.batches(topic, seq, _READ_ROWS)
-    while rows and held < max_bytes:
-        row = rows.pop(0)
-        if row.first > expected and _fill_gap(store, topic, expected, row):
-            rows = store.index.batches(topic, expected, _READ_ROWS)
-            continue
-        batch = _read_row(store, row)
-        if batch is None:
-            rows = store.index.batches(topic, max(expected, row.first), _READ_ROWS)
-            continue
-        expected = batch.end
-        if not row.dead:
-            batches += [run for run in dense(batch) if run.end > seq]
-            held += len(batch.payload)
-        if not rows and not batches:
-            rows = store.index.batches(topic, expected, _READ_ROWS)
-    return batches
-
-
-def _read_row(store: Store, row: Row) -> Batch | None:
-    """The record that ``row`` names; None when the row was wrong or the record is damaged, and was dealt with."""
-    data = store.log.read(row.seg, row.off, row.len)
-    batch = decode(data, 0, store.log.salt)
-    if batch is not None and (batch.topic, batch.first, batch.count) == (row.topic, row.first, row.n):
-        return batch
-    with store.index.transaction():
-        store.index.remove_batch(row.topic, row.first)
-        if batch is not None and batch.count:
-            store.index.add_batches([Row(batch.topic, batch.first, batch.count, 0, row.seg, row.off, row.len)])
-    if batch is not None:
-        _rescan(store, row.topic, row.first, row.first + max(1, row.n), {row.seg})
-        store.reports.append(f"the index named a wrong place for messages of topic {row.topic}: corrected from the log")
-        return None
-    kept = store.folder.set_aside(f"{row.seg:010}-{row.off}", data)
-    where = f"{row.len} bytes at {row.off} of segment {row.seg}"
-    store.reports.append(f"{where} are damaged: {row.n} messages lost, kept in {kept}; all others are served")
-    return None
-
-
-def _fill_gap(store: Store, topic: int, low: int, row: Row) -> bool:
-    """Batches of [low, row.first) that the log has and the index has lost (a flipped bit in a row's key)."""
-    gap = (topic, low, row.first)
-    if store.rebuilt or gap in store.gaps:
-        return False
-    store.gaps.add(gap)
-    segments = {number for number in store.log.numbers if number <= row.seg}
-    return _rescan(store, topic, low, row.first, segments)
-
-
-def _rescan(store: Store, topic: int, low: int, high: int, segments: set[int]) -> bool:
-    """Index again the topic's records that begin in [low, high); whether there were any."""
-    rows = []
-    for segment in sorted(segments):
-        for item in store.log.scan(segment):
-            if not isinstance(item, Broken) and item.batch.count and item.batch.topic == topic and low <= item.batch.first < high:
-                rows.append(Row(topic, item.batch.first, item.batch.count, 0, segment, item.offset, item.length))
-    if rows:
-        with store.index.transaction():
-            store.index.add_batches(rows)
-    return bool(rows)

@@ -1,4 +1,8 @@
-"""What the store and its user tell each other: entries to append, states found at start, states to save."""
+"""What the store and its user tell each other: entries to append, states found at start, states to save.
+
+Names, channels and pauses are appended (a Declare); positions are saved, and rest on these. So there are no pauses in a
+save, and nobody saves a position before the Declare that it rests on is committed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from framework.nsqd.store.record import Declaration
+from framework.nsqd.store.record import Declaration, Declared
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -18,7 +22,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
     count: int
     due: int = 0
-    """When it may be delivered, in ms since 1970; 0 is at once."""
+    """When it may be delivered, in ms of the store's clock; 0 is at once."""
 
 
 class Declare(NamedTuple):
@@ -32,7 +36,7 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
     """A message below its channel's cursor that is not finished. There may be a million: the collector must not look at them."""
 
     due: int
-    """In ms since 1970; 0 is at once."""
+    """In ms of the store's clock; 0 is at once."""
     attempts: int
 
 
@@ -68,25 +72,28 @@ class TopicState:
     """Messages that wait in the topic."""
     channels: dict[str, ChannelState] = field(default_factory=dict)
 
+    def declaration(self) -> Declaration:
+        """What the log says of it."""
+        channels = {one.name: Declared(one.id, one.cursor, one.paused) for one in list(self.channels.values())}
+        return Declaration(self.name, self.pumped, self.paused, channels)
+
 
 class TopicSave(NamedTuple):
-    """A topic's state, to be kept."""
+    """A topic's position, to be kept. What has it below ``pumped`` must be committed: a Declare that names its channels."""
 
     id: int
     pumped: int
-    paused: bool
     emptied: tuple[tuple[int, int], ...] = ()
     """Ranges [low, high) of messages that nobody shall get."""
 
 
 class ChannelSave(NamedTuple):
-    """A channel's state, to be kept. What is below ``cursor`` and in neither of the others is finished."""
+    """A declared channel's state, to be kept. What is below ``cursor`` and in neither of the others is finished."""
 
     id: int
     topic: int
     name: str
     cursor: int
-    paused: bool
     inflight: Iterable[int]
     put: Mapping[int, Pending]
     """Requeued, timed out or deferred since the last save, by sequence number."""
@@ -94,3 +101,17 @@ class ChannelSave(NamedTuple):
     """Finished since the last save, of those that were ``put``."""
     clear: bool = False
     """Forget first all that was ``put`` before."""
+
+
+class Correction(NamedTuple):
+    """Messages [low, high) of a topic that were counted, and are not there; or, with ``there``, the other way round."""
+
+    topic: int
+    low: int
+    high: int
+    there: bool = False
+
+    def within(self, low: int, high: int) -> int:
+        """By how much the count of [low, high) changes."""
+        count = max(0, min(self.high, high) - max(self.low, low))
+        return count if self.there else -count

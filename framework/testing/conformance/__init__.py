@@ -30,7 +30,8 @@ Then ``pytest test_thing.py``. The cases are driven by the ``Capabilities`` that
 refused at start, or by the publisher, and then that is the case. ``subject`` is shared by all cases of a file, so a broker is
 started about four times, and each case has topics of its own. The chapters may be taken one by one, as bases of your class:
 
-- ``Core``: publish, handle, fail, give up, batches, stop; needs ``up`` once and no socket. The least that a transport does.
+- ``Core``: each promise of a connection by itself, before a strict receiver; then publish, handle, fail, give up, batches, stop;
+  needs ``up`` once and no socket. The least that a transport does.
 - ``Publishing``: deferral, priorities, sizes, names, threads, two nodes.
 - ``Leases``: touching, losing, timeouts; needs ``brief``.
 - ``Faults``: the broker ends and comes back, the network is cut, slow, or silent; needs ``down`` and, for most, ``address``.
@@ -43,7 +44,7 @@ test's thread.
 
 import pytest
 
-for _chapter in ("bench", "core", "crashes", "faults", "leases", "publishing", "subject"):
+for _chapter in ("bench", "contract", "core", "crashes", "faults", "leases", "publishing", "receiver", "subject"):
     pytest.register_assert_rewrite(f"{__name__}.{_chapter}")
 
 from framework.testing.conformance.bench import Bench, Worker  # noqa: E402

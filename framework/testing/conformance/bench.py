@@ -22,8 +22,9 @@ from framework.engine.refusals import refusals
 from framework.engine.supervisor import Supervisor
 from framework.handler import HandlerSpec
 from framework.middleware.dead_letter import topic_name
-from framework.publisher import Publisher
+from framework.publisher import PATIENT, Publisher
 from framework.testing.conformance.process import START
+from framework.testing.conformance.receiver import Held
 from framework.testing.conformance.subject import Node, Subject
 from framework.testing.proxy import Proxy
 from framework.transports.contract import Capabilities, Connection, Receiver, Transport
@@ -155,6 +156,9 @@ class Bench:
         self._publishers: list[Publisher] = []
         self._proxies: list[Proxy] = []
         self._processes: list[Process] = []
+        self._held: list[Held] = []
+        self.patience = PATIENCE
+        """Seconds after which a condition that does not come true is a failure, at the most."""
 
     # -- the broker
 
@@ -225,15 +229,15 @@ class Bench:
         self.until(lambda: worker.ready)
         return worker
 
-    def process(self, node: Node, mode: str = "work") -> Process:
-        """A worker process on ``node``; see ``conformance.process`` for its modes. Skips where no process can reach it."""
+    def process(self, place: Place, mode: str = "work") -> Process:
+        """A worker process on ``place``; see ``conformance.process`` for its modes. Skips where no process can reach it."""
         if not self.subject.reachable:
             pytest.skip("this broker lives in the process")
-        self._processes.append(Process(self, node.url, self.topic, self._folder / "journal", mode))
+        self._processes.append(Process(self, _url(place), self.topic, self._folder / "journal", mode))
         return self._processes[-1]
 
     def publisher(self, *places: Place) -> Publisher:
-        self._publishers.append(Publisher([self.open(*places)]))
+        self._publishers.append(Publisher([self.open(*places)], timeout=PATIENT))
         return self._publishers[-1]
 
     def publish(self, *bodies: bytes, on: Place | None = None, topic: str = "") -> None:
@@ -256,10 +260,20 @@ class Bench:
         transport = self.open()
         return refusals(specs, transport, transport.probe())
 
+    def hold(self, *, on: Place | None = None, grant: int = 0) -> Held:
+        """A connection to the case's topic that no worker uses; the books of its strict receiver are checked at the end."""
+        transport = self.open(*([on] if on else []))
+        (node,) = transport.discover(self.topic) or {info.node for info in transport.probe()}
+        held = Held(lambda receiver: transport.connect(node, self.topic, CHANNEL, receiver))
+        self._held.append(held)
+        held.grant(grant)
+        return held
+
     # -- waiting
 
     def until(self, condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
         """Turn the hub until ``condition`` holds. Fails when it does not in time, or when a worker ended by an error."""
+        seconds = min(seconds, self.patience)
         deadline = time.monotonic() + seconds
         while not condition():
             for worker in self.workers:
@@ -285,6 +299,9 @@ class Bench:
         """End everything. The workers first, on a network that works again; then the books."""
         for proxy in self._proxies:
             proxy.restore()
+        for held in self._held:
+            if not held.receiver.closings:
+                held.connection.close()
         running = [worker for worker in self.workers if not worker.greenlet.dead]
         for worker in running:
             worker.supervisor.stop()
@@ -299,6 +316,9 @@ class Bench:
         for worker in self.workers:
             assert worker.greenlet.dead, f"a worker did not stop; {self._situation()}"
             worker.check_books()
+        for held in self._held:
+            self.until(lambda held=held: held.receiver.closings)  # type: ignore[misc]
+            held.check()
 
 
 class Cases:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from framework.testing.conformance.bench import Bench, Cases, bodies
-from framework.testing.conformance.process import MAX_ATTEMPTS
+from framework.testing.conformance.process import MAX_ATTEMPTS, PUBLISHED
 
 
 class Crashes(Cases):
@@ -59,3 +59,22 @@ class Crashes(Cases):
         assert attempts[-1] <= MAX_ATTEMPTS
         assert killed == len(attempts) > 1
         assert one.terminate()["dead"] == 1
+
+    def test_what_a_publish_returned_for_is_there_though_the_publisher_was_killed_in_that_moment(self, bench: Bench) -> None:
+        publisher = bench.process(bench.node, "publish")
+        bench.until(publisher.ended)
+        assert len(publisher.handled()) == PUBLISHED
+        seen: list[bytes] = []
+        worker = bench.work(lambda message: seen.append(message.body))
+        bench.until(lambda: worker.ledger.finished >= PUBLISHED)
+        assert sorted(seen) == sorted(bodies(PUBLISHED))
+
+    def test_a_worker_that_can_open_no_socket_for_a_while_goes_on_when_it_can(self, bench: Bench) -> None:
+        proxy, url = bench.proxy(bench.brief)
+        worker = bench.process(url, "starve")
+        bench.publish(*bodies(400), on=bench.brief)
+        bench.until(lambda: len(worker.handled()) > 20)
+        proxy.cut()
+        bench.until(lambda: len({body for _, body in worker.handled()}) == 400)
+        bench.until(lambda: bench.left(bench.brief) == 0)
+        worker.terminate()

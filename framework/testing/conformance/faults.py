@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 
 import gevent
 import pytest
+from gevent.event import Event
 
 from framework.errors import BrokerUnreachable, PublishError
 from framework.message import Message
+from framework.publisher import Publisher
 from framework.testing.conformance.bench import Bench, Cases, Place, Worker, bodies
 from framework.testing.conformance.subject import Subject
 from framework.testing.proxy import Lane, Proxy
@@ -157,6 +159,34 @@ class Faults(Cases):
 
     # -- publishing meanwhile
 
+    def test_a_full_broker_refuses_what_it_cannot_store_and_goes_on_with_what_it_has(
+        self, bench: Bench, subject: Subject
+    ) -> None:
+        if not subject.fills:
+            pytest.skip("this broker is never full, as far as the suite can make it")
+        node, gate, seen = bench.other(), Event(), list[bytes]()
+
+        def handle(message: Message) -> None:
+            gate.wait()
+            seen.append(message.body)
+
+        worker = bench.ready(handle, on=node, concurrency=20)
+        bench.publish(*bodies(20), on=node)
+        bench.until(lambda: worker.ledger.received == 20)
+        publisher = bench.publisher(node)
+        node.full(True)
+        try:
+            with pytest.raises(PublishError):
+                publisher.publish(bench.topic, b"too much")
+            gate.set()
+            bench.until(lambda: worker.ledger.finished == 20)
+        finally:
+            node.full(False)
+        bench.until(lambda: _taken(publisher, bench.topic, b"there is room"))
+        bench.until(lambda: worker.ledger.finished == 21)
+        assert sorted(seen) == sorted([*bodies(20), b"there is room"])
+        assert worker.stop().lease_lost == 0
+
     def test_a_publish_whose_answer_is_lost_is_not_said_to_be_refused(self, bench: Bench) -> None:
         proxy, url = bench.proxy(bench.node)
         publisher = bench.publisher(url)
@@ -197,6 +227,11 @@ class Faults(Cases):
         worker = bench.work(lambda message: seen.add(message.body))
         bench.until(lambda: seen >= set(confirmed))
         bench.until(lambda: worker.ledger.finished >= len(confirmed))
+
+
+def _taken(publisher: Publisher, topic: str, body: bytes) -> bool:
+    """A broker may look only now and then whether there is room again."""
+    return publisher.publish_each(topic, [body]) == [None]
 
 
 def _busy(bench: Bench, *, on: Place) -> tuple[Counter[bytes], Worker]:

@@ -11,12 +11,13 @@ from gevent.event import Event
 from framework.engine import backoff
 from framework.errors import HandlerTimeout
 from framework.message import Message
-from framework.testing.conformance.bench import Bench, Cases, bodies
+from framework.testing.conformance.bench import Bench, bodies
+from framework.testing.conformance.contract import Rivals
 from framework.testing.conformance.subject import Subject
 from framework.transports.contract import Rescuable
 
 
-class Leases(Cases):
+class Leases(Rivals):
     """What happens to a message while it is being handled."""
 
     @pytest.mark.slow

@@ -30,12 +30,18 @@ class Node(ABC):
         """Break its connections; it stays up. Only asked where there is no ``address``."""
         raise NotImplementedError
 
+    def full(self, full: bool) -> None:
+        """From now on it has no room for another message, or has it again. Only asked where ``Subject.fills``."""
+        raise NotImplementedError
+
 
 class Subject(ABC):
     """A broker under test. Nodes are made when a case first needs them, and brought down at the end."""
 
     brief: float = 1.0
     """Seconds: the lease of the nodes made with ``brief=True``, as short as the broker allows within reason (not under 0.5)."""
+    max_late: float = 4.0
+    """Seconds after which what is due has come, on a busy machine too: what is requeued, deferred, or whose lease has run out."""
     largest: int = 1 << 20
     """Bytes: the largest body that its publisher takes."""
     wrong_urls: Sequence[str] = ()
@@ -46,6 +52,8 @@ class Subject(ABC):
     """Other processes can use it by its URL."""
     ends_unheard_leases: bool = True
     """A lease runs out on time also while nothing at all is heard on its connection."""
+    fills: bool = False
+    """Its nodes can be made ``full``."""
     silence: float = 0.0
     """Seconds after which a connection whose peer fell silent is given up, with URLs made by ``watchful``; 0: never."""
 

@@ -118,7 +118,7 @@ class Bell:
 
     def _reserved(self, reply: wire.Reply) -> None:
         if reply.word == "RESERVED":
-            self.hold = Hold(reply.number, reply.data, self, monotonic())
+            self.hold = Hold(reply.number, reply.data, self, self.pipe.came)
             self._owner.rang(self, self.hold)
         elif reply.word in ("TIMED_OUT", "DEADLINE_SOON"):
             self._owner.silent(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, Protocol
 
 import gevent
@@ -10,18 +11,22 @@ from gevent.hub import get_hub
 
 from framework.errors import BrokerUnreachable, FrameworkError
 from framework.message import Message
+from framework.observe import hublog
 from framework.transports.beanstalkd import hold as _hold
 from framework.transports.beanstalkd.bell import Bell
 from framework.transports.beanstalkd.dial import Line, dial
 from framework.transports.beanstalkd.hold import Hold
 from framework.transports.beanstalkd.pipe import Pipe
 
+log = hublog.get(__name__)
+
 MOST = 64
 """Connections that may each keep a job of a slow handler. With more of those, the tube is looked at every ``KNOCK`` seconds."""
 KNOCK = 0.1
 SPARE = 30.0
 """Seconds after which a bell that was not needed is closed."""
-_REDIAL = 0.5  # seconds before a bell that broke is replaced
+_REDIAL, _REDIAL_CAP = 0.5, 15.0
+"""Seconds before a bell that broke, or could not be had, is replaced; and what they grow to while none can be had."""
 
 
 class Owner(_hold.Owner, Protocol):
@@ -40,7 +45,7 @@ class Owner(_hold.Owner, Protocol):
         """A bell has ended, with its job, and with ``cut``, the commands that it could not hand over whole."""
 
     def failed(self, error: Exception) -> None:
-        """The server cannot be reached, or makes no sense: no bell can be had."""
+        """The server makes no sense: no bell can be had."""
 
 
 class Bells:
@@ -54,6 +59,9 @@ class Bells:
         self.dialling: Any = None
         self.open = True
         self._spare: list[Bell] = []
+        self._redial = _REDIAL
+        self._dial_at = 0.0
+        """When one may be dialled (monotonic seconds): after a failure, not at once."""
         self._node = node
         self._tube = tube
         self._owner = owner
@@ -69,16 +77,22 @@ class Bells:
     # --- who waits -----------------------------------------------------------------------------------------
 
     def wait(self) -> None:
-        """Have one wait for a job, or soon; where all that there may be have one, the tube is looked at now and then."""
-        if self.waiting is not None or self.dialling is not None:
+        """Have one wait for a job, or soon; where no more can be had, the tube is looked at now and then."""
+        if self.promised:
             return
         if self._spare:
             self.waiting = self._spare.pop()
             self.waiting.reserve()
-        elif len(self.all) < MOST:
+            return
+        if self.dialling is None and len(self.all) < MOST and monotonic() >= self._dial_at:
             self._dial()
-        elif not self._knock.active:
+        if not (self.promised or self._knock.active):
             self._knock.start(self._guarded, self._owner.look)
+
+    @property
+    def promised(self) -> bool:
+        """One waits, or will in a moment. After a failure nobody counts on the next one that is dialled."""
+        return self.waiting is not None or (self.dialling is not None and self._redial == _REDIAL)
 
     def wait_no_more(self) -> None:
         """Whatever it got by now is heard before."""
@@ -132,6 +146,9 @@ class Bells:
     def buried(self, message: Message) -> None:
         self._owner.buried(message)
 
+    def stranded(self, verb: str, message: Message) -> None:
+        self._owner.stranded(verb, message)
+
     def gone(self, bell: Bell, error: Exception) -> None:
         del self.all[bell]
         if self.waiting is bell:
@@ -157,10 +174,23 @@ class Bells:
                 line.subscribe(self._tube)
                 if self.open:
                     self.add(line)
+                    self._redial = _REDIAL
+        except BrokerUnreachable as error:
+            self.postpone(error)
         except FrameworkError as error:
             self._owner.failed(error)
         self.dialling = None
         self._owner.changed()
+
+    def postpone(self, error: BrokerUnreachable) -> None:
+        """One could not be dialled: those that stand go on. Where the server is away, they find so themselves."""
+        self._dial_at = monotonic() + self._redial
+        if self._redial == _REDIAL:
+            log.warning(
+                "no connection more to beanstalkd can be had, so a tube without jobs is looked at every %g s; where open files "
+                "are few, raise `ulimit -n`: %s", KNOCK, error,
+            )  # fmt: skip
+        self._redial = min(self._redial * 2, _REDIAL_CAP)
 
     def add_no_more(self) -> None:
         """Not even the one that is being dialled, which a network that is gone could hold up for seconds."""

@@ -1,25 +1,30 @@
 """A small client of beanstalkd, for scripts and tests: every command of the protocol as a method, and pipelining.
 
-It is no part of the runtime. It works in gevent and in plain threads; one client belongs to one greenlet or thread at a time, and
-to the thread that made it.
+It is no part of the runtime. It works in gevent and in plain threads; one client belongs to one greenlet at a time, and to the
+thread and the process that made it: another use raises WrongUse, and disturbs nobody.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar
 
-from framework.errors import BrokerError, BrokerUnreachable, FrameworkError, ProtocolError
+from gevent import monkey
+
+from framework.errors import BrokerError, BrokerUnreachable, FrameworkError, ProtocolError, WrongUse
 from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.dial import CONNECT_TIMEOUT, Line, open_line
 from framework.transports.beanstalkd.urls import read
+from framework.transports.forked import forget_in_child
 
 WINDOW = 200
 """Commands under way at once in ``put_many`` and in a pipeline: enough to hide the network, no more than both sides buffer."""
 T = TypeVar("T")
+_get_ident = monkey.get_original("_thread", "get_ident")  # patched, it would be a greenlet's
 
 
 class BeanstalkdError(BrokerError):
@@ -108,10 +113,14 @@ class Client:
         timeout: float = CONNECT_TIMEOUT,
     ) -> None:  # fmt: skip
         self._timeout = timeout
+        self._thread = _get_ident()
+        self._busy = False
+        self._forked = False
         tubes = [watch] if isinstance(watch, str) else list(watch)
         for tube in (use, *tubes):
             wire.check_tube(tube)
         self._line: Line | None = open_line(_node(address), timeout)
+        forget_in_child(self)
         try:
             self._set_up(use, tubes)
         except BaseException:
@@ -134,10 +143,18 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connection. Jobs that it holds are ready again."""
+        """Close the connection. Jobs that it holds are ready again. Another greenlet that waits gets BrokerUnreachable."""
+        if not self._forked:
+            self._check_thread()
         if self._line is not None:
             self._line.close()
             self._line = None
+
+    def forget(self) -> None:
+        """In a forked child: it is the parent's; answers to that would be read here, and its end be kept from the server."""
+        if self._line is not None:
+            self._forked = True
+            self._line.forget()
 
     # --- producing -----------------------------------------------------------------------------------------
 
@@ -176,10 +193,10 @@ class Client:
         return self._ask(wire.ignore(tube), "WATCHING").number
 
     def reserve(self, timeout: float | None = None) -> Job:
-        """The next job of the watched tubes, within ``timeout`` seconds (rounded up; 0: at once; None: for ever).
+        """The next job of the watched tubes, within ``timeout`` seconds (rounded up; 0: at once; None or inf: for ever).
 
         Raises TimedOut, DeadlineSoon."""
-        if timeout is not None:
+        if timeout is not None and timeout != math.inf:
             return self._reserve(_whole(timeout))
         while True:  # in pieces, so that a dead server is noticed
             try:
@@ -200,7 +217,7 @@ class Client:
 
     def release(self, job: Job | int, *, priority: int = wire.DEFAULT_PRIORITY, delay: float = 0) -> None:
         """Give a reserved job back. Raises NotFound, Buried."""
-        self._ask(wire.release(_id(job), priority, _whole(delay)), "RELEASED")
+        self._ask(wire.release(_id(job), priority, _whole(delay)), "RELEASED", job=_id(job))
 
     def bury(self, job: Job | int, *, priority: int = wire.DEFAULT_PRIORITY) -> None:
         """Set a reserved job aside until it is kicked. Raises NotFound."""
@@ -266,19 +283,41 @@ class Client:
 
     # --- the connection ------------------------------------------------------------------------------------
 
-    def _ask(self, command: bytes, *words: str, patience: float = 0.0) -> wire.Reply:
-        self._send(command)
-        return self._answer(words, patience)
+    def _ask(self, command: bytes, *words: str, patience: float = 0.0, job: int = 0) -> wire.Reply:
+        with self._alone():
+            self._send(command)
+            return self._answer(words, patience, job)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Two that ask at once would have each other's answers."""
+        self._check_thread()
+        if self._busy:
+            raise WrongUse("another greenlet waits for an answer on this client: make one client for each")
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+
+    def _check_thread(self) -> None:
+        if self._forked:
+            raise WrongUse(
+                "this client was made before a fork, and its socket belongs to the parent: make one client for each process"
+            )
+        if _get_ident() != self._thread:
+            raise WrongUse("this client was made in another thread, and its socket belongs to that: make one client for each")
 
     def _send(self, commands: bytes) -> None:
         self._do(lambda line: line.send(commands), 0.0)
 
-    def _answer(self, words: Sequence[str], patience: float = 0.0) -> wire.Reply:
+    def _answer(self, words: Sequence[str], patience: float = 0.0, job: int = 0) -> wire.Reply:
+        """``job``: that of the command, which the answer does not repeat."""
         reply = self._do(Line.next, patience)
         if reply.word in words:
             return reply
         if reply.word == "BURIED":
-            raise Buried(reply.word, job=reply.number)
+            raise Buried(reply.word, job=reply.number or job)
         if reply.word not in _ERRORS:
             self.close()
             raise ProtocolError(f"beanstalkd answered {reply.word} where {' or '.join(words)} was due")
@@ -314,7 +353,8 @@ class Pipeline:
         self.results: list[int | FrameworkError] = []
         self._client = client
         self._commands: list[bytes] = []
-        self._words: list[tuple[str, ...]] = []
+        self._awaited: list[tuple[tuple[str, ...], int]] = []
+        """The words that each may be answered with, and the job that it is about."""
 
     def __enter__(self) -> Pipeline:
         return self
@@ -337,7 +377,7 @@ class Pipeline:
         self._add(wire.delete(_id(job)), "DELETED")
 
     def release(self, job: Job | int, *, priority: int = wire.DEFAULT_PRIORITY, delay: float = 0) -> None:
-        self._add(wire.release(_id(job), priority, _whole(delay)), "RELEASED")
+        self._add(wire.release(_id(job), priority, _whole(delay)), "RELEASED", job=_id(job))
 
     def bury(self, job: Job | int, *, priority: int = wire.DEFAULT_PRIORITY) -> None:
         self._add(wire.bury(_id(job), priority), "BURIED")
@@ -348,22 +388,23 @@ class Pipeline:
     def kick_job(self, job: Job | int) -> None:
         self._add(wire.kick_job(_id(job)), "KICKED")
 
-    def _add(self, command: bytes, *words: str) -> None:
+    def _add(self, command: bytes, *words: str, job: int = 0) -> None:
         self._commands.append(command)
-        self._words.append(words)
+        self._awaited.append((words, job))
         if len(self._commands) == WINDOW:
             self._flush()
 
     def _flush(self) -> None:
         commands, self._commands = self._commands, []
-        words, self._words = self._words, []
-        if commands:
-            self._client._send(b"".join(commands))
-        self.results += [self._result(each) for each in words]
+        awaited, self._awaited = self._awaited, []
+        with self._client._alone():
+            if commands:
+                self._client._send(b"".join(commands))
+            self.results += [self._result(words, job) for words, job in awaited]
 
-    def _result(self, words: tuple[str, ...]) -> int | FrameworkError:
+    def _result(self, words: tuple[str, ...], job: int) -> int | FrameworkError:
         try:
-            reply = self._client._answer(words)
+            reply = self._client._answer(words, job=job)
             return _inserted(reply) if "INSERTED" in words else 0
         except (BeanstalkdError, BrokerUnreachable) as error:
             return error
@@ -393,5 +434,7 @@ def _id(job: Job | int) -> int:
 
 
 def _whole(seconds: float) -> int:
-    """Less than a second must not become none."""
+    """Less than a second must not become none. Raises WrongUse."""
+    if not math.isfinite(seconds):
+        raise WrongUse(f"{seconds!r} seconds: beanstalkd takes a number of them")
     return math.ceil(seconds)

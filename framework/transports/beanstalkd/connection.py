@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Collection
 from time import monotonic
@@ -11,9 +10,9 @@ from gevent.hub import get_hub
 
 from framework.errors import AlreadySettled, BrokerUnreachable
 from framework.message import Message
+from framework.observe import hublog
 from framework.transports.beanstalkd import hold as _hold
 from framework.transports.beanstalkd import wire
-from framework.transports.beanstalkd.bell import Bell
 from framework.transports.beanstalkd.bells import Bells
 from framework.transports.beanstalkd.demand import Demand
 from framework.transports.beanstalkd.desk import Desk
@@ -21,17 +20,19 @@ from framework.transports.beanstalkd.dial import Line, dial
 from framework.transports.beanstalkd.hold import Hold, Keeper, whole_seconds
 from framework.transports.beanstalkd.intake import Intake
 from framework.transports.beanstalkd.rescue import Rescue, snapshot
+from framework.transports.beanstalkd.room import Room
+from framework.transports.beanstalkd.settling import Settling
+from framework.transports.beanstalkd.unasked import Unasked
 from framework.transports.contract import Limits, Receiver
 from framework.transports.forked import forget_in_child
 
-log = logging.getLogger(__name__)
+log = hublog.get(__name__)
 
 CLOSE_FLUSH = 1.0
 MAX_DEFER = float(wire.MAX_NUMBER)
 MAX_GRANT = 1000
 """Jobs that one desk may hold: the server looks through all of them when the oldest is settled."""
 _PULSE = 5.0
-_LATER = 0.05  # seconds in flight after which a job is asked for that another one vouched for; the shortest lease is 1 s
 _SLICE = 32  # jobs delivered at once: the server works on how they ended, and on the next, while handlers work on the others
 
 
@@ -66,20 +67,19 @@ class BeanstalkdConnection:
         self._intake = Intake(self)
         self._desk = Desk(desk, self, self._intake)
         self._holds: dict[Message, Hold] = {}
-        self._unasked: list[Hold] = []
-        """Delivered jobs to ask for if they are in flight for long."""
-        self._settled: list[Hold] = []
-        self._late: dict[Hold, None] = {}
-        """Jobs to release as soon as their priority is known."""
+        self._unasked = Unasked(self.in_flight, self._ask_later, self._guarded)
         self.bells = Bells(self.node, tube, self, self._guarded)
         self._rescue: Rescue | None = None
         self._demand = Demand(self, self._desk, self.bells, self._guarded)
+        self._room = Room(self.node, self._release_kept, self._guarded)
+        self._settling = Settling(
+            self._tally, desk=self._desk, bells=self.bells, intake=self._intake, demand=self._demand, room=self._room
+        )
         self._turn_due = False
         self._draining = self._drained = self._closing = self._closed = False
         self._pulse = self._loop.timer(_PULSE, _PULSE)
         self._pulse.start(self._guarded, self._check_pulse)
         self._deadline = self._loop.timer(CLOSE_FLUSH)
-        self._later = self._loop.timer(_LATER)
         forget_in_child(self)
 
     def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
@@ -103,7 +103,7 @@ class BeanstalkdConnection:
             raise AlreadySettled.of(message.id)
         hold = self._holds.pop(message)
         hold.verb = "delete"
-        self._settled.append(hold)
+        self._settling.settled.append(hold)
         if not self._turn_due:
             self._schedule()
 
@@ -114,7 +114,10 @@ class BeanstalkdConnection:
             raise AlreadySettled.of(message.id)
         hold = self._holds.pop(message)
         hold.verb, hold.delay = "release", whole_seconds(delay, 0 if self._draining else 1)
-        self._settle_when_known(hold)
+        if self._room.full and not self._draining:
+            self._room.keep(hold, self.limits.lease)
+        self._settling.when_known(hold)
+        self._schedule()
 
     def bury(self, message: Message) -> None:
         """Set it aside in its tube, to be kicked by a human: as far as this app is concerned it is finished.
@@ -124,7 +127,8 @@ class BeanstalkdConnection:
             raise AlreadySettled.of(message.id)
         hold = self._holds.pop(message)
         hold.verb = "bury"
-        self._settle_when_known(hold)
+        self._settling.when_known(hold)
+        self._schedule()
 
     def touch(self, message: Message) -> None:
         if self.in_flight.pop(message, None) is None:
@@ -138,30 +142,27 @@ class BeanstalkdConnection:
         if not (self._draining or self._closed):
             self._draining = True
             self.granted = 0
+            self._room.release()
             self.bells.add_no_more()
             self._deadline.start(self._guarded, self.bells.drop_retired)
             self._schedule()
 
     def unsent(self) -> int:
         """What was sent and not answered counts too: an answer may still say that a lease was lost."""
-        return len(self._settled) + len(self._late) + self._desk.unanswered + self._desk.pipe.unsent + self.bells.unsent
+        return len(self._settling) + self._desk.unanswered + self._desk.pipe.unsent + self.bells.unsent
 
     def close(self) -> None:
         if not (self._closing or self._closed):
             self._closing = self._draining = True
             self.granted = 0
+            self._room.release()
             self.bells.add_no_more()
             self._deadline.stop()
             self._deadline.start(self._guarded, self._end, None)
             self._schedule()
 
-    def _settle_when_known(self, hold: Hold) -> None:
-        if hold.priority >= 0:
-            self._settled.append(hold)
-        else:
-            self._late[hold] = None
-            if not hold.asked:
-                self._intake.asking.append(hold)
+    def _release_kept(self, holds: list[Hold]) -> None:
+        self._settling.kept_long_enough(holds)
         self._schedule()
 
     # --- one turn ----------------------------------------------------------------------------------------
@@ -172,15 +173,15 @@ class BeanstalkdConnection:
             self._loop.run_callback(self._guarded, self._turn)
 
     def _turn(self) -> None:
-        if self._settled:
+        if self._settling.settled:
             self._receiver.settled(self)
         self._flush()
 
     def _flush(self) -> None:
         """Say how jobs ended, ask for those that came, and for more where the grant has room; all in one send."""
         self._turn_due = False
-        if self._settled:
-            self._tell()
+        if self._settling.settled:
+            self._settling.tell()
         if self._intake.asking:
             self._desk.ask([hold for hold in self._intake.asking if not hold.asked])
             self._intake.asking.clear()
@@ -188,27 +189,6 @@ class BeanstalkdConnection:
         self._desk.flush()
         if self._draining:
             self._check_end()
-
-    def _tell(self) -> None:
-        settled, self._settled = self._settled, []
-        done = [hold for hold in settled if hold.keeper is self._desk and hold.verb == "delete"]
-        if done:
-            self._desk.finish(done)
-        self._tally.finished += len(done)
-        if len(done) < len(settled):
-            self._tell_others([hold for hold in settled if hold.keeper is not self._desk or hold.verb != "delete"])
-
-    def _tell_others(self, settled: list[Hold]) -> None:
-        room = self._demand.room if self._desk.dry else 0  # a bell that rings in a flood would only cost what the desk saves
-        for hold in settled:
-            if hold.verb == "release":
-                self._tally.requeued += 1
-            else:
-                self._tally.finished += 1
-            if isinstance(hold.keeper, Bell):
-                room -= self.bells.settle(hold.keeper, hold, again=room > 0)
-            else:
-                self._desk.settle(hold)
 
     @property
     def held(self) -> int:
@@ -238,7 +218,7 @@ class BeanstalkdConnection:
         """The jobs that are ours and not in flight. From any thread."""
         kept = [bell.hold for bell in snapshot(self.bells.all)]
         rung = [hold for hold in kept if hold is not None and hold.message is None]
-        settled = [*snapshot(self._settled), *snapshot(self._late)]
+        settled = [*snapshot(self._settling.settled), *snapshot(self._settling.late)]
         return [*self._desk.undelivered(), *snapshot(self._intake.asking), *snapshot(self._intake.arrived), *settled, *rung]
 
     def rescued(self) -> None:
@@ -267,14 +247,7 @@ class BeanstalkdConnection:
         self._flush()
 
     def asked(self, hold: Hold) -> None:
-        if hold in self._late:
-            self._release_late(hold, known=hold.priority >= 0)
-
-    def _release_late(self, hold: Hold, *, known: bool) -> None:
-        del self._late[hold]
-        if known:
-            self._settled.append(hold)
-        elif hold.message is not None:
+        if not self._settling.known(hold) and hold.message is not None:
             self.bells.free(hold)
             self._lose(hold.message, f"beanstalkd does not know job {hold.job} any more")
 
@@ -284,7 +257,16 @@ class BeanstalkdConnection:
     def lease(self, ttr: int) -> None:
         """Leases of one connection count as equal: as the shortest of those in flight."""
         if ttr < self.limits.lease or (ttr != self.limits.lease and not self.in_flight and not self._intake.arrived):
-            self.limits = Limits(float(ttr), math.inf, MAX_GRANT)
+            self._limit(ttr)
+
+    def _limit(self, ttr: int) -> None:
+        self.limits = Limits(float(ttr), math.inf, MAX_GRANT)
+
+    def _look_at_leases(self) -> None:
+        """The job with the shortest one may have been settled."""
+        shortest = min((hold.ttr for hold in [*self._holds.values(), *self._intake.arrived] if hold.ttr), default=0)
+        if shortest > self.limits.lease:
+            self._limit(shortest)
 
     def free(self, hold: Hold) -> None:
         self.bells.free(hold)
@@ -310,18 +292,10 @@ class BeanstalkdConnection:
         self._turn_due = True  # the flush after this: what is settled until then schedules none
         self._receiver.deliver(self, batch)
         if self.in_flight:
-            self._unasked += [hold for hold in holds if not hold.asked and hold.message in self.in_flight]
-            if self._unasked and not self._later.active:
-                self._later.start(self._guarded, self._ask_later)
+            self._unasked.add(holds)
 
-    def _ask_later(self) -> None:
-        """Their handlers take their time, so how long their leases are matters."""
-        due = monotonic() - _LATER
-        unasked = [hold for hold in self._unasked if not hold.asked and hold.message in self.in_flight]
-        self._intake.asking += [hold for hold in unasked if hold.at <= due]
-        self._unasked = [hold for hold in unasked if hold.at > due]
-        if self._unasked:
-            self._later.start(self._guarded, self._ask_later)
+    def _ask_later(self, holds: list[Hold]) -> None:
+        self._intake.asking += holds
         self._flush()
 
     # --- what the server says of a settlement --------------------------------------------------------------
@@ -331,11 +305,10 @@ class BeanstalkdConnection:
             if self.in_flight.pop(message, None) is None:
                 return  # settled meanwhile; that is refused as well
             self.bells.free(self._holds.pop(message))
-        elif verb == "release":
-            self._tally.requeued -= 1
         else:
-            self._tally.finished -= 1
-        self._lose(message, f"beanstalkd answered {verb} {_job(message)} with NOT_FOUND")
+            self._settling.refused(verb)
+        settled = b"" if verb == "touch" else message.id
+        self._lose(message, f"beanstalkd answered {verb} {_job(message)} with NOT_FOUND", settled)
 
     def buried(self, message: Message) -> None:
         log.error(
@@ -343,9 +316,21 @@ class BeanstalkdConnection:
             self.node, _job(message), self._tube,
         )  # fmt: skip
 
-    def _lose(self, message: Message, words: str) -> None:
+    def stranded(self, verb: str, message: Message) -> None:
+        self._settling.refused(verb)
+        self._room.none(int(_job(message)))
+        self._lose(
+            message,
+            f"beanstalkd has no room in its log to {verb} job {_job(message)}, and keeps it until it is restarted",
+            message.id,
+        )
+
+    def roomy(self) -> None:
+        self._room.found()
+
+    def _lose(self, message: Message, words: str, settled: bytes = b"") -> None:
         self._tally.lease_lost += 1
-        self._receiver.lost(self, message, words)
+        self._receiver.lost(self, message, words, settled=settled)
 
     # --- what else the connections to the server say ---------------------------------------------------------
 
@@ -359,7 +344,7 @@ class BeanstalkdConnection:
         self._end(error)
 
     def broke(self, hold: Hold | None, cut: list[bytes], error: Exception) -> None:
-        self._take_back(cut)
+        self._settling.cut(cut)
         if hold is not None:
             self._lose_hold(hold, error)
 
@@ -370,20 +355,8 @@ class BeanstalkdConnection:
         elif self.in_flight.pop(message, None) is not None:
             del self._holds[message]
             self._lose(message, str(error))
-        elif hold in self._settled:
-            self._settled.remove(hold)
-            self._tally.lease_lost += 1
-        elif hold in self._late:
-            del self._late[hold]
-            self._tally.lease_lost += 1
-
-    def _take_back(self, cut: list[bytes]) -> None:
-        """What was counted when it was handed over, and the socket did not take whole."""
-        released = sum(line.startswith(b"release ") for line in cut)
-        finished = sum(line.startswith((b"delete ", b"bury ")) for line in cut)
-        self._tally.requeued -= released
-        self._tally.finished -= finished
-        self._tally.lease_lost += released + finished
+        else:
+            self._settling.lose(hold)
 
     def _check_pulse(self) -> None:
         now = monotonic()
@@ -395,6 +368,9 @@ class BeanstalkdConnection:
             self._end(BrokerUnreachable(f"beanstalkd {self.node} gave no answer for {_hold.GRACE:g} s: the connection is dead"))
             return
         self._desk.ping()
+        if self._room.full:
+            self._desk.probe()
+        self._look_at_leases()
         self._flush()
 
     # --- the end -------------------------------------------------------------------------------------------
@@ -405,25 +381,29 @@ class BeanstalkdConnection:
         self._closed = True
         self._stop_timers()
         self._intake.clear()
-        self._tally.lease_lost += len(self.in_flight) + len(self._settled) + len(self._late)
-        self._take_back(self._desk.pipe.cut() + self.bells.close())
+        self._tally.lease_lost += len(self.in_flight)
+        self._settling.clear()
+        self._settling.cut(self._desk.cut() + self.bells.close())
         self._desk.pipe.close()
-        for pool in (self.in_flight, self._holds, self._settled, self._late, self._unasked):
-            pool.clear()
+        self.in_flight.clear()
+        self._holds.clear()
         self.granted = 0
         self._receiver.closed(self, error)
 
     def _stop_timers(self) -> None:
-        for timer in (self._pulse, self._deadline, self._later):
+        for timer in (self._pulse, self._deadline):
             timer.stop()
             timer.close()
+        self._unasked.close()
         self._demand.close()
+        self._room.close()
 
     def forget(self) -> None:
         """In a forked child: it is the parent's, whose jobs would be read here. Nobody is told, or it would be made anew."""
         if not self._closed:
             self._closed = True
             self._stop_timers()
+            self._intake.clear()
             self._desk.pipe.forget()
             self.bells.forget()
 

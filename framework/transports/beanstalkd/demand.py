@@ -38,8 +38,7 @@ class Demand:
     @property
     def room(self) -> int:
         """How many more jobs may be asked for."""
-        waiting = self._bells.waiting is not None or self._bells.dialling is not None
-        return self._owner.granted - self._owner.held - self._desk.polling - waiting
+        return self._owner.granted - self._owner.held - self._desk.polling - self._bells.promised
 
     def follow(self) -> None:
         """Ask for as many as the grant has room for."""

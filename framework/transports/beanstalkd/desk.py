@@ -23,6 +23,8 @@ from framework.transports.beanstalkd.rescue import Touch, snapshot
 _POLL = wire.reserve_with_timeout(0)
 _FIRST_REACH, _REACH = 8, 512  # reserves in one poll: few where the tube may be empty soon
 _PING = wire.LIST_TUBE_USED  # the cheapest question that has an answer
+_PROBE = object()
+_PROBE_PUT = wire.put(b"", wire.MAX_NUMBER, wire.MAX_NUMBER, 1)  # into the tube default, due in 136 years, and deleted at once
 
 
 class Poll:
@@ -52,6 +54,9 @@ class Owner(_hold.Owner, Protocol):
     def desk_gone(self, error: Exception) -> None:
         """Its connection ended."""
 
+    def roomy(self) -> None:
+        """The server's log has room."""
+
 
 class Intake(Protocol):
     """Whom a desk gives its jobs, and what it learns of any. All of it is called on the hub."""
@@ -79,7 +84,9 @@ class Desk:
         self._out: list[bytes] = []
         self._asked: list[object] = []
         """What the answers to ``_out`` will mean: a Poll's, a Hold's (its statistics), a Message's (its delete), a verb's with
-        its message, or None: whatever it is, it changes nothing."""
+        its message, a probe's, or None: whatever it is, it changes nothing."""
+        self._probed: bytes = b""
+        """What deletes the job of the last probe."""
         self._owner = owner
         self._intake = intake
         self.pipe = Pipe(line, self._take, owner.desk_gone)
@@ -117,6 +124,15 @@ class Desk:
             self._asked.append(None)
             self._out.append(_PING)
 
+    def probe(self) -> None:
+        """Ask whether the server's log has room."""
+        self._asked.append(_PROBE)
+        self._out.append(_PROBE_PUT)
+
+    def cut(self) -> list[bytes]:
+        """The commands of its owner's that could not be handed over whole."""
+        return [line for line in self.pipe.cut() if line != self._probed]
+
     def flush(self) -> None:
         """Send all that was said since the last time."""
         if self._out:
@@ -132,10 +148,13 @@ class Desk:
         return len(self.pipe.awaited) + len(self._asked)
 
     def undelivered(self) -> list[Hold]:
-        """The jobs of which something is still to be known; from any thread."""
+        """The jobs of which something is still to be known; from any thread. A poll may have all its answers, and its jobs wait
+        for what is known of the first one."""
         awaited = snapshot(self.pipe.awaited)
-        waiting = {id(one): one.waiting for one in awaited if type(one) is Poll}
-        return [one for one in awaited if type(one) is Hold] + [hold for some in waiting.values() for hold in list(some)]
+        holds = [one for one in awaited if type(one) is Hold]
+        polls = [one for one in [*awaited, *[hold.poll for hold in holds]] if type(one) is Poll]
+        waiting = {id(poll): poll.waiting for poll in polls}
+        return holds + [hold for some in waiting.values() for hold in list(some)]
 
     def rescue(self, touches: Sequence[Touch]) -> None:
         """Keep jobs of its own, and those that it is given just now; from another thread."""
@@ -148,14 +167,14 @@ class Desk:
     # --- answers -------------------------------------------------------------------------------------------
 
     def _take(self, replies: list[wire.Reply]) -> None:
-        self.since = now = monotonic()
+        self.since = monotonic()
         awaited = self.pipe.awaited
         for reply in replies:
             if not awaited:
                 raise ProtocolError(f"beanstalkd {self.pipe.node} sent {reply.word}, which nothing asked for")
             asked = awaited.popleft()
             if type(asked) is Poll:
-                self._polled(asked, reply, now)
+                self._polled(asked, reply, self.pipe.came)
             elif type(asked) is Message:
                 if reply.word != "DELETED":
                     _hold.check(self._owner, reply, "delete", asked)
@@ -163,21 +182,31 @@ class Desk:
                 self._state(asked, reply)
             elif type(asked) is tuple:
                 _hold.check(self._owner, reply, *asked)
+            elif asked is _PROBE:
+                self._answered_probe(reply)
         self._owing = bool(awaited)
         self._owner.read()
 
-    def _polled(self, poll: Poll, reply: wire.Reply, now: float) -> None:
+    def _polled(self, poll: Poll, reply: wire.Reply, at: float) -> None:
         self.polling -= 1
         poll.left -= 1
         if reply.word == "RESERVED":
             if poll.left == 0:
                 self.reach = min(self.reach * 4, _REACH)
-            self._intake.reserved(poll, Hold(reply.number, reply.data, self, now))
+            self._intake.reserved(poll, Hold(reply.number, reply.data, self, at))
         elif reply.word in ("TIMED_OUT", "DEADLINE_SOON"):
             self.dry = True
             self.reach = _FIRST_REACH
         else:
             raise _hold.strange(reply, "reserve-with-timeout")
+
+    def _answered_probe(self, reply: wire.Reply) -> None:
+        if reply.word in ("INSERTED", "BURIED"):
+            self._probed = b"delete %d" % reply.number
+            self._out.append(self._probed + b"\r\n")
+            self._asked.append(None)
+        if reply.word in ("INSERTED", "DRAINING"):  # of one that drains nothing can be known
+            self._owner.roomy()
 
     def _state(self, hold: Hold, reply: wire.Reply) -> None:
         if reply.word == "OK":

@@ -16,6 +16,7 @@ from gevent import socket as gsocket
 from framework.errors import BrokerUnreachable, ProtocolError
 from framework.transports.addresses import split_address
 from framework.transports.beanstalkd import wire
+from framework.transports.forked import let_go
 
 RECV_SIZE = 65536
 CONNECT_TIMEOUT = 5.0
@@ -80,6 +81,11 @@ class Line:
 
     def close(self) -> None:
         self._sock.close()
+
+    def forget(self) -> None:
+        """In a forked child: the socket is the parent's, and so is what it brings."""
+        if not self._sock.closed:
+            let_go(self._sock.fileno())
 
     def release(self) -> _socket.socket:
         """The socket itself, non-blocking, out of gevent's hands."""

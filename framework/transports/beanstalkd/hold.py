@@ -14,23 +14,26 @@ GRACE = 10.0
 """Seconds that an answer may take."""
 SETTLED = {"delete": "DELETED", "release": "RELEASED", "bury": "BURIED", "touch": "TOUCHED"}
 """Verb -> what the server says when it has done so."""
+_NO_ROOM = (("release", "OUT_OF_MEMORY"), ("bury", "INTERNAL_ERROR"))
 
 
 class Hold:
     """One reserved job, from its RESERVED until its handler has settled it."""
 
-    __slots__ = ("asked", "at", "body", "delay", "job", "keeper", "message", "poll", "priority", "verb")
+    __slots__ = ("asked", "at", "body", "delay", "job", "keeper", "message", "poll", "priority", "ttr", "verb")
 
     def __init__(self, job: int, body: bytes, keeper: Keeper, at: float) -> None:
         self.job = job
         self.body = body
         self.keeper = keeper
         self.at = at
-        """When it was reserved, monotonic."""
+        """When it was reserved, or touched last before it came to the hub, monotonic."""
         self.asked = False
         """Its statistics were asked for."""
         self.priority = -1
         """What a release must give back; -1 until the statistics are known."""
+        self.ttr = 0
+        """Its time to run in seconds; 0 until then."""
         self.message: Message | None = None
         self.verb = ""
         """How it ended; empty while it is in flight, "lost" when its connection ended before it was delivered."""
@@ -64,6 +67,9 @@ class Owner(Protocol):
     def buried(self, message: Message) -> None:
         """The server had no memory to release ``message``: it is buried."""
 
+    def stranded(self, verb: str, message: Message) -> None:
+        """The server had no room in its log to do so, and has let go of ``message`` all the same."""
+
 
 def check(owner: Owner, reply: wire.Reply, verb: str, message: Message) -> None:
     """Tell ``owner`` what is wrong in the answer to a settlement or a touch. Raises BrokerError, ProtocolError."""
@@ -73,6 +79,8 @@ def check(owner: Owner, reply: wire.Reply, verb: str, message: Message) -> None:
         owner.refused(verb, message)
     elif reply.word == "BURIED":
         owner.buried(message)
+    elif (verb, reply.word) in _NO_ROOM:
+        owner.stranded(verb, message)
     else:
         raise strange(reply, verb)
 

@@ -4,8 +4,10 @@ RESERVED shows a job's id and body only. How often it was reserved, which priori
 how long its lease is must be asked for, at half the price of the job itself. So of the jobs that one poll got, the first is asked
 for, before any is delivered. If that was never reserved before, and never delayed, neither were those behind it with higher ids:
 the server hands out the lowest id first, so whoever had one of them before would have had the first one before that. (Between two
-answers of one poll another worker may take one of them and die; the count of that one is then one too low, once.) Otherwise all
-are asked for; and so is every job that is in flight for a while, and what a bell got.
+answers of one poll another worker may take one of them and die; the count of that one is then one too low, once.) That holds
+among jobs of one priority: a more urgent one was had before, and may be due again between two answers. So once two priorities
+were seen all are asked for; and so are those behind a first job that is not fresh, every job that is in flight for a while, and
+what a bell got.
 """
 
 from __future__ import annotations
@@ -43,6 +45,10 @@ class Intake:
         """Jobs to ask for in the next send."""
         self.arrived: list[Hold] = []
         """Jobs to deliver, the first one first."""
+        self._priority = -1
+        """That of the jobs that were asked for; -1 before the first."""
+        self._mixed = False
+        """There were two: no job vouches for another any more."""
         self._unknown = 0
         """Jobs that are ours, and of which something is to be known before they are delivered."""
         self._owner = owner
@@ -54,7 +60,7 @@ class Intake:
 
     def reserved(self, poll: Poll, hold: Hold) -> None:
         """``poll`` got a job."""
-        if poll.fresh and hold.job > poll.top:  # nearly every one in a flood
+        if poll.fresh and hold.job > poll.top and not self._mixed:  # nearly every one in a flood
             self._arrive(hold, 1, poll.born)
             return
         self._unknown += 1
@@ -80,13 +86,19 @@ class Intake:
         born = 0
         if state is not None:
             born = time_ns() - state.age * 1_000_000_000
-            hold.priority = state.priority
+            hold.priority, hold.ttr = state.priority, state.ttr
+            self._compare(state.priority)
             self._owner.lease(state.ttr)
         if hold.message is None:
             self._meet(hold, state, born)
         elif state is not None:
             hold.message.attempts, hold.message.timestamp = state.reserves, born
         self._owner.asked(hold)
+
+    def _compare(self, priority: int) -> None:
+        if self._priority not in (-1, priority):
+            self._mixed = True
+        self._priority = priority
 
     def _meet(self, hold: Hold, state: wire.JobState | None, born: int) -> None:
         """``hold`` can be delivered now, and perhaps what came behind it."""
@@ -98,13 +110,13 @@ class Intake:
         poll = hold.poll
         if isinstance(poll, Poll):
             poll.born = born
-            poll.fresh = state is not None and state.reserves == 1 and state.delay == 0
+            poll.fresh = state is not None and state.reserves == 1 and state.delay == 0 and not self._mixed
             self._judge(poll)
 
     def _judge(self, poll: Poll) -> None:
         """Everything is known of the first job of ``poll``: what came behind it."""
         for hold in poll.waiting:
-            if poll.fresh and hold.job > poll.top:
+            if poll.fresh and hold.job > poll.top and not self._mixed:
                 self._unknown -= 1
                 self._arrive(hold, 1, poll.born)
             else:

@@ -5,12 +5,14 @@ It lives on one hub. Whether to try again, and where, is the ``Outlet``'s to say
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import itemgetter
 from time import monotonic
 
+import gevent
 from gevent.hub import Waiter, get_hub
 
 from framework.errors import BrokerError, BrokerUnreachable, MessageRefused, ProtocolError, PublishError
@@ -20,9 +22,14 @@ from framework.transports.beanstalkd.pipe import Pipe
 from framework.transports.outlet import NotStored, Refused
 
 _TICK = 1.0
+_DOUBT = 1.0
+"""Seconds without a word, while an answer is owed, after which nothing more is sent there."""
+_TURN = 0.001  # seconds, in which the hub reads what has come
 _QUIET = 10.0
 """Seconds without traffic after which the server is asked whether it is there: beanstalkd has no heartbeats."""
 _IDLE = 0.001  # seconds after which a look at the socket comes before trusting it: one recv
+
+_UNKNOWN = "whether the messages are stored is not known, and publishing them again may double them"
 
 Put = tuple[str, bytes]
 """A tube, and a ``put`` command for it."""
@@ -31,24 +38,38 @@ Put = tuple[str, bytes]
 class Batch:
     """Puts into one tube that were sent together, and what is known of each."""
 
-    __slots__ = ("answers", "count", "ends", "since", "waiter")
+    __slots__ = ("answers", "count", "ends", "since", "timeout", "waiter")
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, timeout: float) -> None:
         self.count = count
+        self.timeout = timeout
+        """Seconds that it waits without any answer, whosever."""
         self.answers: list[Exception | None] = []
         self.ends: list[int] = []
         """Where the last byte of each lies in the stream of all that was sent."""
         self.since = monotonic()
-        self.waiter = Waiter()
+        self.waiter: Waiter[None] | None = Waiter()
+        """None: its publisher waits no more."""
+
+    def abandoned(self) -> Batch:
+        """What takes its place among those whose answers are still to come."""
+        other = Batch(self.count, math.inf)
+        other.answers, other.ends, other.since, other.waiter = list(self.answers), self.ends, self.since, None
+        return other
+
+    def tell(self) -> None:
+        """On the hub: its publisher goes on, at once."""
+        if self.waiter is not None:
+            self.waiter.switch(None)
 
 
 class Link:
     """``outlet.Link``; made by ``to``."""
 
-    def __init__(self, line: Line, patience: float) -> None:
+    def __init__(self, line: Line) -> None:
         self.node = line.node
         self.error: Exception | None = None
-        self._patience = patience
+        self.silent: Callable[[], None] = _nothing
         self._pending: deque[Batch | None] = deque()
         """Whose answers are awaited; None: nobody's, it must only not be an error."""
         self._tube = "default"
@@ -56,37 +77,47 @@ class Link:
         """It is left as soon as nobody waits for an answer any more."""
         self._queued = 0  # bytes ever given to the pipe
         self._asked = monotonic()
+        self._doubted = 0.0  # when; what was read later takes it back
+        self._next_tick = self._next_look = monotonic() + _TICK
         self._pipe = Pipe(line, self._take, self._end)
         self._ticker = get_hub().loop.timer(_TICK, _TICK, ref=False)
+        self._alarm = get_hub().loop.timer(0.0)
         self._ticker.start(self._tick)
 
     @classmethod
-    def to(cls, node: str, timeout: float, *, patience: float) -> Link:
-        """Dial ``node``; blocks. ``patience``: seconds that an answer may take. Raises BrokerUnreachable."""
+    def to(cls, node: str, timeout: float) -> Link:
+        """Dial ``node`` and hear a word of it: a server that hangs is dialled as quickly. Blocks.
+
+        Raises BrokerUnreachable, BrokerError, ProtocolError."""
         with dial(node, min(timeout, CONNECT_TIMEOUT)) as line:
-            return cls(line, patience)
+            line.ask(wire.LIST_TUBE_USED, "USING")
+            return cls(line)
 
     # --- publishers ----------------------------------------------------------------------------------------
 
-    def ask(self, command: Put) -> Exception | None:
-        return self.ask_each([command])[0]
+    def ask(self, command: Put, until: float) -> Exception | None:
+        return self.ask_each([command], until - monotonic())[0]
 
-    def ask_each(self, commands: Sequence[Put]) -> list[Exception | None]:
+    def ask_each(self, commands: Sequence[Put], timeout: float) -> list[Exception | None]:
         if self.error is not None:
             return [NotStored(str(self.error))] * len(commands)
         pieces: list[bytes] = []
-        batches = [self._batch(tube, [put for _, put in puts], pieces) for tube, puts in groupby(commands, itemgetter(0))]
+        batches = [
+            self._batch(tube, [put for _, put in puts], timeout, pieces) for tube, puts in groupby(commands, itemgetter(0))
+        ]
         self._pipe.send(b"".join(pieces))
+        self._look_at(monotonic() + timeout)
         for batch in batches:
-            batch.waiter.get()
+            if batch.waiter is not None:
+                batch.waiter.get()
         return [answer for batch in batches for answer in batch.answers]
 
-    def _batch(self, tube: str, puts: Sequence[bytes], pieces: list[bytes]) -> Batch:
+    def _batch(self, tube: str, puts: Sequence[bytes], timeout: float, pieces: list[bytes]) -> Batch:
         if tube != self._tube:
             self._tube = tube
             self._add(wire.use(tube), pieces)
             self._pending.append(None)
-        batch = Batch(len(puts))
+        batch = Batch(len(puts), timeout)
         for put in puts:
             batch.ends.append(self._add(put, pieces))
         self._pending.append(batch)
@@ -98,9 +129,12 @@ class Link:
         return self._queued
 
     def usable(self) -> bool:
-        if self.error is None and not self._pending and monotonic() - self._pipe.heard > _IDLE:
-            self._pipe.poll()
-        return self.error is None and not self._refusing
+        if self.error is None and (silent := monotonic() - self._pipe.heard) > _IDLE:
+            if not self._pending:
+                self._pipe.poll()
+            elif silent > _TICK:  # the hub was blocked, perhaps; and answers are given on the hub only
+                gevent.sleep(_TURN)
+        return self.error is None and not self._refusing and self._doubted <= self._pipe.heard
 
     def close(self) -> None:
         self._end(BrokerUnreachable("the producer was closed"))
@@ -135,7 +169,7 @@ class Link:
         if self._refusing and not self._pending:
             self._end(BrokerUnreachable(f"beanstalkd {self.node} takes no jobs"))
         for batch in done:  # last of all: whoever waits goes on at once, and may publish again
-            batch.waiter.switch(None)
+            batch.tell()
 
     def _verdict(self, reply: wire.Reply) -> Exception | None:
         word = reply.word
@@ -155,16 +189,51 @@ class Link:
 
     def _tick(self) -> None:
         now = monotonic()
-        quiet = now - self._asked
-        if self._pending and quiet > self._patience and now - self._oldest() > self._patience:
-            self._pipe.poll()  # a hub that was blocked has the answer waiting
-            if self._pending and now - self._asked > self._patience:
-                self._end(BrokerUnreachable(f"beanstalkd {self.node} gave no answer for {self._patience:g} s"))
-        elif not self._pending and quiet > _QUIET:
+        self._next_tick = now + _TICK
+        if not self._pending and now - self._asked > _QUIET:
             self._asked = now
             self._queued += len(wire.LIST_TUBE_USED)
             self._pending.append(None)
             self._pipe.send(wire.LIST_TUBE_USED)
+        self._look()
+
+    # --- answers that do not come --------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Whoever has waited for long enough waits no more; the answers, should they come, are nobody's."""
+        self._pipe.poll()  # a hub that was blocked has answers waiting
+        now, heard = monotonic(), self._pipe.heard
+        waiting = [batch for batch in self._pending if batch is not None and batch.waiter is not None]
+        over = [batch for batch in waiting if now - max(batch.since, heard) >= batch.timeout]
+        silence = now - max(self._oldest(), heard) if self._pending else 0.0
+        if over or silence >= _DOUBT:
+            self._doubted = now
+            self.silent()
+        if silence >= _DOUBT and (len(over) == len(waiting) or (over[-1:] and over[-1].ends[-1] > self._pipe.sent)):
+            self._end(BrokerUnreachable(f"beanstalkd {self.node} gave no answer for {silence:.1f} s"))
+            return
+        self._give_up(over)
+        self._next_look = self._next_tick
+        self._look_at(min((max(each.since, heard) + each.timeout for each in waiting if each not in over), default=math.inf))
+
+    def _give_up(self, over: Sequence[Batch]) -> None:
+        for i, batch in enumerate(self._pending):
+            if batch is not None and batch in over:
+                self._pending[i] = batch.abandoned()
+        for batch in over:
+            words = f"beanstalkd {self.node} gave no answer for {batch.timeout:.1f} s; {_UNKNOWN}"
+            batch.answers += [PublishError(words, stored=None)] * (batch.count - len(batch.answers))
+            batch.tell()
+
+    def _look_at(self, when: float) -> None:
+        """Look at ``when``, unless that will be done before."""
+        if when >= self._next_look or self.error is not None:
+            return
+        self._next_look = when
+        self._alarm.stop()
+        self._alarm.close()
+        self._alarm = get_hub().loop.timer(max(0.0, when - monotonic()))
+        self._alarm.start(self._look)
 
     def _oldest(self) -> float:
         return next((batch.since for batch in self._pending if batch is not None), self._asked)
@@ -173,8 +242,9 @@ class Link:
         if self.error is not None:
             return
         self.error = error
-        self._ticker.stop()
-        self._ticker.close()
+        for timer in (self._ticker, self._alarm):
+            timer.stop()
+            timer.close()
         self._pipe.close()
         waiting, self._pending = [batch for batch in self._pending if batch is not None], deque()
         if waiting:
@@ -183,8 +253,12 @@ class Link:
 
 def _fail(waiting: Sequence[Batch], sent: int, error: Exception) -> None:
     """In the hub: tell each whether the server can have read the whole of its put (``sent`` bytes were sent)."""
-    words = f"{error}; whether the messages are stored is not known, and publishing them again may double them"
+    words = f"{error}; {_UNKNOWN}"
     for batch in waiting:
         for end in batch.ends[len(batch.answers) :]:
             batch.answers.append(NotStored(str(error)) if end > sent else PublishError(words, stored=None))
-        batch.waiter.switch(None)
+        batch.tell()
+
+
+def _nothing() -> None:
+    """Nobody has asked to be told."""

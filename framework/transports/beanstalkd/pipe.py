@@ -34,8 +34,8 @@ class Pipe:
     """
 
     __slots__ = (
-        "_at", "_decoder", "_ended", "_fault", "_inbox", "_lock", "_reader", "_sock", "_tail", "_take", "_writer", "awaited",
-        "heard", "node", "open", "sent",
+        "_at", "_decoder", "_ended", "_fault", "_inbox", "_kept", "_lock", "_reader", "_sock", "_tail", "_take", "_writer",
+        "awaited", "came", "heard", "node", "open", "sent",
     )  # fmt: skip
 
     def __init__(self, line: Line, take: Callable[[list[wire.Reply]], None], ended: Callable[[Exception], None]) -> None:
@@ -43,12 +43,15 @@ class Pipe:
         self.open = True
         self.heard = monotonic()
         """When something was read last."""
+        self.came = self.heard
+        """Since when the jobs that are being taken are kept by nobody: they came then, or were touched in the hub's place."""
         self.sent = 0
         """Bytes that the socket has taken."""
         self.awaited: deque[object] = deque()
         """What the answers still to come mean, in their order; whoever takes them takes these off."""
         self._lock = _new_lock()
         self._inbox: list[wire.Reply] = []  # what was read in the hub's place
+        self._kept = 0.0  # when the jobs in there were touched
         self._fault: ProtocolError | None = None
         self._take = take
         self._ended = ended
@@ -150,12 +153,15 @@ class Pipe:
         replies, self._inbox = self._inbox, []
         if self._fault is not None:
             raise self._fault
+        self.came = self._kept
         try:
             data = self._sock.recv(RECV_SIZE)
         except BlockingIOError:
             return replies, False
         if data:
             self.heard = monotonic()
+            if not replies:
+                self.came = self.heard
             decoded = self._decoder.feed(data)
             replies = replies + decoded if replies else decoded
         return replies, not data
@@ -202,6 +208,8 @@ class Pipe:
         try:
             while data := self._sock.recv(RECV_SIZE):
                 self.heard = monotonic()
+                if not self._inbox:
+                    self._kept = self.heard
                 self._inbox += self._decoder.feed(data)
         except BlockingIOError:
             pass
@@ -212,6 +220,7 @@ class Pipe:
         if self._tail:
             self._send_tail()
         if jobs and not self._tail:  # else the server does not even read
+            self._kept = monotonic()
             self.awaited.extend(answer for _, answer in jobs)
             self._push(b"".join(wire.touch(job) for job, _ in jobs))
 

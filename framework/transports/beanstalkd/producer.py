@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from framework.errors import BadMessage, PublishError
 from framework.transports.beanstalkd import urls, wire
 from framework.transports.beanstalkd.link import Link
-from framework.transports.outlet import Outlet, Outlets, raise_first
+from framework.transports.outlet import Outlets, raise_first
 
 DEADLINE = 30.0
 MARGIN = 5.0
@@ -21,28 +21,30 @@ MARGIN = 5.0
 class BeanstalkdProducer:
     """Publishes to any of ``nodes``. Safe to share between greenlets and between native threads.
 
-    ``deadline``: seconds after which a publish that found no beanstalkd gives up, and that an answer may take.
+    ``deadline``: the timeout of a publish that names none.
     """
 
     def __init__(self, nodes: Sequence[str], options: urls.Options, *, deadline: float = DEADLINE) -> None:
         self._options = options
         self._deadline = deadline
-        self._outlets = Outlets(lambda: Outlet(lambda: nodes, self._dial, deadline=deadline, broker="beanstalkd"))
+        self._outlets = Outlets(lambda: nodes, Link.to, broker="beanstalkd")
 
     def publish(
-        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
-    ) -> None:
+        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
+        lease: float | None = None, timeout: float | None = None,
+    ) -> None:  # fmt: skip
         """Return when beanstalkd has answered INSERTED for all of ``bodies``, and for each copy where the topic fans out.
 
         ``delay``: rounded up to whole seconds. ``priority``: 0 to 2**32 - 1, 1024 if not given; a job that comes again keeps
         it. ``lease``: what the time to run is made from, the URL's ``ttr`` if not given.
         Raises BadName, BadMessage (nothing was sent), PublishError.
         """
-        raise_first(self.publish_each(topic, bodies, delay=delay, priority=priority, lease=lease))
+        raise_first(self.publish_each(topic, bodies, delay=delay, priority=priority, lease=lease, timeout=timeout))
 
     def publish_each(
-        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
-    ) -> list[PublishError | None]:
+        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
+        lease: float | None = None, timeout: float | None = None,
+    ) -> list[PublishError | None]:  # fmt: skip
         """As ``publish``, with an answer for each of ``bodies``.
 
         Raises BadName, BadMessage (nothing was sent), PublishError when the producer is closed.
@@ -53,15 +55,13 @@ class BeanstalkdProducer:
         puts = [wire.put(body, urgency, math.ceil(delay), ttr) for body in bodies]
         tubes = urls.tubes_of(topic, self._options)
         outlet = self._outlets.here()
-        copies = [outlet.store_each([(tube, put) for put in puts]) for tube in tubes]
+        seconds = self._deadline if timeout is None else timeout
+        copies = [outlet.store_each([(tube, put) for put in puts], seconds) for tube in tubes]
         return copies[0] if len(copies) == 1 else [_together(tubes, each) for each in zip(*copies, strict=True)]
 
     def close(self) -> None:
         """Close every connection; publishes that wait for an answer fail."""
         self._outlets.close()
-
-    def _dial(self, node: str, timeout: float) -> Link:
-        return Link.to(node, timeout, patience=self._deadline)
 
     def _check(self, topic: str, bodies: Sequence[bytes], delay: float) -> None:
         for tube in urls.tubes_of(topic, self._options):

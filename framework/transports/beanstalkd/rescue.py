@@ -14,6 +14,9 @@ from framework.transports.beanstalkd.hold import Hold, Keeper
 
 TOUCH_AT = 1 / 3
 """The part of a lease after which it is touched."""
+AHEAD = 0.4
+"""Seconds until the next rescue, as a rule: what will be due by then is touched now. Else a job of one second, whose last touch
+the hub counted and was blocked before it sent, would be touched too late."""
 Touch = tuple[int, object]
 """A job, and what the answer to its touch means: of a message in flight ("touch", message), else None."""
 T = TypeVar("T")
@@ -36,7 +39,7 @@ class Rescue:
             hold = holds.get(message)
             if hold is None or message in expired:  # None: settled in this moment
                 continue
-            if hold.priority < 0 or now - max(at, self.touched.get(message, at)) >= lease * TOUCH_AT:
+            if hold.priority < 0 or now - max(at, self.touched.get(message, at)) >= lease * TOUCH_AT - AHEAD:
                 self.touched.pop(message, None)
                 self.touched[message] = now
                 due.setdefault(hold.keeper, []).append((hold.job, ("touch", message)))

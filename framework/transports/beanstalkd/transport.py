@@ -29,6 +29,7 @@ class BeanstalkdTransport:
 
     capabilities = Capabilities(
         touch=True, attempts=True, fan_out=False, max_defer=MAX_DEFER, priority=True, ordered=True, lease_at_publish=True,
+        discovers=False,
     )  # fmt: skip
 
     def __init__(self, addresses: _urls.Addresses) -> None:
@@ -57,6 +58,9 @@ class BeanstalkdTransport:
         tube = _urls.tube_of(topic, channel, self._options)
         answers = self._ask_all(lambda line: _kept(line, tube))
         return {node: count for node, count in answers.items() if count is not None}
+
+    def declare(self, topic: str, channel: str) -> None:
+        """A tube keeps what it gets; and those of ``fanout=`` are known from the start."""
 
     def connect(
         self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None

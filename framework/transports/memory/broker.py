@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from gevent import monkey
 
 from framework.errors import BrokerUnreachable, PublishError
 from framework.message import Message
-from framework.transports.contract import Limits
+from framework.transports.contract import Capabilities, Limits
 from framework.transports.memory.clock import Clock
 from framework.transports.memory.queues import DEFAULT_PRIORITY, Channel, Outlook, Stored, Subscriber, Topic
 
@@ -24,6 +24,11 @@ LIMITS = Limits(lease=60.0, max_lease=900.0, max_grant=1_000_000)
 MAX_SIZE = 1 << 20
 MAX_DEFER = 366 * 86_400.0
 """Seconds. Not nsqd's hour: what waits longer than a broker takes would wait by the wall clock, which no test can move."""
+
+CAPABILITIES = Capabilities(
+    touch=True, attempts=True, fan_out=True, max_defer=MAX_DEFER, priority=True, ordered=True,
+    longer_lease="set the limits of the memory broker",
+)  # fmt: skip
 
 # Native, also where gevent has patched: it is asked for on the hub, and by threads. Nobody switches while holding it. Not
 # threading.RLock, even the original: patching takes away what that is made of.
@@ -118,16 +123,13 @@ class MemoryNode:
             self.sessions.remove(session)
             self.topic(topic).leave(channel, session)
 
-    def finish(self, session: Session, channel: Channel, deliveries: Sequence[Message]) -> int:
-        """They are done; returns how many of them were in flight here."""
+    def finish(self, session: Session, channel: Channel, deliveries: Sequence[Message]) -> list[Message]:
+        """They are done; returns those that were not in flight here."""
         faults = self.broker.faults
         if faults.lost_finishes or faults.twice:
-            return sum(self._finish(session, channel, delivery) for delivery in deliveries)
-        leases = session.leases
-        before = len(leases)
-        for delivery in deliveries:
-            leases.pop(delivery, None)
-        return before - len(leases)
+            return [delivery for delivery in deliveries if not self._finish(session, channel, delivery)]
+        forget = session.leases.pop
+        return [delivery for delivery in deliveries if forget(delivery, None) is None]
 
     def _finish(self, session: Session, channel: Channel, delivery: Message) -> bool:
         faults = self.broker.faults
@@ -140,15 +142,16 @@ class MemoryNode:
             self._requeue(channel, message, 0.0)
         return message is not None
 
-    def requeue(self, session: Session, channel: Channel, deliveries: Sequence[tuple[Message, float]]) -> int:
-        """They shall be delivered again after so many seconds; returns how many of them were in flight here."""
-        found = 0
+    def requeue(self, session: Session, channel: Channel, deliveries: Sequence[tuple[Message, float]]) -> list[Message]:
+        """They shall be delivered again after so many seconds; returns those that were not in flight here."""
+        late = []
         for delivery, delay in deliveries:
             message = session.leases.pop(delivery, None)
-            if message is not None:
+            if message is None:
+                late.append(delivery)
+            else:
                 self._requeue(channel, message, delay)
-                found += 1
-        return found
+        return late
 
     def _requeue(self, channel: Channel, message: Stored, delay: float) -> None:
         wait = delay + self.broker.faults.latency
@@ -174,6 +177,10 @@ class MemoryBroker:
         """What new connections are granted."""
         self.max_size = MAX_SIZE
         """The largest body that it takes, in bytes."""
+        self.capabilities = CAPABILITIES
+        """What it says that it can do; less than that is refused by whoever asks."""
+        self.accept: Callable[[str, Collection[str]], None] = _accept_any
+        """``contract.Transport.accept``."""
         self.faults = Faults()
         self.lock = _Lock()
         self.nodes: dict[str, MemoryNode] = {}
@@ -318,6 +325,10 @@ class MemoryBroker:
     def _wake_all(self) -> None:
         for session in list(self._sessions()):
             session.wake()
+
+
+def _accept_any(topic: str, channels: Collection[str]) -> None:
+    """It takes the names that nsqd takes."""
 
 
 _brokers: dict[str, MemoryBroker] = {}

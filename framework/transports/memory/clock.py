@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, time
 
 
 class Clock:
@@ -20,6 +20,10 @@ class Clock:
 
     def now(self) -> float:
         return monotonic() + self._added
+
+    def wall(self) -> float:
+        """Seconds since 1970, and what was added."""
+        return time() + self._added
 
     def real(self, when: float) -> float:
         """The monotonic time at which it will be ``when`` here, if nobody advances it."""

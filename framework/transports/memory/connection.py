@@ -189,15 +189,15 @@ class MemoryConnection:
             now = self._clock.now()
             self._channel.release(now)
             gone = [message for message in touches if not self._prolonged(message, now)]
-            late_fins = len(fins) - self._node.finish(self, self._channel, fins)
-            late_reqs = len(reqs) - self._node.requeue(self, self._channel, reqs)
-        self._tally.finished += len(fins) - late_fins
-        self._tally.requeued += len(reqs) - late_reqs
-        self._tally.lease_lost += late_fins + late_reqs
+            late_fins = self._node.finish(self, self._channel, fins)
+            late_reqs = self._node.requeue(self, self._channel, reqs)
+        self._tally.finished += len(fins) - len(late_fins)
+        self._tally.requeued += len(reqs) - len(late_reqs)
+        self._tally.lease_lost += len(late_fins) + len(late_reqs)
         for message in gone:
             self._lost(message, "TOUCH failed")
-        for _ in range(late_fins + late_reqs):
-            self._receiver.lost(self, None, "settled too late")
+        for message in late_fins + late_reqs:
+            self._receiver.lost(self, None, "settled too late", settled=message.id)
 
     def _prolonged(self, message: Message, now: float) -> bool:
         stored = self.leases.get(message)

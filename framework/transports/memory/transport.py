@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from framework import names
 from framework.errors import BadMessage, BadSetting, BrokerUnreachable, PublishError
 from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver, Transport
-from framework.transports.memory.broker import MAX_DEFER, MemoryBroker, MemoryNode, named
+from framework.transports.memory.broker import MemoryBroker, MemoryNode, named
 from framework.transports.memory.connection import MemoryConnection
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]*")
@@ -32,16 +32,17 @@ def _name(url: str) -> str:
 class MemoryTransport:
     """One or more brokers of this process."""
 
-    capabilities = Capabilities(
-        touch=True, attempts=True, fan_out=True, max_defer=MAX_DEFER, priority=True, ordered=True,
-        longer_lease="set the limits of the memory broker",
-    )  # fmt: skip
-
     def __init__(self, brokers: Sequence[MemoryBroker]) -> None:
         self.brokers = list(dict.fromkeys(brokers))
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of the first: it is the one that is published to."""
+        return self.brokers[0].capabilities
+
     def accept(self, topic: str, channels: Collection[str]) -> None:
-        """Any: it takes the names that nsqd takes."""
+        for broker in self.brokers:
+            broker.accept(topic, channels)
 
     def discover(self, topic: str) -> set[str]:
         return set(self._nodes())
@@ -58,6 +59,10 @@ class MemoryTransport:
 
     def backlog(self, topic: str, channel: str) -> dict[str, int]:
         return {name: node.depth(topic, channel) for name, node in self._nodes().items() if topic in node.topics}
+
+    def declare(self, topic: str, channel: str) -> None:
+        for node in self._nodes().values():
+            node.topic(topic).channel(channel)
 
     def connect(self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None) -> MemoryConnection:
         server = self._up(node)
@@ -90,15 +95,17 @@ class MemoryProducer:
         self._closed = False
 
     def publish(
-        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
-    ) -> None:
+        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
+        lease: float | None = None, timeout: float | None = None,
+    ) -> None:  # fmt: skip
         """All of ``bodies`` or none. Raises BadName, BadMessage, PublishError."""
         self._check(topic, bodies, delay, priority)
         self._store(topic, bodies, delay, priority)
 
     def publish_each(
-        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
-    ) -> list[PublishError | None]:
+        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
+        lease: float | None = None, timeout: float | None = None,
+    ) -> list[PublishError | None]:  # fmt: skip
         """A request for each, in their order. Raises BadName, BadMessage (nothing was stored)."""
         self._check(topic, bodies, delay, priority)
         return [self._outcome(topic, body, delay, priority) for body in bodies]
@@ -127,8 +134,11 @@ class MemoryProducer:
 
     def _check(self, topic: str, bodies: Sequence[bytes], delay: float, priority: int | None) -> None:
         names.check("topic", topic)
-        if not 0 <= delay <= MAX_DEFER:
-            raise BadMessage(f"topic {topic!r}: a delay of {delay!r} s is out of range, give 0 to {MAX_DEFER:.0f} s")
+        longest = min(broker.capabilities.max_defer for broker in self._brokers)
+        if not 0 <= delay <= longest:
+            raise BadMessage(f"topic {topic!r}: a delay of {delay!r} s is out of range, give 0 to {longest:.0f} s")
+        for broker in self._brokers:
+            broker.accept(topic, ())
         if priority is not None and not (isinstance(priority, int) and 0 <= priority <= _MOST_PRIORITY):
             raise BadMessage(f"topic {topic!r}: priority={priority!r} is out of range, give 0 (most urgent) to {_MOST_PRIORITY}")
         largest = min(broker.max_size for broker in self._brokers)

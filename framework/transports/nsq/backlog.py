@@ -1,8 +1,9 @@
-"""Which topics there are and how many messages each nsqd keeps of one, by HTTP: TCP has no word for it. It changes nothing."""
+"""Which topics there are and how many messages each nsqd keeps of one, and for whom, by HTTP: TCP has no word for it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import gevent
@@ -23,6 +24,16 @@ def of_channel(topic: str, channel: str, addresses: Addresses) -> dict[str, int]
     """Node that has ``topic`` -> messages kept there for ``channel``. Raises BrokerUnreachable as ``topics`` does."""
     answers = _ask_all(addresses, topic)
     return {node: _kept(one, channel) for node, stats in answers.items() for one in stats if one.topic_name == topic}
+
+
+def declare(topic: str, channel: str, addresses: Addresses) -> None:
+    """Make the channel on every nsqd. Raises BrokerUnreachable as ``topics`` does."""
+    _together([partial(_declare, nsqd, topic, channel) for nsqd in _nsqds(addresses).values()])
+
+
+def _declare(nsqd: Nsqd, topic: str, channel: str) -> None:
+    nsqd.create_topic(topic)
+    nsqd.create_channel(topic, channel)
 
 
 def _kept(topic: TopicStats, channel: str) -> int:

@@ -7,7 +7,6 @@ Source: TCP protocol specification; nsqd's protocol_v2.go for what happens after
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection
 from time import monotonic
 
@@ -16,20 +15,20 @@ from gevent.hub import get_hub
 
 from framework.errors import AlreadySettled, BrokerError, BrokerUnreachable, ProtocolError
 from framework.message import Message
+from framework.observe import hublog
 from framework.transports.contract import Limits, Receiver
 from framework.transports.forked import forget_in_child, let_go
 from framework.transports.nsq import wire
+from framework.transports.nsq.delays import MAX_DEFER
 from framework.transports.nsq.dial import RECV_SIZE, Line, dial
 from framework.transports.nsq.outbox import Outbox
 from framework.transports.nsq.rescue import Rescue
 from framework.transports.nsq.urls import Options
 
-log = logging.getLogger(__name__)
+log = hublog.get(__name__)
 _allocate_lock = monkey.get_original("_thread", "allocate_lock")
 
 CLOSE_FLUSH = 1.0
-MAX_DEFER = 3600.0
-"""Seconds: nsqd's default --max-req-timeout, to which it clamps a REQ."""
 LOCK_PATIENCE = 0.1
 """Seconds that a rescue waits for a hub that does turn after all."""
 RENEWAL = 1.0
@@ -38,21 +37,35 @@ _READ, _WRITE = 1, 2
 _LAST_WORDS = 16  # reads of 64 KiB in search of the error frame that explains a broken connection
 
 
-def connect(node: str, topic: str, channel: str, receiver: Receiver, options: Options, *, lease: float | None) -> NsqConnection:
-    """Dial, negotiate, SUB; blocks. Raises BrokerUnreachable, TlsFailed, BrokerError, ProtocolError, BadSetting."""
+def connect(
+    node: str,
+    topic: str,
+    channel: str,
+    receiver: Receiver,
+    options: Options,
+    *,
+    lease: float | None,
+    max_defer: float = MAX_DEFER,
+) -> NsqConnection:
+    """Dial, negotiate, SUB; blocks. ``max_defer``: the longest delay that ``node`` keeps, in seconds.
+
+    Raises BrokerUnreachable, TlsFailed, BrokerError, ProtocolError, BadSetting."""
     with dial(node, options, lease=lease) as line:
         line.expect_ok("SUB", wire.sub(topic, channel))
-        return NsqConnection(line, topic, channel, receiver, options.heartbeat)
+        return NsqConnection(line, topic, channel, receiver, options.heartbeat, max_defer=max_defer)
 
 
 class NsqConnection:
     """``contract.Connection`` on NSQ. Made by ``connect``, on the hub that it will live on."""
 
-    def __init__(self, line: Line, topic: str, channel: str, receiver: Receiver, heartbeat: float) -> None:
+    def __init__(
+        self, line: Line, topic: str, channel: str, receiver: Receiver, heartbeat: float, *, max_defer: float = MAX_DEFER
+    ) -> None:
         self.node = line.node
         self.topic = topic
         self.channel = channel
-        self.limits: Limits = line.identity.limits()
+        self.limits: Limits = line.identity.limits(max_defer)
+        self._max_requeue = max_defer
         self.granted = 0
         self.in_flight: dict[Message, float] = {}
         self._receiver = receiver
@@ -115,7 +128,7 @@ class NsqConnection:
     def requeue(self, message: Message, delay: float) -> None:
         if self.in_flight.pop(message, None) is None:
             raise AlreadySettled.of(message.id)
-        self._outbox.reqs.append(wire.req(message.id, min(delay, MAX_DEFER)))
+        self._outbox.reqs.append(wire.req(message.id, min(delay, self._max_requeue)))
         self._schedule()
 
     def touch(self, message: Message) -> None:
@@ -126,9 +139,10 @@ class NsqConnection:
         self._schedule()
 
     def drain(self) -> None:
-        if self._draining or self._closed:
-            return
-        self._draining = True
+        with self._lock:  # or it could be said twice, which nsqd does not forgive: see ``release``
+            if self._draining or self._closed:
+                return
+            self._draining = True
         self.granted = 0
         self._outbox.rdy = None
         self._outbox.others.append(wire.rdy(0) + wire.CLS)
@@ -212,15 +226,42 @@ class NsqConnection:
     # --- in the hub's place, from another native thread ---------------------------------------------------
 
     def rescue(self, now: float, expired: Collection[Message]) -> None:
+        def keep(rescue: Rescue) -> None:
+            self._read_all(rescue, now)
+            if self._outbox.send_tail(self._sock):
+                touches = rescue.touch(self.in_flight, self.limits.lease, now, expired)
+                self._outbox.send_in_its_place(self._sock, rescue, touches)
+
+        self._in_the_hubs_place(keep)
+
+    def release(self, kept: Collection[Message]) -> None:
+        def give_back(rescue: Rescue) -> None:
+            self._read_all(rescue, monotonic())
+            if not self._outbox.send_tail(self._sock):
+                return
+            if self._draining:
+                said = rescue.give_back(self.in_flight, kept)
+            else:  # what it sends until it has read this is given back the next time
+                self._draining, self.granted, said = True, 0, [wire.rdy(0), wire.CLS]
+            self._outbox.send_in_its_place(self._sock, rescue, [], said)
+
+        self._in_the_hubs_place(give_back)
+
+    def write_off(self) -> None:
+        def end(rescue: Rescue) -> None:
+            self._closed, self._rescue = True, None
+            self._learn(rescue)
+            self._count_losses()
+
+        self._in_the_hubs_place(end)
+
+    def _in_the_hubs_place(self, work: Callable[[Rescue], None]) -> None:
         if not self._lock.acquire(timeout=LOCK_PATIENCE):
             return
         try:
             if not self._closed:
-                rescue = self._rescue = self._rescue or Rescue()
-                self._read_all(rescue, now)
-                if self._outbox.send_tail(self._sock):
-                    touches = rescue.touch(self.in_flight, self.limits.lease, now, expired)
-                    self._outbox.send_in_its_place(self._sock, rescue, touches)
+                self._rescue = self._rescue or Rescue()
+                work(self._rescue)
         except OSError:  # the hub finds it as well
             pass
         finally:
@@ -248,8 +289,8 @@ class NsqConnection:
         if rescue is None:
             return
         self._learn(rescue)
-        if rescue.messages and not self._closing:
-            self._hand_over(rescue.messages)
+        if not self._closing and (messages := [one for one in rescue.messages if one in self.in_flight]):
+            self._hand_over(messages)
         self._take_frames(rescue.frames)
         if rescue.error is not None:
             raise rescue.error
@@ -264,6 +305,8 @@ class NsqConnection:
         for message, at in rescue.held.items():
             if self.in_flight.pop(message, None) is not None:  # else it has been settled since
                 self.in_flight[message] = at
+        for message in rescue.given_back:
+            self._tally.requeued += self.in_flight.pop(message, None) is not None
 
     # --- errors of nsqd ----------------------------------------------------------------------------------
 
@@ -274,7 +317,7 @@ class NsqConnection:
             self._touch_failed(error)
         else:
             self._take_back("finished" if error.code == "E_FIN_FAILED" else "requeued")
-            self._receiver.lost(self, None, str(error))
+            self._receiver.lost(self, None, str(error), settled=wire.refused_id(error) or b"")
         if not (error.fatal or self._renewal.active or self._closed):
             self._renewal.start(self._guarded, self._renew)
 

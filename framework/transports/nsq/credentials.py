@@ -5,7 +5,6 @@ Read again at each connection, so that certificates and secrets can be replaced 
 
 from __future__ import annotations
 
-import logging
 import os
 import ssl
 from collections.abc import Callable
@@ -15,9 +14,10 @@ from pathlib import Path
 from gevent.ssl import SSLContext  # the standard one recurses for ever where gevent has patched
 
 from framework.errors import BadSetting, TlsFailed
+from framework.observe import hublog
 from framework.transports.nsq.urls import Options, split_address
 
-log = logging.getLogger(__name__)
+log = hublog.get(__name__)
 
 VARIABLE = "NSQ_AUTH_SECRET"
 _OLDEST = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}

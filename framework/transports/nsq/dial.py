@@ -7,7 +7,6 @@ Source: TCP protocol specification, IDENTIFY, AUTH and SUB; nsqd's protocol_v2.g
 from __future__ import annotations
 
 import _socket
-import logging
 import os
 import socket
 import ssl
@@ -20,13 +19,14 @@ import msgspec
 from gevent import socket as gsocket
 
 from framework.errors import BrokerError, BrokerUnreachable, ProtocolError, TlsFailed
+from framework.observe import hublog
 from framework.transports.contract import Limits
 from framework.transports.nsq import credentials, wire
 from framework.transports.nsq.stream import Codec, Deflate, Snappy, Socket, Stream, Tls
 from framework.transports.nsq.urls import Options, split_address
 from framework.version import AGENT
 
-log = logging.getLogger(__name__)
+log = hublog.get(__name__)
 
 RECV_SIZE = 65536
 CONNECT_TIMEOUT = 5.0
@@ -45,8 +45,12 @@ class Identity(msgspec.Struct):
     deflate: bool = False
     auth_required: bool = False
 
-    def limits(self) -> Limits:
-        return Limits(lease=self.msg_timeout / 1e3, max_lease=self.max_msg_timeout / 1e3, max_grant=self.max_rdy_count)
+    def limits(self, longest_delay: float) -> Limits:
+        """With the one that IDENTIFY does not tell, in seconds."""
+        return Limits(
+            lease=self.msg_timeout / 1e3, max_lease=self.max_msg_timeout / 1e3, max_grant=self.max_rdy_count,
+            max_requeue=longest_delay, max_defer=longest_delay,
+        )  # fmt: skip
 
 
 _identity = msgspec.json.Decoder(Identity)

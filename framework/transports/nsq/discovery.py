@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 import gevent
 
 from framework.errors import BrokerUnreachable, FrameworkError
+from framework.observe import hublog
 from framework.transports.nsq.http import TIMEOUT, Lookupd, Producer
-from framework.transports.nsq.urls import Options
+from framework.transports.nsq.register import Register
+from framework.transports.nsq.urls import Options, join_address
 
-log = logging.getLogger(__name__)
+log = hublog.get(__name__)
 GRACE = 0.5
 """Seconds that the others have once one has answered. What comes later is remembered for the next time."""
+LOST = 60.0
+"""Seconds for which a node is still named that is gone from an nsqlookupd with all its topics: most are being restarted."""
 _ALL = ""  # the key of /nodes in the memory, beside those of topics
 _DEFAULTS = Options()
 
@@ -22,23 +27,27 @@ class Discovery:
     """The nsqds that several nsqlookupds know of, keyed by broadcast address and TCP port."""
 
     def __init__(self, lookupds: Sequence[str], options: Options = _DEFAULTS, *, timeout: float = TIMEOUT) -> None:
-        self._lookupds = [Lookupd.of(address, options, timeout=timeout) for address in lookupds]
+        self._registers = [Register(Lookupd.of(address, options, timeout=timeout)) for address in lookupds]
         self._known: dict[tuple[str, str], frozenset[str]] = {}
+        self._http: dict[str, str] = {}
+        self._lost: dict[str, dict[str, float]] = {}
+        """Topic -> nodes that no longer are anywhere -> until when they are named all the same."""
         self._silent: set[str] = set()
 
     def lookup(self, topic: str) -> set[str]:
-        """The nodes that have ``topic`` and are not tombstoned for it. Blocks, for the timeout of one request at most.
+        """The nodes that have ``topic`` and are not tombstoned for it, and those that had it when they were lost a moment ago.
+        Blocks, for the timeout of two requests at most.
 
         Raises BrokerUnreachable when no nsqlookupd answered.
         """
-        return self._ask(topic, lambda lookupd: lookupd.lookup(topic).producers)
+        return self._ask(topic, lambda register: register.lookup(topic))
 
     def nodes(self) -> set[str]:
         """Every node but those whose topics are all tombstoned. Raises BrokerUnreachable when no nsqlookupd answered."""
-        return self._ask(_ALL, lambda lookupd: [producer for producer in lookupd.nodes() if not producer.buried])
+        return self._ask(_ALL, lambda register: [producer for producer in register.lookupd.nodes() if not producer.buried])
 
-    def _ask(self, key: str, question: Callable[[Lookupd], Iterable[Producer]]) -> set[str]:
-        asked = [gevent.spawn(self._answer, lookupd, key, question) for lookupd in self._lookupds]
+    def _ask(self, key: str, question: Callable[[Register], Iterable[Producer]]) -> set[str]:
+        asked = [gevent.spawn(self._answer, register, key, question) for register in self._registers]
         for one in gevent.iwait(asked):
             if not one.value:  # an answer: none that is slow or dead may keep it back for long
                 gevent.joinall(asked, timeout=GRACE)
@@ -48,22 +57,44 @@ class Discovery:
             raise BrokerUnreachable(f"no nsqlookupd answered: {'; '.join(failures)}")
         return self.known(key)
 
+    def http_of(self, node: str) -> str:
+        """Where ``node`` answers HTTP, ``host:port``; empty where no nsqlookupd has said so."""
+        return self._http.get(node, "")
+
     def known(self, key: str = _ALL) -> set[str]:
         """The union of what each nsqlookupd said last of a topic (or, without one, of all nodes)."""
-        return set().union(*(self._known.get((one.address, key), frozenset()) for one in self._lookupds))
+        named = set().union(*(self._known.get((one.address, key), frozenset()) for one in self._registers))
+        now = time.monotonic()
+        lost = {node: until for node, until in self._lost.pop(key, {}).items() if node not in named and until > now}
+        if lost:
+            self._lost[key] = lost
+        return named | lost.keys()
 
-    def _answer(self, lookupd: Lookupd, key: str, question: Callable[[Lookupd], Iterable[Producer]]) -> str:
+    def _answer(self, register: Register, key: str, question: Callable[[Register], Iterable[Producer]]) -> str:
         """Ask one and remember; the words of the failure, empty when there was none."""
         try:
-            self._known[lookupd.address, key] = frozenset(producer.node for producer in question(lookupd))
+            self._learn(register, key, list(question(register)))
         except FrameworkError as error:
             # Every handler asks every few seconds: one that stays away for hours must not fill the log.
             log.log(
-                logging.DEBUG if lookupd.address in self._silent else logging.WARNING, "%s; its nodes stay as they were", error
+                logging.DEBUG if register.address in self._silent else logging.WARNING, "%s; its nodes stay as they were", error
             )
-            self._silent.add(lookupd.address)
+            self._silent.add(register.address)
             return str(error)
-        if lookupd.address in self._silent:
-            self._silent.discard(lookupd.address)
-            log.info("nsqlookupd %s answers again", lookupd.address)
+        except Exception as error:
+            log.exception("nsqlookupd %s: asking it failed, which is a bug; its nodes stay as they were", register.address)
+            return f"nsqlookupd {register.address}: {type(error).__name__}: {error}"
+        if register.address in self._silent:
+            self._silent.discard(register.address)
+            log.info("nsqlookupd %s answers again", register.address)
         return ""
+
+    def _learn(self, register: Register, key: str, producers: Sequence[Producer]) -> None:
+        """A node that has left this topic only, which is being deleted there, is forgotten: to subscribe makes the topic anew."""
+        self._http.update((one.node, join_address(one.broadcast_address, one.http_port)) for one in producers if one.http_port)
+        nodes = frozenset(producer.node for producer in producers)
+        before = self._known.get((register.address, key), frozenset())
+        if key != _ALL and before - nodes:
+            until = time.monotonic() + LOST
+            self._lost.setdefault(key, {}).update(dict.fromkeys(before - nodes - register.everyone(), until))
+        self._known[register.address, key] = nodes

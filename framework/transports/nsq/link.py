@@ -6,6 +6,7 @@ Source: TCP protocol specification, PUB, MPUB and DPUB; nsqd answers in order an
 
 from __future__ import annotations
 
+import math
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from gevent.hub import Waiter, get_hub
 
 from framework.errors import BrokerError, BrokerUnreachable, MessageRefused, ProtocolError, PublishError
 from framework.transports.nsq import wire
+from framework.transports.nsq.delays import LongestDelays
 from framework.transports.nsq.dial import RECV_SIZE, Line, dial
 from framework.transports.nsq.stream import begun
 from framework.transports.nsq.urls import Options
@@ -24,9 +26,12 @@ from framework.transports.outlet import NotStored
 
 _READ, _WRITE = 1, 2
 _TICK = 1.0
+_DOUBT = 1.0
+"""Seconds without a word, while an answer is owed, after which nothing more is sent there."""
 _IDLE = 0.01  # seconds after which a look at the socket comes before trusting it: one recv
 _TURN = 0.001  # seconds, in which the hub reads what has come
 _BODY_REFUSED = ("E_BAD_MESSAGE", "E_BAD_BODY")
+_UNKNOWN = "whether the messages are stored is not known, and publishing them again may double them"
 _FAILED = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 
 
@@ -43,22 +48,38 @@ class Asker(Protocol):
     def switch(self, outcome: Exception | None, /) -> object: ...
 
 
-Pending = tuple[Asker, int, float]
-"""A command whose answer is awaited: by whom; where its last byte lies in the stream of all commands; since when.
+Pending = tuple[Asker, int, float, float]
+"""A command whose answer is awaited: by whom; where its last byte lies in the stream of all commands; since when; until when.
 A plain tuple, because every publish makes one."""
+
+
+class NoAnswer(PublishError):
+    """None came in time. nsqd may have stored the messages, or may do so yet."""
+
+
+class _Nobody:
+    """Whoever waited for the answer waits no more."""
+
+    def switch(self, outcome: Exception | None) -> None: ...
+
+
+_NOBODY = _Nobody()
 
 
 class Link:
     """Made by ``to``. Of no more use once ``error`` is set."""
 
-    def __init__(self, line: Line, heartbeat: float, patience: float) -> None:
+    def __init__(self, line: Line, heartbeat: float, delays: LongestDelays | None = None) -> None:
         self.node = line.node
         self.error: Exception | None = None
+        self.silent: Callable[[], None] = _nothing
         self._feed = line.decoder.feed
         self._sock = line.release()
         self._silence = 2 * heartbeat
-        self._patience = patience
+        self._delays = delays
         self._last_read = monotonic()
+        self._doubted = 0.0  # when; what was read later takes it back
+        self._next_tick = self._next_look = monotonic() + _TICK
         self._pending: deque[Pending] = deque()
         self._queue: list[bytes] = []
         self._queued = 0  # bytes of commands ever queued, and ever handed to the socket
@@ -71,12 +92,10 @@ class Link:
         self._start_watchers(line.pending)
 
     @classmethod
-    def to(cls, node: str, options: Options, *, patience: float, timeout: float) -> Link:
-        """Dial ``node``; blocks. ``patience``: seconds that an answer may take.
-
-        Raises BrokerUnreachable, BrokerError, ProtocolError."""
+    def to(cls, node: str, options: Options, *, timeout: float, delays: LongestDelays | None = None) -> Link:
+        """Dial ``node``; blocks. ``delays`` learns from what is refused. Raises BrokerUnreachable, BrokerError, ProtocolError."""
         with dial(node, options, timeout=timeout) as line:
-            return cls(line, options.heartbeat, patience)
+            return cls(line, options.heartbeat, delays)
 
     def _start_watchers(self, frames: list[bytes | BrokerError]) -> None:
         loop = get_hub().loop
@@ -84,6 +103,7 @@ class Link:
         self._reader = loop.io(self._sock.fileno(), _READ)
         self._writer = loop.io(self._sock.fileno(), _WRITE)
         self._ticker = loop.timer(_TICK, _TICK, ref=False)
+        self._alarm = loop.timer(0.0)
         self._reader.start(self._guarded, self._read)
         self._ticker.start(self._guarded, self._tick)
         self._run_callback(self._guarded, self._take, frames)
@@ -100,13 +120,13 @@ class Link:
 
     # --- publishers ----------------------------------------------------------------------------------------
 
-    def ask(self, command: bytes) -> Exception | None:
+    def ask(self, command: bytes, until: float) -> Exception | None:
         """Send a PUB, MPUB or DPUB and wait for its answer: None is OK; else NotStored or PublishError."""
         if self.error is not None:
             return NotStored(str(self.error))
         alone = not self._pending
         waiter = Waiter()
-        self.push((command,), waiter)
+        self.push((command,), waiter, until)
         if not self._flush_due:
             if alone:
                 self._guarded(_nothing)  # now: nothing gathers where one publisher waits for each answer
@@ -116,9 +136,10 @@ class Link:
         outcome: Exception | None = waiter.get()
         return outcome
 
-    def ask_each(self, commands: Sequence[bytes]) -> list[Exception | None]:
-        """As ``ask`` for each of ``commands``, with up to ``WINDOW`` of them under way; the answers in their order."""
-        run = Run(self, commands)
+    def ask_each(self, commands: Sequence[bytes], timeout: float) -> list[Exception | None]:
+        """As ``ask`` for each of ``commands``, with up to ``WINDOW`` of them under way; the answers in their order.
+        ``timeout``: seconds that each may take."""
+        run = Run(self, commands, timeout)
         self._runs += 1
         try:
             if self.error is None:
@@ -128,13 +149,15 @@ class Link:
             self._runs -= 1
             self._doze()
 
-    def push(self, commands: Sequence[bytes], asker: Asker) -> None:
+    def push(self, commands: Sequence[bytes], asker: Asker, until: float) -> None:
         """Queue ``commands`` for the next flush."""
         now = monotonic()
         for command in commands:
             self._queue.append(command)
             self._queued += len(command)
-            self._pending.append((asker, self._queued, now))
+            self._pending.append((asker, self._queued, now, until))
+        if until < self._next_look:
+            self._look_at(until)
 
     def usable(self) -> bool:
         """Whether nothing is known against it. Where the hub does not run between publishes (a plain thread),
@@ -145,7 +168,7 @@ class Link:
                 self._guarded(self._read_all)
             elif silent > _TICK:  # a handler blocked the hub, perhaps; and answers are given on the hub only
                 gevent.sleep(_TURN)
-        return self.error is None
+        return self.error is None and self._doubted <= self._last_read
 
     def close(self) -> None:
         """Close it; whoever waits for an answer gets NotStored or PublishError."""
@@ -223,6 +246,8 @@ class Link:
             return PublishError(f"nsqd {self.node}: {error}", stored=None)  # an MPUB may be stored in part
         if error.code in _BODY_REFUSED:
             return MessageRefused(f"nsqd {self.node}: {error}", stored=False)
+        if self._delays is not None and (words := self._delays.heard(self.node, error)):
+            return MessageRefused(words, stored=False)
         return PublishError(f"nsqd {self.node}: {error}", stored=False)
 
     def _tick(self) -> None:
@@ -231,8 +256,52 @@ class Link:
         now = monotonic()
         if now - self._last_read > self._silence:
             self._end(self._broken(f"it was silent for {self._silence:g} s"))
-        if self._pending and now - self._pending[0][2] > self._patience:
-            self._end(self._broken(f"it gave no answer for {self._patience:g} s"))
+        self._next_tick = now + _TICK
+        self._look()
+
+    # --- answers that do not come --------------------------------------------------------------------------
+
+    def _on_alarm(self) -> None:
+        while self._read():  # a hub that was blocked has answers waiting
+            pass
+        self._look()
+
+    def _look(self) -> None:
+        """Whoever has waited for long enough waits no more; the answer, should it come, is nobody's."""
+        now = monotonic()
+        over = [i for i, each in enumerate(self._pending) if each[3] <= now]
+        if self._pending:
+            silence = now - max(self._last_read, self._pending[0][2])
+            if silence >= _DOUBT or (over and self._last_read <= self._pending[over[0]][2]):
+                self._doubted = now
+                self.silent()
+            if silence >= _DOUBT and (self._stuck(over) or not any(now < each[3] < math.inf for each in self._pending)):
+                self._end(self._broken(f"it gave no answer for {silence:.1f} s"))
+                return
+        self._give_up(over)
+        self._next_look = self._next_tick
+        self._look_at(min((each[3] for each in self._pending), default=math.inf))
+
+    def _stuck(self, over: Sequence[int]) -> bool:
+        """Whether the socket has not taken the last of these: it must not do so after its publisher was told."""
+        return bool(over) and self._pending[over[-1]][1] > self._sent + begun(self._sock)
+
+    def _give_up(self, over: Sequence[int]) -> None:
+        waiting = [self._pending[i] for i in over]
+        for i, (_, end, since, _) in zip(over, waiting, strict=True):
+            self._pending[i] = (_NOBODY, end, since, math.inf)
+        for asker, _, since, until in waiting:
+            asker.switch(NoAnswer(f"nsqd {self.node} gave no answer for {until - since:.1f} s; {_UNKNOWN}", stored=None))
+
+    def _look_at(self, when: float) -> None:
+        """Look at ``when``, unless that will be done before."""
+        if when >= self._next_look or self.error is not None:
+            return
+        self._next_look = when
+        self._alarm.stop()
+        self._alarm.close()
+        self._alarm = get_hub().loop.timer(max(0.0, when - monotonic()))
+        self._alarm.start(self._guarded, self._on_alarm)
 
     # --- sending -------------------------------------------------------------------------------------------
 
@@ -276,7 +345,7 @@ class Link:
         self.error = error
         if reached is None:
             reached = self._sent + begun(self._sock)
-        for watcher in (self._reader, self._writer, self._ticker):
+        for watcher in (self._reader, self._writer, self._ticker, self._alarm):
             watcher.stop()
             watcher.close()
         self._sock.close()
@@ -290,9 +359,11 @@ class Link:
 class Run:
     """Several commands of one greenlet: each answer sends the next one from within the hub, and the last one wakes it."""
 
-    def __init__(self, link: Link, commands: Sequence[bytes]) -> None:
+    def __init__(self, link: Link, commands: Sequence[bytes], timeout: float) -> None:
         self._link = link
         self._commands = commands
+        self._timeout = timeout
+        self._silence: NoAnswer | None = None
         self._begun = 0
         self._answers: list[Exception | None] = []
         self._done: Waiter[None] = Waiter()
@@ -301,14 +372,16 @@ class Run:
         """Fill the window."""
         some = self._commands[self._begun : len(self._answers) + WINDOW]
         self._begun += len(some)
-        self._link.push(some, self)
+        self._link.push(some, self, monotonic() + self._timeout)
 
     def switch(self, outcome: Exception | None) -> None:
         """An answer, for the oldest command without one. The window is filled when some of it is answered: to fill it at
         each answer costs a send for each."""
         self._answers.append(outcome)
+        if isinstance(outcome, NoAnswer):
+            self._silence = outcome
         unanswered = self._begun - len(self._answers)
-        if unanswered == WINDOW - REFILL and self._link.error is None:
+        if unanswered == WINDOW - REFILL and self._link.error is None and self._silence is None:
             self.send()
         elif not unanswered:
             self._done.switch(None)
@@ -321,17 +394,16 @@ class Run:
                 self._done.get()
         finally:
             self._commands = ()  # whoever waits may be interrupted, and then wants no more of them sent
-        return self._answers + [NotStored(str(self._link.error)) for _ in range(asked - self._begun)]
+        return self._answers + [NotStored(str(self._silence or self._link.error)) for _ in range(asked - self._begun)]
 
 
 def _fail(waiting: deque[Pending], sent: int, error: Exception) -> None:
     """In the hub: tell each whether nsqd can have read the whole of its command (``sent`` bytes may have reached it)."""
-    for waiter, end, _ in waiting:
+    for waiter, end, _, _ in waiting:
         if end > sent:
             waiter.switch(NotStored(str(error)))
         else:
-            words = f"{error}; whether the messages are stored is not known, and publishing them again may double them"
-            waiter.switch(PublishError(words, stored=None))
+            waiter.switch(PublishError(f"{error}; {_UNKNOWN}", stored=None))
 
 
 def _nothing() -> None:

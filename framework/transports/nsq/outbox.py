@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gevent.socket import socket
 
 from framework.transports.contract import Tally
@@ -10,7 +12,7 @@ from framework.transports.nsq.rescue import Rescue, taken
 
 
 class Outbox:
-    """A TOUCH asked for before a FIN must reach nsqd before it, and RDY counts on the settlements before it.
+    """A TOUCH asked for before a FIN must reach nsqd before it, and RDY counts on the FINs before it.
 
     The lists are emptied in place, so that the hot path may hold on to them. Whoever sends holds the connection's lock."""
 
@@ -54,11 +56,12 @@ class Outbox:
             self._tail, self._at = b"", 0
         return True
 
-    def send_in_its_place(self, sock: socket, rescue: Rescue, touches: list[bytes]) -> None:
-        """From another thread, with ``touches`` of its own; the hub may add to the lists meanwhile: each step of this is one
-        that nothing interrupts. Nothing must be on its way. Raises OSError."""
+    def send_in_its_place(self, sock: socket, rescue: Rescue, touches: list[bytes], more: Sequence[bytes] = ()) -> None:
+        """From another thread, with ``touches`` of its own, and ``more`` at the end; the hub may add to the lists meanwhile: each
+        step of this is one that nothing interrupts. Nothing must be on its way. Raises OSError."""
         touches = taken(self.touches) + touches
-        self._tail = rescue.commands(touches, taken(self.fins), taken(self.reqs), taken(self.others))
+        said = rescue.commands(touches, taken(self.fins), taken(self.reqs), taken(self.others))
+        self._tail = b"".join([said, *more])
         self.send_tail(sock)
 
     def _collect(self, tally: Tally) -> bytes:
@@ -73,13 +76,13 @@ class Outbox:
             parts.append(wire.fin(self.fins))
             tally.finished += len(self.fins)
             self.fins.clear()
+        if self.rdy is not None:  # ahead of what is given back: it could be delivered here again under the old one
+            parts.append(wire.rdy(self.rdy))
+            self.rdy = None
         if self.reqs:
             parts += self.reqs
             tally.requeued += len(self.reqs)
             self.reqs.clear()
-        if self.rdy is not None:
-            parts.append(wire.rdy(self.rdy))
-            self.rdy = None
         if self.others:
             parts += self.others
             self.others.clear()

@@ -12,7 +12,7 @@ from framework import names
 from framework.bodies import Bodies
 from framework.errors import BadMessage, PublishError
 from framework.transports.nsq import wire
-from framework.transports.nsq.connection import MAX_DEFER
+from framework.transports.nsq.delays import LongestDelays
 from framework.transports.nsq.dial import CONNECT_TIMEOUT
 from framework.transports.nsq.link import Link
 from framework.transports.nsq.urls import Options
@@ -25,56 +25,68 @@ _BYTES = {bytes}
 class NsqProducer:
     """Publishes to any of ``nodes()``. Safe to share between greenlets and between native threads.
 
-    ``deadline``: seconds after which a publish that found no nsqd gives up, and that an answer may take.
+    ``deadline``: the timeout of a publish that names none.
     """
 
-    def __init__(self, nodes: Callable[[], set[str]], options: Options, *, deadline: float = DEADLINE) -> None:
+    def __init__(
+        self,
+        nodes: Callable[[], set[str]],
+        options: Options,
+        *,
+        deadline: float = DEADLINE,
+        delays: LongestDelays | None = None,
+    ) -> None:
         self._options = options
+        self._delays = delays or LongestDelays(options)
         self._deadline = deadline
-        nowhere = "the nsqlookupds know of no nsqd"
-        self._outlets = Outlets(lambda: Outlet(nodes, self._dial, deadline=deadline, broker="nsqd", nowhere=nowhere))
+        self._outlets = Outlets(nodes, self._dial, broker="nsqd", nowhere="the nsqlookupds know of no nsqd")
 
     def publish(
-        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
-    ) -> None:
-        """Return when nsqd has answered OK for all of ``bodies``; ``delay`` in seconds, up to 3600. Leases are the consumers'.
+        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
+        lease: float | None = None, timeout: float | None = None,
+    ) -> None:  # fmt: skip
+        """Return when nsqd has answered OK for all of ``bodies``; ``delay`` in seconds. Leases are the consumers'.
 
         Raises BadName, BadMessage (nothing was sent), PublishError.
         """
         names.check("topic", topic)
+        seconds = self._deadline if timeout is None else timeout
         only = bodies[0] if len(bodies) == 1 else b""
-        if type(only) is bytes and 0 < len(only) <= self._options.max_msg_size and 0 <= delay <= MAX_DEFER:
-            self._outlets.here().store(_command(topic, only, delay))  # most publishes: at a third of the price of what follows
+        if type(only) is bytes and 0 < len(only) <= self._options.max_msg_size and 0 <= delay <= self._delays.longest:
+            self._outlets.here().store(_command(topic, only, delay), seconds)  # most publishes: at a third of the price below
             return
         bodies = self._checked(topic, bodies, delay)
         outlet = self._outlets.here()
         if delay:  # there is no deferred MPUB
-            raise_first(outlet.store_each([_command(topic, body, delay) for body in bodies]))
+            raise_first(outlet.store_each([_command(topic, body, delay) for body in bodies], seconds))
         else:
-            _store_many(outlet, self._joined(topic, bodies), len(bodies))
+            _store_many(outlet, self._joined(topic, bodies), len(bodies), seconds)
 
     def publish_each(
-        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None, lease: float | None = None
-    ) -> list[PublishError | None]:
+        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
+        lease: float | None = None, timeout: float | None = None,
+    ) -> list[PublishError | None]:  # fmt: skip
         """One PUB (DPUB with a delay) for each; what is known of those that nsqd did not answer with OK.
 
         Raises BadName, BadMessage (nothing was sent), PublishError when the producer is closed.
         """
         names.check("topic", topic)
         bodies = self._checked(topic, bodies, delay)
-        return self._outlets.here().store_each([_command(topic, body, delay) for body in bodies])
+        seconds = self._deadline if timeout is None else timeout
+        return self._outlets.here().store_each([_command(topic, body, delay) for body in bodies], seconds)
 
     def close(self) -> None:
         """Close every connection; publishes that wait for an answer fail."""
         self._outlets.close()
 
     def _dial(self, node: str, timeout: float) -> Link:
-        return Link.to(node, self._options, patience=self._deadline, timeout=min(CONNECT_TIMEOUT, timeout))
+        return Link.to(node, self._options, timeout=min(CONNECT_TIMEOUT, timeout), delays=self._delays)
 
     def _checked(self, topic: str, bodies: Sequence[bytes], delay: float) -> Bodies:
         """Its own: a list that changed while it waits would no longer fit the sizes."""
-        if not 0 <= delay <= MAX_DEFER:
-            raise BadMessage(f"topic {topic!r}: a delay of {delay!r} s is out of range, nsqd takes 0 to {MAX_DEFER:g} s")
+        longest = self._delays.longest
+        if not 0 <= delay <= longest:
+            raise BadMessage(f"topic {topic!r}: a delay of {delay!r} s is out of range, nsqd takes 0 to {longest:g} s")
         largest = self._options.max_msg_size
         if not isinstance(bodies, Bodies):
             if isinstance(bodies, (bytes, str)) or not set(map(type, bodies)) <= _BYTES:
@@ -110,12 +122,12 @@ def _command(topic: str, body: bytes, delay: float) -> bytes:
     return wire.dpub(topic, delay, body) if delay else wire.pub(topic, body)
 
 
-def _store_many(outlet: Outlet[bytes], commands: Iterable[tuple[bytes, int]], total: int) -> None:
-    """Store each command; beside it is how many of the ``total`` messages it holds."""
+def _store_many(outlet: Outlet[bytes], commands: Iterable[tuple[bytes, int]], total: int, timeout: float) -> None:
+    """Store each command within ``timeout`` seconds; beside it is how many of the ``total`` messages it holds."""
     done = 0
     for command, count in commands:
         try:
-            outlet.store(command)
+            outlet.store(command, timeout)
         except PublishError as error:
             if done == 0:
                 raise

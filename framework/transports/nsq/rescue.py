@@ -19,13 +19,15 @@ TOUCH_AT = 1 / 3
 class Rescue:
     """One blocked hub's worth, on one connection. Whoever calls it holds the connection's lock."""
 
-    __slots__ = ("error", "finished", "frames", "heartbeats", "held", "messages", "requeued")
+    __slots__ = ("error", "finished", "frames", "given_back", "heartbeats", "held", "messages", "requeued")
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.frames: list[bytes | BrokerError] = []
         self.held: dict[Message, float] = {}
         """Message -> when it was received or touched here, the oldest first."""
+        self.given_back: dict[Message, None] = {}
+        """Requeued here, because the worker stops."""
         self.heartbeats = 0
         """Not answered yet."""
         self.finished = self.requeued = 0
@@ -44,11 +46,21 @@ class Rescue:
         """The ids of what was received or last touched a third of a lease ago, on the hub or here, and is not ``expired``."""
         held = self.held
         kept = dict(_snapshot(in_flight)) | dict.fromkeys(self.messages, now)  # what the hub has settled meanwhile is not
-        due = [one for one, at in kept.items() if now - held.get(one, at) >= lease * TOUCH_AT and one not in expired]
+        due = [one for one, at in kept.items() if now - held.get(one, at) >= lease * TOUCH_AT and not self._past(one, expired)]
         for message in due:
             held.pop(message, None)
             held[message] = now
         return [message.id for message in due]
+
+    def _past(self, message: Message, expired: Collection[Message]) -> bool:
+        return message in expired or message in self.given_back
+
+    def give_back(self, in_flight: dict[Message, float], kept: Collection[Message]) -> list[bytes]:
+        """The commands that requeue at once what is in flight, or came here, and is not ``kept``."""
+        ours = [one for one, _ in _snapshot(in_flight)] + self.messages
+        doomed = [one for one in dict.fromkeys(ours) if one not in kept and one not in self.given_back]
+        self.given_back.update(dict.fromkeys(doomed))
+        return [wire.req(one.id, 0) for one in doomed]
 
     def commands(self, touches: list[bytes], fins: list[bytes], reqs: list[bytes], others: list[bytes]) -> bytes:
         """What to send, in the hub's order; counted as sent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import gevent
 
@@ -10,7 +11,8 @@ from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, Framewo
 from framework.transports.contract import Capabilities, NodeInfo, Receiver, Transport
 from framework.transports.nsq import backlog, channels, credentials
 from framework.transports.nsq import urls as _urls
-from framework.transports.nsq.connection import MAX_DEFER, NsqConnection, connect
+from framework.transports.nsq.connection import NsqConnection, connect
+from framework.transports.nsq.delays import MAX_DEFER, LongestDelays
 from framework.transports.nsq.dial import dial
 from framework.transports.nsq.discovery import Discovery
 from framework.transports.nsq.producer import NsqProducer
@@ -27,14 +29,21 @@ class NsqTransport:
     """One or more nsqds, named directly, through nsqlookupds, or both."""
 
     capabilities = Capabilities(
-        touch=True, attempts=True, fan_out=True, max_defer=MAX_DEFER, longer_lease="start nsqd with a longer --max-msg-timeout"
-    )
+        touch=True, attempts=True, fan_out=True, max_defer=MAX_DEFER, longer_lease="start nsqd with a longer --max-msg-timeout",
+        longer_delay="start nsqd with a longer --max-req-timeout",
+    )  # fmt: skip
 
     def __init__(self, addresses: _urls.Addresses) -> None:
         self._addresses = addresses
         self._direct = set(addresses.nsqds)
         self._discovery = Discovery(addresses.lookupds, addresses.options)
         self._options = addresses.options
+        self.capabilities = replace(self.capabilities, discovers=bool(addresses.lookupds))
+        self._delays = LongestDelays(addresses.options, self._know_delays)
+        self._know_delays()
+
+    def _know_delays(self) -> None:
+        self.capabilities = replace(self.capabilities, max_defer=self._delays.longest)
 
     def accept(self, topic: str, channels: Collection[str]) -> None:
         """Any: the names of this framework are NSQ's."""
@@ -60,11 +69,16 @@ class NsqTransport:
         """By HTTP, of every nsqd that has ``topic``."""
         return backlog.of_channel(topic, channel, self._addresses)
 
+    def declare(self, topic: str, channel: str) -> None:
+        """By HTTP: a publish by TCP makes the topic alone, and what is in it then is for the channels that come first."""
+        backlog.declare(topic, channel, self._addresses)
+
     def connect(self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None) -> NsqConnection:
-        return connect(node, topic, channel, receiver, self._options, lease=lease)
+        max_defer = self._delays.of(node, self._discovery.http_of(node))
+        return connect(node, topic, channel, receiver, self._options, lease=lease, max_defer=max_defer)
 
     def producer(self) -> NsqProducer:
-        return NsqProducer(self.nodes, self._options)
+        return NsqProducer(self.nodes, self._options, delays=self._delays)
 
     def nodes(self) -> set[str]:
         """Every nsqd there is, whatever its topics. Raises BrokerUnreachable as ``discover`` does."""
@@ -91,6 +105,7 @@ class NsqTransport:
         try:
             with dial(node, self._options) as line:
                 line.check_admitted()
-                return NodeInfo(node, f"nsqd {line.identity.version}", line.identity.limits())
+                limits = line.identity.limits(self._delays.of(node, self._discovery.http_of(node)))
+                return NodeInfo(node, f"nsqd {line.identity.version}", limits)
         except FrameworkError as error:
             return error

@@ -130,6 +130,11 @@ class Options:
         "How long nsqd waits for a message before it delivers it again. Leases are kept by touching, so few need it.",
         shown="nsqd's `--msg-timeout`",
     )  # fmt: skip
+    max_req_timeout: float = _option(
+        -1.0, _time(0, 366 * 86400, "0s to 366 days"), "30m",
+        "The `--max-req-timeout` of the nsqds, where they do not say it by HTTP: the longest delay that they take.",
+        shown="asked by HTTP, else 1h",
+    )  # fmt: skip
     output_buffer_size: int = _option(
         0,
         _buffer_size,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 
 import gevent
@@ -16,6 +17,9 @@ from framework import Batch, HandlerTimeout, Message, Reject, Retry, publish
 
 journal: ContextVar[str] = ContextVar("journal")
 """Of one call: one that a test has left behind must not write into the next test's."""
+
+
+user: ContextVar[str] = ContextVar("user", default="nobody")
 
 
 def note(*words: object) -> None:
@@ -38,6 +42,21 @@ def obey(message: Message) -> None:
         note("interrupted", error)
         raise
     note("end", message.attempts, message.body.decode())
+
+
+@dataclass
+class Order:
+    id: int
+
+
+def add_up(orders: Batch[Order]) -> None:
+    journal.set(os.environ["JOURNAL"])
+    note("orders", sorted(order.id for order in orders))
+    for order in orders:
+        if order.id < 0:
+            orders.fail(order, Reject("less than nothing"))
+    if any(message.attempts == 1 for message in orders.messages):
+        raise ValueError("not at the first attempt")
 
 
 def obey_batch(batch: Batch) -> None:
@@ -116,7 +135,12 @@ def send(message: Message, argument: str) -> None:
     publish(topic, body)
 
 
+def whoami(message: Message, argument: str) -> None:
+    note("user", user.get())
+    user.set(argument)
+
+
 VERBS = {
     "fine": fine, "retry": retry, "reject": reject, "fail": fail, "leave": leave, "block": block, "gate": gate, "once": once,
-    "heed": heed, "touch": touch, "send": send,
+    "heed": heed, "touch": touch, "send": send, "whoami": whoami,
 }  # fmt: skip

@@ -1,26 +1,28 @@
-"""A Spark driver with an embedded collector: ``driver.py FOLDER ADDRESS run|finish``.
-
-``run`` reads on until it is killed; ``finish`` takes what the channel holds, and ends.
-"""
+"""A Spark driver with an embedded collector that reads on until it is killed: ``driver.py FOLDER ADDRESS``."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 
-def main(folder: Path, address: str, how: str) -> None:
+def main(folder: Path, address: str) -> None:
     spark = (
         SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "512m")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
+    start(spark, folder, address, processingTime="100 milliseconds").awaitTermination()
+
+
+def start(spark: SparkSession, folder: Path, address: str, **trigger: Any) -> StreamingQuery:
+    """The query, from its checkpoint."""
     rows = (
         spark.readStream.format("nsq")
         .option("spoolDir", str(folder / "spool"))
@@ -31,15 +33,14 @@ def main(folder: Path, address: str, how: str) -> None:
         .option("segmentMaxMessages", 250)
         .load()
     )
-    query = (
+    return (
         rows.writeStream.format("parquet")
         .option("path", str(folder / "rows"))
         .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(**({"availableNow": True} if how == "finish" else {"processingTime": "100 milliseconds"}))
+        .trigger(**trigger)
         .start()
     )
-    query.awaitTermination()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    main(Path(sys.argv[1]), sys.argv[2])

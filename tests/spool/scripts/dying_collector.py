@@ -1,7 +1,8 @@
 """A collector worker that kills itself, once, at the point it is told: ``dying_collector.py SPOOL ADDRESS POINT``.
 
-Points: ``written`` (the file is durable and has no name yet), ``named`` (it has its name, the folder is not synced), ``durable``
-(landed, nothing finished), ``never``. The size of each batch is written to ``batches`` beside the spool.
+Points: ``written`` (the file is durable and has no name yet), ``claimed`` (nor has it one now, but its number is taken),
+``named`` (it has its name, the folder is not synced), ``durable`` (landed, nothing finished), ``never``. The size of each batch
+is written to ``batches`` beside the spool.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class Dying(Spool):
             batches.write(f"{len(batch)}\n")
         if landed >= 3000 and POINT == "written":
             segment._name = lambda *_: die()  # type: ignore[assignment]
+        if landed >= 3000 and POINT == "claimed":
+            segment._name_claimed = lambda *_: die()  # type: ignore[assignment]
         if landed >= 3000 and POINT == "named":
             segment.sync_folder = lambda *_: die()
         rows = super().land(batch)

@@ -133,7 +133,7 @@ class Recorder:
     def settled(self, connection: BeanstalkdConnection) -> None:
         pass
 
-    def lost(self, connection: BeanstalkdConnection, message: Message, words: str) -> None:
+    def lost(self, connection: BeanstalkdConnection, message: Message, words: str, *, settled: bytes = b"") -> None:
         self.losses.append((message.body, words))
 
     def drained(self, connection: BeanstalkdConnection) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -213,3 +215,116 @@ def test_a_server_that_says_nothing_is_given_up():
         one = Client(f"127.0.0.1:{silent.getsockname()[1]}", timeout=0.3)
         with pytest.raises(BrokerUnreachable, match=r"did not answer within 0\.3 s"):
             one.put(b"x")
+
+
+def test_another_greenlet_is_refused_and_the_first_one_goes_on(one, server):
+    waiting = gevent.spawn(one.reserve)
+    gevent.sleep(0.05)
+    for use in (one.stats, lambda: one.put(b"x"), lambda: one.put_many([b"x"])):
+        with pytest.raises(WrongUse, match="another greenlet"):
+            use()
+    with Client(server.address, use="orders") as second:
+        second.put(b"first")
+    assert waiting.get(timeout=10).body == b"first"
+    assert one.using() == "orders"
+
+
+def test_another_thread_is_refused_and_the_own_one_goes_on(one):
+    errors = []
+
+    def use() -> None:
+        for work in (one.stats, one.close, lambda: one.put_many([b"x"])):
+            try:
+                work()
+            except Exception as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join(10)
+    assert [type(error) for error in errors] == [WrongUse] * 3
+    assert all("another thread" in str(error) for error in errors)
+    assert one.using() == "orders"
+
+
+_FORKING = """
+import os, sys
+from framework.errors import WrongUse
+from framework.transports.beanstalkd import Client
+
+one = Client(sys.argv[1], use="orders", watch="orders")
+one.put(b"first")
+job = one.reserve(timeout=5)
+hold, held = os.pipe()
+if (child := os.fork()) == 0:
+    os.close(held)
+    refused = 0
+    for work in (one.stats, lambda: one.put(b"x"), lambda: one.delete(job)):
+        try:
+            work()
+        except WrongUse as error:
+            refused += "before a fork" in str(error)
+    print(f"{refused}\\n", end="", flush=True)  # in one write: two processes have this output
+    os.read(hold, 1)  # until the parent has closed its client
+    one.close()
+    os._exit(0)
+one.touch(job)
+one.close()  # and with that the job is ready, although a child has all the files of its parent
+with Client(sys.argv[1], watch="orders") as another:
+    print(another.reserve(timeout=5).body.decode() + "\\n", end="", flush=True)
+os.close(held)
+sys.exit(os.waitpid(child, 0)[1])
+"""
+
+
+def test_after_a_fork_the_child_is_refused_and_the_parent_goes_on(server):
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKING, server.address], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == ["3", "first"]
+
+
+def test_closing_ends_what_another_greenlet_waits_for(one):
+    waiting = gevent.spawn(one.reserve)
+    gevent.sleep(0.05)
+    one.close()
+    with pytest.raises(BrokerUnreachable):
+        waiting.get(timeout=10)
+
+
+@pytest.fixture
+def short_of_memory():
+    """A server that has no memory to queue what is released."""
+
+    def serve(sock, address):
+        file = sock.makefile("rwb")
+        while line := file.readline():
+            file.write(b"BURIED\r\n" if line.startswith(b"release") else b"USING orders\r\n")
+            file.flush()
+
+    fake = StreamServer(("127.0.0.1", 0), serve)
+    fake.start()
+    yield f"127.0.0.1:{fake.server_port}"
+    fake.stop()
+
+
+def test_a_job_that_was_buried_on_release_is_named(short_of_memory):
+    with Client(short_of_memory, use="orders") as one:
+        with pytest.raises(client.Buried) as error:
+            one.release(7)
+        with one.pipeline() as pipeline:
+            pipeline.release(8)
+    assert (error.value.id, pipeline.results[0].id) == (7, 8)
+
+
+def test_for_ever_is_a_timeout_and_no_delay(one):
+    one.put(b"x")
+    assert one.reserve(timeout=float("inf")).body == b"x"
+    for use in (
+        lambda: one.put(b"x", delay=float("inf")), lambda: one.put(b"x", ttr=float("inf")),
+        lambda: one.reserve(timeout=float("nan")), lambda: one.pause_tube("orders", float("inf")),
+    ):  # fmt: skip
+        with pytest.raises(WrongUse, match="takes a number of them"):
+            use()
+    assert one.using() == "orders"

@@ -126,6 +126,18 @@ def test_the_lease_is_the_shortest_of_the_jobs_in_flight(server, client, receive
     until(lambda: connection.limits.lease == 100)
 
 
+def test_the_lease_grows_again_when_the_job_with_the_shortest_is_done(server, client, receiver, subscribe, monkeypatch):
+    monkeypatch.setattr("framework.transports.beanstalkd.connection._PULSE", 0.05)
+    connection = subscribe(server.address, grant=10)
+    client.put_many([b"long", b"longer"], ttr=300)
+    client.put(b"short", ttr=9)
+    until(lambda: len(receiver.messages) == 3 and connection.limits.lease == 9)
+    gevent.sleep(0.2)
+    assert connection.limits.lease == 9, "it is still in flight"
+    connection.finish(next(message for message in receiver.messages if message.body == b"short"))
+    until(lambda: connection.limits.lease == 300)
+
+
 def test_what_was_settled_cannot_be_settled_again(server, client, receiver, subscribe):
     connection = subscribe(server.address, grant=4)
     client.put_many([b"a", b"b", b"c"])

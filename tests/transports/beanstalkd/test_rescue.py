@@ -103,6 +103,59 @@ def test_a_job_that_was_settled_and_not_yet_sent_is_kept(server, receiver, subsc
     assert (receiver.tally.finished, receiver.tally.lease_lost) == (5, 0)
 
 
+def test_jobs_that_wait_for_what_is_known_of_the_first_of_their_poll_are_kept(server, receiver, subscribe, aside, monkeypatch):
+    """All reserves of the poll are answered; the hub is blocked before the statistics of its first job come."""
+    connection = subscribe(server.address, grant=5)
+    until(lambda: tube_stats(server)["current-waiting"] == 1)
+    put(aside, 5)
+    flush, late = connection._desk.flush, []
+
+    def flush_and_compute() -> None:
+        flush()
+        if not late and len(connection._desk.undelivered()) == 4 and not connection._desk.polling:
+            late.append(True)
+            blocked(connection, 2.5 * TTR)
+
+    monkeypatch.setattr(connection._desk, "flush", flush_and_compute)
+    until(lambda: len(receiver.messages) == 5)
+    assert late
+    assert b"job-timeouts: 0\n" in aside(b"stats\r\n")
+    connection.rescued()
+    for message in receiver.messages:
+        connection.finish(message)
+    until(lambda: not connection.unsent())
+    assert (receiver.tally.finished, receiver.tally.lease_lost) == (5, 0)
+
+
+def test_a_job_that_will_be_due_before_the_next_rescue_is_touched_in_this_one(server, receiver, subscribe, aside):
+    connection = subscribe(server.address)
+    until(lambda: tube_stats(server)["current-waiting"] == 1)
+    put(aside, 1)
+    until(lambda: receiver.messages)
+    [message] = receiver.messages
+    connection.rescue(connection.in_flight[message] + 0.3 * TTR, ())
+    assert b"cmd-touch: 1\n" in aside(b"stats\r\n")
+    connection.rescued()
+    connection.finish(message)
+    until(lambda: not connection.unsent())
+
+
+def test_a_job_that_was_touched_on_its_way_is_kept_since_then_and_not_since_it_was_delivered(server, receiver, subscribe, aside):
+    connection = subscribe(server.address)
+    until(lambda: tube_stats(server)["current-waiting"] == 1)
+    put(aside, 1)
+    time.sleep(0.1)
+    connection.rescue(time.monotonic(), ())
+    touched = time.monotonic()
+    time.sleep(0.2)
+    connection.rescued()
+    until(lambda: receiver.messages)
+    [message] = receiver.messages
+    assert connection.in_flight[message] <= touched
+    connection.finish(message)
+    until(lambda: not connection.unsent())
+
+
 def test_what_a_handler_may_not_keep_any_longer_is_not_touched(server, receiver, subscribe, aside):
     connection = subscribe(server.address)
     until(lambda: tube_stats(server)["current-waiting"] == 1)

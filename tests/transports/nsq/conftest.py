@@ -41,7 +41,7 @@ class Recorder:
     def settled(self, connection: NsqConnection) -> None:
         self.settled_calls += 1
 
-    def lost(self, connection: NsqConnection, message: Message | None, words: str) -> None:
+    def lost(self, connection: NsqConnection, message: Message | None, words: str, *, settled: bytes = b"") -> None:
         self.losses.append((message, words))
 
     def drained(self, connection: NsqConnection) -> None:

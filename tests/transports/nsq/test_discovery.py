@@ -103,16 +103,76 @@ def test_a_lookupd_that_goes_away_takes_no_node_with_it(start_nsqd, start_nsqloo
         transport.discover("orders")
 
 
-def test_a_node_that_a_lookupd_no_longer_names_is_gone(start_nsqd, start_nsqlookupd):
+@pytest.mark.parametrize("topics", [1, 40], ids=["topic by topic", "all at once"])
+def test_a_node_that_is_lost_is_named_for_a_while_longer_and_then_is_gone(start_nsqd, start_nsqlookupd, monkeypatch, topics):
+    """Most that are lost are being restarted."""
+    lookupd = start_nsqlookupd()
+    nsqd, other = (start_nsqd(f"--lookupd-tcp-address={lookupd.address}") for _ in range(2))
+    for one in (nsqd, other):
+        one.http("/topic/create?topic=orders", b"")
+    registered(lookupd, "orders", 2)
+    (transport,) = open_transports([f"nsq+lookupd://{lookupd.http_address}"])
+    for number in range(topics):
+        transport.discover(f"unknown{number}")
+    assert transport.discover("orders") == {nsqd.address, other.address}
+    nsqd.kill()
+    registered(lookupd, "orders", 1)
+    monkeypatch.setattr("framework.transports.nsq.register.FRESH", 0.0)
+    monkeypatch.setattr("framework.transports.nsq.discovery.LOST", 3.0)
+    assert transport.discover("orders") == {nsqd.address, other.address}
+    deadline = time.monotonic() + 20
+    while transport.discover("orders") != {other.address}:
+        assert time.monotonic() < deadline
+        gevent.sleep(0.1)
+    nsqd.start()
+    registered(lookupd, "orders", 2)
+    assert transport.discover("orders") == {nsqd.address, other.address}
+
+
+def test_a_node_on_which_the_topic_was_deleted_is_gone_at_once(start_nsqd, start_nsqlookupd):
+    """To subscribe there would make the topic anew."""
+    lookupd = start_nsqlookupd()
+    nsqd = start_nsqd(f"--lookupd-tcp-address={lookupd.address}")
+    for topic in ("orders", "invoices"):
+        nsqd.http(f"/topic/create?topic={topic}", b"")
+        registered(lookupd, topic, 1)
+    (transport,) = open_transports([f"nsq+lookupd://{lookupd.http_address}"])
+    assert transport.discover("orders") == transport.discover("invoices") == {nsqd.address}
+    nsqd.http("/topic/delete?topic=orders", b"")
+    registered(lookupd, "orders", 0)
+    assert transport.discover("orders") == set()
+    lookupd.http(f"/topic/tombstone?topic=invoices&node={nsqd.http_address}", b"")
+    assert transport.discover("invoices") == set()
+
+
+def test_many_topics_are_asked_for_at_once(start_nsqd, start_nsqlookupd, monkeypatch):
+    lookupd = start_nsqlookupd()
+    nsqd = start_nsqd(f"--lookupd-tcp-address={lookupd.address}")
+    for number in range(40):
+        nsqd.http(f"/topic/create?topic=t{number}", b"")
+    for number in range(40):
+        registered(lookupd, f"t{number}", 1)
+    lookupd.http(f"/topic/tombstone?topic=t38&node={nsqd.http_address}", b"")
+    (transport,) = open_transports([f"nsq+lookupd://{lookupd.http_address}"])
+    asked = []
+    request = Lookupd._request
+    monkeypatch.setattr(Lookupd, "_request", lambda self, *question: asked.append(question) or request(self, *question))
+    found = gevent.joinall([gevent.spawn(transport.discover, f"t{number}") for number in range(40)])
+    assert [one.get() for one in found] == [{nsqd.address}] * 38 + [set(), {nsqd.address}]
+    assert len(asked) < 40
+
+
+def test_a_crash_of_a_query_is_no_answer(start_nsqd, start_nsqlookupd, monkeypatch, caplog):
     lookupd = start_nsqlookupd()
     nsqd = start_nsqd(f"--lookupd-tcp-address={lookupd.address}")
     nsqd.http("/topic/create?topic=orders", b"")
     registered(lookupd, "orders", 1)
     (transport,) = open_transports([f"nsq+lookupd://{lookupd.http_address}"])
     assert transport.discover("orders") == {nsqd.address}
-    nsqd.kill()
-    registered(lookupd, "orders", 0)
-    assert transport.discover("orders") == set()
+    monkeypatch.setattr(Lookupd, "lookup", lambda self, topic: {}["a bug"])
+    with pytest.raises(BrokerUnreachable, match=r"no nsqlookupd answered: .*KeyError"):
+        transport.discover("orders")
+    assert "which is a bug" in caplog.text
 
 
 def test_nodes_named_directly_do_not_depend_on_lookupds():

@@ -1,11 +1,9 @@
-"""What the runs of the conformance suite share: nsqd as a Subject, the embedded and the real one alike."""
+"""nsqd as a Subject of the conformance suite, the embedded and the real one alike."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-import pytest
 
 from framework.testing.conformance import Node, Subject
 from framework.testing.servers import Server, free_port
@@ -41,12 +39,10 @@ class Nsqds(Subject):
             *self._command, f"--tcp-address=127.0.0.1:{tcp}", f"--http-address=127.0.0.1:{http}",
             "--broadcast-address=127.0.0.1", f"--data-path={data}", *(["--msg-timeout=1s"] if brief else []),
         ]  # fmt: skip
-        return NsqdNode(Server(command, tcp_port=tcp, http_port=http, data=data), self._end)
+        return self.node_of(Server(command, tcp_port=tcp, http_port=http, data=data))
+
+    def node_of(self, server: Server) -> NsqdNode:
+        return NsqdNode(server, self._end)
 
     def watchful(self, url: str) -> str:
         return f"{url}?heartbeat=1s"
-
-
-@pytest.fixture(scope="session")
-def nsqds() -> type[Nsqds]:
-    return Nsqds

@@ -1,0 +1,104 @@
+"""What each connection of a handler may send: ``credit``'s arithmetic, as far as the ``valve`` lets it, told to connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from framework.engine.credit import SPAN, TURN, Credit, Line
+from framework.engine.lease import LeaseKeeper
+from framework.engine.slots import clock
+from framework.engine.turns import Turns
+from framework.engine.valve import Valve
+from framework.transports.contract import Connection
+
+
+class Gone(Protocol):
+    """Hears why a connection ended, and whether a message of it was settled."""
+
+    def __call__(self, error: Exception | None, *, worked: bool) -> None: ...
+
+
+class Account:
+    """What the consumer keeps for one connection."""
+
+    __slots__ = ("drained", "gone", "leases", "line", "warned", "worked")
+
+    def __init__(self, line: Line, leases: LeaseKeeper, gone: Gone) -> None:
+        self.line = line
+        self.leases = leases
+        self.gone = gone
+        self.drained = False
+        self.warned = False
+        self.worked = False
+        """A message of it was settled."""
+
+
+class Grants:
+    """Those of one handler. All of it is called on the hub, or in its slots. ``rouse()``: there is something to look after."""
+
+    def __init__(self, hub: Any, turns: Turns, credit: Credit, valve: Valve, rouse: Callable[[], None]) -> None:
+        self.accounts: dict[Connection, Account] = {}
+        self.stopped = False
+        """Nothing is granted any more."""
+        self._turns = turns
+        self._credit = credit
+        self._valve = valve
+        self._rouse = rouse
+        self._decay = hub.loop.timer(SPAN, SPAN)
+        self._rotation = hub.loop.timer(TURN, TURN)
+
+    def regrant(self, connection: Connection, account: Account) -> None:
+        if self.stopped or connection not in self.accounts:
+            return
+        line = account.line
+        in_flight = len(connection.in_flight)
+        granted = self._valve.admits(self._credit.grant(line, in_flight), in_flight)
+        if granted != connection.granted:
+            connection.grant(granted)
+        if line.headroom > 1 and not self._decay.active:
+            self._decay.start(self._lower)
+
+    def regrant_all(self) -> None:
+        self._rouse()
+        for connection, account in list(self.accounts.items()):
+            self.regrant(connection, account)
+
+    def count_in_flight(self) -> None:
+        for connection, account in self.accounts.items():
+            account.line.in_flight = len(connection.in_flight)
+
+    def share(self, now: float, settled: int, seconds: float) -> None:
+        """Share the credit anew, ``settled`` messages having been settled in so many ``seconds``."""
+        ordered = self._credit.tick(now, settled, seconds)
+        owners = {account.line: (connection, account) for connection, account in self.accounts.items()}
+        for line in ordered:
+            self.regrant(*owners[line])
+        if self._credit.crowded and not self._rotation.active:
+            self._rotation.start(self._rotate)
+
+    def _lower(self) -> None:
+        """The traffic slackened on some connections: a broker that waits for its buffer to fill sends when a grant falls."""
+        if self.stopped or not self._credit.decay(clock(), self._turns.mean, self._turns.idle):
+            self._decay.stop()
+        for connection, account in list(self.accounts.items()):
+            if account.line.granted > account.line.headroom + len(connection.in_flight):
+                self.regrant(connection, account)
+
+    def _rotate(self) -> None:
+        """There are more connections than may have a message each: they take turns."""
+        if self.stopped or not self._credit.crowded:
+            self._rotation.stop()
+        self._credit.rotate(clock())
+        self.regrant_all()
+
+    def stop(self) -> None:
+        """In a forked child: nothing goes on."""
+        self.stopped = True
+        for timer in (self._decay, self._rotation):
+            timer.stop()
+
+    def close(self) -> None:
+        self.stop()
+        for timer in (self._decay, self._rotation):
+            timer.close()

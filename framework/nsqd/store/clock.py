@@ -1,0 +1,98 @@
+"""The folder's own clock, by which deferred messages are due. It goes on from where it was, whatever the wall clock says.
+
+The rule, for a wall clock that may be years off, or be set while nothing runs:
+- While the process lives, the clock follows the monotonic one: setting the wall clock moves nothing.
+- At a start it goes on from what it was, plus the time that passed since. On the same boot of the machine the kernel knows that
+  exactly. After another boot it is the difference of the wall clock, unless that went back, or ahead by more than
+  CREDIBLE_SECONDS: then nothing is counted as passed.
+So a message never waits longer than what was left of its delay, and it comes too early only by as much as the wall clock was set
+ahead between two boots, within what is credible. Where the clock's file is lost, it is the wall clock; and whatever is read,
+nothing that waits across a restart waits longer than --max-req-timeout (``framework.nsqd.channel``).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from pathlib import Path
+
+import msgspec
+
+from framework.nsqd.store.files import FILE_MODE
+
+CREDIBLE_SECONDS = 30 * 86_400
+_KEPT_SECONDS = 600.0
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Anchor(msgspec.Struct, frozen=True):
+    """One moment, by all clocks; in ms."""
+
+    ours: int
+    wall: int
+    boot: str
+    """Which boot of the machine; empty where that is not known."""
+    up: int
+    """Since that boot, sleep included."""
+
+
+class Clock:
+    """Milliseconds that only go forward, near those since 1970."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        found = _load(path)
+        self._start = _wall() if found is None else found.ours + _passed(found)
+        self._began = time.monotonic()
+        self._kept = 0.0
+
+    def now(self) -> float:
+        """For the due times of messages, and for nothing that is shown."""
+        return self._start + (time.monotonic() - self._began) * 1000
+
+    def wall(self, due: float) -> float:
+        """A due time of this clock, by the wall clock as it is now."""
+        return due + _wall() - self.now()
+
+    def keep(self) -> None:
+        """Have the next start go on from here. Where the disk is full it goes on from what was kept before."""
+        self._kept = time.monotonic()
+        said = msgspec.json.encode(Anchor(int(self.now()), _wall(), *_boot()))
+        fresh = self._path.with_suffix(".new")
+        try:
+            with open(fresh, "wb", opener=lambda path, flags: os.open(path, flags, FILE_MODE)) as file:
+                file.write(b"%08x %s" % (zlib.crc32(said), said))
+            fresh.replace(self._path)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+
+    def keep_sometimes(self) -> None:
+        """``keep``, when it was long ago."""
+        if time.monotonic() - self._kept > _KEPT_SECONDS:
+            self.keep()
+
+
+def _load(path: Path) -> Anchor | None:
+    try:
+        crc, _, said = path.read_bytes().partition(b" ")
+        return msgspec.json.decode(said, type=Anchor) if int(crc, 16) == zlib.crc32(said) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _passed(since: Anchor) -> int:
+    boot, up = _boot()
+    passed = up - since.up if boot and boot == since.boot else _wall() - since.wall
+    return passed if 0 <= passed <= CREDIBLE_SECONDS * 1000 else 0
+
+
+def _wall() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _boot() -> tuple[str, int]:
+    try:
+        return _BOOT.read_text().strip(), time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+    except (OSError, AttributeError):  # not Linux
+        return "", 0

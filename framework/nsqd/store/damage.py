@@ -1,0 +1,221 @@
+"""What damaged bytes of the log were: which records, and of which messages. It opens no file and decides nothing.
+
+Two things tell it. A topic's numbers have no gaps, so what is missing between two of its records was in the damaged bytes
+between them. And one flipped bit leaves most of a header, and the sizes in a payload, as they were.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from framework.nsqd.store import record
+from framework.nsqd.store.record import HEADER_BYTES, MAGIC
+
+_SIZE = struct.Struct(">i")
+_LEAST_BYTES = _SIZE.size + 1
+"""What one message takes in a payload at the least."""
+
+
+class Piece(NamedTuple):
+    """Damaged bytes that were one record, or its beginning, as far as can be told."""
+
+    offset: int
+    """In the bytes that were looked at."""
+    length: int
+    whole: bool
+    """It has an end, so it was not cut off while it was being written."""
+    topic: int = 0
+    first: int = 0
+    messages: int = 0
+    """Numbers that it has."""
+    held: int = 0
+    """Of these, with a body: a record that was moved has those of unfinished messages only."""
+    moved: bool = False
+
+
+def pieces(data: bytes) -> Iterator[Piece]:
+    """Cut damaged bytes at the records that they were."""
+    offset = 0
+    while offset < len(data):
+        piece = _piece(data, offset)
+        yield piece
+        offset += piece.length
+
+
+def _piece(data: bytes, offset: int) -> Piece:
+    said = record.header(data, offset)
+    if said is None:
+        return Piece(offset, len(data) - offset, False)
+    start = offset + HEADER_BYTES
+    end = next((one for one in (start + said.length, _walk(data, start, said.messages)) if _ends(data, one)), -1)
+    whole = end >= 0
+    if not whole:
+        following = data.find(MAGIC, offset + len(MAGIC))
+        end = following if following >= 0 else len(data)
+        whole = _is_declaration(data[start:end])
+    messages, held = _count(data[start:end], said.messages)
+    return Piece(offset, end - offset, whole, said.topic, said.first, messages, held, said.moved)
+
+
+def _ends(data: bytes, offset: int) -> bool:
+    """Whether a record may end there: with the bytes, or before another."""
+    return offset == len(data) or data[offset : offset + len(MAGIC)] == MAGIC
+
+
+def _walk(data: bytes, offset: int, count: int) -> int:
+    """Where the payload that begins at ``offset`` ends, by the sizes of its ``count`` messages; -1 when they are no sizes."""
+    if not 0 < count <= (len(data) - offset) // _SIZE.size:
+        return -1
+    for _ in range(count):
+        if offset + _SIZE.size > len(data):
+            return -1
+        (size,) = _SIZE.unpack_from(data, offset)
+        offset += _SIZE.size + size
+        if size < 0 or offset > len(data):
+            return -1
+    return offset
+
+
+def _count(payload: bytes, said: int) -> tuple[int, int]:
+    """How many messages there were, and how many had a body: by their sizes, which must add up, else as the header says."""
+    if _is_declaration(payload):
+        return 0, 0
+    sizes, whole = _sizes(payload, {})
+    if not whole and said <= record.MAX_RECORD_MESSAGES:
+        sizes, whole = _repaired(payload, said, sizes)
+    if whole and sizes:
+        return len(sizes), sum(size > 0 for size in sizes)
+    found = min(said, len(payload) // _SIZE.size)
+    return found, min(found, len(payload) // _LEAST_BYTES)
+
+
+def _sizes(payload: bytes, instead: dict[int, int]) -> tuple[list[int], bool]:
+    """The sizes one after another, and whether they add up; ``instead`` has those of other places than the payload says."""
+    sizes: list[int] = []
+    offset = 0
+    while offset + _SIZE.size <= len(payload):
+        size = instead.get(len(sizes), _SIZE.unpack_from(payload, offset)[0])
+        if size < 0 or offset + _SIZE.size + size > len(payload):
+            return sizes, False
+        sizes.append(size)
+        offset += _SIZE.size + size
+    return sizes, offset == len(payload)
+
+
+def _repaired(payload: bytes, said: int, before: list[int]) -> tuple[list[int], bool]:
+    """The sizes, if it is one bit of one of them that is wrong."""
+    offset = 0
+    for at, size in enumerate([*before, None]):
+        raw = int.from_bytes(payload[offset : offset + _SIZE.size], "big")
+        for bit in range(31):
+            sizes, whole = _sizes(payload, {at: raw ^ 1 << bit})
+            if whole and len(sizes) == said:
+                return sizes, True
+        if size is not None:
+            offset += _SIZE.size + size
+    return before, False
+
+
+def _is_declaration(payload: bytes) -> bool:
+    return payload.startswith(b'{"') and payload.endswith(b"}")
+
+
+@dataclass
+class Damage:
+    """Bytes of one segment that are no record any more, and what was in them."""
+
+    segment: int
+    offset: int
+    length: int
+    piece: Piece
+    lost: list[tuple[int, int, int]] = field(default_factory=list)
+    """(topic, low, high) of the numbers that it had."""
+    unknown: int = 0
+    """Messages that it had of which not even the numbers are known."""
+
+    @property
+    def room(self) -> int:
+        """How many more messages it may have had."""
+        return (self.length - HEADER_BYTES) // _LEAST_BYTES - sum(high - low for _, low, high in self.lost)
+
+
+class Numbers:
+    """Follows the numbers of each topic through the log."""
+
+    def __init__(self) -> None:
+        self.damages: list[Damage] = []
+        self._next: dict[int, int] = {}
+        self._asked: dict[int, int] = {}
+        """How many of ``damages`` came before the topic's last record: of these it is known whether they had any of it."""
+
+    def restart(self) -> None:
+        """Segments are missing here, because all that they had is finished: gaps mean nothing."""
+        self._next.clear()
+
+    def met(self, topic: int, first: int, end: int) -> None:
+        """A record of the topic with the numbers [first, end), or a declaration that says ``first`` is next."""
+        if self.damages and self._asked.get(topic, 0) < len(self.damages):
+            self._ask(topic, first)
+        if self._next.get(topic, 0) < end:
+            self._next[topic] = end
+
+    def _ask(self, topic: int, first: int) -> None:
+        since, self._asked[topic] = self._asked.get(topic, 0), len(self.damages)
+        between = self.damages[since:]
+        own = [one for one in between if one.piece.topic == topic and not one.piece.moved]
+        low = self._next.get(topic)
+        if low is None:
+            _believe(own, first)
+            return
+        if first <= low:
+            return
+        for one in own:
+            high = min(low + one.piece.messages, first)
+            if high > low:
+                one.lost.append((topic, low, high))
+                low = high
+        # The rest is of bytes whose header lies, unless it is more than they hold: then the numbers jumped.
+        others = [one for one in between if not one.lost and not one.piece.moved] or own
+        if first - low <= sum(one.room for one in others):
+            for one in others:
+                high = min(low + one.room, first)
+                if high > low:
+                    one.lost.append((topic, low, high))
+                    low = high
+
+    def begin(self, topic: int, end: int) -> None:
+        """The topic's numbers are known up to ``end`` already, from before what is scanned."""
+        self._next[topic] = end
+
+    def finish(self) -> None:
+        """The log has ended: what was damaged behind a topic's last record is what its header says."""
+        for at, one in enumerate(self.damages):
+            piece = one.piece
+            if one.lost or not piece.messages:
+                continue
+            if piece.moved:
+                one.lost.append((piece.topic, piece.first, piece.first + piece.messages))
+            elif (topic := self._owner(at, piece)) is not None:
+                low = self._next[topic]
+                one.lost.append((topic, low, low + piece.messages))
+                self._next[topic] = low + piece.messages
+            elif piece.topic not in self._next:
+                one.unknown = piece.messages
+
+    def _owner(self, at: int, piece: Piece) -> int | None:
+        """The topic that may have gone on in the bytes: as the header says, or as its number says."""
+        asked = self._asked
+        if piece.topic in self._next and asked.get(piece.topic, 0) <= at:
+            return piece.topic
+        return next((one for one, end in self._next.items() if end == piece.first and asked.get(one, 0) <= at), None)
+
+
+def _believe(own: list[Damage], first: int) -> None:
+    """Where a topic's numbers before the damage are not known, its own header is all that says which it had."""
+    for one in own:
+        piece = one.piece
+        if piece.messages and piece.first + piece.messages <= first:
+            one.lost.append((piece.topic, piece.first, piece.first + piece.messages))

@@ -1,0 +1,48 @@
+"""Jobs that another one vouched for: in flight for a while they are asked for after all, because how long a lease is matters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from time import monotonic
+
+from gevent.hub import get_hub
+
+from framework.message import Message
+from framework.transports.beanstalkd.hold import Hold
+
+LATER = 0.05
+"""Seconds in flight; the shortest lease is 1 s."""
+
+
+class Unasked:
+    """Those of one connection. ``guarded(work)`` runs what a timer asks for, and catches what that raises."""
+
+    def __init__(
+        self, in_flight: Container[Message | None], ask: Callable[[list[Hold]], None], guarded: Callable[..., None]
+    ) -> None:
+        self._in_flight = in_flight
+        self._ask = ask
+        self._guarded = guarded
+        self._holds: list[Hold] = []
+        self._timer = get_hub().loop.timer(LATER)
+
+    def add(self, holds: list[Hold]) -> None:
+        """Some of these were delivered just now, and are in flight still."""
+        self._holds += [hold for hold in holds if not hold.asked and hold.message in self._in_flight]
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._holds and not self._timer.active:
+            self._timer.start(self._guarded, self._look)
+
+    def _look(self) -> None:
+        due = monotonic() - LATER
+        left = [hold for hold in self._holds if not hold.asked and hold.message in self._in_flight]
+        self._holds = [hold for hold in left if hold.at > due]
+        self._wait()
+        self._ask([hold for hold in left if hold.at <= due])
+
+    def close(self) -> None:
+        self._timer.stop()
+        self._timer.close()
+        self._holds.clear()

@@ -1,0 +1,246 @@
+"""What the producers of a process know of nodes that fail them: nobody waits again for a broker that is known to be down.
+
+When every node fails, a publish is refused at once if as much time as it has itself has gone by in vain already. A native thread
+dials what fails until it answers: a thread that publishes may not turn its hub between two publishes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import random
+import weakref
+from collections.abc import Callable, Collection
+from time import monotonic
+from typing import Any, Protocol
+
+import gevent
+from gevent import monkey
+from gevent.hub import get_hub
+
+from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, PublishError, words_of
+from framework.observe import hublog
+
+log = hublog.get(__name__)
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
+"""Seconds between two looks at a broker that is down."""
+_LONGEST_BESIDE = 10.0
+"""As much when only some of its nodes fail: nobody is refused for them."""
+_DIAL = 3.0
+"""Seconds that a node has to let the thread in."""
+_WORTH_SAYING = 1.0
+"""Seconds after which it is logged that a broker is down: whoever gives up before that says so itself."""
+_END = 1.0
+"""Seconds that the end of the process waits for the thread."""
+# the patched ones are of a greenlet, not of a thread
+_start_thread = monkey.get_original("_thread", "start_new_thread")
+_new_lock = monkey.get_original("_thread", "allocate_lock")
+_new_rlock = monkey.get_original("_thread", "RLock")
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+class Circuit:
+    """Shared by all threads that publish through one producer.
+
+    ``dial(node, timeout)`` blocks until it is let in; what the thread makes by it is closed again. ``broker``: its name in
+    errors. ``nowhere``: what is to be said where ``nodes()`` knows of none.
+    """
+
+    def __init__(
+        self, nodes: Callable[[], Collection[str]], dial: Callable[[str, float], Closable], *, broker: str, nowhere: str = ""
+    ) -> None:
+        self._find = nodes
+        self._dial = dial
+        self._broker = broker
+        self._nowhere = nowhere
+        self.known: frozenset[str] = frozenset()
+        """The nodes, as of the last look."""
+        self._failing: dict[str, float] = {}  # node -> since when
+        self._words: dict[str, str] = {}  # node -> why
+        self._down_since: float | None = None
+        self._patience = 0.0  # the longest that somebody has waited in vain since then
+        self._closed = False
+        self._lock = _new_rlock()  # of the thread: nobody waits for anything else while holding it
+        self._thread: _Thread | None = None
+        _everywhere.add(self)
+
+    # --- whoever publishes ---------------------------------------------------------------------------------
+
+    def check(self, timeout: float) -> None:
+        """Raises PublishError when the broker has been down for as long as a publish of ``timeout`` seconds would wait."""
+        since = self._down_since
+        if since is None:
+            return
+        seconds = monotonic() - since
+        if timeout <= self._patience or seconds >= timeout:
+            raise PublishError(f"no {self._broker} could be reached for {seconds:.1f} s: {self._why()}", stored=False)
+
+    def nodes(self) -> list[str]:
+        """Every node, those that fail last. Raises BrokerUnreachable where there is none, or that cannot be known."""
+        started = monotonic()
+        try:
+            known = self._find()
+            if not known:
+                raise BrokerUnreachable(self._nowhere)
+        except FrameworkError as error:
+            self._words = {"": str(error)}
+            self._go_down(started)
+            raise
+        self.known = frozenset(known)
+        for node in self._failing.keys() - self.known:
+            self._failing.pop(node, None)
+        return sorted(known, key=lambda node: (node in self._failing, random.random()))
+
+    def failed(self, node: str, since: float, error: Exception) -> None:
+        """``node`` cannot be dialled, or does not answer. One that refuses us is not down."""
+        if isinstance(error, REFUSALS):
+            return
+        self._failing.setdefault(node, since)
+        self._words[node] = words_of(node, error)
+        if self.known <= self._failing.keys():
+            self._go_down(max(self._failing.values()))
+        else:
+            self._begin_probing()
+
+    def answered(self, node: str) -> None:
+        """``node`` lets us in."""
+        if self._failing or self._down_since is not None:
+            self._failing.pop(node, None)
+            self._words.pop(node, None)
+            self._words.pop("", None)
+            self._down_since, self._patience = None, 0.0
+
+    def gave_up(self, timeout: float) -> None:
+        """Somebody has waited for ``timeout`` seconds in vain: while it is down, nobody waits that long again."""
+        if self._down_since is not None:
+            self._patience = max(self._patience, timeout)
+
+    def close(self) -> None:
+        self._closed = True
+        if (thread := self._thread) is not None:
+            thread.stop()
+
+    def forget(self) -> None:
+        """In a forked child: begin anew, without the thread."""
+        self._failing.clear()
+        self._words.clear()
+        self._down_since, self._patience = None, 0.0
+        self._lock, self._thread = _new_rlock(), None
+
+    def _go_down(self, since: float) -> None:
+        if self._down_since is None:
+            self._down_since = since
+        self._begin_probing()
+
+    def _why(self) -> str:
+        return "; ".join(list(self._words.values()))
+
+    # --- the thread ----------------------------------------------------------------------------------------
+
+    def _begin_probing(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._closed:
+                self._thread = _Thread(self)
+
+    def probed_enough(self) -> bool:
+        """Whether the thread may end. What fails from now on begins another one."""
+        with self._lock:
+            over = self._closed or not (self._failing or self._down_since is not None)
+            if over:
+                self._thread = None
+        return over
+
+    def probe(self, everything: bool) -> float:
+        """Dial what fails, or ``everything``; returns the longest that the next look may wait. In the thread: it blocks."""
+        down = self._down_since is not None
+        try:
+            nodes = self.nodes()
+        except FrameworkError:
+            nodes = []
+        jobs = [gevent.spawn(self._try, node) for node in nodes if everything or down or node in self._failing]
+        gevent.joinall(jobs)
+        if self._down_since is None:
+            return _LONGEST_BESIDE
+        return _LONGEST_PAUSE
+
+    def _try(self, node: str) -> None:
+        started = monotonic()
+        try:
+            self._dial(node, _DIAL).close()
+        except FrameworkError as error:
+            self.failed(node, started, error)
+        else:
+            self.answered(node)
+
+    def note(self, said: bool) -> bool:
+        """Log that it is down, once it has been for a while, and that it is back; whether the former was ``said`` and holds.
+
+        In the thread: a log call may block."""
+        since = self._down_since
+        if said and since is None:
+            log.info("there is a %s to publish to again", self._broker)
+        elif not said and since is not None and monotonic() - since >= _WORTH_SAYING:
+            log.warning("no %s can be reached to publish to: %s", self._broker, self._why())
+            return True
+        return said and since is not None
+
+
+class _Thread:
+    """Looks at one circuit until it is closed, or dropped, or nothing fails."""
+
+    def __init__(self, circuit: Circuit) -> None:
+        self._circuit = weakref.ref(circuit)
+        self._stopped = _new_lock()  # held until it is to stop
+        self._running = _new_lock()  # held until it has ended
+        self._stopped.acquire()
+        self._running.acquire()
+        self._hub: Any = None
+        _start_thread(self._run, ())
+
+    def stop(self) -> None:
+        """From any thread; returns at once."""
+        if self._stopped.locked():
+            self._stopped.release()
+
+    def join(self) -> None:
+        self._running.acquire(True, _END)
+
+    def _run(self) -> None:
+        try:
+            self._look()
+        finally:
+            get_hub().destroy(destroy_loop=True)
+            self._running.release()
+
+    def _look(self) -> None:
+        pause, first, said = _FIRST_PAUSE, True, False
+        while (circuit := self._circuit()) is not None and not circuit.probed_enough():
+            looking = gevent.spawn(circuit.probe, first)
+            while not looking.ready():
+                looking.join(_FIRST_PAUSE)
+                if not self._stopped.locked():
+                    looking.kill()
+            said = circuit.note(said)
+            longest = looking.value or _LONGEST_PAUSE
+            del circuit, looking
+            if self._stopped.acquire(True, random.uniform(pause / 2, pause)):
+                return
+            pause, first = min(2 * pause, longest), False
+
+
+_everywhere: weakref.WeakSet[Circuit] = weakref.WeakSet()
+
+
+def _end_all() -> None:
+    """An interpreter that ends beside a thread in the middle of a switch may crash."""
+    threads = [circuit._thread for circuit in list(_everywhere) if circuit._thread is not None]
+    for circuit in list(_everywhere):
+        circuit.close()
+    for thread in threads:
+        thread.join()
+
+
+atexit.register(_end_all)

@@ -1,0 +1,158 @@
+"""What leaves the queue without having been started costs no attempt, however it leaves. On a broker in memory."""
+
+from __future__ import annotations
+
+import gevent
+import pytest
+from gevent.event import Event
+
+from framework.engine import unstarted
+from framework.engine.unstarted import Unstarted
+from framework.errors import AlreadySettled, Backoff
+from framework.message import Message
+from framework.transports.contract import Limits
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch):
+    monkeypatch.setattr("framework.engine.consumer.PUT_OFF", 0.05)
+
+
+def waiting(run, function, **options):
+    """A worker of one slot that lets messages wait, whatever would become of them."""
+    worker = run(function, concurrency=1, max_attempts=1, **options)
+    worker.until(lambda: worker.supervisor.ready)
+    consumer = worker.supervisor._consumers[0]
+    consumer._credit._concurrency = 100
+    consumer._credit.bear(float("inf"))
+    return worker, consumer
+
+
+def test_what_waits_too_long_is_given_back_and_run_later_with_all_its_attempts(broker, run):
+    broker.node("a:1").limits = Limits(lease=0.6, max_lease=1.0, max_grant=100)
+    attempts, deliveries = [], []
+
+    def function(message):
+        attempts.append(message.attempts)
+        if message.body == b"long":
+            gevent.sleep(0.9)
+
+    worker, consumer = waiting(run, function, timeout=1.0)
+    give_back = consumer._unstarted.give_back
+
+    def watched(messages, delay):
+        deliveries.extend([delay] * len(messages))
+        give_back(messages, delay)
+
+    consumer._unstarted.give_back = watched
+    broker.publish("orders", b"long", *[b"short"] * 5)
+    worker.until(lambda: len(broker.finished) == 6)
+    assert attempts == [1] * 6
+    assert deliveries == [0.05] * 5, "each of them once: while the slot is taken no more is asked for"
+    assert worker.stop() == {"received": 11, "finished": 6, "requeued": 5, "dead": 0, "lease_lost": 0}
+
+
+def test_nothing_is_asked_for_while_what_waited_too_long_is_on_its_way_back(broker, run):
+    broker.node("a:1").limits = Limits(lease=0.6, max_lease=1.0, max_grant=100)
+    gate = Event()
+    worker, _ = waiting(run, lambda message: gate.wait(), timeout=1.0)
+    broker.publish("orders", *[b"x"] * 4)
+    worker.until(lambda: worker.ledgers[0].requeued == 3)
+    (connection,) = broker.connections()
+    gevent.sleep(0.2)  # ticks, and what is given back is at the broker again
+    assert (connection.granted, len(connection.in_flight)) == (1, 1)
+    gate.set()
+    worker.until(lambda: len(broker.finished) == 4)
+    worker.stop()
+
+
+def test_a_pause_gives_back_what_waits_and_costs_it_nothing(broker, run, monkeypatch):
+    monkeypatch.setattr("framework.engine.backoff.PAUSE_BASE", 0.05)
+    calls = []
+
+    def function(message):
+        calls.append((message.body, message.attempts))
+        gevent.sleep(0.02)
+        if message.body == b"0" and len(calls) == 1:
+            raise Backoff("down", delay=0.0)
+
+    worker, _ = waiting(run, function)
+    broker.publish("orders", *[b"%d" % n for n in range(6)])
+    worker.until(lambda: len(broker.finished) >= 5)
+    assert {attempts for body, attempts in calls if body != b"0"} == {1}
+    worker.stop()
+
+
+def test_what_waits_when_its_connection_ends_has_not_been_started_either(broker, run):
+    gate, attempts = Event(), []
+
+    def function(message):
+        if message.body == b"long" and not gate.is_set():
+            gate.wait()
+        attempts.append((message.body, message.attempts))
+
+    worker, _ = waiting(run, function)
+    broker.publish("orders", b"long", b"short", b"short")
+    (connection,) = broker.connections()
+    worker.until(lambda: len(connection.in_flight) == 3)
+    connection.end(None)
+    gate.set()
+    worker.until(lambda: len(attempts) >= 3)
+    assert attempts.count((b"short", 1)) == 2
+    worker.stop()
+
+
+def test_a_lease_that_is_lost_in_the_queue_costs_no_attempt(broker, run):
+    gate, attempts = Event(), []
+
+    def function(message):
+        gate.wait()
+        attempts.append((message.body, message.attempts))
+
+    worker, _ = waiting(run, function)
+    broker.publish("orders", b"long", b"short")
+    (connection,) = broker.connections()
+    worker.until(lambda: len(connection.in_flight) == 2)
+    connection.lose(list(connection.in_flight)[-1])
+    gate.set()
+    worker.until(lambda: len(broker.finished) == 2)
+    assert attempts == [(b"long", 1), (b"short", 1)]
+    worker.stop()
+
+
+def test_a_batch_lingers_no_longer_than_its_first_message_can_wait(broker, run):
+    broker.node("a:1").limits = Limits(lease=0.6, max_lease=1.0, max_grant=100)
+    attempts = []
+    worker = run(lambda batch: attempts.extend(m.attempts for m in batch), batch=10, linger=30.0, timeout=1.0, max_attempts=1)
+    broker.publish("orders", b"x", b"y")
+    worker.until(lambda: len(broker.finished) == 2)
+    assert attempts == [1, 1]
+    assert worker.stop()["requeued"] == 0
+
+
+class Nowhere:
+    """A connection on which nothing is in flight any more."""
+
+    node, topic = "a:1", "orders"
+
+    def requeue(self, message, delay):
+        raise AlreadySettled("gone")
+
+
+def test_only_the_latest_are_remembered(monkeypatch):
+    monkeypatch.setattr(unstarted, "MOST", 3)
+    memory = Unstarted()
+    first, *others = [Message(b"%d" % n, 0, 9, b"", Nowhere()) for n in range(4)]
+    memory.give_back([first], 0.0)
+    memory.lost(others)
+    assert memory.given_back == 0
+    memory.correct([first, *others])
+    assert [message.attempts for message in (first, *others)] == [9, 8, 8, 8]
+
+
+def test_a_first_delivery_stays_the_first_whatever_is_remembered():
+    memory = Unstarted()
+    memory.lost([Message(b"1", 0, 1, b"", Nowhere())] * 3)
+    again = [Message(b"1", 0, attempts, b"", Nowhere()) for attempts in (1, 2, 5)]
+    memory.correct(again)
+    assert [message.attempts for message in again] == [1, 1, 2]

@@ -1,0 +1,101 @@
+"""Attempts are for what was started, as real nsqds count them: what only waits does not go round, and is not buried."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import gevent
+import pytest
+
+from framework.engine.supervisor import Supervisor
+from framework.handler import make_spec
+from framework.message import Batch, Message
+from framework.publisher import Publisher
+from framework.testing.servers import Server
+from framework.transports import open_transports
+
+pytestmark = pytest.mark.real
+
+
+class Working:
+    """One handler on ``nsqds``, with two attempts for each message, and the letters of those that have none left."""
+
+    def __init__(self, nsqds: Sequence[Server], function: Callable[[Any], None], **options: Any) -> None:
+        transports = open_transports([f"nsq://{nsqd.address}" for nsqd in nsqds])
+        self.publisher = Publisher(transports)
+        self.spec = make_spec(function, "orders", "billing", {"max_attempts": 2, "concurrency": 1, **options})
+        self.supervisor = Supervisor([self.spec], transports, publish=self.publisher.publish)
+        self.ledger = self.supervisor.ledgers[self.spec.name]
+        self.greenlet = gevent.spawn(self.supervisor.run)
+
+    def until(self, condition: Callable[[], Any], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert not self.greenlet.dead
+            assert time.monotonic() < deadline, f"the condition did not become true in time: {self.ledger}"
+            gevent.sleep(0.01)
+
+    def stop(self) -> None:
+        self.supervisor.stop()
+        self.greenlet.get(timeout=40)
+        self.publisher.close()
+        assert self.ledger.balance(0) == 0
+
+
+@pytest.fixture
+def work() -> Iterator[Callable[..., Working]]:
+    started: list[Working] = []
+
+    def start(nsqds: Sequence[Server], function: Callable[[Any], None], **options: Any) -> Working:
+        started.append(Working(nsqds, function, **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if not one.greenlet.dead:
+            one.supervisor.stop(now=True)
+            one.greenlet.join(timeout=10)
+
+
+def put(nsqd: Server, *bodies: bytes) -> None:
+    nsqd.http("/mpub?topic=orders", b"\n".join(bodies))
+
+
+def requeued(nsqds: Sequence[Server]) -> int:
+    return sum(nsqd.channel_stats("orders", "billing").get("requeue_count", 0) for nsqd in nsqds)
+
+
+def test_batches_that_take_nearly_as_long_as_a_lease_can_be_do_not_bury_what_waits_for_them(start_nsqd, work):
+    nsqd = start_nsqd("--msg-timeout=1s", "--max-msg-timeout=2s")
+    calls: list[list[int]] = []
+
+    def function(batch: Batch) -> None:
+        calls.append([message.attempts for message in batch])
+        gevent.sleep(1.2)
+
+    put(nsqd, *[b"%d" % n for n in range(6)])
+    working = work([nsqd], function, timeout=2, batch=2, linger=0.1)
+    working.until(lambda: working.ledger.finished + working.ledger.dead == 6, seconds=40)
+    assert calls == [[1, 1]] * 3
+    assert (working.ledger.dead, requeued([nsqd])) == (0, 0)
+    working.stop()
+
+
+def test_one_slot_for_three_nsqds_buries_nothing_that_waits_for_it(start_nsqd, work):
+    nsqds = [start_nsqd("--msg-timeout=1s", "--max-msg-timeout=2s") for _ in range(3)]
+    calls: Counter[bytes] = Counter()
+
+    def function(message: Message) -> None:
+        calls[message.body] += message.attempts
+        gevent.sleep(1.2)
+
+    for nsqd in nsqds:
+        put(nsqd, b"on %d" % nsqd.tcp_port)
+    working = work(nsqds, function, timeout=2)
+    working.until(lambda: working.ledger.finished + working.ledger.dead == 3, seconds=40)
+    assert calls == {b"on %d" % nsqd.tcp_port: 1 for nsqd in nsqds}
+    assert (working.ledger.dead, requeued(nsqds)) == (0, 0)
+    working.stop()

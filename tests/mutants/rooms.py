@@ -1,0 +1,38 @@
+"""Which tests guard which room: the mutants of a room are shown to these."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Room(NamedTuple):
+    """A part of the house, and its tests; those that are ``slow`` or start Spark are left out."""
+
+    code: tuple[str, ...]
+    """Folders, whose Python files are meant (not those of folders in them), and files."""
+    tests: tuple[str, ...]
+
+
+_NSQD = "tests/conformance/test_real_nsqd.py"
+_MEMORY = "tests/conformance/test_memory.py"
+
+ROOMS = {
+    "engine": Room(("framework/engine",), ("tests/engine", "tests/app", _MEMORY)),
+    "middleware": Room(("framework/middleware",), ("tests/middleware", "tests/engine", _MEMORY)),
+    "nsq": Room(
+        ("framework/transports/nsq",),
+        ("tests/transports/nsq", "tests/engine/test_nsqd.py", _NSQD),
+    ),
+    "beanstalkd": Room(
+        ("framework/transports/beanstalkd",), ("tests/transports/beanstalkd", "tests/conformance/test_beanstalkd.py")
+    ),
+    "memory": Room(("framework/transports/memory",), ("tests/transports/memory", _MEMORY, "tests/testing")),
+    "nsqd": Room(("framework/nsqd",), ("tests/nsqd", "tests/conformance/test_embedded_nsqd.py")),
+    "store": Room(("framework/nsqd/store",), ("tests/nsqd",)),
+    "dead letters": Room(("framework/deadletters",), ("tests/deadletters", "tests/cli/test_dead.py")),
+    "spool": Room(("framework/spool",), ("tests/spool",)),
+    "app": Room(
+        ("framework/app.py", "framework/handler.py", "framework/publisher.py", "framework/settings.py", "framework/payload.py"),
+        ("tests/app", "tests/cli", "tests/engine/test_refusals.py"),
+    ),
+}

@@ -1,0 +1,135 @@
+"""When deferred messages come after a restart: never later than their delay, whatever the wall clock was set to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from framework.nsqd.broker import Broker
+from framework.nsqd.options import parse
+from framework.nsqd.store import Entry, Pending, Store, TopicSave, clock
+from framework.nsqd.store.clock import CREDIBLE_SECONDS, Clock
+from tests.nsqd.storing import TOPIC, declared, payload, publish, saved
+
+HOUR = 3_600_000
+YEARS = 10 * 365 * 24 * HOUR
+Machine = Callable[..., None]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Sets the machine's clocks: ``machine(wall=ms, boot="a", up=ms)``."""
+
+    def set_to(*, wall: int, boot: str = "a", up: int = 0) -> None:
+        monkeypatch.setattr(clock, "_wall", lambda: wall)
+        monkeypatch.setattr(clock, "_boot", lambda: (boot, up))
+
+    set_to(wall=1000 * HOUR)
+    return set_to
+
+
+@pytest.mark.parametrize(
+    ("then", "passed"),
+    [
+        ((1002 * HOUR, "a", 2 * HOUR), 2 * HOUR),
+        ((1000 * HOUR + YEARS, "a", 2 * HOUR), 2 * HOUR),
+        ((1, "a", 2 * HOUR), 2 * HOUR),
+        ((1002 * HOUR, "b", 0), 2 * HOUR),
+        ((1000 * HOUR + YEARS, "b", 0), 0),
+        ((1000 * HOUR + CREDIBLE_SECONDS * 1000 + 1, "b", 0), 0),
+        ((1, "b", 0), 0),
+        ((1002 * HOUR, "", 0), 2 * HOUR),
+    ],
+    ids=[
+        "the same boot", "set ahead by years", "set back by years", "another boot", "and set ahead by years",
+        "and set ahead by a little too much", "and set back by years", "no boot to be known",
+    ],
+)  # fmt: skip
+def test_a_restart_counts_what_has_passed(machine: Machine, tmp_path: Path, then: tuple[int, str, int], passed: int) -> None:
+    wall, boot, up = then
+    if not boot:
+        machine(wall=1000 * HOUR, boot="")
+    before = Clock(tmp_path / "clock")
+    before.keep()
+    kept = before.now()
+    machine(wall=wall, boot=boot, up=up)
+    assert abs(Clock(tmp_path / "clock").now() - kept - passed) < 60_000
+
+
+def test_setting_the_wall_clock_moves_nothing_that_waits(machine: Machine, tmp_path: Path) -> None:
+    running = Clock(tmp_path / "clock")
+    before = running.now()
+    machine(wall=1)
+    assert 0 <= running.now() - before < 60_000
+    assert abs(running.wall(before + HOUR) - HOUR) < 60_000, "what is said to others is by the wall clock"
+
+
+@pytest.mark.parametrize("damage", [b"", b"no clock", b'00000000 {"ours":1,"wall":1,"boot":"","up":1}', None])
+def test_a_clock_that_is_lost_or_damaged_begins_at_the_wall_clock(machine: Machine, tmp_path: Path, damage: bytes | None) -> None:
+    path = tmp_path / "clock"
+    Clock(path).keep()
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage)
+    machine(wall=2000 * HOUR)
+    assert 0 <= Clock(path).now() - 2000 * HOUR < 60_000
+
+
+def waits(folder: Path) -> list[float]:
+    """In how many seconds what is deferred comes; negative: it is there."""
+    broker = Broker(Store(folder), parse([f"--data-path={folder}"]), lambda level, words: None)
+    try:
+        channel = broker.topics["t7"].channels["c"]
+        channel.backlog.loaded()
+        for _ in range(500):
+            if not channel.backlog.waiting:
+                break
+            time.sleep(0)
+            broker.read(TOPIC, 0, 1)
+        return sorted([entry[0] - time.monotonic() for entry in channel.deferred] + [-1.0] * channel.depth)
+    finally:
+        broker.stop()
+
+
+def build(folder: Path, seconds: float) -> None:
+    """A message that was requeued and one that was published with a delay."""
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    due = int(opened.clock.now() + seconds * 1000)
+    (batch,) = publish(opened, b"requeued")
+    opened.append([Entry(TOPIC, payload(b"deferred"), 1, due)])
+    opened.save([TopicSave(TOPIC, opened.topics[TOPIC].next)], [saved(batch.end, put={batch.first: Pending(due, 1)})])
+    opened.close()
+
+
+@pytest.mark.parametrize("wall", [1, 1000 * HOUR + YEARS], ids=["back", "ahead"])
+@pytest.mark.parametrize("boot", ["a", "b"], ids=["on the same boot", "after another"])
+def test_a_clock_that_is_set_by_years_neither_holds_nor_releases(machine: Machine, folder: Path, wall: int, boot: str) -> None:
+    build(folder, 1800)
+    machine(wall=wall, boot=boot)
+    for _ in range(2):
+        found = waits(folder)
+        assert len(found) == 2
+        assert all(1500 < one <= 1800 for one in found)
+
+
+def test_what_became_due_while_nothing_ran_comes_at_once(machine: Machine, folder: Path) -> None:
+    build(folder, 1800)
+    machine(wall=1001 * HOUR, boot="b")
+    assert waits(folder) == [-1.0, -1.0]
+
+
+@pytest.mark.parametrize("lost", ["the clock", "nothing"])
+def test_nothing_waits_longer_than_the_longest_delay_after_a_restart(machine: Machine, folder: Path, lost: str) -> None:
+    """A due time of another clock, or with a flipped bit."""
+    build(folder, 1800 if lost == "the clock" else YEARS / 1000)
+    if lost == "the clock":
+        (folder / "clock").unlink()
+        machine(wall=1)
+    found = waits(folder)
+    assert len(found) == 2
+    assert all(3000 < one <= 3600 for one in found)

@@ -1,0 +1,151 @@
+"""A queue that a native thread empties: whoever puts never waits, nothing is out of order, and what is dropped is counted."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import gevent
+import pytest
+
+from framework.observe import background
+from framework.observe.background import Background
+
+
+def soon(done: Callable[[], bool], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not done() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return done()
+
+
+class Stuck:
+    """Handles nothing until it is let go."""
+
+    def __init__(self) -> None:
+        self.handled: list[str] = []
+        self.entered, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, item: str) -> None:
+        self.entered.set()
+        self.go.wait(30)
+        self.handled.append(item)
+
+
+def lost(count: int) -> str:
+    return f"{count} lost"
+
+
+def test_all_is_handled_in_its_order_and_elsewhere() -> None:
+    threads, handled = set[int](), list[int]()
+
+    def handle(item: int) -> None:
+        threads.add(threading.get_ident())
+        handled.append(item)
+
+    queue = Background(handle, lambda count: -count)
+    for item in range(5000):
+        queue.put(item)
+    assert queue.flush(10)
+    assert handled == list(range(5000))
+    assert threading.get_ident() not in threads
+
+
+def test_what_does_not_fit_is_counted_and_said_in_its_place() -> None:
+    stuck = Stuck()
+    queue = Background(stuck, lost, size=4)
+    queue.put("first")
+    assert stuck.entered.wait(10)
+    for item in range(10):
+        queue.put(f"{item}")
+    assert not queue.flush(0.01), "it said that all was handled while the thread stood still"
+    stuck.go.set()
+    assert queue.flush(10)
+    queue.put("later")
+    assert queue.flush(10)
+    assert stuck.handled == ["first", "0", "1", "2", "3", "6 lost", "later"]
+
+
+def test_while_it_overflows_steadily_not_every_other_item_is_a_count() -> None:
+    stuck = Stuck()
+    queue = Background(stuck, lost, size=100)
+    for item in range(300):
+        queue.put(f"{item}")
+    stuck.go.set()
+    for item in range(300):
+        queue.put(f"{item}")
+    assert queue.flush(10)
+    counts = [item for item in stuck.handled if item.endswith("lost")]
+    assert 1 <= len(counts) <= 6
+    assert len(stuck.handled) - len(counts) + sum(int(item.split()[0]) for item in counts) == 600
+
+
+def test_an_item_that_cannot_be_handled_is_not_the_end() -> None:
+    handled: list[int] = []
+
+    def handle(item: int) -> None:
+        handled.append(10 // item)
+
+    queue = Background(handle, lambda count: count)
+    for item in (1, 0, 2):
+        queue.put(item)
+    assert queue.flush(10)
+    assert handled == [10, 5]
+
+
+def test_the_hub_turns_while_the_thread_stands_still() -> None:
+    stuck = Stuck()
+    queue = Background(stuck, lost)
+    queue.put("first")
+    assert stuck.entered.wait(10)
+    ticks = []
+    gevent.spawn(lambda: [(gevent.sleep(0), ticks.append(1)) for _ in range(10)])
+    for item in range(100):
+        queue.put(f"{item}")
+    gevent.sleep(0.1)
+    stuck.go.set()
+    assert queue.flush(10)
+    assert len(ticks) == 10
+
+
+def test_an_idle_one_has_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_LINGER_SECONDS", 0.01)
+    handled: list[int] = []
+    queue = Background(handled.append, lambda count: count)
+    for item in range(3):
+        queue.put(item)
+        assert soon(lambda: not queue._running), "its thread did not end"
+        assert handled == list(range(item + 1))
+
+
+def test_a_child_that_was_forked_has_a_queue_of_its_own() -> None:
+    reading, writing = os.pipe()
+    stuck = Stuck()
+    queue = Background(lambda item: (stuck(item), os.write(writing, item.encode())), lost)
+    queue.put("parent")
+    assert stuck.entered.wait(10)
+    pid = os.fork()
+    if pid == 0:
+        stuck.go.set()  # this one's own
+        queue.put("child")
+        os._exit(0 if queue.flush(10) else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert os.read(reading, 100) == b"child"
+    stuck.go.set()
+    assert queue.flush(10)
+    assert os.read(reading, 100) == b"parent"
+
+
+def test_what_waits_can_be_handled_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "TOGETHER", 4)
+    stuck = Stuck()
+    queue = Background(stuck, lost, join="+".join, size=10)
+    queue.put("first")
+    assert stuck.entered.wait(10)
+    for item in range(13):
+        queue.put(f"{item}")
+    stuck.go.set()
+    assert queue.flush(10)
+    assert stuck.handled == ["first", "0+1+2+3", "4+5+6+7", "8+9+3 lost"]

@@ -1,0 +1,63 @@
+"""Spark as the tests start it: planned for short runs, and with the JVM's classes from an archive that is made once.
+
+A JVM loads some 20,000 classes before Spark's first query has ended; from a class data sharing archive (java(1),
+``-XX:SharedArchiveFile``) it takes a third of the time. An archive that does not fit the JVM or the jars is ignored by it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pyspark
+
+from framework.testing.servers import ROOT
+from workers.api_requests.session import SHORT, home_without_zip
+
+CACHE = ROOT / ".cache" / "spark"
+# Not in a spark-defaults.conf: its folder would be on the class path, where no archive may have one that is not empty.
+_SETTINGS = {name: value for name, value in SHORT.items() if name.startswith("spark.sql.")} | {"spark.ui.enabled": "false"}
+_FLAGS = " ".join([SHORT["spark.driver.extraJavaOptions"], *(f"-D{name}={value}" for name, value in _SETTINGS.items())])
+_TRAINING = Path(__file__).parent / "scripts" / "train_spark.py"
+
+
+def environment(java: str) -> dict[str, str]:
+    """What a process needs in its environment so that every Spark below it starts so. ``java``: the command."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes may begin at once
+        home = home_without_zip(CACHE)
+        archive = CACHE / f"classes-{_key(java, home)}.jsa"
+        if not archive.exists():
+            _train(archive, home)
+    shared = f" -XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:cds=off -Xlog:class+path=off" if archive.exists() else ""
+    return {"SPARK_HOME": str(home), "SPARK_SUBMIT_OPTS": _FLAGS + shared}
+
+
+def _key(java: str, home: Path) -> str:
+    """Another JVM, or other jars, another archive."""
+    version = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    jars = (home / "jars").resolve()
+    return hashlib.sha256(f"{version} {pyspark.__version__} {home} {jars.stat().st_mtime_ns}".encode()).hexdigest()[:16]
+
+
+def _train(archive: Path, home: Path) -> None:
+    """Run what the tests do, in short, in a JVM that writes at its end which classes it has loaded. Best effort."""
+    for old in CACHE.glob("*.jsa*"):
+        old.unlink()
+    fresh = archive.with_suffix(".jsa.new")
+    environ = os.environ | {
+        "SPARK_HOME": str(home),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+        "SPARK_SUBMIT_OPTS": f"{_FLAGS} -XX:ArchiveClassesAtExit={fresh}",
+    }
+    with (CACHE / "training.log").open("wb") as log, suppress(subprocess.TimeoutExpired):
+        ended = subprocess.run([sys.executable, _TRAINING], env=environ, stdout=log, stderr=log, timeout=250, check=False)
+        if ended.returncode == 0 and fresh.exists():
+            fresh.rename(archive)

@@ -1,0 +1,71 @@
+"""A short run of all that the tests do with Spark, so that its JVM knows at its end which classes they need."""
+
+from __future__ import annotations
+
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from framework import Batch, Message, Spool
+from workers.api_requests import growth, parse, session
+from workers.api_requests.archive import archive
+from workers.api_requests.store import Store
+from workers.api_requests.suspects import Bench
+
+TAKEN = datetime(2024, 6, 1, tzinfo=UTC)
+PATHS = [*(f"/{n}" for n in range(40)), *(f"/{n}/.env" for n in range(40))]
+
+
+class Source:
+    """As much of a connection as a landed message is asked for."""
+
+    node, topic, channel = "127.0.0.1:4150", "api_requests", "archive"
+
+
+def main(folder: Path) -> None:
+    spark = session.start("training", folder / "scratch", master="local[2]", short=True)
+    lines = [f'10.0.0.1 - - [12/May/2024:06:07:08 +0000] "GET {path} HTTP/1.1" 404 1'.encode() for path in PATHS]
+    rows = [Message(b"%016x" % n, int(TAKEN.timestamp() * 1e9), 1, line, Source()) for n, line in enumerate([*lines, b"bad"])]
+    with Spool(folder / "spool") as spool:
+        spool.land(Batch(rows))
+    _stream(spark, folder)
+    _collect(spark, lines)
+    gateway: Any = spark.sparkContext._gateway
+    spark.stop()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(200)  # it writes the archive
+
+
+def _stream(spark: SparkSession, folder: Path) -> None:
+    def process(rows: DataFrame, batch: int) -> None:
+        scratch = folder / "scratch"
+        archive(rows, batch, archived=Store(folder / "archive", scratch, by="date"), rejected=Store(folder / "rejected", scratch))
+        parsed = parse.parse(rows).persist()
+        growth.count(parse.requests(parsed), batch, state=Store(folder / "hours", scratch), output=folder / "growth")
+        bench = Bench(spark, Store(folder / "evidence", scratch), folder / "spam", lambda _: None)
+        bench.collect(parse.requests(parsed), batch)
+        bench.judge()
+
+    lines = spark.readStream.format("nsq").option("spoolDir", str(folder / "spool")).option("collector", "external").load()
+    for name, writer in (("batches", lines.writeStream.foreachBatch(process)), ("files", lines.writeStream.format("parquet"))):
+        placed = writer.option("checkpointLocation", str(folder / f"{name}-check")).option("path", str(folder / name))
+        placed.trigger(availableNow=True).start().awaitTermination()
+    spark.read.parquet(str(folder / "files")).count()
+
+
+def _collect(spark: SparkSession, lines: list[bytes]) -> None:
+    rows = spark.createDataFrame(
+        [(bytearray(line), "1", TAKEN) for line in lines], "value binary, id string, timestamp timestamp"
+    )
+    parsed = parse.parse(rows).localCheckpoint()
+    parsed.groupBy("status").agg(f.count(f.lit(1)), f.collect_set("path")).orderBy("status").collect()
+    parsed.toArrow()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as name:
+        main(Path(name))

@@ -1,0 +1,90 @@
+"""How the demo ends before Spark is up, whoever ends it: the words, the exit code, and that nothing is left.
+
+The JVM that these demos start is one that never gets ready, as on a machine that is too busy.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.workers.demos import Run, demos
+
+pytest.importorskip("pyspark")
+JVM = "sleep 300"
+
+
+@pytest.fixture
+def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Run]]:
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\nexec {JVM}\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    with demos() as start:
+        yield start
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["broker: ...", "workers: ...", "publish: ...", "Spark: ..."])
+def test_ctrl_c_leaves_nothing_running(tmp_path: Path, demo: Callable[..., Run], moment: str) -> None:
+    run = demo("--output", str(tmp_path / "out"))
+    run.wait_for(moment)
+    if moment == "Spark: ...":
+        run.wait_until_it_runs(JVM)
+    os.killpg(run.process.pid, signal.SIGINT)  # as a terminal does
+    code, out, err = run.finish(90)
+    assert (code, err) == (0, "")
+    assert "nothing is left running" in out
+    assert run.none_is_left()
+
+
+@pytest.mark.slow
+def test_a_reader_of_its_output_that_goes_leaves_nothing_running(tmp_path: Path, demo: Callable[..., Run]) -> None:
+    """As in ``make demo | head -1``."""
+    run = demo("--output", str(tmp_path / "out"))
+    run.wait_for("broker: ...")
+    assert run.process.stdout is not None
+    run.process.stdout.close()
+    _, err = run.process.communicate(timeout=90)
+    assert (run.process.returncode, err) == (1, "demo: [Errno 32] Broken pipe\n")
+    assert run.none_is_left()
+
+
+@pytest.mark.slow
+def test_a_part_that_dies_ends_the_run_with_a_sentence(tmp_path: Path, demo: Callable[..., Run]) -> None:
+    run = demo("--output", str(tmp_path / "out"))
+    run.wait_for("publish: ...")
+    os.kill(run.pid_of("workers.api_requests.handlers"), signal.SIGKILL)
+    code, _, err = run.finish(90)
+    assert code == 1
+    assert err.startswith("demo: workers ended with code -9")
+    assert run.none_is_left()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--input", "none.log"], 2, "No such file"),
+        (["--input", "data"], 2, "is a folder"),
+        (["--input", sys.executable], 2, "binary"),
+        (["--broker", "127.0.0.1:4150"], 2, "the scheme must be one of nsq://"),
+        (["--output", "tests"], 2, "holds files that no demo made"),
+        pytest.param(["--broker", "nsq://127.0.0.1:1"], 3, "127.0.0.1:1", marks=pytest.mark.slow),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path: Path, demo: Callable[..., Run], arguments: list[str], code: int, words: str) -> None:
+    output = [] if "--output" in arguments else ["--output", str(tmp_path / "out")]
+    run = demo(*arguments, *output)
+    found, _, err = run.finish(90)
+    assert found == code
+    assert words in err
+    assert len(err.splitlines()) == 1
+    assert run.none_is_left()
+    if code == 2:
+        assert not (tmp_path / "out").exists()
