@@ -152,14 +152,24 @@ def test_many_topics_are_asked_for_at_once(start_nsqd, start_nsqlookupd, monkeyp
         nsqd.http(f"/topic/create?topic=t{number}", b"")
     for number in range(40):
         registered(lookupd, f"t{number}", 1)
-    lookupd.http(f"/topic/tombstone?topic=t38&node={nsqd.http_address}", b"")
-    (transport,) = open_transports([f"nsq+lookupd://{lookupd.http_address}"])
     asked = []
     request = Lookupd._request
     monkeypatch.setattr(Lookupd, "_request", lambda self, *question: asked.append(question) or request(self, *question))
-    found = gevent.joinall([gevent.spawn(transport.discover, f"t{number}") for number in range(40)])
-    assert [one.get() for one in found] == [{nsqd.address}] * 38 + [set(), {nsqd.address}]
+    expected = [{nsqd.address}] * 38 + [set(), {nsqd.address}]
+    deadline = time.monotonic() + 20
+    while True:
+        # Each time anew: where the machine stands still for a second nsqd takes its nsqlookupd for dead, and registers all again.
+        lookupd.http(f"/topic/tombstone?topic=t38&node={nsqd.http_address}", b"")
+        if ask_for_forty(lookupd, asked) == expected:
+            break
+        assert time.monotonic() < deadline
     assert len(asked) < 40
+
+
+def ask_for_forty(lookupd, asked):
+    (transport,) = open_transports([f"nsq+lookupd://{lookupd.http_address}"])
+    asked.clear()
+    return [one.get() for one in gevent.joinall([gevent.spawn(transport.discover, f"t{number}") for number in range(40)])]
 
 
 def test_a_crash_of_a_query_is_no_answer(start_nsqd, start_nsqlookupd, monkeypatch, caplog):
