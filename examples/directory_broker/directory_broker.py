@@ -34,7 +34,7 @@ def move(file: Path, state: str, moment: str, more: int = 0) -> Path | None:
 
 
 class DirectoryTransport:
-    capabilities = Capabilities(touch=True, attempts=True, fan_out=False, max_defer=86_400.0)
+    capabilities = Capabilities(touch=True, attempts=True, fan_out=False, max_requeue=86_400.0, max_defer=86_400.0)
 
     def __init__(self, urls: Sequence[str]) -> None:
         if wrong := [url for url in urls if not url.startswith("dir:///") or "?" in url]:

@@ -144,6 +144,6 @@ def _check_counts(transport: Transport, findings: Findings) -> None:
     try:
         transport.topics()
     except BrokerUnreachable as error:
-        longest = transport.capabilities.max_defer
+        longest = transport.capabilities.max_requeue
         words = f"`workers dead` and `workers stats` cannot count, and delays over {longest:g} s come early"
         findings.note("broker", f"{error}: {words}")

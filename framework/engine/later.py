@@ -16,7 +16,7 @@ from framework.engine.dialler import Dialler
 from framework.engine.ways import Ways
 from framework.errors import BrokerUnreachable
 from framework.message import Message
-from framework.middleware.later import FOREVER, MARK, later_topic
+from framework.middleware.later import ANY, MARK, Delays, later_topic
 from framework.transports.contract import Connection, Tally, Transport
 
 POLL = 60.0
@@ -29,9 +29,13 @@ LOOK, LOOK_WHEN_SUBSCRIBED = 0.1, 10.0
 """Seconds between two looks, at least, for what this worker stores."""
 
 
-def longest_delay(transports: Iterable[Transport]) -> float:
-    """The longest delay that every one of ``transports`` takes, as far as their nodes are known by now."""
-    return min((transport.capabilities.max_defer for transport in transports), default=FOREVER)
+def known_delays(transports: Iterable[Transport]) -> Delays:
+    """The delays that every one of ``transports`` keeps, as far as their nodes are known by now."""
+    known = [transport.capabilities for transport in transports]
+    if not known:
+        return ANY
+    levels = next((one.delay_levels for one in known if one.delay_levels), ())
+    return Delays(min(one.max_requeue for one in known), min(one.max_defer for one in known), levels)
 
 
 class Topics:

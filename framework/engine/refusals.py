@@ -54,9 +54,11 @@ def cautions(handlers: Sequence[HandlerSpec], broker: Broker) -> list[str]:
 
 
 def _delayless(handlers: Sequence[HandlerSpec], capabilities: Capabilities) -> list[str]:
-    if not handlers or capabilities.max_defer >= LEAST_HOP:
+    if not handlers or capabilities.max_defer >= LEAST_HOP:  # an envelope waits, whatever a requeue does
         return []
     otherwise = f": {capabilities.longer_delay}" if capabilities.longer_delay else ""
+    if capabilities.max_requeue >= LEAST_HOP:
+        return [f"this broker delays no publish, so each Retry(count=False) counts as an attempt{otherwise}"]
     return [f"this broker keeps no delays, so what fails or is retried is delivered again at once{otherwise}"]
 
 
@@ -91,9 +93,9 @@ def _delays(handlers: Sequence[HandlerSpec], capabilities: Capabilities) -> list
     for spec in handlers:
         hops = capabilities.max_defer >= LEAST_HOP and lasts(spec)
         for action in (action for _, action in spec.policy if isinstance(action, Retry | Backoff)):
-            if not hops and (action.delay or 0) > capabilities.max_defer:
+            if not hops and (action.delay or 0) > capabilities.max_requeue:
                 asked = f"policy asks for {type(action).__name__}(delay={action.delay:g})"
-                kept = f"a message waits here for {capabilities.max_defer:g} s at most"
+                kept = f"a message waits here for {capabilities.max_requeue:g} s at most"
                 found.append(f"{place_of(spec.function)}: {asked}, and {kept}: lower the delay{otherwise}")
     return found
 

@@ -24,7 +24,7 @@ from framework.engine import backoff, credit, lease
 from framework.engine.consumer import Consumer
 from framework.engine.dialler import Dialler
 from framework.engine.guardian import Guardian
-from framework.engine.later import LaterDialler, Topics, longest_delay
+from framework.engine.later import LaterDialler, Topics, known_delays
 from framework.engine.ledger import Ledger
 from framework.engine.pulse import Pulse
 from framework.engine.slot_kinds import places_for
@@ -227,7 +227,7 @@ class Supervisor:
             delay=backoff.retry_delay,
             call=places.call if places else None,
             defer=self._defer if lasts(spec) else None,
-            longest=partial(longest_delay, self._transports),
+            delays=partial(known_delays, self._transports),
             copies=any(transport.capabilities.fan_out for transport in self._transports),
             clock=self._clock,
         )

@@ -13,7 +13,7 @@ from framework.handler import HandlerSpec
 from framework.message import Message
 from framework.middleware.batch import compile_batch, compile_batch_call
 from framework.middleware.dead_letter import Publish, compile_bury, compile_dead_letter
-from framework.middleware.later import FOREVER, Defer, WaitingRoom
+from framework.middleware.later import ANY, Defer, Delays, WaitingRoom
 from framework.middleware.outcome import UNLIMITED, BatchOutcome, Outcome
 from framework.middleware.policy import compile_policy, translated
 from framework.middleware.retry import Delay, compile_again, compile_counted, compile_failed, compile_put_off, compile_retry
@@ -26,7 +26,7 @@ def compile_chain(
     delay: Delay,
     call: Callable[[Any], None] | None = None,
     defer: Defer | None = None,
-    longest: Callable[[], float] = lambda: FOREVER,
+    delays: Callable[[], Delays] = lambda: ANY,
     copies: bool = True,
     clock: Callable[[], float] | None = None,
 ) -> Callable[[Any], Outcome | BatchOutcome]:
@@ -34,13 +34,13 @@ def compile_chain(
 
     ``publish(topic, body)`` returns when the body is stored; ``delay(attempts)`` is the retry schedule in seconds.
     ``call``, for handlers that run elsewhere, does what ``compile_call`` would do, and raises what the handler raises.
-    ``defer(topic, body, delay)`` stores what must wait for more than the broker's limit, for up to ``longest()`` seconds; without
-    it, the broker waits for as long as it can. ``copies`` and ``clock`` are ``WaitingRoom``'s.
+    ``defer(topic, body, delay)`` stores what must wait for more than the broker's limit; without it, the broker waits for
+    as long as it can. ``delays``, ``copies`` and ``clock`` are ``WaitingRoom``'s.
     """
     call, means = call or compile_call(spec), compile_policy(spec)
     if spec.policy:
         call = translated(call, means)
-    later = WaitingRoom(spec, defer, longest, copies=copies, clock=clock)
+    later = WaitingRoom(spec, defer, delays, copies=copies, clock=clock)
     again = compile_again(spec, delay, later.requeue)
     bury = compile_bury(spec, publish, again)
     counted = compile_counted(spec, again=again, give_up=bury)

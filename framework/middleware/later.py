@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from time import time
+from typing import NamedTuple
 
 import msgspec
 
@@ -49,6 +50,25 @@ Defer = Callable[[str, bytes, float], None]
 """topic, body, delay in seconds: returns when it is stored."""
 
 
+class Delays(NamedTuple):
+    """How long the broker has a message wait, in seconds, as far as is known."""
+
+    requeue: float
+    """What comes again, on a node that does not say otherwise."""
+    publish: float
+    levels: tuple[float, ...] = ()
+    """As in ``contract.Capabilities.delay_levels``."""
+
+    def hop(self, seconds: float) -> float:
+        """The delay of a publish that comes nearest to ``seconds`` without passing it: what is left is for the next hop."""
+        if self.levels:
+            return max((level for level in self.levels if level <= seconds), default=self.levels[0])
+        return max(_A_MOMENT, min(seconds, self.publish))
+
+
+ANY = Delays(FOREVER, FOREVER)
+
+
 def later_topic(spec: HandlerSpec) -> str:
     """Where messages of a handler wait."""
     return topic_name(spec.topic, spec.channel, LATER)
@@ -60,15 +80,15 @@ def lasts(spec: HandlerSpec) -> bool:
 
 
 class WaitingRoom:
-    """The waiting room of one handler. ``defer``: None where nothing can wait. ``longest()``: the longest delay, in seconds, that
-    ``defer`` takes as far as is known. ``copies``: each channel of a topic has a copy of its own. ``clock``: seconds since 1970.
+    """The waiting room of one handler. ``defer``: None where nothing can wait. ``delays()``: those that the broker keeps.
+    ``copies``: each channel of a topic has a copy of its own. ``clock``: seconds since 1970.
     """
 
     def __init__(
         self,
         spec: HandlerSpec,
         defer: Defer | None,
-        longest: Callable[[], float],
+        delays: Callable[[], Delays],
         *,
         copies: bool = True,
         clock: Callable[[], float] | None = None,
@@ -77,7 +97,7 @@ class WaitingRoom:
         self._name = spec.name
         self._owner = (spec.topic, spec.channel)
         self._defer = defer
-        self._longest = longest
+        self._delays = delays
         self._copies = copies
         self._now = clock or time
         self._strangers: set[tuple[str, str]] = set()
@@ -134,7 +154,11 @@ class WaitingRoom:
     def _say_that_it_counts(self) -> None:
         if not self._said_that_it_counts:
             self._said_that_it_counts = True
-            why = "this broker keeps no delays" if self._defer else "no message of an ephemeral topic or channel waits elsewhere"
+            why = (
+                "this broker keeps no delays of what is published"
+                if self._defer
+                else "no message of an ephemeral topic or channel waits elsewhere"
+            )
             log.warning("handler %s: each Retry(count=False) counts as an attempt: %s", self._name, why)
 
     def times_put_off(self, message: Message) -> int:
@@ -174,7 +198,7 @@ class WaitingRoom:
     def _came_at_once(self, envelope: Message, header: Header, left: float) -> bool:
         """Before half of the delay that was asked for."""
         ago = self._now() - (header.stored or envelope.timestamp / 1e9)
-        return ago < min(ago + left, self._longest()) / 2
+        return ago < self._delays().hop(ago + left) / 2
 
     def _a_strangers(self, envelope: Message, header: Header) -> Outcome:
         """The names of two handlers can make one topic (orders + eu.billing, orders.eu + billing). Nobody handles, ends or
@@ -199,11 +223,11 @@ class WaitingRoom:
 
     @property
     def _usable(self) -> bool:
-        return self._defer is not None and self._longest() >= LEAST_HOP
+        return self._defer is not None and self._delays().publish >= LEAST_HOP
 
     def _longest_requeue(self, message: Message) -> float:
         of_node: float | None = message.connection.limits.max_requeue
-        return self._longest() if of_node is None else of_node
+        return self._delays().requeue if of_node is None else of_node
 
     def _store(self, header: Header, body: bytes, seconds: float | None = None) -> None:
         header.stored = self._now()
@@ -213,9 +237,9 @@ class WaitingRoom:
         """For as long as the broker takes, which may turn out to be less than was known."""
         assert self._defer is not None
         while True:
-            longest = self._longest()
+            delays = self._delays()
             try:
-                return self._defer(self.topic, body, max(_A_MOMENT, min(seconds, longest)))
+                return self._defer(self.topic, body, delays.hop(seconds))
             except FrameworkError:
-                if not LEAST_HOP <= self._longest() < longest:
+                if not LEAST_HOP <= self._delays().publish < delays.publish:
                     raise

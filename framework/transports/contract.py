@@ -20,8 +20,13 @@ class Capabilities:
     """The broker counts deliveries, so a crash counts as one."""
     fan_out: bool
     """Each channel of a topic gets its own copy."""
+    max_requeue: float
+    """The longest delay of what comes again (``Connection.requeue``), as far as its nodes are known: it may change as they
+    come to be. 0: it comes at once."""
     max_defer: float
-    """The longest delay of a requeue or a deferred publish, as far as its nodes are known: it may change as they come to be."""
+    """The longest delay of a publish, as far as its nodes are known. 0: none, and then nothing waits in hops either."""
+    delay_levels: tuple[float, ...] = ()
+    """Where a broker keeps only some delays: these, ascending. One between two is kept as the longer: late, and never early."""
     priority: bool = False
     """A publish may say how urgent it is."""
     ordered: bool = False
@@ -29,7 +34,7 @@ class Capabilities:
     lease_at_publish: bool = False
     """How long the leases of a message are is its publisher's to say."""
     longer_delay: str = ""
-    """What to change at the broker for longer delays, written as ``longer_lease``."""
+    """What to change at the broker for longer delays of publishes, written as ``longer_lease``."""
     discovers: bool = True
     """Nodes may come and go; else ``discover`` names those of the URLs for ever, and is asked once."""
     longer_lease: str = ""
@@ -48,7 +53,7 @@ class Limits:
     max_grant: int
     """The most that ``Connection.grant`` may be asked for."""
     max_requeue: float | None = None
-    """The longest delay of a requeue that this node keeps: it cuts a longer one. None: ``Capabilities.max_defer``."""
+    """The longest delay of a requeue that this node keeps: it cuts a longer one. None: ``Capabilities.max_requeue``."""
     max_defer: float | None = None
     """The longest delay of a publish that this node takes: it refuses a longer one. None: ``Capabilities.max_defer``."""
 

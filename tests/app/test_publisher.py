@@ -28,7 +28,7 @@ from framework.transports.contract import Capabilities
 class Broker:
     """A transport and its producer, in memory."""
 
-    capabilities = Capabilities(touch=True, attempts=True, fan_out=True, max_defer=3600.0)
+    capabilities = Capabilities(touch=True, attempts=True, fan_out=True, max_requeue=3600.0, max_defer=3600.0)
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error

@@ -21,7 +21,7 @@ from framework.transports.contract import Capabilities, Limits, NodeInfo
 class Plain:
     """A transport without fan-out and without a count of deliveries; whatever would connect is an AttributeError."""
 
-    capabilities = Capabilities(touch=True, attempts=False, fan_out=False, max_defer=0.0)
+    capabilities = Capabilities(touch=True, attempts=False, fan_out=False, max_requeue=0.0, max_defer=0.0)
 
     def accept(self, topic: str, channels: Collection[str]) -> None:
         if len(channels) > 1:
@@ -44,7 +44,7 @@ def function(message):
 class Cluster(Plain):
     """Two nodes, of which ``short`` cannot keep a message for two minutes; ``having`` is which of them have the topic."""
 
-    capabilities = Capabilities(touch=True, attempts=True, fan_out=True, max_defer=3600.0)
+    capabilities = Capabilities(touch=True, attempts=True, fan_out=True, max_requeue=3600.0, max_defer=3600.0)
 
     def __init__(self, *having: str, hangs: bool = False) -> None:
         self.having = set(having)

@@ -1,4 +1,5 @@
-"""The core of the conformance suite over a broker that defers nothing: as good as any other where no delay is asked for."""
+"""The core of the conformance suite over brokers that delay nothing, or nothing that is published: as good as any other where no
+delay is asked for."""
 
 from __future__ import annotations
 
@@ -15,15 +16,28 @@ from tests.conformance.variants import around
 
 def no_delays(module: Any) -> None:
     transport = module.DirectoryTransport
-    transport.capabilities = replace(transport.capabilities, max_defer=0.0)
+    transport.capabilities = replace(transport.capabilities, max_requeue=0.0, max_defer=0.0)
     around(module.DirectoryConnection, "requeue", lambda original, self, message, delay: original(self, message, 0.0))
 
 
-@pytest.fixture(scope="module")
-def subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
-    with Directories(tmp_path_factory.mktemp("undelayed"), no_delays) as made:
+def no_delays_of_publishes(module: Any) -> None:
+    transport = module.DirectoryTransport
+    transport.capabilities = replace(transport.capabilities, max_defer=0.0)
+
+
+@pytest.fixture(scope="class")
+def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    with Directories(tmp_path_factory.mktemp("undelayed"), request.cls.change) as made:
         yield made
 
 
 class TestDirectoryWithoutDelays(Core):
     """What even the smallest transport passes."""
+
+    change = staticmethod(no_delays)
+
+
+class TestDirectoryWithoutDelaysOfPublishes(Core):
+    """As JetStream before its schedules."""
+
+    change = staticmethod(no_delays_of_publishes)

@@ -173,7 +173,9 @@ class FakeNode:
 class FakeBroker:
     """Several nodes, as one Transport."""
 
-    capabilities = Capabilities(touch=True, attempts=True, fan_out=False, max_defer=3600.0, longer_lease="start it with --lease")
+    capabilities = Capabilities(
+        touch=True, attempts=True, fan_out=False, max_requeue=3600.0, max_defer=3600.0, longer_lease="start it with --lease"
+    )
 
     def __init__(self) -> None:
         self.ids = itertools.count(1)

@@ -45,7 +45,7 @@ def check(first: Delivery, second: Delivery, delay: float) -> None:
 @pytest.fixture
 def limited(broker: Any) -> Callable[..., None]:
     """``broker`` takes no delay above 0.3 seconds; the publish of its supervisor."""
-    broker.capabilities = replace(broker.capabilities, max_defer=0.3)
+    broker.capabilities = replace(broker.capabilities, max_requeue=0.3, max_defer=0.3)
 
     def publish(topic: str, body: bytes, *, delay: float = 0.0) -> None:
         assert delay <= 0.3

@@ -12,9 +12,11 @@ from framework.errors import Backoff, Retry, WrongUse
 from framework.handler import HandlerSpec, make_spec
 from framework.transports.contract import Capabilities, Limits, NodeInfo
 
-FULL = Capabilities(touch=True, attempts=True, fan_out=True, max_defer=60.0)
-COUNTLESS = Capabilities(touch=True, attempts=False, fan_out=True, max_defer=60.0)
-UNTOUCHED = Capabilities(touch=False, attempts=True, fan_out=True, max_defer=60.0, longer_lease="start thingd with --lease")
+FULL = Capabilities(touch=True, attempts=True, fan_out=True, max_requeue=60.0, max_defer=60.0)
+COUNTLESS = Capabilities(touch=True, attempts=False, fan_out=True, max_requeue=60.0, max_defer=60.0)
+UNTOUCHED = Capabilities(
+    touch=False, attempts=True, fan_out=True, max_requeue=60.0, max_defer=60.0, longer_lease="start thingd with --lease"
+)
 NODE = NodeInfo("a:1", "thingd 1", Limits(lease=30.0, max_lease=90.0, max_grant=10))
 
 
@@ -104,7 +106,7 @@ def test_what_differs_by_being_ephemeral_only_may_share_its_dead_letters():
 
 
 def test_a_delay_that_a_policy_asks_for_and_nothing_keeps_is_refused():
-    none = Broker(replace(FULL, max_defer=0.0, longer_delay="start thingd with --delays"))
+    none = Broker(replace(FULL, max_requeue=0.0, max_defer=0.0, longer_delay="start thingd with --delays"))
     asking = {"policy": {OSError: Retry(delay=80), ValueError: Retry, KeyError: Backoff(delay=0)}}
     (words,) = refusals([spec(**asking)], none)
     assert words.endswith(
@@ -117,10 +119,28 @@ def test_a_delay_that_a_policy_asks_for_and_nothing_keeps_is_refused():
 
 
 def test_a_broker_without_delays_is_a_caution():
-    (words,) = cautions([spec(), spec("b")], Broker(replace(FULL, max_defer=0.0, longer_delay="start thingd with --delays")))
+    (words,) = cautions(
+        [spec(), spec("b")], Broker(replace(FULL, max_requeue=0.0, max_defer=0.0, longer_delay="start thingd with --delays"))
+    )
     assert words == (
         "this broker keeps no delays, so what fails or is retried is delivered again at once: start thingd with --delays"
     )
+
+
+def test_a_broker_that_delays_what_comes_again_and_no_publish_keeps_no_hops():
+    again_only = Broker(replace(FULL, max_defer=0.0))
+    (words,) = refusals([spec(policy={OSError: Retry(delay=80)})], again_only)
+    assert "policy asks for Retry(delay=80), and a message waits here for 60 s at most" in words
+    assert refusals([spec(policy={OSError: Retry(delay=60)})], again_only) == []
+    (words,) = cautions([spec()], again_only)
+    assert words == "this broker delays no publish, so each Retry(count=False) counts as an attempt"
+
+
+def test_a_broker_that_delays_publishes_and_nothing_that_comes_again_keeps_every_delay_in_envelopes():
+    publishes_only = Broker(replace(FULL, max_requeue=0.0))
+    assert refusals([spec(policy={OSError: Retry(delay=80)})], publishes_only) == []
+    assert cautions([spec()], publishes_only) == []
+    assert len(refusals([spec("billing#ephemeral", policy={OSError: Retry(delay=1)})], publishes_only)) == 1
 
 
 def test_the_default_limit_of_attempts_is_a_caution_where_nobody_counts_and_nothing_where_it_was_taken_off():

@@ -15,7 +15,7 @@ from framework.errors import Backoff, BadMessage, PublishError, Reject, Retry
 from framework.handler import HandlerSpec, make_spec
 from framework.message import Batch, Message
 from framework.middleware import compile_chain, later
-from framework.middleware.later import MARK, later_topic
+from framework.middleware.later import MARK, Delays, later_topic
 from framework.middleware.outcome import DEAD, DEFERRED, Fault, Requeue
 from framework.transports.contract import Limits
 
@@ -39,6 +39,8 @@ class Waiting:
         self.dead: list[bytes] = []
         self.refuse: Exception | None = None
         self.longest = LONGEST
+        self.requeue: float | None = None
+        self.levels: tuple[float, ...] = ()
         self.published_at = self.now
         self.copies = True
         self.broker_ahead = 0.0
@@ -58,7 +60,7 @@ class Waiting:
             publish=lambda topic, body: self.dead.append(body),
             delay=lambda attempts: 10.0 * attempts,
             defer=self.defer,
-            longest=lambda: self.longest,
+            delays=lambda: Delays(self.longest if self.requeue is None else self.requeue, self.longest, self.levels),
             copies=self.copies,
         )
 
@@ -251,6 +253,38 @@ def test_the_limit_of_a_requeue_is_that_of_its_node(waiting: Waiting) -> None:
     message = waiting.original()
     message.connection.limits = replace(LIMITS, max_requeue=4.0)
     assert chain(message) == Requeue(4.0)
+
+
+def test_a_broker_that_delays_no_requeue_has_every_delay_wait_in_an_envelope(waiting: Waiting) -> None:
+    waiting.requeue = 0.0
+    assert waiting.chain(retry_in(5))(waiting.original()) == DEFERRED
+    assert [delay for _, _, delay in waiting.published] == [5]
+    assert waiting.chain(retry_in(0))(waiting.original()) == Requeue(0)
+
+
+def test_a_broker_that_delays_no_publish_is_asked_for_as_much_of_the_delay_as_a_requeue_keeps(waiting: Waiting) -> None:
+    waiting.longest, waiting.requeue = 0.0, 100.0
+    assert waiting.chain(retry_in(80))(waiting.original()) == Requeue(80)
+    assert waiting.chain(retry_in(7200))(waiting.original()) == Requeue(100.0)
+    assert waiting.published == []
+
+
+def test_on_a_broker_with_levels_each_hop_is_a_level_and_none_but_the_last_passes_the_time(waiting: Waiting) -> None:
+    calls: list[Message] = []
+
+    def function(message: Message) -> None:
+        calls.append(message)
+        if len(calls) == 1:
+            raise Retry("later", delay=4303)
+
+    waiting.levels, waiting.longest, waiting.requeue = (1.0, 5.0, 60.0, 600.0, 3600.0), 3600.0, 3600.0
+    chain = waiting.chain(function)
+    outcome = chain(waiting.original())
+    while outcome is not None and len(waiting.published) < 20:
+        waiting.now += waiting.published[-1][2]
+        outcome = chain(waiting.envelope())
+    assert [delay for _, _, delay in waiting.published] == [3600, 600, 60, 5, 5, 5, 5, 5, 5, 5, 5, 1, 1, 1]
+    assert waiting.now == 1_700_000_000.0 + 4303
 
 
 def test_a_limit_that_is_learned_from_the_brokers_refusal_is_kept_to(waiting: Waiting) -> None:
@@ -490,7 +524,7 @@ def strangers(waiting: Waiting) -> Message:
     message.connection.topic, message.connection.channel = "orders.eu", "billing"
     compile_chain(
         make_spec(retry_in(7200), "orders.eu", "billing"),
-        publish=lambda topic, body: None, delay=float, defer=waiting.defer, longest=lambda: LONGEST,
+        publish=lambda topic, body: None, delay=float, defer=waiting.defer, delays=lambda: Delays(LONGEST, LONGEST),
     )(message)  # fmt: skip
     return waiting.envelope()
 

@@ -56,7 +56,7 @@ def test_what_cannot_be_written_is_refused_at_the_start(writer: type[NsqWriter])
 class Broker:
     """A transport and its producer, which refuses the topic ``full``."""
 
-    capabilities = Capabilities(touch=True, attempts=True, fan_out=True, max_defer=3600.0)
+    capabilities = Capabilities(touch=True, attempts=True, fan_out=True, max_requeue=3600.0, max_defer=3600.0)
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, list[bytes]]] = []

@@ -97,8 +97,8 @@ class Contract(Cases):
             assert {message.attempts for message in [*first.taken[4:], *rival.taken]} == {2}
 
     def test_what_is_requeued_with_a_delay_comes_after_it_and_not_much_later(self, bench: Bench, subject: Subject) -> None:
-        if bench.capabilities.max_defer < 1:
-            pytest.skip("this broker defers nothing")
+        if bench.capabilities.max_requeue < 1:
+            pytest.skip("this broker delays nothing that comes again")
         held = bench.hold(grant=1)
         bench.publish(b"later")
         bench.until(lambda: held.taken)

@@ -151,7 +151,7 @@ class Core(Contract):
         assert worker.stop().requeued == 1
 
     def test_a_retry_comes_after_its_delay_and_not_before(self, bench: Bench) -> None:
-        if bench.capabilities.max_defer < 1:
+        if max(bench.capabilities.max_requeue, bench.capabilities.max_defer) < 1:
             pytest.skip("this broker defers nothing")
         calls: list[float] = []
 
@@ -166,7 +166,7 @@ class Core(Contract):
         assert calls[1] - calls[0] >= 0.95
 
     def test_where_nothing_can_be_deferred_a_long_retry_comes_at_once_and_waits_nowhere_else(self, bench: Bench) -> None:
-        if bench.capabilities.max_defer:
+        if bench.capabilities.max_requeue or bench.capabilities.max_defer:
             pytest.skip("this broker defers")
         calls: list[int] = []
 
@@ -180,6 +180,24 @@ class Core(Contract):
         bench.until(lambda: worker.ledger.finished == 1)
         ledger = worker.stop()
         assert (len(calls), ledger.received, ledger.requeued) == (5, 5, 4)
+        assert [topic for topic in bench.open().topics() if topic.startswith(f"{bench.topic}.")] == []
+
+    def test_where_no_publish_can_be_delayed_nothing_is_put_off_in_hops_and_it_counts(self, bench: Bench) -> None:
+        if bench.capabilities.max_defer:
+            pytest.skip("this broker delays publishes")
+        calls: list[int] = []
+
+        def handle(message: Message) -> None:
+            calls.append(message.attempts)
+            if len(calls) < 3:
+                raise Retry("in a moment", delay=0.2, count=False)
+
+        worker = bench.work(handle, max_attempts=0)
+        bench.publish(b"put off")
+        bench.until(lambda: worker.ledger.finished == 1)
+        if bench.capabilities.attempts:
+            assert calls[0] < calls[1] < calls[2]
+        assert worker.stop().requeued == 2
         assert [topic for topic in bench.open().topics() if topic.startswith(f"{bench.topic}.")] == []
 
     def test_the_broker_counts_attempts_or_says_one_each_time(self, bench: Bench) -> None:

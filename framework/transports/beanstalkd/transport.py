@@ -28,8 +28,8 @@ class BeanstalkdTransport:
     """One or more beanstalkds, each served by every handler."""
 
     capabilities = Capabilities(
-        touch=True, attempts=True, fan_out=False, max_defer=MAX_DEFER, priority=True, ordered=True, lease_at_publish=True,
-        discovers=False,
+        touch=True, attempts=True, fan_out=False, max_requeue=MAX_DEFER, max_defer=MAX_DEFER, priority=True, ordered=True,
+        lease_at_publish=True, discovers=False,
     )  # fmt: skip
 
     def __init__(self, addresses: _urls.Addresses) -> None:

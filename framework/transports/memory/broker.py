@@ -26,7 +26,7 @@ MAX_DEFER = 366 * 86_400.0
 """Seconds. Not nsqd's hour: what waits longer than a broker takes would wait by the wall clock, which no test can move."""
 
 CAPABILITIES = Capabilities(
-    touch=True, attempts=True, fan_out=True, max_defer=MAX_DEFER, priority=True, ordered=True,
+    touch=True, attempts=True, fan_out=True, max_requeue=MAX_DEFER, max_defer=MAX_DEFER, priority=True, ordered=True,
     longer_lease="set the limits of the memory broker",
 )  # fmt: skip
 

@@ -29,8 +29,8 @@ class NsqTransport:
     """One or more nsqds, named directly, through nsqlookupds, or both."""
 
     capabilities = Capabilities(
-        touch=True, attempts=True, fan_out=True, max_defer=MAX_DEFER, longer_lease="start nsqd with a longer --max-msg-timeout",
-        longer_delay="start nsqd with a longer --max-req-timeout",
+        touch=True, attempts=True, fan_out=True, max_requeue=MAX_DEFER, max_defer=MAX_DEFER,
+        longer_lease="start nsqd with a longer --max-msg-timeout", longer_delay="start nsqd with a longer --max-req-timeout",
     )  # fmt: skip
 
     def __init__(self, addresses: _urls.Addresses) -> None:
@@ -43,7 +43,7 @@ class NsqTransport:
         self._know_delays()
 
     def _know_delays(self) -> None:
-        self.capabilities = replace(self.capabilities, max_defer=self._delays.longest)
+        self.capabilities = replace(self.capabilities, max_requeue=self._delays.longest, max_defer=self._delays.longest)
 
     def accept(self, topic: str, channels: Collection[str]) -> None:
         """Any: the names of this framework are NSQ's."""
