@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import itertools
 import sys
 import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -36,15 +40,18 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := set(given.rooms) - ROOMS.keys():
         parser.error(f"there is no room {', '.join(sorted(unknown))}; there are {', '.join(ROOMS)}")
     check_operators()
-    chosen = {name: mutants_of(ROOMS[name], given.count, given.seed) for name in given.rooms or ROOMS}
+    drawn = {name: mutants_of(ROOMS[name], given.count, given.seed) for name in given.rooms or ROOMS}
+    chosen = {name: mutants for name, (mutants, _) in drawn.items()}
     if given.list:
         for mutants in chosen.values():
             for mutant in mutants:
                 print(f"{_place(mutant)}\n{difference(mutant)}")
         return 0
+    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        verdicts = {name: _room(name, mutants, Path(folder), given.jobs) for name, mutants in chosen.items()}
-    return _sum_up(verdicts, given.least)
+        verdicts = _show(chosen, Path(folder), given.jobs)
+    print(f"\n== {time.monotonic() - began:.0f} s")
+    return _sum_up(verdicts, {name: equivalent for name, (_, equivalent) in drawn.items()}, given.least)
 
 
 def check_operators() -> None:
@@ -55,11 +62,11 @@ def check_operators() -> None:
             assert made == example.post_mutation_code, f"{name} makes {made!r} of {example.pre_mutation_code!r}"
 
 
-def mutants_of(room: Room, count: int, seed: int) -> list[Mutant]:
-    """A sample of the room's mutants, without those that are known to change nothing."""
-    equivalent = known_equivalent()
-    found = sample(_files(room), ROOT, count + len(equivalent), seed)
-    return [mutant for mutant in found if _key(mutant) not in equivalent][:count]
+def mutants_of(room: Room, count: int, seed: int) -> tuple[list[Mutant], int]:
+    """A sample of the room's mutants; and how many of the sample are left out, as they are known to change nothing."""
+    found, equivalent = sample(_files(room), ROOT, count, seed), known_equivalent()
+    telling = [mutant for mutant in found if _key(mutant) not in equivalent]
+    return telling, len(found) - len(telling)
 
 
 def _files(room: Room) -> list[str]:
@@ -87,6 +94,7 @@ def _changed_lines(mutant: Mutant) -> tuple[str, str]:
     return tuple("\n".join(line[1:] for line in lines if line.startswith(sign)) for sign in "-+")  # type: ignore[return-value]
 
 
+@cache
 def difference(mutant: Mutant) -> str:
     """The mutant as a diff without its head."""
     original = (ROOT / mutant.path).read_text()
@@ -94,53 +102,69 @@ def difference(mutant: Mutant) -> str:
     return "\n".join(list(lines)[3:])
 
 
-def _room(name: str, mutants: list[Mutant], folder: Path, jobs: int) -> list[Verdict]:
-    room = ROOMS[name]
-    print(f"== {name}: {len(mutants)} mutants; first its tests without any", flush=True)
+def _show(chosen: Mapping[str, Sequence[Mutant]], folder: Path, jobs: int) -> dict[str, list[Verdict]]:
+    """Room -> what became of its mutants, in their order."""
+    every = [Bench(folder / str(number)) for number in range(jobs)]
+    lines = _learn(chosen, every[0], jobs)
     benches: SimpleQueue[Bench] = SimpleQueue()
-    first = Bench(_made(folder / f"{name}-0"))
-    lines = first.learn(room)
-    print(f"   {lines.seconds:.0f} s", flush=True)
-    for bench in [first, *(Bench(_made(folder / f"{name}-{number}")) for number in range(1, jobs))]:
+    for bench in every:
         benches.put(bench)
+    total, done = sum(map(len, chosen.values())), itertools.count(1)
+
+    def judge(name: str, mutant: Mutant) -> Verdict:
+        bench = benches.get()
+        try:
+            verdict = bench.show(mutant, ROOMS[name].tests, lines)
+        finally:
+            benches.put(bench)
+        print(f"[{next(done)}/{total}] {name}: {_words(verdict)}", flush=True)
+        return verdict
+
     with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(lambda mutant: _judge(mutant, room, lines, benches), mutants))
+        waiting = {name: [pool.submit(judge, name, mutant) for mutant in mutants] for name, mutants in chosen.items()}
+        try:
+            return {name: [one.result() for one in each] for name, each in waiting.items()}
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for bench in every:
+                bench.end_all()
+            raise
 
 
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True)
-    return folder
-
-
-def _judge(mutant: Mutant, room: Room, lines: Lines, benches: SimpleQueue[Bench]) -> Verdict:
-    bench = benches.get()
-    try:
-        verdict = bench.show(mutant, room, lines)
-    finally:
-        benches.put(bench)
-    print(f"   {_words(verdict)}", flush=True)
-    return verdict
+def _learn(names: Iterable[str], bench: Bench, jobs: int) -> Lines:
+    places = sorted({place for name in names for place in ROOMS[name].tests})
+    print(f"first the tests of {', '.join(places)} without any mutant", flush=True)
+    began = time.monotonic()
+    lines = bench.learn(places, jobs)
+    print(f"{len(lines)} tests in {time.monotonic() - began:.0f} s", flush=True)
+    for test in lines.failed:
+        print(f"is not asked, as it failed once without any mutant: {test}", flush=True)
+    return lines
 
 
 def _words(verdict: Verdict) -> str:
+    place = f"{_place(verdict.mutant)}, {verdict.seconds:.0f} s"
     if verdict.killed:
-        return f"killed   {_place(verdict.mutant)} in {verdict.seconds:.0f} s by {verdict.by}"
-    return (
-        f"LIVES    {_place(verdict.mutant)} after {verdict.seconds:.0f} s\n{difference(verdict.mutant)}\n{_key(verdict.mutant)}"
-    )
+        return f"{place}: killed by {verdict.by}"
+    return f"{place}: LIVES\n{difference(verdict.mutant)}\n{_key(verdict.mutant)}"
 
 
 def _place(mutant: Mutant) -> str:
     return f"{mutant.path}:{mutant.line} {mutant.operator}"
 
 
-def _sum_up(verdicts: dict[str, list[Verdict]], least: float) -> int:
-    print("\n== room: mutants, killed, share")
+def _sum_up(verdicts: dict[str, list[Verdict]], equivalent: dict[str, int], least: float) -> int:
+    print(f"{'':<14}{'mutants':>9}{'equivalent':>12}{'killed':>8}{'share':>9}")
     for name, each in verdicts.items():
-        print(f"   {name:<14}{len(each):>4}{_killed(each):>5}{_share(each):>7.1f} %")
+        print(_row(name, each, equivalent[name]))
     every = [verdict for each in verdicts.values() for verdict in each]
-    print(f"   {'all':<14}{len(every):>4}{_killed(every):>5}{_share(every):>7.1f} %; at least {least:g} % must die")
+    print(f"{_row('all', every, sum(equivalent.values()))}; at least {least:g} % must die")
     return 0 if _share(every) >= least else 1
+
+
+def _row(name: str, verdicts: list[Verdict], equivalent: int) -> str:
+    """Those that are equivalent count among the mutants drawn, not in the share."""
+    return f"{name:<14}{len(verdicts) + equivalent:>9}{equivalent:>12}{_killed(verdicts):>8}{_share(verdicts):>7.1f} %"
 
 
 def _killed(verdicts: list[Verdict]) -> int:

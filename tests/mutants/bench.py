@@ -1,29 +1,37 @@
-"""A copy of the house in which a mutant lives, and the tests that it is shown to: those that run its line, then the room's.
+"""A copy of the house in which a mutant lives, and the tests that it is shown to, one after the other until one fails.
 
-Which test runs which line is measured once for a room (coverage.py with a context for each test). What only runs in processes
-that tests start is not seen by it: hence the second look, which a mutant that lives always gets."""
+A test that fails is believed when it fails again by itself, and passes by itself without the mutant: what a busy machine does
+is not taken for a kill."""
 
 from __future__ import annotations
 
+import json
 import os
+import select
 import shutil
-import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, Any, NamedTuple
 
+import psutil
+
+from tests.mutants.lines import Lines
 from tests.mutants.population import Mutant
-from tests.mutants.rooms import Room
 
 ROOT = Path(__file__).parents[2]
 FAST = "not slow and not spark"
-MOST_AT_ONCE = 60
-"""Tests of the first look: where more of them run the line, the quickest."""
-PATIENCE = 60.0
-"""Seconds for a test, and twice for the first look: a mutant that hangs is found out."""
+_ORDERLY = (0, 1, 2, 3, 4, 5)
+"""How pytest itself ends a process."""
+_START = 60.0
+"""Seconds, at most, until pytest has begun its first test, and between its last test and its end."""
+
+
+Limit = Callable[[str], float]
+"""Test -> the seconds after which it is said to stand still."""
 
 
 class Verdict(NamedTuple):
@@ -32,7 +40,7 @@ class Verdict(NamedTuple):
     mutant: Mutant
     killed: bool
     by: str
-    """The first test that failed, or why else it counts as killed."""
+    """The test that failed, or why else it counts as killed."""
     seconds: float
 
 
@@ -40,78 +48,130 @@ class Bench:
     """A copy of what git tracks and of what is new, in ``folder``; the packages and servers are those of the original."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder / "house"
+        self._tests = folder / "tests.json"
+        self._scratch = folder / "tmp"
+        self._sound: set[str] = set()
+        """Tests that have been seen to pass by themselves."""
+        self._written = 1_000_000_000
+        """A time of modification that no file had yet: what is compiled is kept by time and size."""
         listing = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
         )
         for name in filter(None, listing.stdout.decode().split("\0")):
             if (ROOT / name).is_file():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, folder / name)
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, self.folder / name)
         for name in (".venv", ".cache"):
             if (ROOT / name).exists():
-                (folder / name).symlink_to(ROOT / name)
+                (self.folder / name).symlink_to(ROOT / name)
 
-    def learn(self, room: Room) -> Lines:
-        """Run the room's tests once, unchanged, and note which of them runs which line. Raises RuntimeError if one fails."""
-        began = time.monotonic()
-        done = self._pytest(["-m", FAST, "-p", "tests.mutants.contexts", *room.tests], timeout=None)
-        if done.returncode != 0:
-            raise RuntimeError(f"without any mutant, a test fails:\n{_tail(done.stdout)}")
-        return Lines(self.folder, time.monotonic() - began)
+    def learn(self, places: Sequence[str], jobs: int) -> Lines:
+        """Run these tests once, unchanged. One that fails will not judge; if it fails by itself, too: RuntimeError."""
+        arguments = ["-m", FAST, "-p", "tests.mutants.learning", "-n", str(jobs), "--dist", "loadgroup", *places]
+        with tempfile.TemporaryFile("w+") as out:
+            process = self._start(arguments, out, {})
+            process.wait()
+            self.end_all()
+            lines = Lines(self.folder)
+            if process.returncode not in (0, 1):
+                raise RuntimeError(f"pytest ended with {process.returncode}:\n{_tail(out)}")
+        for test in lines.failed:
+            if failed := self._first_failure([test], lines.limit):
+                raise RuntimeError(f"without any mutant, {failed} fails")
+            lines.leave_out(test)
+        return lines
 
-    def show(self, mutant: Mutant, room: Room, lines: Lines) -> Verdict:
+    def show(self, mutant: Mutant, places: Sequence[str], lines: Lines) -> Verdict:
         """Put the mutant in the place of the code, and see whether a test fails."""
         file, began = self.folder / mutant.path, time.monotonic()
         original = file.read_text()
-        try:
-            file.write_text(mutant.text(original))
-            by = self._killer(lines.tests_of(mutant), 2 * PATIENCE) or self._killer(room.tests, 3 * lines.seconds + PATIENCE)
-        finally:
-            file.write_text(original)
-        return Verdict(mutant, bool(by), by, time.monotonic() - began)
+        mutated, tests = mutant.text(original), lines.order(mutant, original, places)
+        while tests:
+            self._write(file, mutated)
+            by = self._first_failure(tests, lines.limit)
+            suspects = [by] if by in tests else tests  # what keeps pytest from starting is no one test's word
+            again = by and self._first_failure(suspects, lines.limit)
+            self._write(file, original)
+            if again and (by not in tests or self._is_sound(by, lines.limit)):
+                return Verdict(mutant, True, by, time.monotonic() - began)
+            tests = tests[tests.index(by) + 1 :] if by in tests else []
+        return Verdict(mutant, False, "", time.monotonic() - began)
 
-    def _killer(self, tests: Sequence[str], timeout: float) -> str:
-        if not tests:
-            return ""
-        done = self._pytest(["-m", FAST, "-x", f"--timeout={PATIENCE:g}", *tests], timeout=timeout)
-        if done.returncode in (0, 5):
-            return ""
-        failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-        return failed[0].partition(" - ")[0] if failed else f"pytest ended with {done.returncode}"
+    def _write(self, file: Path, text: str) -> None:
+        file.write_text(text)
+        self._written += 1
+        os.utime(file, (self._written, self._written))
 
-    def _pytest(self, arguments: Sequence[str], timeout: float | None) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-        environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
-        process = subprocess.Popen(
-            command, cwd=self.folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL, start_new_session=True,
+    def _is_sound(self, test: str, limit: Limit) -> bool:
+        if test not in self._sound and not self._first_failure([test], limit):
+            self._sound.add(test)
+        return test in self._sound
+
+    def _first_failure(self, tests: Sequence[str], limit: Limit) -> str:
+        """The first of these tests, in their order, that fails or stands still; else what pytest itself fails with."""
+        self._tests.write_text(json.dumps(tests))
+        files = sorted({test.partition("::")[0] for test in tests})
+        news, theirs = os.pipe()
+        with tempfile.TemporaryFile("w+") as out:
+            told = {"MUTANTS_TESTS": str(self._tests), "MUTANTS_NEWS": str(theirs)}
+            arguments = ["-x", "-m", FAST, "-p", "tests.mutants.chosen", *files]
+            process = self._start(arguments, out, told, pass_fds=(theirs,))
+            os.close(theirs)
+            try:
+                return _listen(process, news, limit) or _why(process, out)
+            finally:
+                os.close(news)
+                self.end_all()
+                process.wait()
+
+    def _start(self, arguments: Sequence[str], out: IO[str], told: Mapping[str, str], **more: Any) -> subprocess.Popen[str]:
+        common = ["-q", "-p", "no:cacheprovider", f"--basetemp={self._scratch}", "--hypothesis-seed=0"]
+        environment = {**os.environ, "PYTHONPATH": str(self.folder), **told}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        return subprocess.Popen(
+            [sys.executable, "-m", "pytest", *common, *arguments], cwd=self.folder, env=environment, text=True, stdout=out,
+            stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True, **more,
         )  # fmt: skip
-        try:
-            out, _ = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # with the servers that it started
-            process.communicate()
-            return subprocess.CompletedProcess(command, 1, "FAILED by standing still", "")
-        return subprocess.CompletedProcess(command, process.returncode, out, "")
+
+    def end_all(self) -> None:
+        """Nothing that was started here lives on, whatever the mutant made of its end."""
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("PYTHONPATH") == str(self.folder):
+                    process.kill()
+            except psutil.Error:  # it has ended meanwhile, or is not ours to look at
+                pass
 
 
-class Lines:
-    """Which tests run a line; ``seconds``: how long all of the room's take."""
-
-    def __init__(self, folder: Path, seconds: float) -> None:
-        from coverage import CoverageData
-
-        self._folder, self.seconds = folder, seconds
-        data = CoverageData(str(folder / ".coverage"))
-        data.read()
-        self._contexts = {file: data.contexts_by_lineno(file) for file in data.measured_files()}
-
-    def tests_of(self, mutant: Mutant) -> list[str]:
-        """The tests that run the mutant's line, at most ``MOST_AT_ONCE``; none for what runs at import."""
-        found = self._contexts.get(str(self._folder / mutant.path), {}).get(mutant.line, [])
-        return sorted(one for one in found if one)[:MOST_AT_ONCE]
+def _listen(process: subprocess.Popen[str], news: int, limit: Limit) -> str:
+    """The test that fails, stands still, or ends the process; nothing when none does."""
+    under_way, until, over = "", time.monotonic() + _START, False
+    while not over:
+        over = process.poll() is not None  # before the last look at the news
+        for what, test in _news(news, 0.1):
+            if what == "failed":
+                return test
+            under_way, until = test, time.monotonic() + limit(test)
+        if time.monotonic() > until:
+            return under_way or "standing still"
+    return under_way if process.returncode not in _ORDERLY else ""
 
 
-def _tail(text: str) -> str:
-    return "\n".join(text.splitlines()[-30:])
+def _news(pipe: int, patience: float) -> Iterator[tuple[str, str]]:
+    """What was told, with the test that it is about. Each line was written at once, and is read as a whole."""
+    if select.select([pipe], [], [], patience)[0]:
+        for line in os.read(pipe, 65536).decode().splitlines():
+            what, _, test = line.partition(" ")
+            yield what, test
+
+
+def _why(process: subprocess.Popen[str], out: IO[str]) -> str:
+    if process.returncode in (0, 5):
+        return ""
+    return f"pytest ended with {process.returncode}: {_tail(out, 3)}"
+
+
+def _tail(out: IO[str], lines: int = 30) -> str:
+    out.seek(0)
+    return "\n".join(out.read().splitlines()[-lines:])

@@ -56,8 +56,8 @@ def population(path: str, text: str) -> Iterator[Mutant]:
 def _unseen(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """From where to where only a reader, the type checker or a benchmark would notice.
 
-    Annotations, docstrings, what is logged, what an error says, ``TYPE_CHECKING``, and the constants of modules and classes,
-    which are tuned by measuring."""
+    Annotations, docstrings, what is logged, what an error says, ``TYPE_CHECKING``, ``zip(strict=True)``, which checks what cannot
+    be, and the constants of modules and classes, which are tuned by measuring."""
     found = []
     for node in ast.walk(tree):
         found += [_span(each) for each in _parts_unseen(node)]
@@ -81,6 +81,8 @@ def _parts_unseen(node: ast.AST) -> Iterator[Any]:
         yield node
     if isinstance(node, ast.JoinedStr):
         yield node
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "zip":
+        yield from (keyword.value for keyword in node.keywords)
 
 
 def _logs(call: ast.expr) -> bool:

@@ -1,0 +1,77 @@
+"""What a run without any mutant showed: which tests run which line, and how long each of them takes."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from coverage import CoverageData
+
+from tests.mutants.population import Mutant
+
+_GRACE = 10.0
+"""Seconds that any test may take, beside thrice those that it took before."""
+
+
+class Lines:
+    """Of the run in ``folder``, a copy of the house."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seconds: dict[str, float] = {}
+        self.failed: list[str] = []
+        """The tests that fail without any mutant."""
+        for file in folder.glob(".learned.*"):
+            for test, (seconds, passed) in json.loads(file.read_text()).items():
+                self._seconds[test] = seconds
+                if not passed:
+                    self.failed.append(test)
+        self._data = [_data(file) for file in folder.glob(".coverage.*")]
+
+    def __len__(self) -> int:
+        return len(self._seconds)
+
+    def leave_out(self, test: str) -> None:
+        """It cannot judge."""
+        self._seconds.pop(test, None)
+
+    def limit(self, test: str) -> float:
+        """Seconds after which ``test`` is said to stand still."""
+        return 3 * self._seconds.get(test, 0.0) + _GRACE
+
+    def order(self, mutant: Mutant, original: str, places: Sequence[str]) -> list[str]:
+        """All tests of ``places``, for a mutant of the file that reads ``original``.
+
+        First those that run its statement, the quickest first. What only runs in processes that tests start is not seen by
+        coverage.py: hence the others, too."""
+        every = [test for test in self._seconds if test.startswith(tuple(places))]
+        runners = self._runners(mutant, original)
+        return sorted(every, key=lambda test: (test not in runners, self._seconds[test]))
+
+    def _runners(self, mutant: Mutant, original: str) -> set[str]:
+        wanted = set(_statement(original, mutant.line))
+        found: set[str] = set()
+        for data in self._data:
+            by_line = data.contexts_by_lineno(str(self._folder / mutant.path))
+            found.update(test for line in wanted & by_line.keys() for test in by_line[line])
+        return found
+
+
+def _data(file: Path) -> CoverageData:
+    data = CoverageData(str(file))
+    data.read()
+    return data
+
+
+def _statement(text: str, line: int) -> range:
+    """The lines of the innermost statement at ``line``, without those of the statements in it."""
+    around = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt) and _reaches(node, line)]
+    node = max(around, key=lambda one: one.lineno)
+    body = getattr(node, "body", None)
+    return range(node.lineno, body[0].lineno if body and body[0].lineno > node.lineno else (node.end_lineno or line) + 1)
+
+
+def _reaches(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
