@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -82,6 +83,25 @@ def kill(process: subprocess.Popen[str]) -> None:
     """kill -9 of the job and of all below it."""
     children.kill([process.pid, *descendants(process.pid)])
     process.communicate()
+
+
+def test_the_end_waits_for_a_batch_that_still_talks_to_the_jvm(tmp_path: Path) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work(rows: Any, batch: int) -> dict[str, int]:
+        begun.set()
+        assert go_on.wait(10)
+        return {"good": 1}
+
+    channel = module.Channel("growth", work, module.Places(tmp_path, tmp_path, tmp_path))
+    batch = threading.Thread(target=channel._batch, args=(None, 0))
+    batch.start()
+    assert begun.wait(10)
+    assert not channel.idle(0.05)
+    go_on.set()
+    assert channel.idle(10)
+    batch.join()
+    assert channel.tally.total() == 1
 
 
 @pytest.mark.slow

@@ -43,6 +43,7 @@ from workers.api_requests.tally import Tally
 
 _POLL = 0.2  # seconds
 _GRACE = 3.0  # seconds from a signal to the end
+_LAST_WORDS = 5.0  # seconds for which a batch that was broken off may still talk to the JVM
 _PATIENCE = 60.0  # seconds without a new line before --until gives up
 _EVERY = {"archive": 30.0, "growth": 10.0, "spam": 10.0}  # seconds; archive: fewer, larger files
 
@@ -77,6 +78,7 @@ class Channel:
         self.stopping = False
         self.tally = Tally(places.state / "tally" / f"{name}.json")
         self._process = process
+        self._working = threading.Lock()
         self._spool = places.spool / name
         self._checkpoint = places.state / "checkpoints" / name
 
@@ -86,7 +88,18 @@ class Channel:
         stream = stream.option("checkpointLocation", str(self._checkpoint)).trigger(processingTime=f"{every:g} seconds")
         return stream.foreachBatch(self._batch).start()
 
+    def idle(self, seconds: float) -> bool:
+        """Wait for up to ``seconds`` until no batch is worked on; whether none is."""
+        idle = self._working.acquire(timeout=seconds)
+        if idle:
+            self._working.release()
+        return idle
+
     def _batch(self, rows: DataFrame, batch: int) -> None:
+        with self._working:
+            self._work(rows, batch)
+
+    def _work(self, rows: DataFrame, batch: int) -> None:
         try:
             counts = self._process(rows, batch)
         except Exception:
@@ -124,6 +137,12 @@ class Job:
         """Tell the channels that what fails from now on fails because of a stop."""
         for channel in self.channels:
             channel.stopping = True
+
+    def wait(self) -> None:
+        """Once the queries are stopped: a batch that was broken off in the JVM goes on here until its next word with it, which
+        must be there to answer. No longer than ``_LAST_WORDS`` for each channel."""
+        for channel in self.channels:
+            channel.idle(_LAST_WORDS)
 
     def done(self) -> dict[str, dict[str, int]]:
         return {channel.name: channel.tally.totals() for channel in self.channels}
@@ -245,6 +264,7 @@ def run(job: Job, watch: Watch, target: Callable[[], int | None] | None, every: 
     finally:
         job.stopping()
         queries.stop()
+        job.wait()
     job.bench.judge()
     if not job.sender.flush(_PATIENCE, lambda: watch.asked) and not watch.asked:
         raise Failed(f"suspects wait to be published, and the next run will try again: {job.sender.trouble}")
