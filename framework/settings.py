@@ -256,6 +256,8 @@ def as_markdown() -> str:
     """docs/settings.md."""
     head = f"""# Settings
 
+*For developers and operators who start workers.*
+
 Each setting has a default; a YAML file (`--config FILE`) overrides it, the environment overrides the file, and a flag
 overrides everything. Durations are seconds, or carry a unit: `25`, `25s`, `500ms`, `2m`, `1h`.
 

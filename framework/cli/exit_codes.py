@@ -44,6 +44,8 @@ def as_markdown() -> str:
     rows = "\n".join(f"| {code.value} | {code.meaning} |" for code in Exit)
     return f"""# Exit codes of `workers`
 
+*For people who start `workers` from scripts and supervisors.*
+
 This page is made from `framework/cli/exit_codes.py` by `python -m framework.cli.exit_codes`.
 
 | Code | Meaning |
