@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, NoReturn
 import gevent
 
 from framework import publisher
-from framework.engine.refusals import cautions, lease_refusal, refusals
+from framework.engine.fitness import described, misfits
+from framework.engine.refusals import cautions, refusals
 from framework.engine.supervisor import Supervisor
-from framework.errors import BadSetting, BrokerUnreachable, FrameworkError, WrongUse
+from framework.errors import BadSetting, BrokerUnreachable, WrongUse
 from framework.handler import HandlerSpec
 from framework.observe import hublog
 from framework.observe.background import Background
 from framework.publisher import Publisher
 from framework.settings import Settings, as_environ, check_writable, write_at_end
 from framework.transports import open_transports
-from framework.transports.contract import NodeInfo, Transport
+from framework.transports.contract import Transport
 
 if TYPE_CHECKING:
     from framework.nsqd.embedded import EmbeddedNsqd
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 log = hublog.get(__name__)
 
 _LOOK_SECONDS = 0.5
-_PROBE_SECONDS = 0.5
+_DESCRIBE_SECONDS = 0.5
 _LAST_WORDS = 1.0
 
 
@@ -167,20 +168,14 @@ class App:
         for transport in transports:
             _raise_first(refusals(self.handlers, transport))
         for transport in transports:
-            found = self._misfits(transport)  # also what is learnt of the broker by it, as the longest delay
-            _raise_first([*refusals(self.handlers, transport), *found])
+            found = self._misfits(transport)
+            _raise_first([*refusals(self.handlers, transport), *found])  # asking may have brought its capabilities up to date
             for caution in cautions(self.handlers, transport):
                 log.warning("%s", caution)
 
     def _misfits(self, transport: Transport) -> list[str]:
-        """What nodes cannot do for the handlers whose topics they have, seen before anything is subscribed there.
-
-        A node that does not answer holds up nothing: what it cannot do is seen when a handler is connected to it."""
-        asked = gevent.spawn(_probed, transport)
-        asked.join(_PROBE_SECONDS)
-        nodes: list[NodeInfo] = asked.value or []
-        asked.kill(block=False)
-        return [words for spec in self.handlers for words in _misfits_of(spec, nodes, transport)]
+        """What nodes cannot do for the handlers whose topics they have, seen before anything is subscribed there."""
+        return misfits(self.handlers, transport, described(self.handlers, transport, _DESCRIBE_SECONDS))
 
     def _write_ledgers(self, supervisor: Supervisor) -> None:
         ledgers = {name: ledger.as_dict() for name, ledger in supervisor.ledgers.items()}
@@ -196,27 +191,6 @@ class App:
 def _raise_first(found: Sequence[str]) -> None:
     if found:
         raise WrongUse(found[0])
-
-
-def _probed(transport: Transport) -> list[NodeInfo]:
-    try:
-        return transport.probe()
-    except FrameworkError:
-        return []  # the supervisor waits for it, or ends with it
-
-
-def _misfits_of(spec: HandlerSpec, nodes: Sequence[NodeInfo], transport: Transport) -> list[str]:
-    """Of a topic that no node has yet, any may be given it: they are misfits only when none fits."""
-    found = {one.node: lease_refusal(spec, one.node, one.limits, transport.capabilities) for one in nodes}
-    if not any(found.values()):
-        return []
-    try:
-        having = transport.discover(spec.topic)
-    except FrameworkError:
-        return []
-    if not having:
-        return list(found.values()) if all(found.values()) else []
-    return [words for node, words in found.items() if words and node in having]
 
 
 @contextmanager

@@ -45,8 +45,13 @@ class DirectoryTransport:
         if len(set(channels)) > 1:
             raise WrongUse(f"topic {topic!r} is one queue here: give each of {', '.join(channels)} a topic of its own")
 
-    def discover(self, topic: str) -> set[str]:
+    def describe(self, topic: str, channel: str) -> list[NodeInfo]:
+        return self.probe()
+
+    def discover(self, topic: str, channel: str) -> set[str]:
         return self.nodes
+
+    def ensure(self, topic: str, channels: Collection[str]) -> None: ...
 
     def topics(self) -> set[str]:
         return {path.name for node in self.nodes for path in Path(node).glob("*")}

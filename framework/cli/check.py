@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import click
 
 from framework.cli import options
 from framework.cli.brokers import probe, running
 from framework.cli.exit_codes import Exit, as_text
+from framework.engine.fitness import described, misfits
 from framework.engine.refusals import cautions, refusals
 from framework.errors import BrokerUnreachable, WrongUse
 from framework.handler import HandlerSpec, place_of
@@ -17,6 +19,8 @@ from framework.observe.logging import scrub
 from framework.settings import DEFAULT_BROKER, TABLE, Settings, check_writable
 from framework.transports import open_transports
 from framework.transports.contract import Limits, NodeInfo, Transport
+
+_DESCRIBE_SECONDS = 5.0
 
 
 class Findings:
@@ -53,11 +57,18 @@ def command(modules: tuple[str, ...], settings: Settings) -> int:
     _check_ledger(settings, findings)
     handlers = _check_modules(modules, findings)
     for transport, nodes in _check_brokers(settings, findings):
-        for words in refusals(handlers, transport, nodes):
+        for words in dict.fromkeys([*refusals(handlers, transport, nodes), *_misfits(handlers, transport, settings, nodes)]):
             findings.bad("handler", words, Exit.WRONG_USE)
         for words in cautions(handlers, transport):
             findings.note("handler", words)
     return findings.code
+
+
+def _misfits(handlers: Sequence[HandlerSpec], transport: Transport, settings: Settings, nodes: Sequence[NodeInfo]) -> list[str]:
+    """What only a question for each handler's own topic and channel tells; nobody is asked who did not answer before."""
+    if not nodes or not running(settings):
+        return []
+    return misfits(handlers, transport, described(handlers, transport, _DESCRIBE_SECONDS))
 
 
 def _shown(value: object) -> str:

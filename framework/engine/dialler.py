@@ -13,6 +13,7 @@ from framework.engine.consumer import Consumer
 from framework.engine.tie import Tie
 from framework.engine.ways import Ways
 from framework.errors import REFUSALS, BadHandler, BrokerRefuses, FrameworkError, words_of
+from framework.middleware.dead_letter import topic_name
 from framework.observe import hublog
 from framework.transports.contract import Receiver, Transport
 
@@ -48,6 +49,8 @@ class Dialler:
         self._untried: set[str] = set()
         self._next: gevent.Greenlet | None = None
         self._looking = self._again = self._stopped = False
+        self._ensured = False
+        """What it needs has been made at the broker, as far as it can be lacking."""
         self.refusal: BadHandler | None = None
         """What no waiting can mend: a node that cannot honour the handler's timeout."""
         self._admitted = False
@@ -143,7 +146,17 @@ class Dialler:
         return True
 
     def _find(self) -> set[str]:
-        return self.transport.discover(self.topic)
+        if not self._ensured:
+            self._ensure()
+        return self.transport.discover(self.topic, self.consumer.spec.channel)
+
+    def _ensure(self) -> None:
+        """Where nothing comes to be by itself: first the topic of its dead letters, or one would be kept from dying."""
+        if not self.transport.capabilities.auto_create:
+            spec = self.consumer.spec
+            self.transport.ensure(topic_name(spec.topic, spec.channel), [])
+            self.transport.ensure(spec.topic, [spec.channel])
+        self._ensured = True
 
     # -- what its ties say
 
@@ -173,7 +186,8 @@ class Dialler:
         self._changed.set()
 
     def lost(self, node: str) -> None:
-        """There was a connection: perhaps the node is gone, and the topic elsewhere."""
+        """There was a connection: perhaps the node is gone, and the topic elsewhere, or nowhere."""
+        self._ensured = False
         if not self._settled:
             self.look()
 

@@ -81,8 +81,7 @@ class LaterDialler(Dialler):
         self._topics = topics
         self._started = False
         self._stored = False
-        self._declared = False
-        self._declaring = Semaphore()
+        self._ensuring = Semaphore()
 
     @property
     def _settled(self) -> bool:
@@ -93,11 +92,11 @@ class LaterDialler(Dialler):
         after a restart; or when it cannot have it kept for its channel: another's that is there first would have it alone."""
         if self._blind is not None:
             raise self._blind
-        if not self._declared:
-            with self._declaring:
-                if not self._declared:
-                    self.transport.declare(self.topic, self.consumer.spec.channel)
-                    self._declared = True
+        if not self._ensured:
+            with self._ensuring:
+                if not self._ensured:
+                    self.transport.ensure(self.topic, [self.consumer.spec.channel])
+                    self._ensured = True
 
     def start(self) -> None:
         self._started = True
@@ -118,7 +117,7 @@ class LaterDialler(Dialler):
         try:
             exists = self._stored or self._topics.may_have(self.topic)
             if self._stored:  # there may be nodes that are new
-                self.transport.declare(self.topic, self.consumer.spec.channel)
+                self.transport.ensure(self.topic, [self.consumer.spec.channel])
             self._stored = False
             found = set(self.transport.backlog(self.topic, self.consumer.spec.channel)) if exists else set()
         except BrokerUnreachable as error:  # no word of it in the log unless a handler asks for such a delay

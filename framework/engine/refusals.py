@@ -29,11 +29,20 @@ def refusals(handlers: Sequence[HandlerSpec], broker: Broker, nodes: Iterable[No
 
     Names and channels come first: they can be judged before a node has been asked for its limits.
     """
-    found = [*_clashes(handlers), *_names(handlers, broker), *_attempts(handlers, broker.capabilities)]
-    found += _delays(handlers, broker.capabilities)
-    for node in nodes:
-        found += [words for spec in handlers if (words := lease_refusal(spec, node.node, node.limits, broker.capabilities))]
+    found = [*_clashes(handlers), *_names(handlers, broker), *_lacking(handlers, broker.capabilities)]
+    found += [words for node in nodes for spec in handlers for words in unfit(spec, node, broker.capabilities)]
     return found
+
+
+def unfit(spec: HandlerSpec, node: NodeInfo, capabilities: Capabilities) -> list[str]:
+    """A sentence for everything that ``node``, of a broker with ``capabilities``, cannot do for ``spec``; empty: it fits."""
+    can = node.capabilities or capabilities
+    words = lease_refusal(spec, node.node, node.limits, can)
+    return [*([words] if words else []), *(_lacking([spec], can) if can != capabilities else [])]
+
+
+def _lacking(handlers: Sequence[HandlerSpec], capabilities: Capabilities) -> list[str]:
+    return [*_attempts(handlers, capabilities), *_delays(handlers, capabilities)]
 
 
 def lease_refusal(spec: HandlerSpec, node: str, limits: Limits, capabilities: Capabilities) -> str:

@@ -37,6 +37,8 @@ class Capabilities:
     """What to change at the broker for longer delays of publishes, written as ``longer_lease``."""
     discovers: bool = True
     """Nodes may come and go; else ``discover`` names those of the URLs for ever, and is asked once."""
+    auto_create: bool = True
+    """Topics and channels come to be by being published and subscribed to. Else ``Transport.ensure`` makes them first."""
     longer_lease: str = ""
     """What to change at the broker for a longer lease, as it follows "or": ``start nsqd with --max-msg-timeout``."""
 
@@ -60,12 +62,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """What ``workers check`` says of a node."""
+    """What is found of a node: ``workers check`` shows it, and handlers are judged by it."""
 
     node: str
     server: str
     """Its product and version, as ``nsqd 1.3.0``."""
     limits: Limits
+    capabilities: Capabilities | None = None
+    """What it can do, which depends on its version and settings; None: all that its transport says."""
 
 
 class Tally(Protocol):
@@ -226,8 +230,16 @@ class Transport(Protocol):
         Raises WrongUse, in a sentence that names the fix, for names that this broker does not take, and for several
         channels of a topic where it makes no copy for each."""
 
-    def discover(self, topic: str) -> set[str]:
-        """The nodes that may hold ``topic``, as ``host:port``. Blocks; never longer than a few seconds.
+    def describe(self, topic: str, channel: str) -> list[NodeInfo]:
+        """What each node that answers would grant a connection for ``channel`` of ``topic``, whether it has the topic yet or not.
+
+        Asked for each handler before it is judged, for thousands of them at once: what is the same for all should be asked of a
+        node once. Blocks, never longer than a few seconds; changes nothing anywhere, but may bring ``capabilities`` up to date. A
+        node that does not answer is left out: what it cannot do is seen when a handler is connected to it."""
+
+    def discover(self, topic: str, channel: str) -> set[str]:
+        """The nodes that may hold ``topic`` for ``channel``, as ``host:port`` (or a name, where a cluster is one node). Blocks;
+        never longer than a few seconds.
 
         Raises BrokerUnreachable when nothing answered: the engine then keeps the nodes that it has."""
 
@@ -247,10 +259,14 @@ class Transport(Protocol):
         For a channel that does not exist yet, what the first one would get; where there are no channels, what the topic
         holds. Blocks; never longer than a few seconds. Raises BrokerUnreachable when not every node could be asked."""
 
-    def declare(self, topic: str, channel: str) -> None:
-        """Have each node that there is now keep for ``channel`` what it stores in ``topic`` from now on, whoever else reads it
-        and whenever ``channel`` is subscribed to. Blocks; never longer than a few seconds. Raises BrokerUnreachable when not
-        every node could be told. Nothing where a topic is one queue."""
+    def ensure(self, topic: str, channels: Collection[str]) -> None:
+        """Have each node that there is now keep for each of ``channels`` what it stores in ``topic`` from now on, whoever else
+        reads it and whenever they are subscribed to; of no channels, have it keep the topic. Whatever that takes (a stream, a
+        consumer, a queue) is made where it is missing; what there is stays as it is.
+
+        Called before something is stored that no other channel may take; and where topics do not come to be by themselves
+        (``Capabilities.auto_create``), before a handler is connected, for its topic and for that of its dead letters. Blocks;
+        never longer than a few seconds. Raises BrokerUnreachable when not every node could be told."""
 
     def connect(self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None) -> Connection:
         """Dial, negotiate, subscribe with a grant of 0. Blocks up to its connect timeout. ``lease`` asks for

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -50,12 +51,12 @@ class Cluster(Plain):
         self.having = set(having)
         self.hangs = hangs
 
-    def probe(self) -> list[NodeInfo]:
+    def describe(self, topic: str, channel: str) -> list[NodeInfo]:
         if self.hangs:
             gevent.sleep(60)
         return [NodeInfo(name, "nsqd", Limits(60.0, most, 2500)) for name, most in (("short:1", 90.0), ("long:1", 900.0))]
 
-    def discover(self, topic: str) -> set[str]:
+    def discover(self, topic: str, channel: str) -> set[str]:
         return self.having
 
     def accept(self, topic: str, channels: Collection[str]) -> None: ...
@@ -76,8 +77,8 @@ def test_a_node_that_has_nothing_to_do_with_the_handler_refuses_nothing(having: 
 
 def test_a_topic_that_none_has_yet_is_refused_when_none_could_carry_it(monkeypatch: pytest.MonkeyPatch):
     cluster = Cluster()
-    nodes = cluster.probe()[:1]
-    monkeypatch.setattr(cluster, "probe", lambda: nodes)
+    nodes = cluster.describe("orders", "billing")[:1]
+    monkeypatch.setattr(cluster, "describe", lambda topic, channel: nodes)
     assert len(misfits(cluster)) == 1
 
 
@@ -85,6 +86,25 @@ def test_a_node_that_does_not_answer_holds_up_the_start_for_half_a_second():
     began = time.monotonic()
     assert misfits(Cluster("short:1", hangs=True)) == []
     assert time.monotonic() - began < 5
+
+
+def test_a_handler_is_judged_by_what_its_own_topic_and_channel_are_granted():
+    cluster = Cluster()
+    asked: list[tuple[str, str]] = []
+
+    def describe(topic: str, channel: str) -> list[NodeInfo]:
+        asked.append((topic, channel))
+        can = replace(Cluster.capabilities, attempts=topic != "orders")
+        return [NodeInfo("one:1", "streams 2", Limits(60.0, 900.0 if channel == "billing" else 90.0, 2500), can)]
+
+    cluster.describe = describe
+    options = {"timeout": 120, "max_attempts": 3}
+    names = [("orders", "billing"), ("invoices", "billing"), ("invoices", "audit")]
+    app = App([make_spec(function, topic, channel, options) for topic, channel in names], Settings())
+    uncounted, short = app._misfits(cluster)
+    assert "max_attempts=3 cannot be kept" in uncounted
+    assert "timeout=120 is longer than one:1 keeps a message in flight, 90 s" in short
+    assert sorted(asked) == sorted(names)
 
 
 def test_run_refuses_before_any_connection():

@@ -93,6 +93,33 @@ def a_lease_ends_early(module: Any) -> None:
     module.LIMITS = replace(module.LIMITS, lease=module.LIMITS.lease / 10)
 
 
+# -- what is found
+
+
+@dies_in("test_what_a_node_says_of_itself_is_what_a_connection_to_it_is_granted")
+def a_node_says_another_lease_than_it_grants(module: Any) -> None:
+    limits = replace(module.LIMITS, lease=module.LIMITS.lease * 2)
+    module.DirectoryTransport.describe = lambda self, *_: [replace(one, limits=limits) for one in self.probe()]
+
+
+@dies_in("test_what_a_node_says_of_itself_is_what_a_connection_to_it_is_granted")
+def to_describe_a_node_makes_the_topic(module: Any) -> None:
+    def describe(original: Any, self: Any, topic: str, channel: str) -> Any:
+        Path(min(self.nodes), topic).mkdir(parents=True)
+        return original(self, topic, channel)
+
+    around(module.DirectoryTransport, "describe", describe)
+
+
+@dies_in("test_a_topic_that_was_ensured_keeps_for_its_channel_what_is_published_whoever_else_reads_it")
+def to_ensure_a_topic_empties_it(module: Any) -> None:
+    def ensure(self: Any, topic: str, channels: Any) -> None:
+        for file in Path(min(self.nodes), topic).glob("ready*"):
+            file.unlink()
+
+    module.DirectoryTransport.ensure = ensure
+
+
 # -- what comes again, and when
 
 

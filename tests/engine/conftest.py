@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import gevent
@@ -13,7 +13,7 @@ import pytest
 
 from framework.engine.ledger import Ledger
 from framework.engine.supervisor import Supervisor
-from framework.errors import AlreadySettled, BrokerUnreachable
+from framework.errors import AlreadySettled, BrokerError, BrokerUnreachable
 from framework.handler import HandlerSpec
 from framework.message import Message
 from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver
@@ -182,6 +182,8 @@ class FakeBroker:
         self.nodes: dict[str, FakeNode] = {}
         self.finished: list[bytes] = []
         self.discovery_error: Exception | None = None
+        self.ensure_error: Exception | None = None
+        self.ensured: list[tuple[str, tuple[str, ...]]] = []
         self.dials = 0
         self.node("a:1")
 
@@ -195,7 +197,7 @@ class FakeBroker:
     def connections(self) -> list[FakeConnection]:
         return [connection for node in self.nodes.values() for connection in node.connections]
 
-    def discover(self, topic: str) -> set[str]:
+    def discover(self, topic: str, channel: str = "") -> set[str]:
         if self.discovery_error is not None:
             raise self.discovery_error
         return set(self.nodes)
@@ -206,14 +208,22 @@ class FakeBroker:
     def backlog(self, topic: str, channel: str) -> dict[str, int]:
         return {name: len(node.queues[topic]) for name, node in self.nodes.items() if topic in node.queues}
 
-    def declare(self, topic: str, channel: str) -> None:
-        pass
+    def describe(self, topic: str, channel: str) -> list[NodeInfo]:
+        return [NodeInfo(name, "fake", node.limits) for name, node in self.nodes.items() if node.up]
+
+    def ensure(self, topic: str, channels: Collection[str]) -> None:
+        """With ``auto_create`` off, a topic that was not made cannot be connected to."""
+        if self.ensure_error is not None:
+            raise self.ensure_error
+        self.ensured.append((topic, tuple(channels)))
 
     def connect(
         self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None
     ) -> FakeConnection:  # fmt: skip
         self.dials += 1
         gevent.sleep(0)
+        if not self.capabilities.auto_create and (topic, (channel,)) not in self.ensured:
+            raise BrokerError("NOT_FOUND", f"{node} has no topic {topic}")
         if not self.nodes[node].up:
             raise BrokerUnreachable(f"{node} refused the connection")
         return FakeConnection(self.nodes[node], topic, channel, receiver)

@@ -203,7 +203,7 @@ def test_where_nodes_never_change_they_are_asked_for_once(broker: FakeBroker, ru
     monkeypatch.setattr(broker, "capabilities", replace(broker.capabilities, discovers=False))
     asked: list[str] = []
     discover = broker.discover
-    monkeypatch.setattr(broker, "discover", lambda topic: asked.append(topic) or discover(topic))
+    monkeypatch.setattr(broker, "discover", lambda topic, channel: asked.append(topic) or discover(topic))
     worker = run(lambda message: None, supervisor={"poll_interval": 0.01})
     worker.until(lambda: worker.supervisor.ready)
     node = broker.nodes["a:1"]
@@ -211,3 +211,22 @@ def test_where_nodes_never_change_they_are_asked_for_once(broker: FakeBroker, ru
     node.up = True
     worker.until(lambda: node.connections)
     assert asked == ["orders"]
+
+
+def test_where_topics_do_not_come_to_be_by_themselves_they_are_made_before_a_handler_is_connected(
+    broker: FakeBroker, run: Run, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(broker, "capabilities", replace(broker.capabilities, auto_create=False, discovers=False))
+    broker.ensure_error = BrokerUnreachable("no leader yet")
+    worker = run(lambda message: None, supervisor={"poll_interval": 0.01})
+    gevent.sleep(0.05)
+    assert (broker.ensured, broker.dials) == ([], 0)
+    broker.ensure_error = None
+    worker.until(lambda: worker.supervisor.ready)
+    assert broker.ensured == [("orders.billing.dead", ()), ("orders", ("billing",))]
+
+
+def test_where_they_do_nothing_is_made(broker: FakeBroker, run: Run) -> None:
+    worker = run(lambda message: None)
+    worker.until(lambda: worker.supervisor.ready)
+    assert broker.ensured == []

@@ -243,6 +243,8 @@ class Bench:
     def publish(self, *bodies: bytes, on: Place | None = None, topic: str = "") -> None:
         """Store ``bodies`` in the case's topic."""
         publisher = self.publisher(*([on] if on else []))
+        if not self.capabilities.auto_create:
+            self.open(*([on] if on else [])).ensure(topic or self.topic, [])
         publisher.publish_many(topic or self.topic, bodies)
         publisher.close()
 
@@ -260,11 +262,13 @@ class Bench:
         transport = self.open()
         return refusals(specs, transport, transport.probe())
 
-    def hold(self, *, on: Place | None = None, grant: int = 0) -> Held:
+    def hold(self, *, on: Place | None = None, grant: int = 0, channel: str = CHANNEL) -> Held:
         """A connection to the case's topic that no worker uses; the books of its strict receiver are checked at the end."""
         transport = self.open(*([on] if on else []))
-        (node,) = transport.discover(self.topic) or {info.node for info in transport.probe()}
-        held = Held(lambda receiver: transport.connect(node, self.topic, CHANNEL, receiver))
+        if not transport.capabilities.auto_create:
+            transport.ensure(self.topic, [channel])
+        (node,) = transport.discover(self.topic, channel) or {info.node for info in transport.probe()}
+        held = Held(lambda receiver: transport.connect(node, self.topic, channel, receiver))
         self._held.append(held)
         held.grant(grant)
         return held

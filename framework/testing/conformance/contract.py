@@ -8,7 +8,7 @@ import gevent
 import pytest
 
 from framework.errors import AlreadySettled
-from framework.testing.conformance.bench import Bench, Cases, bodies
+from framework.testing.conformance.bench import CHANNEL, Bench, Cases, bodies
 from framework.testing.conformance.subject import Subject
 
 QUIET = 0.3
@@ -17,6 +17,29 @@ QUIET = 0.3
 
 class Contract(Cases):
     """What a connection promises, whoever uses it. A part of ``Core``."""
+
+    # -- what is found
+
+    def test_what_a_node_says_of_itself_is_what_a_connection_to_it_is_granted(self, bench: Bench) -> None:
+        (found,) = bench.open().describe(bench.topic, CHANNEL)
+        assert bench.topic not in bench.open().topics()
+        held = bench.hold()
+        said, granted = found.limits, held.connection.limits
+        assert found.node == held.connection.node
+        assert (said.lease, said.max_lease, said.max_grant) == (granted.lease, granted.max_lease, granted.max_grant)
+        assert said.max_requeue == granted.max_requeue
+
+    def test_a_topic_that_was_ensured_keeps_for_its_channel_what_is_published_whoever_else_reads_it(self, bench: Bench) -> None:
+        transport = bench.open()
+        for _ in range(2):  # what is there stays as it is
+            transport.ensure(bench.topic, [CHANNEL])
+        rival = bench.hold(grant=10, channel="rival") if bench.capabilities.fan_out else None
+        bench.publish(*bodies(3))
+        if rival is not None:
+            bench.until(lambda: len(rival.taken) == 3)
+        transport.ensure(bench.topic, [CHANNEL])
+        held = bench.hold(grant=10)
+        bench.until(lambda: sorted(held.bodies) == bodies(3))
 
     # -- grants
 

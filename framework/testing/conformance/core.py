@@ -34,7 +34,7 @@ class Core(Contract):
         (message,) = seen
         assert (message.body, message.topic, message.channel) == (b"hello", bench.topic, CHANNEL)
         assert message.attempts == 1
-        assert message.node in bench.open().discover(bench.topic)
+        assert message.node in bench.open().discover(bench.topic, CHANNEL)
         assert abs(message.timestamp / 1e9 - before) < 5
         assert message.settled
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 import gevent
@@ -15,6 +15,7 @@ from framework.transports.beanstalkd.connection import MAX_DEFER, MAX_GRANT, Bea
 from framework.transports.beanstalkd.dial import Line, dial
 from framework.transports.beanstalkd.producer import BeanstalkdProducer
 from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver, Transport
+from framework.transports.recent import Recent
 
 T = TypeVar("T")
 
@@ -35,12 +36,17 @@ class BeanstalkdTransport:
     def __init__(self, addresses: _urls.Addresses) -> None:
         self._nodes = addresses.nodes
         self._options = addresses.options
+        self._described = Recent(self._describe)
 
     def accept(self, topic: str, channels: Collection[str]) -> None:
         """Several channels of a topic only with ``fanout=``, and no names that are no tube's."""
         _urls.accept(topic, channels, self._options)
 
-    def discover(self, topic: str) -> set[str]:
+    def describe(self, topic: str = "", channel: str = "") -> list[NodeInfo]:
+        """The same for every topic and channel: each server is asked once for all that ask within a moment."""
+        return self._described()
+
+    def discover(self, topic: str, channel: str = "") -> set[str]:
         """All there are: a tube exists wherever it is asked for."""
         return set(self._nodes)
 
@@ -59,7 +65,7 @@ class BeanstalkdTransport:
         answers = self._ask_all(lambda line: _kept(line, tube))
         return {node: count for node, count in answers.items() if count is not None}
 
-    def declare(self, topic: str, channel: str) -> None:
+    def ensure(self, topic: str, channels: Collection[str]) -> None:
         """A tube keeps what it gets; and those of ``fanout=`` are known from the start."""
 
     def connect(
@@ -73,18 +79,33 @@ class BeanstalkdTransport:
         return BeanstalkdProducer(self._nodes, self._options)
 
     def probe(self) -> list[NodeInfo]:
-        answers = self._ask_all(lambda line: wire.stats(line.ask(wire.STATS, "OK").data))
+        return self._infos(self._ask_all(_stats))
+
+    def _describe(self) -> list[NodeInfo]:
+        answers = self._ask_each(_stats)
+        return self._infos({node: stats for node, stats in answers.items() if not isinstance(stats, FrameworkError)})
+
+    def _infos(self, answers: Mapping[str, Mapping[str, str]]) -> list[NodeInfo]:
         limits = Limits(lease=self._options.ttr, max_lease=math.inf, max_grant=MAX_GRANT)
         return [NodeInfo(node, f"beanstalkd {stats.get('version', '?')}", limits) for node, stats in answers.items()]
 
     def _ask_all(self, question: Callable[[Line], T]) -> dict[str, T]:
-        """Node -> its answer, all asked at once. Raises BrokerUnreachable naming those that gave none."""
-        asked = {node: gevent.spawn(_answer, node, question) for node in sorted(self._nodes)}
-        gevent.joinall(list(asked.values()))
-        failures = [str(one.value) for one in asked.values() if isinstance(one.value, FrameworkError)]
+        """Node -> its answer. Raises BrokerUnreachable naming those that gave none."""
+        answers = self._ask_each(question)
+        failures = [str(answer) for answer in answers.values() if isinstance(answer, FrameworkError)]
         if failures:
             raise BrokerUnreachable("; ".join(failures))
+        return {node: answer for node, answer in answers.items() if not isinstance(answer, FrameworkError)}
+
+    def _ask_each(self, question: Callable[[Line], T]) -> dict[str, T | FrameworkError]:
+        """Node -> its answer, or why there is none; all asked at once."""
+        asked = {node: gevent.spawn(_answer, node, question) for node in sorted(self._nodes)}
+        gevent.joinall(list(asked.values()))
         return {node: one.get() for node, one in asked.items()}
+
+
+def _stats(line: Line) -> dict[str, str]:
+    return wire.stats(line.ask(wire.STATS, "OK").data)
 
 
 def _answer(node: str, question: Callable[[Line], T]) -> T | FrameworkError:

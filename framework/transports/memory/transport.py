@@ -44,7 +44,11 @@ class MemoryTransport:
         for broker in self.brokers:
             broker.accept(topic, channels)
 
-    def discover(self, topic: str) -> set[str]:
+    def describe(self, topic: str = "", channel: str = "") -> list[NodeInfo]:
+        nodes = [node for node in self._nodes().values() if node.up]
+        return [NodeInfo(node.name, "memory", node.broker.limits, node.broker.capabilities) for node in nodes]
+
+    def discover(self, topic: str, channel: str = "") -> set[str]:
         return set(self._nodes())
 
     def channels(self, topic: str) -> set[str]:
@@ -60,9 +64,13 @@ class MemoryTransport:
     def backlog(self, topic: str, channel: str) -> dict[str, int]:
         return {name: node.depth(topic, channel) for name, node in self._nodes().items() if topic in node.topics}
 
-    def declare(self, topic: str, channel: str) -> None:
-        for node in self._nodes().values():
-            node.topic(topic).channel(channel)
+    def ensure(self, topic: str, channels: Collection[str]) -> None:
+        for broker in self.brokers:
+            with broker.lock:
+                for node in broker.nodes.values():
+                    for channel in channels:
+                        node.topic(topic).channel(channel)
+                    node.topic(topic)
 
     def connect(self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None) -> MemoryConnection:
         server = self._up(node)

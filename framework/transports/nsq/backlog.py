@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeVar
 
@@ -26,14 +26,15 @@ def of_channel(topic: str, channel: str, addresses: Addresses) -> dict[str, int]
     return {node: _kept(one, channel) for node, stats in answers.items() for one in stats if one.topic_name == topic}
 
 
-def declare(topic: str, channel: str, addresses: Addresses) -> None:
-    """Make the channel on every nsqd. Raises BrokerUnreachable as ``topics`` does."""
-    _together([partial(_declare, nsqd, topic, channel) for nsqd in _nsqds(addresses).values()])
+def ensure(topic: str, channels: Collection[str], addresses: Addresses) -> None:
+    """Make the topic and its channels on every nsqd. Raises BrokerUnreachable as ``topics`` does."""
+    _together([partial(_ensure, nsqd, topic, channels) for nsqd in _nsqds(addresses).values()])
 
 
-def _declare(nsqd: Nsqd, topic: str, channel: str) -> None:
+def _ensure(nsqd: Nsqd, topic: str, channels: Collection[str]) -> None:
     nsqd.create_topic(topic)
-    nsqd.create_channel(topic, channel)
+    for channel in channels:
+        nsqd.create_channel(topic, channel)
 
 
 def _kept(topic: TopicStats, channel: str) -> int:

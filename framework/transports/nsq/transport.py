@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import gevent
@@ -16,6 +16,7 @@ from framework.transports.nsq.delays import MAX_DEFER, LongestDelays
 from framework.transports.nsq.dial import dial
 from framework.transports.nsq.discovery import Discovery
 from framework.transports.nsq.producer import NsqProducer
+from framework.transports.recent import Recent
 
 
 def open(urls: Sequence[str]) -> Transport:
@@ -40,6 +41,7 @@ class NsqTransport:
         self._options = addresses.options
         self.capabilities = replace(self.capabilities, discovers=bool(addresses.lookupds))
         self._delays = LongestDelays(addresses.options, self._know_delays)
+        self._described = Recent(self._describe)
         self._know_delays()
 
     def _know_delays(self) -> None:
@@ -48,7 +50,11 @@ class NsqTransport:
     def accept(self, topic: str, channels: Collection[str]) -> None:
         """Any: the names of this framework are NSQ's."""
 
-    def discover(self, topic: str) -> set[str]:
+    def describe(self, topic: str = "", channel: str = "") -> list[NodeInfo]:
+        """The same for every topic and channel: each nsqd is asked once for all that ask within a moment."""
+        return self._described()
+
+    def discover(self, topic: str, channel: str = "") -> set[str]:
         """The nsqds named directly, and those that hold ``topic`` by any nsqlookupd."""
         try:
             return self._direct | self._discovery.lookup(topic)
@@ -69,9 +75,9 @@ class NsqTransport:
         """By HTTP, of every nsqd that has ``topic``."""
         return backlog.of_channel(topic, channel, self._addresses)
 
-    def declare(self, topic: str, channel: str) -> None:
+    def ensure(self, topic: str, channels: Collection[str]) -> None:
         """By HTTP: a publish by TCP makes the topic alone, and what is in it then is for the channels that come first."""
-        backlog.declare(topic, channel, self._addresses)
+        backlog.ensure(topic, channels, self._addresses)
 
     def connect(self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None) -> NsqConnection:
         max_defer = self._delays.of(node, self._discovery.http_of(node))
@@ -93,19 +99,32 @@ class NsqTransport:
         nodes = sorted(self.nodes())
         if not nodes:
             raise BrokerUnreachable("the nsqlookupds know of no nsqd yet: start one with --lookupd-tcp-address")
-        asked = [gevent.spawn(self._probe, node) for node in nodes]
-        gevent.joinall(asked)
-        failures = {node: one.value for node, one in zip(nodes, asked, strict=True) if isinstance(one.value, FrameworkError)}
+        answers = self._ask(nodes)
+        failures = {node: answer for node, answer in answers.items() if isinstance(answer, FrameworkError)}
         if failures:
             refused = any(isinstance(error, REFUSALS) for error in failures.values())
             raise (BrokerRefuses if refused else BrokerUnreachable)("; ".join(map(words_of, failures, failures.values())))
-        return [one.get() for one in asked]
+        return [answer for answer in answers.values() if isinstance(answer, NodeInfo)]
+
+    def _describe(self) -> list[NodeInfo]:
+        try:
+            nodes = self.nodes()
+        except BrokerUnreachable:
+            return []
+        return [answer for answer in self._ask(sorted(nodes)).values() if isinstance(answer, NodeInfo)]
+
+    def _ask(self, nodes: Iterable[str]) -> dict[str, NodeInfo | FrameworkError]:
+        """Node -> its answer, all asked at once."""
+        asked = {node: gevent.spawn(self._probe, node) for node in nodes}
+        gevent.joinall(list(asked.values()))
+        return {node: one.get() for node, one in asked.items()}
 
     def _probe(self, node: str) -> NodeInfo | FrameworkError:
         try:
             with dial(node, self._options) as line:
                 line.check_admitted()
-                limits = line.identity.limits(self._delays.of(node, self._discovery.http_of(node)))
-                return NodeInfo(node, f"nsqd {line.identity.version}", limits)
+                longest = self._delays.of(node, self._discovery.http_of(node))
+                can = replace(self.capabilities, max_requeue=longest, max_defer=longest)
+                return NodeInfo(node, f"nsqd {line.identity.version}", line.identity.limits(longest), can)
         except FrameworkError as error:
             return error

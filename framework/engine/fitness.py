@@ -1,0 +1,58 @@
+"""Asks a broker's nodes what they can do for each handler, and judges the handlers by it. Nothing is subscribed or changed.
+
+What is refused, and in which words, is said by ``refusals``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import gevent
+
+from framework.engine.refusals import unfit
+from framework.errors import FrameworkError
+from framework.handler import HandlerSpec
+from framework.observe import hublog
+from framework.transports.contract import NodeInfo, Transport
+
+log = hublog.get(__name__)
+
+Described = Mapping[str, Sequence[NodeInfo]]
+"""A handler's name -> what the nodes say that they can do for it."""
+
+
+def described(handlers: Sequence[HandlerSpec], transport: Transport, seconds: float) -> Described:
+    """All asked at once. What has not been answered in ``seconds`` holds up nobody: it is left out."""
+    asked = {spec.name: gevent.spawn(_described, spec, transport) for spec in handlers}
+    gevent.joinall(list(asked.values()), timeout=seconds)
+    answers = {name: one.value or [] for name, one in asked.items()}
+    gevent.killall(list(asked.values()), block=False)
+    return answers
+
+
+def misfits(handlers: Sequence[HandlerSpec], transport: Transport, found: Described) -> list[str]:
+    """A sentence for everything that a node cannot do for the handlers whose topics it has.
+
+    Of a topic that no node has yet, any may be given it: they are misfits only when none fits."""
+    return [words for spec in handlers for words in _misfits(spec, transport, found[spec.name])]
+
+
+def _described(spec: HandlerSpec, transport: Transport) -> list[NodeInfo]:
+    try:
+        return transport.describe(spec.topic, spec.channel)
+    except FrameworkError as error:  # the supervisor waits for it, or ends with it
+        log.debug("handler %s: its broker does not say what it can do: %s", spec.name, error)
+        return []
+
+
+def _misfits(spec: HandlerSpec, transport: Transport, nodes: Sequence[NodeInfo]) -> list[str]:
+    found = {node.node: unfit(spec, node, transport.capabilities) for node in nodes}
+    if not any(found.values()):
+        return []
+    try:
+        having = transport.discover(spec.topic, spec.channel)
+    except FrameworkError:
+        return []
+    if not having and not all(found.values()):
+        return []
+    return [words for node, some in found.items() if not having or node in having for words in some]
