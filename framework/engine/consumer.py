@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 from weakref import WeakSet
 
@@ -25,12 +25,12 @@ from framework.engine.restraint import Watch
 from framework.engine.settlement import Settlement, give_back
 from framework.engine.slots import Slot, Slots, clock
 from framework.engine.turns import SLICE, Turns
-from framework.engine.unstarted import PUT_OFF, Unstarted
+from framework.engine.unstarted import PUT_OFF, Kept, Room, Unstarted
 from framework.engine.valve import Valve
 from framework.errors import AlreadySettled, BadHandler
 from framework.handler import HandlerSpec
 from framework.message import Message, calls_of
-from framework.middleware.outcome import BatchOutcome, Dead, Deferred, Outcome, Requeue
+from framework.middleware.outcome import DEFERRED, BatchOutcome, Dead, Deferred, Outcome, Requeue
 from framework.observe import hublog
 from framework.transports.contract import Connection, Tally
 
@@ -40,7 +40,7 @@ log = hublog.get(__name__)
 class Consumer:
     """``transports.contract.Receiver`` for one handler. All of it is called on the hub or in its slots.
 
-    ``places``: where calls run, when not in the slots themselves.
+    ``places``: where calls run, when not in the slots themselves. ``room``: where messages wait that must not be requeued.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class Consumer:
         ledger: Ledger,
         *,
         places: Places | None = None,
+        room: Room | None = None,
         pulse: Pulse | None = None,
         longest_pause: float | None = None,
     ) -> None:
@@ -81,7 +82,7 @@ class Consumer:
         """Its timers call it; else it is ``at_rest``."""
         self.rouse()
         self._closed_early: WeakSet[Connection] = WeakSet()
-        self._unstarted = Unstarted()
+        self._unstarted = Unstarted(room, lambda message: self._settle(message, DEFERRED, heed=False))
         self._left: list[Message] | None = []
         """What waited when it was told to stop; None once that is given back."""
 
@@ -311,6 +312,10 @@ class Consumer:
         """Start no more; may be called from anywhere. ``drain`` follows when the hub turns, which computing handlers delay."""
         self._slots.held = True
 
+    def kept(self) -> Container[Message]:
+        """What is not to be given back while it stops, as long as there is time for it. May be called from any thread."""
+        return Kept(self.calls.running(), self._unstarted)
+
     def drain(self) -> None:
         """Start and take no more; what runs goes on, and its leases are kept."""
         self.stopping = self._grants.stopped = True
@@ -320,7 +325,8 @@ class Consumer:
             connection.drain()
 
     def give_back_unstarted(self) -> None:
-        """After ``drain`` has been answered, or the broker could deliver them here again."""
+        """After ``drain`` has been answered, or the broker could deliver them here again. What must be stored instead is
+        ``handling`` until then."""
         self._unstarted.give_back(self._left or (), 0.0)
         self._left = None
 
@@ -370,6 +376,7 @@ class Consumer:
         handler that forked goes on here."""
         self.stopping = self._slots.held = True
         self._queue.clear()
+        self._unstarted.forget()
         self._grants.stop()
 
     def close(self) -> None:

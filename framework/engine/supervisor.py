@@ -34,7 +34,7 @@ from framework.engine.ways import Ways
 from framework.errors import BadHandler, BrokerUnreachable, WrongUse
 from framework.handler import OPTIONS, HandlerSpec
 from framework.middleware import compile_chain
-from framework.middleware.later import lasts, later_topic
+from framework.middleware.later import WaitingRoom, lasts, later_topic
 from framework.observe import hublog
 from framework.transports.contract import Transport
 from framework.transports.forked import forget_in_child
@@ -47,8 +47,6 @@ GLANCE = 0.05
 """Seconds between two looks at how far the start is, at least: with thousands of handlers each look takes milliseconds."""
 GOODBYE = 2.0
 """Seconds, at most, for what must be said before the sockets close: CLS and its answer, the last settlements."""
-
-
 HEARD = 0.2
 """Seconds, at most, until brokers have answered that they send no more, and what has not started is given back."""
 
@@ -221,19 +219,17 @@ class Supervisor:
         """In a context of its own, which its slots take over."""
         published.tally.set(self.published[spec.name])
         places = places_for(spec, hub, self._environ)
+        defer = self._defer if lasts(spec) else None
+        delays = partial(known_delays, self._transports)
         chain = compile_chain(
-            spec,
-            publish=self._publish,
-            delay=backoff.retry_delay,
-            call=places.call if places else None,
-            defer=self._defer if lasts(spec) else None,
-            delays=partial(known_delays, self._transports),
-            copies=any(transport.capabilities.fan_out for transport in self._transports),
-            clock=self._clock,
-        )
+            spec, publish=self._publish, delay=backoff.retry_delay, call=places.call if places else None, defer=defer,
+            delays=delays, copies=any(transport.capabilities.fan_out for transport in self._transports), clock=self._clock,
+        )  # fmt: skip
+        room = WaitingRoom(spec, defer, delays, clock=self._clock)
         return Consumer(
-            hub, turns, spec, chain, self.ledgers[spec.name], places=places, pulse=self._pulse, longest_pause=self._longest_pause
-        )
+            hub, turns, spec, chain, self.ledgers[spec.name], places=places, room=room, pulse=self._pulse,
+            longest_pause=self._longest_pause,
+        )  # fmt: skip
 
     def _defer(self, topic: str, body: bytes, delay: float) -> None:
         diallers = self._later[topic]

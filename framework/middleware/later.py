@@ -96,6 +96,7 @@ class WaitingRoom:
         self.topic = later_topic(spec)
         self._name = spec.name
         self._owner = (spec.topic, spec.channel)
+        self._limit = spec.max_attempts
         self._defer = defer
         self._delays = delays
         self._copies = copies
@@ -160,6 +161,40 @@ class WaitingRoom:
                 else "no message of an ephemeral topic or channel waits elsewhere"
             )
             log.warning("handler %s: each Retry(count=False) counts as an attempt: %s", self._name, why)
+
+    def must_keep(self, message: Message, deliveries: int) -> bool:
+        """Whether ``message``, delivered once more by its broker, would be given up where nobody knows that it only waited.
+
+        ``deliveries``: of it, or of its envelope, as the broker counts them, this one included. May be asked from any thread."""
+        if not self._limit or not self._usable:
+            return False
+        if message.connection.topic == self.topic:
+            found = opened(message)
+            if found is None or found[0].owner != self._owner:
+                return False
+            deliveries += found[0].attempts - MARK
+        return deliveries >= self._limit
+
+    def keep(self, message: Message, seconds: float) -> bool:
+        """Store ``message``, or the envelope that it is, with the attempts that it had before this delivery; whether it is.
+
+        Of what has not been started."""
+        found = opened(message) if message.connection.topic == self.topic else None
+        if found is None:
+            header, body = header_for(message, self._owner, self._now() + seconds), message.body
+            header.attempts = max(0, header.attempts - 1)
+        else:
+            header, body = found
+            header.attempts += max(0, message.attempts - MARK - 1)
+        try:
+            self._store(header, body, max(seconds, header.due - self._now()))
+        except FrameworkError as error:
+            log.warning(
+                "handler %s: message %s cannot wait in topic %s (%s), so that it waited counts as an attempt",
+                self._name, header.id, self.topic, error,
+            )  # fmt: skip
+            return False
+        return True
 
     def times_put_off(self, message: Message) -> int:
         header = header_of(message)

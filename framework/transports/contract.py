@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -172,7 +172,7 @@ class Rescuable(Protocol):
 class Releasable(Protocol):
     """A connection that can stop while its hub is blocked. What others have is given back when their process ends."""
 
-    def release(self, kept: Collection[Message]) -> None:
+    def release(self, kept: Container[Message]) -> None:
         """Called from another native thread, again and again while the hub is blocked and the worker stops.
 
         Ask the broker to send no more (``drain``); from the next call on give back at once what is in flight and not in ``kept``,

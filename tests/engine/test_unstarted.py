@@ -156,3 +156,120 @@ def test_a_first_delivery_stays_the_first_whatever_is_remembered():
     again = [Message(b"1", 0, attempts, b"", Nowhere()) for attempts in (1, 2, 5)]
     memory.correct(again)
     assert [message.attempts for message in again] == [1, 1, 2]
+
+
+class Holding:
+    """A connection that counts what it is told."""
+
+    node, topic = "a:1", "orders"
+
+    def __init__(self):
+        self.in_flight = {}
+        self.requeued = []
+
+    def message(self, attempts, name=b"1"):
+        message = Message(name, 0, attempts, b"", self)
+        self.in_flight[message] = 0.0
+        return message
+
+    def requeue(self, message, delay):
+        if self.in_flight.pop(message, None) is None:
+            raise AlreadySettled("gone")
+        self.requeued.append((message, delay))
+
+
+class Room:
+    """Keeps what has had ``limit`` deliveries, one at a time and when it is let to."""
+
+    def __init__(self, limit, *, stores=True):
+        self.limit, self.stores = limit, stores
+        self.open = Event()
+        self.asked, self.at_once = [], 0
+
+    def must_keep(self, message, deliveries):
+        return deliveries >= self.limit
+
+    def keep(self, message, seconds):
+        self.asked.append((message, seconds))
+        self.at_once += 1
+        self.open.wait(5)
+        return self.stores
+
+
+def settling(connection):
+    kept = []
+
+    def settle(message):
+        if connection.in_flight.pop(message, None) is not None:
+            kept.append(message)
+
+    return kept, settle
+
+
+def test_what_others_would_give_up_is_stored_with_its_count_and_the_rest_is_requeued():
+    connection, room = Holding(), Room(3)
+    kept, settle = settling(connection)
+    memory = Unstarted(room, settle)
+    second, third = connection.message(2, b"2"), connection.message(3, b"3")
+    memory.give_back([second, third], 0.5)
+    assert connection.requeued == [(second, 0.5)]
+    gevent.sleep(0.01)
+    assert (room.asked, list(connection.in_flight)) == ([(third, 0.5)], [third]), "in flight until it is stored"
+    room.open.set()
+    gevent.sleep(0.01)
+    assert (kept, connection.in_flight, memory.given_back) == ([third], {}, 2)
+
+
+def test_the_brokers_count_decides_and_not_the_one_that_is_shown():
+    """What this worker knows to have waited, another worker does not know."""
+    connection, room = Holding(), Room(3)
+    memory = Unstarted(room, print)
+    memory.give_back([connection.message(1)], 0.0)
+    again = connection.message(2)
+    memory.correct([again])
+    assert again.attempts == 1
+    memory.give_back([again], 0.0)
+    last = connection.message(3)
+    memory.correct([last])
+    assert last.attempts == 1
+    memory.give_back([last], 0.0)
+    assert (len(connection.requeued), list(connection.in_flight)) == (2, [last])
+
+
+def test_what_cannot_be_stored_is_requeued_and_so_is_what_cannot_wait_any_longer():
+    connection, room = Holding(), Room(1, stores=False)
+    memory = Unstarted(room, print)
+    message, impatient = connection.message(1, b"1"), connection.message(1, b"2")
+    memory.give_back([message, impatient], 0.0)
+    gevent.sleep(0.01)
+    memory.give_back([impatient], 0.0)
+    assert connection.requeued == [(impatient, 0.0)]
+    room.open.set()
+    gevent.sleep(0.01)
+    assert connection.requeued == [(impatient, 0.0), (message, 0.0)]
+
+
+def test_many_are_stored_some_at_a_time_and_none_that_was_settled_meanwhile(monkeypatch):
+    monkeypatch.setattr(unstarted, "AT_ONCE", 4)
+    connection, room = Holding(), Room(1)
+    kept, settle = settling(connection)
+    memory = Unstarted(room, settle)
+    messages = [connection.message(1, b"%d" % n) for n in range(10)]
+    memory.give_back(messages, 0.0)
+    gevent.sleep(0.01)
+    assert room.at_once == 4
+    connection.in_flight.pop(messages[-1])
+    room.open.set()
+    gevent.sleep(0.01)
+    assert kept == messages[:-1]
+    assert [message for message, _ in room.asked] == messages[:-1]
+
+
+def test_a_stop_from_another_thread_leaves_what_runs_and_what_must_be_stored():
+    connection = Holding()
+    first, last = connection.message(1, b"1"), connection.message(3, b"2")
+    memory = Unstarted(Room(3), print)
+    assert [message in unstarted.Kept({first}, memory) for message in (first, last, connection.message(2, b"3"))] == [
+        True, True, False,
+    ]  # fmt: skip
+    assert last not in unstarted.Kept((), Unstarted())

@@ -20,11 +20,16 @@ from framework.transports import open_transports
 pytestmark = pytest.mark.real
 
 
+def urls(servers: Sequence[Server], scheme: str) -> list[str]:
+    ports = {server.http_port for server in servers if server.http_port}  # one may be named for all
+    return [f"{scheme}://{server.address}" + (f"?http_port={min(ports)}" if len(ports) == 1 else "") for server in servers]
+
+
 class Working:
     """One handler on ``nsqds``, with two attempts for each message, and the letters of those that have none left."""
 
-    def __init__(self, nsqds: Sequence[Server], function: Callable[[Any], None], **options: Any) -> None:
-        transports = open_transports([f"nsq://{nsqd.address}" for nsqd in nsqds])
+    def __init__(self, nsqds: Sequence[Server], function: Callable[[Any], None], scheme: str = "nsq", **options: Any) -> None:
+        transports = open_transports(urls(nsqds, scheme))
         self.publisher = Publisher(transports)
         self.spec = make_spec(function, "orders", "billing", {"max_attempts": 2, "concurrency": 1, **options})
         self.supervisor = Supervisor([self.spec], transports, publish=self.publisher.publish)
@@ -37,6 +42,15 @@ class Working:
             assert not self.greenlet.dead
             assert time.monotonic() < deadline, f"the condition did not become true in time: {self.ledger}"
             gevent.sleep(0.01)
+
+    def let_wait(self) -> None:
+        """All of its slots are taken for ever, as far as messages can tell."""
+        gevent.sleep(0)  # it has begun, and is not connected
+        self.supervisor._consumers[0].hold()
+
+    @property
+    def in_flight(self) -> int:
+        return sum(len(connection.in_flight) for connection in self.supervisor._consumers[0].accounts)
 
     def stop(self) -> None:
         self.supervisor.stop()
@@ -99,3 +113,27 @@ def test_one_slot_for_three_nsqds_buries_nothing_that_waits_for_it(start_nsqd, w
     assert calls == {b"on %d" % nsqd.tcp_port: 1 for nsqd in nsqds}
     assert (working.ledger.dead, requeued(nsqds)) == (0, 0)
     working.stop()
+
+
+@pytest.mark.parametrize(("scheme", "workers"), [("nsq", 15), ("beanstalkd", 5)])
+def test_what_only_waited_in_many_workers_that_stopped_is_run_by_the_next(request, work, scheme, workers):
+    broker = request.getfixturevalue("start_nsqd" if scheme == "nsq" else "start_beanstalkd")()
+    calls: list[tuple[bytes, int]] = []
+
+    def function(message: Message) -> None:
+        calls.append((message.body, message.attempts))
+
+    publisher = Publisher(urls([broker], scheme))
+    publisher.publish("orders", "waits")
+    publisher.close()
+    for _ in range(workers):
+        stopping = work([broker], function, scheme=scheme, max_attempts=3)
+        stopping.let_wait()
+        stopping.until(lambda: stopping.in_flight == 1, seconds=10)  # noqa: B023
+        stopping.stop()
+        assert (stopping.ledger.requeued, stopping.ledger.dead) == (1, 0)
+    last = work([broker], function, scheme=scheme, max_attempts=3)
+    last.until(lambda: last.ledger.finished + last.ledger.dead == 1, seconds=10)
+    assert calls == [(b"waits", 3)]
+    assert last.ledger.dead == 0
+    last.stop()

@@ -15,7 +15,7 @@ from framework.errors import Backoff, BadMessage, PublishError, Reject, Retry
 from framework.handler import HandlerSpec, make_spec
 from framework.message import Batch, Message
 from framework.middleware import compile_chain, later
-from framework.middleware.later import MARK, Delays, later_topic
+from framework.middleware.later import MARK, Delays, WaitingRoom, later_topic
 from framework.middleware.outcome import DEAD, DEFERRED, Fault, Requeue
 from framework.transports.contract import Limits
 
@@ -510,6 +510,72 @@ def _raising(error: Exception) -> Callable[[Message], None]:
         raise error
 
     return function
+
+
+# -- what only waited
+
+
+def room_of(waiting: Waiting, **options: Any) -> WaitingRoom:
+    spec = make_spec(lambda message: None, "orders", "billing", options)
+    return WaitingRoom(spec, waiting.defer, lambda: Delays(waiting.longest, waiting.longest))
+
+
+def test_what_has_used_up_its_deliveries_unstarted_is_kept_with_the_attempts_that_it_had(waiting: Waiting) -> None:
+    room = room_of(waiting, max_attempts=3)
+    message = waiting.original(b"body", attempts=3)
+    assert [room.must_keep(message, deliveries) for deliveries in (2, 3, 4)] == [False, True, True]
+    assert room.keep(message, 5.0)
+    waiting.now += 5
+    seen: list[int] = []
+    assert waiting.chain(lambda message: seen.append(message.attempts), max_attempts=3)(waiting.envelope()) is None
+    assert seen == [3]
+
+
+def test_an_envelope_that_only_waited_is_kept_likewise_and_its_crashes_count(waiting: Waiting) -> None:
+    room = room_of(waiting, max_attempts=4)
+    room.keep(waiting.original(attempts=3), 0.0)
+    waiting.now += 1
+    for _ in range(20):
+        envelope = waiting.envelope()
+        assert not room.must_keep(envelope, MARK + 1)
+        assert room.must_keep(envelope, MARK + 2)
+        room.keep(envelope, 0.0)
+    waiting.now += 1
+    seen: list[int] = []
+    chain = waiting.chain(lambda message: seen.append(message.attempts), max_attempts=4)
+    assert chain(waiting.envelope(attempts=2)) is None
+    assert chain(waiting.envelope(attempts=3)) == DEAD
+    assert seen == [4]
+
+
+def test_an_envelope_that_is_early_goes_on_waiting_until_it_is_due(waiting: Waiting) -> None:
+    room = room_of(waiting, max_attempts=1)
+    waiting.chain(retry_in(7300), max_attempts=5)(waiting.original())
+    waiting.now += 3600
+    room.keep(waiting.envelope(), 0.0)
+    assert waiting.published[-1][2] == 3600.0
+    waiting.now += 3600
+    room.keep(waiting.envelope(), 0.0)
+    assert waiting.published[-1][2] == pytest.approx(100.0)
+
+
+def test_nobody_keeps_what_has_no_limit_what_is_anothers_or_where_nothing_waits(waiting: Waiting) -> None:
+    envelope = strangers(waiting)
+    theirs = WaitingRoom(
+        make_spec(lambda m: None, "orders", "eu.billing", {"max_attempts": 1}), waiting.defer, lambda: Delays(LONGEST, LONGEST)
+    )
+    assert not theirs.must_keep(envelope, MARK + 9)
+    envelope.body = b"no envelope"
+    assert not theirs.must_keep(envelope, MARK + 9)
+    assert not room_of(waiting, max_attempts=0).must_keep(waiting.original(), 10**6)
+    waiting.longest = 0.0
+    assert not room_of(waiting, max_attempts=1).must_keep(waiting.original(), 9)
+
+
+def test_what_cannot_be_stored_is_said_and_not_kept(waiting: Waiting, caplog: pytest.LogCaptureFixture) -> None:
+    waiting.refuse = PublishError("no broker")
+    assert not room_of(waiting, max_attempts=1).keep(waiting.original(), 0.0)
+    assert "cannot wait in topic orders.billing.later (no broker), so that it waited counts as an attempt" in caplog.text
 
 
 # -- whose message it is

@@ -7,7 +7,7 @@ Source: TCP protocol specification; nsqd's protocol_v2.go for what happens after
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Container
 from time import monotonic
 
 from gevent import monkey
@@ -234,7 +234,7 @@ class NsqConnection:
 
         self._in_the_hubs_place(keep)
 
-    def release(self, kept: Collection[Message]) -> None:
+    def release(self, kept: Container[Message]) -> None:
         def give_back(rescue: Rescue) -> None:
             self._read_all(rescue, monotonic())
             if not self._outbox.send_tail(self._sock):

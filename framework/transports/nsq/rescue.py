@@ -6,7 +6,7 @@ messages would be delivered again while they wait for the hub.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Container
 
 from framework.errors import BrokerError, ProtocolError
 from framework.message import Message
@@ -55,7 +55,7 @@ class Rescue:
     def _past(self, message: Message, expired: Collection[Message]) -> bool:
         return message in expired or message in self.given_back
 
-    def give_back(self, in_flight: dict[Message, float], kept: Collection[Message]) -> list[bytes]:
+    def give_back(self, in_flight: dict[Message, float], kept: Container[Message]) -> list[bytes]:
         """The commands that requeue at once what is in flight, or came here, and is not ``kept``."""
         ours = [one for one, _ in _snapshot(in_flight)] + self.messages
         doomed = [one for one in dict.fromkeys(ours) if one not in kept and one not in self.given_back]
