@@ -1,7 +1,7 @@
 """The protocol between the servers of a NATS cluster (routes) as bytes <-> values, for a peer of theirs. No I/O here.
 
-Source: the cluster protocol of the NATS documentation; nats-server's route.go and leafnode.go for what it leaves out, queue lists,
-HMSG and LMSG.
+Source: the cluster protocol of the NATS documentation; nats-server's route.go and leafnode.go for what it leaves out: queue
+lists, HMSG and LMSG.
 """
 
 from __future__ import annotations
