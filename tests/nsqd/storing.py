@@ -58,3 +58,8 @@ def killed(opened: Store, folder: Path, copy: Path) -> Path:
 
 def segment(folder: Path, number: int = 1) -> Path:
     return folder / "log" / f"{number:010}.log"
+
+
+def lose_index(folder: Path) -> None:
+    for path in folder.glob("index.db*"):
+        path.unlink()

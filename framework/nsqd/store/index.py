@@ -195,10 +195,15 @@ class Index:
         query = "select first, first + n from batch where topic = ? and dead = 2"
         return self._db.execute(query, (topic,)).fetchall()
 
-    def beyond(self, segment: int, size: int) -> int:
-        """How many messages lie where the log, which ends at ``size`` of ``segment``, has nothing."""
-        query = "select coalesce(sum(n), 0) from batch where dead = 0 and (seg > ? or (seg = ? and off + len > ?))"
-        return int(self._db.execute(query, (segment, segment, size)).fetchone()[0])
+    def end_within(self, segment: int, size: int) -> int:
+        """Behind the last batch of the segment that ends within ``size``."""
+        query = "select coalesce(max(off + len), 0) from batch where seg = ? and off + len <= ?"
+        return int(self._db.execute(query, (segment, size)).fetchone()[0])
+
+    def beyond(self, segment: int, size: int, newest: int) -> Iterator[Row]:
+        """The batches behind ``size`` of ``segment``, and those of segments behind ``newest``, in order."""
+        query = "select * from batch where seg > ? or (seg = ? and off + len > ?) order by topic, first"
+        return map(Row._make, self._db.execute(query, (newest, segment, size)))
 
     def count(self, topic: int, low: int, high: int) -> int:
         """How many messages of [low, high) are there and not emptied."""

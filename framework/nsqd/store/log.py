@@ -145,7 +145,7 @@ class Log:
         return [one.batch for one in found if isinstance(one, Found)]
 
     def roll(self, head: Sequence[Batch], again: Sequence[Batch] = ()) -> int:
-        """Begin a new segment that opens with ``head``; returns where ``again`` begins, which is written behind it.
+        """Begin a new segment: its number, ``head``, and ``again``. Returns where this begins.
 
         Raises OSError; the old one is then still active.
         """
@@ -157,7 +157,7 @@ class Log:
         with naming(fresh):
             fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
             try:
-                start = _write_all(fd, self._encoded(head), 0)
+                start = _write_all(fd, self._encoded([record.opening(number, time.time_ns()), *head]), 0)
                 size = _write_all(fd, self._encoded(again), start)
                 os.fdatasync(fd)
                 fresh.rename(self.path(number))

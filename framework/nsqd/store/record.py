@@ -2,7 +2,8 @@
 
 A record is a header (magic, CRC-32 of all that follows, seeded with the folder's salt; payload length, topic
 number, first sequence number, count, time of publishing in ns, due time in ms) and a payload. With a count, the
-payload is ``[int32 size][body]`` that many times: an MPUB's body as it came. With a count of 0 it is a Declaration.
+payload is ``[int32 size][body]`` that many times: an MPUB's body as it came. With a count of 0 it is a Declaration:
+what a topic is from there on, or, first in a segment, which segment it is.
 The highest bit of the count says that the record was moved from an older segment; messages of it that were finished
 then have no bodies.
 """
@@ -68,11 +69,24 @@ class Declaration(msgspec.Struct, frozen=True, omit_defaults=True):
     paused: bool = False
     channels: dict[str, Declared] = {}
     dropped: bool = False
+    segment: int = 0
+    """The number of the segment that begins here; then the record is of no topic."""
 
 
 def declare(topic: int, first: int, ts: int, declaration: Declaration) -> Batch:
     """The record of a declaration."""
     return Batch(topic, first, 0, ts, 0, msgspec.json.encode(declaration))
+
+
+def opening(number: int, ts: int) -> Batch:
+    """The record that a segment begins with: it says which one it is, whatever the name of its file."""
+    return declare(0, 0, ts, Declaration("", dropped=True, segment=number))
+
+
+def opened(data: bytes, salt: int) -> int | None:
+    """The number of the segment that begins with these bytes; None when they do not say: it is older than this record."""
+    batch = decode(data, 0, salt)
+    return None if batch is None or batch.count else declaration(batch).segment or None
 
 
 def declaration(batch: Batch) -> Declaration:

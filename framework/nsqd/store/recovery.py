@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from framework.nsqd.store import record, saving
+from framework.nsqd.store import lostend, record, saving
 from framework.nsqd.store.compaction import dense
 from framework.nsqd.store.damage import Damage, Numbers, pieces
 from framework.nsqd.store.index import EMPTIED, FINISHED, LaterRow, Row, unpack
@@ -29,20 +29,22 @@ _ROWS = 10_000
 def recover(store: Store) -> tuple[int, int]:
     """Load the index, scan the log from where it ends, cut a torn tail; returns the indexed position."""
     position = store.index.position()
-    if position is not None and not _exists(store, position):
-        _start_index_anew(store, position)
-        position = None
     _load(store)
     store.rebuilt = position is None
     found = _Scan(store)
     try:
         with store.index.transaction():
+            if position is not None and (end := lostend.find(store.log, position)) is not None:
+                found.lose_end(end, position)
+                position = end
             found.run(position or (store.log.numbers[0], 0))
             found.settle(position)
+            store._position = found.end
+            if found.shortened:  # before the index says that it is accounted for: what was declared there is in the index alone
+                store._roll()
     except BaseException:
         found.forget_files()
         raise
-    store._position = found.end
     if found.torn is not None:
         store.log.cut(found.torn)
     if found.headless:
@@ -51,24 +53,6 @@ def recover(store: Store) -> tuple[int, int]:
         _load_backlog(store, topic)
     _declare(store, found.adopted + _part_namesakes(store))
     return store._position
-
-
-def _exists(store: Store, position: tuple[int, int]) -> bool:
-    segment, offset = position
-    if segment < store.log.active:
-        return True  # if it was removed, all of it was finished: the scan begins with the next that there is
-    return segment == store.log.active and offset <= store.log.size
-
-
-def _start_index_anew(store: Store, position: tuple[int, int]) -> None:
-    lost = store.index.beyond(store.log.active, store.log.size)
-    store.reports.append(
-        f"the log ends at {store.log.size} of segment {store.log.active}, the index at {position[1]} of {position[0]}: "
-        f"{lost} messages lost; the index is rebuilt from the log"
-    )
-    store.index.close()
-    store.folder.set_index_aside()
-    store.index = store.folder.open_index()
 
 
 def _load(store: Store) -> None:
@@ -97,6 +81,8 @@ class _Scan:
         self._moved: dict[int, list[tuple[int, int]]] = {}
         """Topic -> runs [low, high) of what older segments had."""
         self._files: list[Path] = []
+        self._lacks = False
+        """Something that was confirmed is not there any more."""
         self.end = (store.log.active, store.log.size)
         self.torn: int | None = None
         """Where the active segment is to be cut."""
@@ -104,6 +90,25 @@ class _Scan:
         """Topics whose declarations are lost."""
         self.headless = False
         """The active segment lacks declarations that its head should have."""
+        self.shortened = False
+        """The active segment has lost its end, and with it declarations that the index has."""
+
+    def lose_end(self, end: tuple[int, int], indexed: tuple[int, int]) -> None:
+        """Account for what the index has behind the end of the log."""
+        store, (segment, size) = self._store, end
+        whole = lostend.whole(store, segment, size)
+        count = lostend.bury(store, segment, whole)
+        rest = store.log.read(segment, whole, size - whole)
+        kept = ""
+        if rest:
+            self._files.append(store.folder.set_aside(_name(segment, whole), rest))
+            kept = f", the start of a record kept in {self._files[-1]}"
+        store.reports.append(
+            f"the log ends at {size} of segment {segment}, the index at {indexed[1]} of {indexed[0]}: "
+            f"{count} messages lost{kept}; all others are served"
+        )
+        self._lacks = True
+        self.shortened = segment == store.log.active
 
     def run(self, position: tuple[int, int]) -> None:
         """Have the index know where every message is."""
@@ -170,6 +175,8 @@ class _Scan:
     def _declaration(self, item: Found) -> None:
         batch, store = item.batch, self._store
         said = record.declaration(batch)
+        if said.segment:
+            return
         store._apply(batch)
         if said.dropped:
             self._flush()
@@ -199,7 +206,7 @@ class _Scan:
 
     def _set_aside(self, segment: int, offset: int, length: int, words: str, after: str = "") -> None:
         """Keep the bytes and report them, unless an earlier recovery has."""
-        name = f"{segment:010}-{offset}"
+        name = _name(segment, offset)
         data = self._store.log.read(segment, offset, length)
         if self._store.folder.has_set_aside(name, data):
             return
@@ -217,7 +224,7 @@ class _Scan:
         """Have the index know all the rest that the scan has found."""
         store = self._store
         self._numbers.finish()
-        damaged = bool(self._numbers.damages) or self.torn is not None
+        damaged = bool(self._numbers.damages) or self.torn is not None or self._lacks
         if store.rebuilt or damaged:
             self._adopt_orphans()
         saving.put_declared(store.index, store.topics, self._declared | self._dropped, store.log.active)
@@ -273,6 +280,11 @@ class _Scan:
             if topic.next < now:
                 self._store.index.add_batches([Row(topic.id, topic.next, now - topic.next, EMPTIED, 0, 0, 0)])
                 topic.next = now
+
+
+def _name(segment: int, offset: int) -> str:
+    """Under which damaged bytes are set aside."""
+    return f"{segment:010}-{offset}"
 
 
 def _later(channel: ChannelState, runs: list[tuple[int, int]]) -> Iterator[LaterRow]:

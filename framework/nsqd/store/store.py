@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from framework.nsqd.store import reading, record, recovery, saving
+from framework.nsqd.store import misnamed, reading, record, recovery, saving
 from framework.nsqd.store.clock import Clock
 from framework.nsqd.store.compaction import Compactor
 from framework.nsqd.store.files import explain
@@ -74,6 +74,7 @@ class Store:
         with ExitStack() as undo:
             undo.callback(self.folder.close)
             try:
+                self.reports += misnamed.put_back(path / "log", self.folder.salt)
                 self.log = Log(path / "log", self.folder.salt, syncing)
                 undo.callback(self.log.close)
                 self.index: Index = self.folder.open_index()

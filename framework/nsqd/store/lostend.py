@@ -1,0 +1,60 @@
+"""A log that ends before what the index knows: a file system lost its last pages, or somebody cut it off.
+
+The index is kept, so what was finished stays finished. What it knows behind the end of the log is lost, and accounted for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from framework.nsqd.store.log import Broken, Log
+from framework.nsqd.store.reading import wanted
+
+if TYPE_CHECKING:
+    from framework.nsqd.store.index import Row
+    from framework.nsqd.store.store import Store
+
+_RUN = 10_000
+"""Messages that are accounted for at once: as few steps as possible, in little memory."""
+
+
+def find(log: Log, position: tuple[int, int]) -> tuple[int, int] | None:
+    """The (segment, offset) at which the log ends before ``position``; None when it has all up to there."""
+    segment, offset = position
+    if segment > log.active:
+        return log.active, log.size
+    if segment in log.numbers and (size := log.length(segment)) < offset:
+        return segment, size
+    return None  # a segment that is gone was removed, because all of it was finished
+
+
+def whole(store: Store, segment: int, size: int) -> int:
+    """Where the last whole record of the segment ends."""
+    for item in store.log.scan(segment, store.index.end_within(segment, size)):
+        if isinstance(item, Broken) and item.torn:
+            return item.offset
+    return size
+
+
+def bury(store: Store, segment: int, offset: int) -> int:
+    """Have nobody wait for what the index knows behind ``offset`` of ``segment``; how many messages somebody waited for."""
+    count = 0
+    for topic, low, high, dead in list(_runs(store.index.beyond(segment, offset, store.log.active))):
+        count += 0 if dead else wanted(store, topic, low, high)
+        store.index.bury_damaged(topic, low, high)
+    return count
+
+
+def _runs(rows: Iterator[Row]) -> Iterator[tuple[int, int, int, int]]:
+    """(topic, low, high, dead) of rows whose numbers follow each other."""
+    run: tuple[int, int, int, int] | None = None
+    for row in rows:
+        if run and run[::3] == (row.topic, row.dead) and run[2] == row.first and row.first - run[1] < _RUN:
+            run = (row.topic, run[1], row.first + row.n, row.dead)
+            continue
+        if run:
+            yield run
+        run = (row.topic, row.first, row.first + row.n, row.dead)
+    if run:
+        yield run
