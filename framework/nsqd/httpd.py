@@ -15,7 +15,7 @@ from typing import Any
 
 import gevent
 from gevent import socket
-from gevent.pywsgi import WSGIHandler, WSGIServer, headers_factory
+from gevent.pywsgi import Input, WSGIHandler, WSGIServer, headers_factory
 
 from framework.alarm import Alarm
 from framework.nsqd import daemon
@@ -48,6 +48,26 @@ _TOO_LARGE = "431 Request Header Fields Too Large"
 _UNKNOWN_CODING = "501 Not Implemented"
 
 
+class _Body(Input):  # type: ignore[misc]
+    """gevent's, which goes on reading behind some of what is wrong with a body: until the client closes."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._broken = False
+
+    def read(self, length: int | None = None) -> bytes:
+        try:
+            return super().read(length)  # type: ignore[no-any-return]
+        except Exception:
+            self._broken = True
+            raise
+
+    def _discard(self) -> None:
+        """gevent's hook for what the application has left unread."""
+        if not self._broken:
+            super()._discard()
+
+
 class _Handler(WSGIHandler):  # type: ignore[misc]
     """gevent's, which waits for ever: for a head that comes byte by byte, a body that does not, a client that does not read."""
 
@@ -73,7 +93,11 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
         return headers_factory(BytesIO(b"".join([*lines, b"\r\n"])))
 
     def get_environ(self) -> Any:
-        return {**super().get_environ(), GIVE_UP: self._give_up}
+        environ = super().get_environ()
+        made: Input = self.wsgi_input
+        self.wsgi_input: Input = _Body(self.rfile, made.content_length, made.socket, made.chunked_input)
+        # Also where an upgrade is asked for, which nobody here grants: gevent would hand out the connection itself.
+        return {**environ, "wsgi.input": self.wsgi_input, GIVE_UP: self._give_up}
 
     def _give_up(self) -> None:
         with suppress(OSError):  # it has gone
@@ -81,8 +105,9 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
 
     def _handle_client_error(self, error: Exception) -> None:
         """gevent's hook for what is wrong with a request. The answer must not be overtaken by a reset for what was not read."""
-        status = error.status if isinstance(error, _Refused) else _BAD
-        self.socket.sendall(b"HTTP/1.1 %b\r\nConnection: close\r\nContent-Length: 0\r\n\r\n" % status.encode())
+        if not self.response_length:  # else it was answered without its body, and this would be taken for the next one's answer
+            status = error.status if isinstance(error, _Refused) else _BAD
+            self.socket.sendall(b"HTTP/1.1 %b\r\nConnection: close\r\nContent-Length: 0\r\n\r\n" % status.encode())
         with suppress(OSError), gevent.Timeout(_READ_OUT_SECONDS, False):
             self.socket.shutdown(socket.SHUT_WR)
             read = 0
@@ -95,7 +120,7 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
             trace = trace.tb_next
         if isinstance(error, OSError) or trace.tb_frame.f_globals["__name__"] == "gevent.pywsgi":  # it could not be read
             self.close_connection = True
-            self._send_error_response_if_possible(400)
+            self._handle_client_error(error)
         else:
             super().handle_error(kind, error, error.__traceback__)
 

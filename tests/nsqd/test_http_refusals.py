@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,17 @@ def exchanged(port: int, data: bytes) -> bytes:
                 answer += piece
         except ConnectionResetError:
             pass  # behind the answer, or the test fails
+        return answer
+
+
+def answered(port: int, data: bytes) -> bytes:
+    """The answer, while the client goes on waiting for it: it says no more, and does not close."""
+    with socket.create_connection(("127.0.0.1", port), 10) as sock:
+        sock.settimeout(10)
+        sock.sendall(data)
+        answer = b""
+        while piece := sock.recv(65536):
+            answer += piece
         return answer
 
 
@@ -71,8 +83,26 @@ REFUSED = {
     "5 MB of fields": (post(HOST + f"X: {'a' * 4000}\r\n" * 1300), 431),
     "a field of 5 MB": (post(HOST + f"X: {'a' * 5_000_000}\r\n"), 431),
     "5,000 fields": (post(HOST + "X: a\r\n" * 5000), 431),
-    "a chunk without a size": (post(f"{HOST}Transfer-Encoding: chunked\r\n", "\r\nhello\r\n0\r\n\r\n"), 400),
 }
+CHUNKS = {
+    "no size": "\r\nhello\r\n",
+    "no size, and nothing more": "\r\n",
+    "no trailer's name, and nothing more": "0\r\n ",
+    "no size behind a good chunk": "5\r\nhello\r\n\r\n",
+    "no size but an extension": ";a=b\r\nhello\r\n",
+    "a size that is no number": "five\r\nhello\r\n",
+    "a size with a sign": "+5\r\nhello\r\n",
+    "a size with a space": "5 \r\nhello\r\n",
+    "a size beyond counting": f"{'f' * 17}\r\n",
+    "a size that ends with LF alone": "5\nhello\r\n",
+    "a size that ends with CR alone": "5\rhello\r\n",
+    "an extension without end": f"5;{'a' * 9000}",
+    "a chunk that is longer than its size": "5\r\nhello, you\r\n",
+    "a trailer that is no field": "5\r\nhello\r\n0\r\nno field\r\n",
+    "a trailer without end": f"5\r\nhello\r\n0\r\nX: {'a' * 9000}",
+    "garbage": "\0\xff\x7f",
+}
+REFUSED |= {f"chunks: {way}": (post(f"{HOST}Transfer-Encoding: chunked\r\n", body), 400) for way, body in CHUNKS.items()}
 
 
 @pytest.mark.parametrize("way", REFUSED)
@@ -82,6 +112,22 @@ def test_what_is_no_request_is_refused_and_nothing_of_it_is_done(shared: Server,
     stats = shared.http("/stats?format=json&topic=strict")
     assert [topic["message_count"] for topic in stats["topics"] or []] in ([], [0])
     assert not any("Traceback" in line for line in shared.log), shared.log[-30:]
+
+
+@pytest.mark.parametrize("way", REFUSED.keys() - {"a head that was cut off"})
+def test_what_is_no_request_is_refused_at_once(shared: Server, way: str) -> None:
+    """Not when the client gives up: it may wait for ever."""
+    data, code = REFUSED[way]
+    began = time.monotonic()
+    assert codes(answered(shared.http_port, data)) == [code]
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("way", CHUNKS)
+def test_a_request_that_was_answered_is_not_answered_again(shared: Server, way: str) -> None:
+    """What is wrong with its body is seen behind the answer: a second one would be taken for the next request's."""
+    data = post(f"{HOST}Transfer-Encoding: chunked\r\n", CHUNKS[way], "/nothing")
+    assert codes(answered(shared.http_port, data)) == [404]
 
 
 @pytest.mark.parametrize("way", ["two lengths", "length and chunks", "5 MB of fields", "no host"])
@@ -112,6 +158,14 @@ def test_the_second_request_in_the_first_ones_body_is_not_seen(shared: Server) -
 )
 def test_what_is_a_request_is_taken(shared: Server, data: bytes) -> None:
     assert exchanged(shared.http_port, data).endswith(b"OK")
+
+
+@pytest.mark.parametrize("field", ["Connection: upgrade", "Upgrade: websocket"])
+def test_a_request_that_asks_for_an_upgrade_is_answered_without_one(shared: Server, field: str) -> None:
+    data = post(f"{HOST}{field}\r\nContent-Length: 5\r\n", path="/pub?topic=upgraded")
+    with socket.create_connection(("127.0.0.1", shared.http_port), 10) as sock:
+        sock.sendall(data)
+        assert codes(sock.recv(65536)) == [200]
 
 
 # --- pages of other sites ---------------------------------------------------------------------------------------------
