@@ -109,8 +109,8 @@ def compile_batch(
 
     def _all_failed(messages: Sequence[Message], error: BaseException) -> BatchOutcome:
         error = blamed(messages[0], spec.timeout, error)
-        if isinstance(error, Reject):
-            return {message: bury(message, error) for message in messages}
+        if isinstance(error, Reject) and (ours := [message for message in messages if not message.settled]):
+            return {message: bury(message, error) for message in ours}
         if isinstance(error, HandlerTimeout) and any(dies_of_time(message, spec) for message in messages):
             return {message: bury(message, error) for message in messages if dies_of_time(message, spec)}
         if isinstance(error, Retry) and not error.count:

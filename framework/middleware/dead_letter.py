@@ -15,7 +15,7 @@ import msgspec
 from framework.errors import BadMessage, HandlerTimeout, Reject
 from framework.handler import HandlerSpec
 from framework.message import Message
-from framework.middleware.outcome import DEAD, UNLIMITED, Dead, Outcome
+from framework.middleware.outcome import DEAD, UNLIMITED, Dead, Outcome, Requeue
 from framework.middleware.retry import Failed, describe, encodable, fault_of, is_for_the_process, trace_of
 from framework.names import EPHEMERAL, MAX_LENGTH
 from framework.observe import hublog
@@ -63,11 +63,14 @@ def dies_of_time(message: Message, spec: HandlerSpec) -> bool:
 
 
 def compile_bury(spec: HandlerSpec, publish: Publish, again: Failed) -> Bury:
-    """Stores the dead letter. One that cannot be stored is not lost: the message comes again, by ``again``."""
+    """Stores the dead letter. One that cannot be stored is not lost: the message comes again, by ``again``. Of a message that is
+    no longer ours to settle none is written: it is delivered again, and whoever gives it up then writes it."""
     topic = topic_name(spec.topic, spec.channel)
     last_words: dict[tuple[str, bytes], tuple[str, str]] = {}
 
     def bury(message: Message, error: BaseException | None, *, told: bool = False) -> Outcome:
+        if message.settled:
+            return Requeue(0.0) if error is None else again(message, error)
         if error is not None:  # one that is false is an exception as any other
             reason, trace = describe(error), traceback_of(error)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 
@@ -358,3 +359,24 @@ def test_failures_are_logged_once_with_what_will_happen_and_never_with_the_body(
     assert "attempt 1 failed" in lines[0] or "failed at attempt 1" in lines[0]
     assert "the bank is closed" in lines[0]
     assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("how", ["lease", "connection"])
+@pytest.mark.parametrize("batch", [0, 1])
+def test_what_is_rejected_when_its_lease_is_lost_leaves_one_letter_and_not_two(broker, run, how, batch):
+    """The broker delivers it again, and whoever rejects it then writes the letter."""
+    calls, letters = [], []
+
+    def handle(job):
+        calls.append(job)
+        if len(calls) == 1:
+            message = job[0] if batch else job
+            message.connection.lose(message) if how == "lease" else message.connection.end(None)
+        raise Reject("no such customer")
+
+    worker = run(handle, dead=lambda topic, body: letters.append(body), batch=batch)
+    broker.publish("orders", b"one")
+    worker.until(lambda: len(calls) == 2 and broker.finished)
+    assert len(letters) == 1
+    assert json.loads(letters[0].splitlines()[0])["attempts"] == 2
+    assert worker.stop() == {"received": 2, "finished": 0, "requeued": 0, "dead": 1, "lease_lost": 1}
