@@ -79,9 +79,10 @@ class App:
             check_writable(self.settings.ledger, "--ledger")
         with hublog.serving(gevent.get_hub()), _embedded_nsqd(self.settings) as nsqd:  # stopped last: messages go back to it
             transports = open_transports([nsqd.url] if nsqd else self.settings.brokers)
-            self._refuse(transports)
-            with _publisher(transports, self.settings.publish_timeout) as publish:
-                self._run(transports, publish, nsqd, leave)
+            with _closing(transports):
+                self._refuse(transports)
+                with _publisher(transports, self.settings.publish_timeout) as publish:
+                    self._run(transports, publish, nsqd, leave)
             if nsqd and nsqd.ended and not self._stopping:
                 words = f"the embedded nsqd on {self.settings.data_path} has ended (its log: nsqd.log there)"
                 raise BrokerUnreachable(f"{words}: nothing that it had confirmed is lost, start the worker again")
@@ -191,6 +192,15 @@ class App:
 def _raise_first(found: Sequence[str]) -> None:
     if found:
         raise WrongUse(found[0])
+
+
+@contextmanager
+def _closing(transports: Sequence[Transport]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for transport in transports:
+            transport.close()
 
 
 @contextmanager

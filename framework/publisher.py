@@ -38,7 +38,7 @@ class Publisher:
     """
 
     def __init__(self, brokers: str | Sequence[str | Transport], *, timeout: float | None = None) -> None:
-        transports = _transports([brokers] if isinstance(brokers, str) else brokers)
+        self._opened, transports = _transports([brokers] if isinstance(brokers, str) else brokers)
         if not transports:
             raise WrongUse("a Publisher needs a broker: give at least one URL, as nsq://host:4150")
         self._producers: list[Producer] = [transport.producer() for transport in transports]
@@ -103,6 +103,8 @@ class Publisher:
         """Close its connections. What was published is stored already."""
         for producer in self._producers:
             producer.close()
+        for transport in self._opened:
+            transport.close()
 
     def _send(self, topic: str, bodies: Sequence[bytes], how: _How) -> None:
         self._store(topic, bodies, how)
@@ -216,9 +218,10 @@ def _checked_timeout(timeout: float) -> float:
     return float(timeout)
 
 
-def _transports(brokers: Sequence[str | Transport]) -> list[Transport]:
-    opened = [broker for broker in brokers if not isinstance(broker, str)]
-    return opened + open_transports([broker for broker in brokers if isinstance(broker, str)])
+def _transports(brokers: Sequence[str | Transport]) -> tuple[list[Transport], list[Transport]]:
+    """Those opened here, which are nobody else's to close, and all."""
+    opened = open_transports([broker for broker in brokers if isinstance(broker, str)])
+    return opened, [broker for broker in brokers if not isinstance(broker, str)] + opened
 
 
 _default: Publisher | None = None

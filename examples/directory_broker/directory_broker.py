@@ -41,6 +41,10 @@ class DirectoryTransport:
             raise BadSetting(f"broker URL {wrong[0]!r}: write dir:// and an absolute path, as dir:///tmp/queue")
         self.nodes = {url.removeprefix("dir://") for url in urls}
 
+    def start(self, hub: object) -> None: ...
+
+    def close(self) -> None: ...
+
     def accept(self, topic: str, channels: Collection[str]) -> None:
         if len(set(channels)) > 1:
             raise WrongUse(f"topic {topic!r} is one queue here: give each of {', '.join(channels)} a topic of its own")
@@ -85,11 +89,9 @@ class DirectoryTransport:
         self.publish(topic, bodies, **options)
         return [None] * len(bodies)
 
-    def close(self) -> None: ...
-
 
 class DirectoryConnection:
-    limits, granted, open = LIMITS, 0, True
+    limits, granted, open, rescuable = LIMITS, 0, True, None
 
     def __init__(self, node: str, topic: str, channel: str, receiver: Receiver) -> None:
         self.node, self.topic, self.channel, self.receiver = node, topic, channel, receiver

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import click
+
 from framework.errors import BrokerRefuses, BrokerUnreachable
 from framework.settings import DEFAULT_BROKER, Settings
 from framework.transports import open_transports
@@ -27,9 +29,19 @@ def chosen(settings: Settings) -> tuple[str, ...]:
     return running(settings) or (DEFAULT_BROKER,)
 
 
+def opened(settings: Settings) -> list[Transport]:
+    """Transports, which are closed when the verb ends. Raises BadSetting."""
+    transports = open_transports(chosen(settings))
+    verb = click.get_current_context(silent=True)
+    if verb is not None:
+        for transport in transports:
+            verb.call_on_close(transport.close)
+    return transports
+
+
 def reach(settings: Settings) -> list[Transport]:
     """Transports whose brokers have answered. Raises BadSetting, and BrokerUnreachable past connect_deadline."""
-    transports = open_transports(chosen(settings))
+    transports = opened(settings)
     for transport in transports:
         probe(transport, settings.connect_deadline)
     return transports

@@ -16,7 +16,7 @@ import click
 from framework import names
 from framework.bodies import CHUNK_BYTES, CHUNK_MESSAGES
 from framework.cli import options
-from framework.cli.brokers import chosen
+from framework.cli.brokers import opened
 from framework.cli.exit_codes import Exit, as_text
 from framework.cli.lines import Line, Reading
 from framework.cli.progress import progress
@@ -24,7 +24,6 @@ from framework.cli.signals import Interrupted, interrupting
 from framework.errors import BadInput, BadMessage, FrameworkError, PublishError
 from framework.publisher import Publisher
 from framework.settings import Settings, check_writable, write_at_end
-from framework.transports import open_transports
 
 STANDARD_INPUT = "-"
 _SHOWN = 5
@@ -58,7 +57,7 @@ def command(topic: str, file: str, summary: Path | None, settings: Settings) -> 
     with _summarized(summary, counts), _opened(file) as stream:
         counts.reading = reading = Reading(stream, file)
         lines = _checked_lines(reading)
-        publisher = Publisher(open_transports(chosen(settings)), timeout=settings.publish_timeout)
+        publisher = Publisher(opened(settings), timeout=settings.publish_timeout)
         publishing = Publishing(publisher, topic, counts, first_timeout=_first_timeout(settings))
         try:
             with interrupting(), progress(_size(stream)) as shown, publishing:

@@ -21,6 +21,7 @@ from gevent import monkey
 from framework.engine.consumer import Consumer
 from framework.engine.stopping import Stop
 from framework.engine.turns import Turns
+from framework.message import Message
 from framework.transports.contract import Connection, Releasable, Rescuable
 
 log = logging.getLogger(__name__)
@@ -93,9 +94,8 @@ class Guardian:
         """The hub turns: let every connection learn of what was done for it."""
         if self._acted:
             self._acted = False
-            for connection in self._connections():
-                if isinstance(connection, Rescuable):
-                    connection.rescued()
+            for one in self._rescuables():
+                one.rescued()
 
     # -- in its own thread
 
@@ -130,12 +130,13 @@ class Guardian:
 
     def _rescue(self, now: float) -> None:
         self._acted = True
+        expired: set[Message] = set()
         for consumer in list(self._consumers):
             with _never_failing():
-                expired = consumer.calls.expired(now)
-                for connection in list(consumer.accounts):
-                    if isinstance(connection, Rescuable):
-                        connection.rescue(now, expired)
+                expired |= consumer.calls.expired(now)
+        for one in self._rescuables():
+            with _never_failing():
+                one.rescue(now, expired)
         self._acted = True  # the hub may have turned in the middle, and told those whose turn was still to come
 
     def _release(self, now: float) -> None:
@@ -159,6 +160,11 @@ class Guardian:
                 with _never_failing():
                     connection.write_off()
         leave()
+
+    def _rescuables(self) -> list[Rescuable]:
+        """Each once, however many connections share it."""
+        found = [connection.rescuable for connection in self._connections()]
+        return list(dict.fromkeys(one for one in found if one is not None))
 
     def _connections(self) -> list[Connection]:
         return [connection for consumer in list(self._consumers) for connection in list(consumer.accounts)]

@@ -203,6 +203,8 @@ class Supervisor:
                 self._end(hub)
 
     def _start(self, hub: Any, turns: Turns, changed: Event) -> None:
+        for transport in self._transports:
+            transport.start(hub)
         for spec in self._handlers:
             consumer = contextvars.copy_context().run(self._consumer, spec, hub, turns)
             self._adjust(consumer)

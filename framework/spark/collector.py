@@ -132,8 +132,12 @@ class Collector:
 
         transports = open_transports(self._options.urls)
         self._supervisor = Supervisor([self._spec()], transports, publish=_no_dead_letters, drain=_DRAIN, connect_deadline=None)
-        if not self._stopping.is_set():
-            self._supervisor.run()
+        try:
+            if not self._stopping.is_set():
+                self._supervisor.run()
+        finally:
+            for transport in transports:
+                transport.close()
 
     def _spec(self) -> HandlerSpec:
         options = self._options

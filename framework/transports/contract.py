@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from framework.errors import PublishError
 from framework.message import Message
@@ -127,6 +127,11 @@ class Connection(Protocol):
     """Delivered and not settled -> monotonic time of receipt or of the last touch. All leases being equal,
     insertion order is deadline order: a touch re-inserts at the end."""
 
+    @property
+    def rescuable(self) -> Rescuable | None:
+        """What is kept alive while its hub is blocked: itself, or a socket that it shares with others. None: nothing is, and what
+        was in flight on it is lost then."""
+
     def grant(self, n: int) -> None:
         """Allow ``n`` messages in flight (NSQ: RDY). Kept until changed; 0 pauses.
 
@@ -153,9 +158,10 @@ class Connection(Protocol):
         """Send what waits (bounded, at most 1 s), close the socket, call ``Receiver.closed`` once."""
 
 
-@runtime_checkable
 class Rescuable(Protocol):
-    """A connection that can be kept alive while its hub is blocked. Others lose theirs then, and what was in flight on them."""
+    """What can be kept alive while its hub is blocked: a connection, or a socket that several share, which is asked once for all.
+
+    ``expired``, below, has the messages of every connection."""
 
     def rescue(self, now: float, expired: Collection[Message]) -> None:
         """Called from another native thread, again and again while the hub is blocked, and perhaps just as it goes on.
@@ -217,7 +223,17 @@ class Producer(Protocol):
 
 
 class Transport(Protocol):
-    """A broker (one or more nodes), as named by one or more URLs of one scheme."""
+    """A broker (one or more nodes), as named by one or more URLs of one scheme.
+
+    ``start`` and ``close`` are for what its connections and producers share, as one socket to a server. Whoever only publishes or
+    looks does not call ``start``; what they use then lives until ``close`` as well."""
+
+    def start(self, hub: Any) -> None:
+        """A worker begins on ``hub``, gevent's of this thread: called once, before it connects. Does not block."""
+
+    def close(self) -> None:
+        """Nobody uses it any more, and its connections and producers have been closed: let go of what they shared. Blocks for a
+        second at most. Does nothing where there is nothing left."""
 
     @property
     def capabilities(self) -> Capabilities:

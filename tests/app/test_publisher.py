@@ -56,6 +56,22 @@ class Broker:
         self.closed = True
 
 
+class Transport:
+    """One whose producer is another object."""
+
+    capabilities = Broker.capabilities
+    closed = False
+
+    def __init__(self) -> None:
+        self.made = Broker()
+
+    def producer(self) -> Broker:
+        return self.made
+
+    def close(self) -> None:
+        self.closed = True
+
+
 def made(*brokers: Any) -> Publisher:
     return Publisher(brokers)
 
@@ -237,6 +253,14 @@ def test_a_publisher_is_made_from_a_url_or_several() -> None:
         Publisher("127.0.0.1:4150")
     with pytest.raises(WrongUse, match="give at least one URL"):
         Publisher([])
+
+
+def test_it_closes_the_transports_that_it_opened_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, opened = Transport(), Transport()
+    monkeypatch.setattr("framework.publisher.open_transports", lambda urls: [opened] if urls else [])
+    Publisher([given, "thing://host"]).close()
+    assert (given.closed, opened.closed) == (False, True)
+    assert given.made.closed
 
 
 @pytest.mark.parametrize("one", ["abc", b"abc", {"a": 1}])

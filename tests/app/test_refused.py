@@ -28,6 +28,9 @@ class Plain:
         if len(channels) > 1:
             raise WrongUse(f"topic {topic!r} has {len(channels)} channels, and this broker keeps one copy: leave one")
 
+    def close(self) -> None:
+        self.closed = True
+
     def producer(self) -> SimpleNamespace:
         return SimpleNamespace(close=lambda: None)
 
@@ -111,6 +114,14 @@ def test_run_refuses_before_any_connection():
     handlers = [make_spec(function, "orders", channel) for channel in ("a", "b")]
     with pytest.raises(WrongUse, match="topic 'orders' has 2 channels, and this broker keeps one copy: leave one"):
         App(handlers, Settings(brokers=("plain://",))).run()
+
+
+def test_what_was_opened_is_closed_even_where_nothing_could_run(monkeypatch: pytest.MonkeyPatch):
+    plain = Plain()
+    monkeypatch.setattr("framework.app.open_transports", lambda urls: [plain])
+    with pytest.raises(WrongUse):
+        App([make_spec(function, "orders", channel) for channel in ("a", "b")], Settings(brokers=("plain://",))).run()
+    assert plain.closed
 
 
 def test_check_says_everything_that_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):

@@ -120,6 +120,18 @@ def to_ensure_a_topic_empties_it(module: Any) -> None:
     module.DirectoryTransport.ensure = ensure
 
 
+# -- what is shared
+
+
+@dies_in("test_a_transport_that_has_closed_is_no_loss_to_another_of_the_same_broker")
+def to_close_a_transport_takes_what_is_stored_with_it(module: Any) -> None:
+    def close(self: Any) -> None:
+        for file in Path(min(self.nodes)).glob("*/ready*"):
+            file.unlink()
+
+    module.DirectoryTransport.close = close
+
+
 # -- what comes again, and when
 
 

@@ -85,6 +85,8 @@ class FakeConnection:
     def room(self) -> int:
         return 0 if self.ended or self.draining else self.granted - len(self.in_flight)
 
+    rescuable: Any = None
+
     def take(self, batch: list[Message]) -> None:
         now = time.monotonic()
         self.in_flight.update(dict.fromkeys(batch, now))
@@ -182,6 +184,8 @@ class FakeBroker:
         self.nodes: dict[str, FakeNode] = {}
         self.finished: list[bytes] = []
         self.discovery_error: Exception | None = None
+        self.started: list[tuple[Any, int]] = []
+        """The hub, and how often it had been dialled by then."""
         self.ensure_error: Exception | None = None
         self.ensured: list[tuple[str, tuple[str, ...]]] = []
         self.dials = 0
@@ -207,6 +211,11 @@ class FakeBroker:
 
     def backlog(self, topic: str, channel: str) -> dict[str, int]:
         return {name: len(node.queues[topic]) for name, node in self.nodes.items() if topic in node.queues}
+
+    def start(self, hub: Any) -> None:
+        self.started.append((hub, self.dials))
+
+    def close(self) -> None: ...
 
     def describe(self, topic: str, channel: str) -> list[NodeInfo]:
         return [NodeInfo(name, "fake", node.limits) for name, node in self.nodes.items() if node.up]

@@ -157,6 +157,7 @@ class Bench:
         self._proxies: list[Proxy] = []
         self._processes: list[Process] = []
         self._held: list[Held] = []
+        self._transports: list[Transport] = []
         self.patience = PATIENCE
         """Seconds after which a condition that does not come true is a failure, at the most."""
 
@@ -181,8 +182,9 @@ class Bench:
         return self.subject.node(1)
 
     def open(self, *places: Place) -> Any:
-        """A transport over ``places``; without any, over ``node``."""
-        return self.subject.open([_url(place) for place in places or (self.node,)])
+        """A transport over ``places``; without any, over ``node``. Closed at the end."""
+        self._transports.append(self.subject.open([_url(place) for place in places or (self.node,)]))
+        return self._transports[-1]
 
     def down(self, node: Node) -> None:
         _aside(node.down)
@@ -312,6 +314,8 @@ class Bench:
         gevent.joinall([worker.greenlet for worker in running], timeout=PATIENCE)
         for publisher in self._publishers:
             publisher.close()
+        for transport in self._transports:
+            transport.close()
         for process in self._processes:
             if not process.ended():
                 process.kill()

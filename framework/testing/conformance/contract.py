@@ -207,6 +207,16 @@ class Contract(Cases):
             held.connection.finish(held.taken[0])
         held.connection.close()  # twice is no mistake
 
+    def test_a_transport_that_has_closed_is_no_loss_to_another_of_the_same_broker(self, bench: Bench) -> None:
+        first, held = bench.open(), bench.hold(grant=5)
+        producer = first.producer()
+        producer.publish(bench.topic, [b"before"])
+        producer.close()
+        for _ in range(2):  # twice is no mistake
+            first.close()
+        bench.publish(b"after")
+        bench.until(lambda: sorted(held.bodies) == [b"after", b"before"])
+
 
 class Rivals(Cases):
     """Two connections that want the same message. A part of ``Leases``."""

@@ -14,7 +14,6 @@ from framework.message import Message
 from framework.testing.conformance.bench import Bench, bodies
 from framework.testing.conformance.contract import Rivals
 from framework.testing.conformance.subject import Subject
-from framework.transports.contract import Rescuable
 
 
 class Leases(Rivals):
@@ -51,7 +50,7 @@ class Leases(Rivals):
                 pass
 
         worker = bench.ready(handle, on=bench.brief, concurrency=1)
-        if not all(isinstance(connection, Rescuable) for connection in worker.connections):
+        if not all(connection.rescuable for connection in worker.connections):
             pytest.skip("this broker's connections cannot be rescued")
         bench.publish(*bodies(4), on=bench.brief)
         bench.until(lambda: worker.ledger.finished == 4)

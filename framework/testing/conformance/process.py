@@ -55,6 +55,8 @@ def main(url: str, topic: str, channel: str, journal: str, mode: str) -> None:
     gevent.signal_handler(signal.SIGTERM, supervisor.stop)
     supervisor.run()
     publisher.close()
+    for transport in transports:
+        transport.close()
     sys.stdout.write(json.dumps(supervisor.ledgers[spec.name].as_dict()))
 
 

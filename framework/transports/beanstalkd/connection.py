@@ -204,6 +204,10 @@ class BeanstalkdConnection:
 
     # --- in the hub's place, from another native thread ------------------------------------------------------
 
+    @property
+    def rescuable(self) -> BeanstalkdConnection:
+        return self
+
     def rescue(self, now: float, expired: Collection[Message]) -> None:
         """Touch what has held a third of its lease, and all that is neither delivered nor sent: that may have held more."""
         rescue = self._rescue = self._rescue or Rescue()

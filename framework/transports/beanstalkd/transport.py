@@ -38,6 +38,11 @@ class BeanstalkdTransport:
         self._options = addresses.options
         self._described = Recent(self._describe)
 
+    def start(self, hub: object) -> None:
+        """Nothing is shared: each connection has its own sockets."""
+
+    def close(self) -> None: ...
+
     def accept(self, topic: str, channels: Collection[str]) -> None:
         """Several channels of a topic only with ``fanout=``, and no names that are no tube's."""
         _urls.accept(topic, channels, self._options)

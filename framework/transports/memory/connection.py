@@ -51,6 +51,9 @@ class MemoryConnection:
         with self._lock:
             self._channel = node.join(self, topic, channel)
 
+    rescuable = None
+    """It has no socket that would fall silent; its leases run out."""
+
     # -- what the engine says
 
     def grant(self, n: int) -> None:

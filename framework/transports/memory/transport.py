@@ -40,6 +40,12 @@ class MemoryTransport:
         """Those of the first: it is the one that is published to."""
         return self.brokers[0].capabilities
 
+    def start(self, hub: object) -> None:
+        """The brokers are up."""
+
+    def close(self) -> None:
+        """They stay: others in this process may use them."""
+
     def accept(self, topic: str, channels: Collection[str]) -> None:
         for broker in self.brokers:
             broker.accept(topic, channels)

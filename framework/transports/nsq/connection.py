@@ -225,6 +225,10 @@ class NsqConnection:
 
     # --- in the hub's place, from another native thread ---------------------------------------------------
 
+    @property
+    def rescuable(self) -> NsqConnection:
+        return self
+
     def rescue(self, now: float, expired: Collection[Message]) -> None:
         def keep(rescue: Rescue) -> None:
             self._read_all(rescue, now)

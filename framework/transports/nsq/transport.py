@@ -47,6 +47,11 @@ class NsqTransport:
     def _know_delays(self) -> None:
         self.capabilities = replace(self.capabilities, max_requeue=self._delays.longest, max_defer=self._delays.longest)
 
+    def start(self, hub: object) -> None:
+        """Nothing is shared: each connection has its own socket."""
+
+    def close(self) -> None: ...
+
     def accept(self, topic: str, channels: Collection[str]) -> None:
         """Any: the names of this framework are NSQ's."""
 
