@@ -17,10 +17,12 @@ from framework.errors import (
     PublishError,
     Reject,
     Retry,
+    Skip,
     UndecodablePayload,
     WrongUse,
 )
 from framework.handler import handler
+from framework.hooks import Middleware, use_middleware
 from framework.message import Batch, Message
 from framework.publisher import Publisher, publish, publish_each, publish_many
 
@@ -40,16 +42,19 @@ __all__ = [
     "FrameworkError",
     "HandlerTimeout",
     "Message",
+    "Middleware",
     "PublishError",
     "Publisher",
     "Reject",
     "Retry",
+    "Skip",
     "UndecodablePayload",
     "WrongUse",
     "handler",
     "publish",
     "publish_each",
     "publish_many",
+    "use_middleware",
 ]
 
 

@@ -181,6 +181,16 @@ class Reject(Exception):
         self.reason = reason
 
 
+class Skip(Exception):
+    """Raised by a middleware in place of its call, or by a handler: the message needs nothing more, and is finished."""
+
+    reason = ""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
 class UndecodablePayload(Reject):
     """The body is not what the handler's annotation says. The message goes to the dead letter topic."""
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from types import FunctionType, SimpleNamespace
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, get_type_hints
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_type_hints
 
-from framework import names, payload
-from framework.errors import Backoff, BadHandler, BadName, HandlerTimeout, Reject, Retry
+from framework import hooks, names, payload
+from framework.errors import BadHandler, BadName
+from framework.hooks import Middleware
 from framework.message import Message
-
-Action: TypeAlias = type[Retry] | type[Reject] | type[Backoff] | Retry | Reject | Backoff
-Policy: TypeAlias = tuple[tuple[type[Exception], Action], ...]
+from framework.rules import Action, Chain, Choice, Option, Policy, Rules
+from framework.source import place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,8 @@ class HandlerSpec:
     """A batch handler gets a list, not a Batch."""
     policy: Policy = ()
     """Exception class -> what it means when the function raises one: Retry, Reject or Backoff."""
+    middleware: tuple[Middleware, ...] = ()
+    """What is around its calls, outermost first."""
 
     @property
     def name(self) -> str:
@@ -68,77 +70,12 @@ class Options(TypedDict, total=False):
     slots: Literal["greenlet", "thread", "process"]
     on_timeout: Literal["retry", "reject"]
     policy: Mapping[type[Exception], Action]
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """The rule of one option."""
-
-    default: float
-    least: float
-    most: float
-    unit: str
-    whole: bool = True
-    above: bool = False
-    """``least`` itself is too little."""
-
-    def allows(self, value: object) -> bool:
-        if isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
-            return False
-        return (self.least < value if self.above else self.least <= value) and value <= self.most
-
-    def __str__(self) -> str:
-        kind = "whole number" if self.whole else "number"
-        low = f"above {self.least:g}" if self.above else f"from {self.least:g}"
-        return f"a {kind} of {self.unit} {low} to {self.most:g}"
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The rule of an option that is one of a few words; the first is the default."""
-
-    words: tuple[str, ...]
-
-    @property
-    def default(self) -> str:
-        return self.words[0]
-
-    def allows(self, value: object) -> bool:
-        return value in self.words
-
-    def __str__(self) -> str:
-        return f"one of {', '.join(map(repr, self.words))}"
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The rule of the option that says what exceptions mean."""
-
-    default: Policy = ()
-
-    def allows(self, value: object) -> bool:
-        return isinstance(value, Mapping) and all(_is_error(kind) and _is_action(action) for kind, action in value.items())
-
-    def __str__(self) -> str:
-        return (
-            "a dict of exception classes, each with Retry, Reject or Backoff, as {ValueError: Reject, OSError: Retry(delay=60)} "
-            "(for a call that takes too long there is on_timeout)"
-        )
-
-
-def _is_error(kind: object) -> bool:
-    known = (Retry, Reject, Backoff, HandlerTimeout)  # they say themselves what they mean
-    return isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, known)
-
-
-def _is_action(action: object) -> bool:
-    actions = (Retry, Reject, Backoff)
-    return action in actions or type(action) in actions
+    middleware: Sequence[Middleware]
 
 
 #: The options of ``@handler`` and their defaults. ``timeout`` is NSQ's default lease. ``max_in_flight`` is an upper
 #: bound: the runtime prefetches only what handlers get through, so it may be large. NSQ counts attempts in 16 bits.
-OPTIONS: Mapping[str, Option | Choice | Rules] = {
+OPTIONS: Mapping[str, Option | Choice | Rules | Chain] = {
     "concurrency": Option(default=10, least=1, most=100_000, unit="calls"),
     "max_in_flight": Option(default=1000, least=1, most=1_000_000, unit="messages"),
     "timeout": Option(default=60.0, least=0, most=604_800, unit="seconds", whole=False, above=True),
@@ -148,6 +85,7 @@ OPTIONS: Mapping[str, Option | Choice | Rules] = {
     "slots": Choice(("greenlet", "thread", "process")),
     "on_timeout": Choice(("retry", "reject")),
     "policy": Rules(),
+    "middleware": Chain(),
 }
 
 #: What other frameworks call them, where spelling alone would not lead to ours.
@@ -176,7 +114,8 @@ def handler(topic: str, channel: str, **options: Unpack[Options]) -> Callable[[F
     ``slots`` (where calls run: "greenlet"; "thread" for what blocks where gevent cannot see it; "process" for what
     computes, on as many CPUs as there are), ``on_timeout``
     ("retry"; "reject": to the dead letter topic), ``policy`` (what exceptions mean, the nearest class of the one raised:
-    ``{ValueError: Reject, ConnectionError: Backoff, RateLimited: Retry(delay=60)}``).
+    ``{ValueError: Reject, ConnectionError: Backoff, RateLimited: Retry(delay=60)}``), ``middleware`` (what is around its calls,
+    outermost first, inside of what ``use_middleware`` declares for its module).
 
     Raises BadName or BadHandler, in one sentence that names the function and the fix.
     """
@@ -196,13 +135,13 @@ def longest_timeout(topic: str) -> float | None:
 
 def registered() -> list[HandlerSpec]:
     """Every handler declared so far in this process, in the order of declaration."""
-    return [entry.spec for entry in _registry.entries.values()]
+    return [entry.complete for entry in _registry.entries.values()]
 
 
 def declared_in(spec: HandlerSpec) -> str:
     """The name of the module that declared ``spec`` when it was imported; else of the one that its function is from."""
     entry = _registry.entries.get(spec.name)
-    return entry.declared_in if entry is not None and entry.spec is spec else spec.function.__module__
+    return entry.declared_in if entry is not None and entry.spec.function is spec.function else spec.function.__module__
 
 
 def make_spec(
@@ -235,16 +174,6 @@ def make_spec(
     )  # fmt: skip
 
 
-def place_of(function: object) -> str:
-    """``shop.handlers.bill (shop/handlers.py:12)``; what can be said of something that is no function."""
-    if not isinstance(function, FunctionType):
-        return f"@handler on {function!r}"
-    code = inspect.unwrap(function).__code__
-    path = os.path.relpath(code.co_filename)
-    path = code.co_filename if path.startswith("..") else path
-    return f"{function.__module__}.{function.__qualname__} ({path}:{code.co_firstlineno})"
-
-
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """All options with their values, defaults included."""
     for name, value in options.items():
@@ -256,6 +185,7 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     if values["slots"] == "process" and "concurrency" not in options:
         values["concurrency"] = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     values["policy"] = tuple(dict(values["policy"]).items())
+    values["middleware"] = hooks.checked(values["middleware"])
     _fit(options, values)
     return values
 
@@ -344,6 +274,12 @@ class _Entry:
     declared_in: str
     loaded_as: object
     """The import system's own spec of the module: a new one whenever the module is imported again."""
+
+    @property
+    def complete(self) -> HandlerSpec:
+        """With the middleware that its module is in, which may be declared after it."""
+        outer = hooks.declared_for(self.declared_in)
+        return replace(self.spec, middleware=hooks.each_once((*outer, *self.spec.middleware))) if outer else self.spec
 
 
 class _Registry:

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from framework.errors import WrongUse
+from framework.errors import Skip, WrongUse
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -176,6 +176,10 @@ class Batch(Sequence[Item]):
         if not found:
             raise WrongUse(f"fail({item!r:.100}): that is no item of this batch: give the item itself, or its Message")
         self.outcomes.update(dict.fromkeys(found, raised))
+
+    def skip(self, message: Message) -> None:
+        """Finish this one. The handler does not get it, where a middleware says so before its call."""
+        self.fail(message, Skip())
 
 
 def _as_raised(error: object) -> Any:

@@ -13,10 +13,12 @@ from framework.cli.exit_codes import Exit, as_text
 from framework.engine.fitness import described, misfits
 from framework.engine.refusals import cautions, refusals
 from framework.errors import BrokerUnreachable, WrongUse
-from framework.handler import HandlerSpec, place_of
+from framework.handler import HandlerSpec
+from framework.hooks import name_of
 from framework.modules import import_handlers, words_of_others
 from framework.observe.logging import scrub
 from framework.settings import DEFAULT_BROKER, TABLE, Settings, check_writable
+from framework.source import place_of
 from framework.transports import open_transports
 from framework.transports.contract import Limits, NodeInfo, Transport
 
@@ -100,9 +102,10 @@ def _check_modules(modules: tuple[str, ...], findings: Findings) -> list[Handler
 
 def _options(spec: HandlerSpec) -> str:
     batch = f", batches of {spec.batch} within {spec.linger:g} s" if spec.batch else ""
+    middleware = f", in {', '.join(map(name_of, spec.middleware))}" if spec.middleware else ""
     return (
         f"{spec.concurrency} at once, {spec.max_in_flight} in flight, {spec.timeout:g} s, "
-        f"{spec.max_attempts or 'any number of'} attempts{batch}"
+        f"{spec.max_attempts or 'any number of'} attempts{batch}{middleware}"
     )
 
 

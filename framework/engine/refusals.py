@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from framework.errors import Backoff, Retry, WrongUse
-from framework.handler import HandlerSpec, place_of
+from framework.handler import HandlerSpec
 from framework.middleware.dead_letter import lasting, topic_name
 from framework.middleware.later import LEAST_HOP, lasts
+from framework.source import place_of
 from framework.transports.contract import Capabilities, Limits, NodeInfo
 
 

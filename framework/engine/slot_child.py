@@ -22,9 +22,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from framework import published
+from framework import hooks, published
 from framework.engine import slot_wire as wire
-from framework.errors import AlreadySettled
+from framework.errors import AlreadySettled, BadHandler
 from framework.handler import HandlerSpec, make_spec, registered
 from framework.message import Batch, Message, calls_of
 from framework.middleware import compile_call
@@ -168,6 +168,20 @@ def _die_with(parent: int) -> None:
 
 
 def _find(setup: wire.Setup) -> HandlerSpec:
+    """The handler with all that is around its calls. Raises BadHandler where that is not what the worker has."""
+    if setup.middleware:
+        importlib.import_module(setup.declared_in)  # which may be another module than the function's
+    spec = _found(setup)
+    here = [hooks.name_of(one) for one in spec.middleware]
+    if here != setup.middleware:
+        raise BadHandler(
+            f"its middleware is {here} when imported, and {setup.middleware} in the worker: name it in @handler, or by "
+            "use_middleware at the top of a module"
+        )
+    return spec
+
+
+def _found(setup: wire.Setup) -> HandlerSpec:
     """The handler that the module registers when it is imported, or its function of that name."""
     module: Any = importlib.import_module(setup.module)
     for spec in registered():

@@ -24,12 +24,12 @@ from gevent import monkey
 from gevent.event import Event
 from greenlet import getcurrent  # type: ignore[import-untyped]
 
-from framework import published
+from framework import hooks, published
 from framework.engine import slot_wire as wire
 from framework.engine.places import messages_of
 from framework.engine.slot_child import FLAGS, SOCKET
 from framework.errors import AlreadySettled, FrameworkError
-from framework.handler import HandlerSpec
+from framework.handler import HandlerSpec, declared_in
 from framework.message import Batch, Message
 from framework.observe import hublog
 from framework.transports.forked import forget_in_child, let_go
@@ -89,14 +89,7 @@ class SlotProcess:
             self._hub.loop.install_sigchld()
             self._reaper = self._hub.loop.child(self.pid, ref=False)
             self._reaper.start(self._reaped)
-        function, level = self._spec.function, logging.getLogger().getEffectiveLevel()
-        self._sock.send(
-            wire.frame(
-                wire.Setup(
-                    function.__module__, function.__qualname__, self._spec.topic, self._spec.channel, self._spec.batch, level
-                )
-            )
-        )
+        self._sock.send(wire.frame(_setup(self._spec)))
 
     # -- in a slot
 
@@ -289,6 +282,14 @@ class SlotProcess:
         self._status = self._reaper.rstatus
         self._reaper.stop()
         self._reaper.close()
+
+
+def _setup(spec: HandlerSpec) -> wire.Setup:
+    function, level = spec.function, logging.getLogger().getEffectiveLevel()
+    return wire.Setup(
+        function.__module__, function.__qualname__, spec.topic, spec.channel, spec.batch, level,
+        declared_in(spec), [hooks.name_of(one) for one in spec.middleware],
+    )  # fmt: skip
 
 
 def _spawn(sock: int, shared: int, environ: Mapping[str, str] | None) -> int:

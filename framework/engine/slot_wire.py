@@ -28,6 +28,10 @@ class Setup(msgspec.Struct, array_like=True, tag=True):
     batch: int
     level: int
     """The least important log records to send."""
+    declared_in: str = ""
+    """The module that declares the handler, when imported."""
+    middleware: list[str] = []
+    """The names of what is around its calls, outermost first."""
 
 
 class Delivery(msgspec.Struct, array_like=True):

@@ -11,6 +11,7 @@ from typing import Any
 
 from framework.handler import HandlerSpec
 from framework.message import Message
+from framework.middleware.around import compile_around
 from framework.middleware.batch import compile_batch, compile_batch_call
 from framework.middleware.dead_letter import Publish, compile_bury, compile_dead_letter
 from framework.middleware.later import ANY, Defer, Delays, WaitingRoom
@@ -60,9 +61,13 @@ def compile_chain(
 
 
 def compile_call(spec: HandlerSpec) -> Callable[[Any], None]:
-    """Decode and call: of a Message, or of a Batch. What the function returns means nothing."""
+    """The app's middleware, and in it decode and call: of a Message, or of a Batch. What the function returns means nothing."""
+    return compile_around(_compile_function(spec), spec.middleware)
+
+
+def _compile_function(spec: HandlerSpec) -> Callable[[Any], None]:
     function, decode = spec.function, spec.decode
-    if spec.batch and (spec.as_list or decode):
+    if spec.batch and (spec.as_list or decode or spec.middleware):
         return compile_batch_call(spec)
     if decode is None:
         return function

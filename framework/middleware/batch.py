@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from framework.errors import HandlerTimeout, Reject, Retry
+from framework.errors import HandlerTimeout, Reject, Retry, Skip
 from framework.handler import HandlerSpec
 from framework.message import Batch, Message
 from framework.middleware.dead_letter import Bury, dies_of_time
@@ -33,13 +33,15 @@ log = hublog.get(__name__)
 
 
 def compile_batch_call(spec: HandlerSpec) -> Callable[[Batch], None]:
-    """Decode each and call. An item that cannot be decoded fails by itself; the function gets the others, if there are any."""
+    """Decode each and call. An item that cannot be decoded fails by itself; the function gets the others, if there are any.
+
+    It gets none that a middleware has judged before."""
     function, decode, as_list = spec.function, spec.decode or _as_it_is, spec.as_list
 
     def call(batch: Batch) -> None:
         messages: list[Message] = []
         items: list[Any] = []
-        for message in batch:
+        for message in [one for one in batch if one not in batch.outcomes] if batch.outcomes else batch:
             try:
                 items.append(decode(message))
             except Exception as error:
@@ -108,6 +110,8 @@ def compile_batch(
         return outcomes
 
     def _all_failed(messages: Sequence[Message], error: BaseException) -> BatchOutcome:
+        if isinstance(error, Skip):
+            return dict.fromkeys(messages)
         error = blamed(messages[0], spec.timeout, error)
         if isinstance(error, Reject) and (ours := [message for message in messages if not message.settled]):
             return {message: bury(message, error) for message in ours}
@@ -137,6 +141,8 @@ def compile_batch(
         )  # fmt: skip
 
     def _one_failed(message: Message, error: BaseException) -> Outcome:
+        if isinstance(error, Skip):
+            return None
         meant = means(error)
         return bury(message, meant) if isinstance(meant, Reject) else failed(message, meant)
 

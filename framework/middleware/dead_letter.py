@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from framework.errors import BadMessage, HandlerTimeout, Reject
+from framework.errors import BadMessage, HandlerTimeout, Reject, Skip
 from framework.handler import HandlerSpec
 from framework.message import Message
 from framework.middleware.outcome import DEAD, UNLIMITED, Dead, Outcome, Requeue
@@ -52,6 +52,8 @@ def compile_dead_letter(
             if not dies_of_time(message, spec):
                 raise
             return bury(message, error)
+        except Skip:
+            pass
         return None
 
     return handle

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from framework.errors import Backoff, HandlerTimeout, Reject, Retry
-from framework.handler import Action, HandlerSpec
+from framework.errors import Backoff, HandlerTimeout, Reject, Retry, Skip
+from framework.handler import HandlerSpec
 from framework.middleware.retry import describe
+from framework.rules import Action
 
 Means = Callable[[BaseException], BaseException]
 """What a handler raised -> what it counts as."""
 
 
 def compile_policy(spec: HandlerSpec) -> Means:
-    """The rule of the nearest class decides; what no rule names, and what is one of the three already, stays as it is."""
+    """The rule of the nearest class decides; what no rule names, and what says itself what it means, stays as it is."""
     rules = dict(spec.policy)
 
     def means(error: BaseException) -> BaseException:
-        if isinstance(error, Retry | Reject | Backoff | HandlerTimeout):  # the last is on_timeout's
+        if isinstance(error, Retry | Reject | Backoff | Skip | HandlerTimeout):  # the last is on_timeout's
             return error
         for kind in type(error).__mro__:
             if kind in rules:

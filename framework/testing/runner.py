@@ -5,7 +5,6 @@ Nothing is patched and no process is started. Handlers are called, retried and g
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -18,8 +17,10 @@ import gevent
 from framework.engine.ledger import Ledger
 from framework.engine.refusals import refusals
 from framework.engine.supervisor import Supervisor
-from framework.errors import Backoff, BrokerUnreachable, Reject, Retry, UndecodablePayload, WrongUse
+from framework.errors import Backoff, BrokerUnreachable, Reject, Retry, Skip, UndecodablePayload, WrongUse
 from framework.handler import HandlerSpec, registered
+from framework.hooks import Middleware
+from framework.message import Batch, Message
 from framework.modules import handlers_of
 from framework.publisher import Publisher
 from framework.testing.idle import Far, Near, Watch
@@ -136,23 +137,8 @@ class _Run:
     # -- what handlers raise
 
     def _watched(self, spec: HandlerSpec) -> HandlerSpec:
-        decode = None if spec.decode is None else self._noting(spec.decode)
-        linger = min(spec.linger, LINGER)
-        return replace(spec, function=self._noting(spec.function), decode=decode, linger=linger, slots="greenlet")
-
-    def _noting(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        @functools.wraps(function)
-        def noting(argument: Any) -> Any:
-            __tracebackhide__ = True
-            try:
-                return function(argument)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:
-                self._note(error)
-                raise
-
-        return noting
+        middleware = (_Noting(self._note), *spec.middleware)
+        return replace(spec, middleware=middleware, linger=min(spec.linger, LINGER), slots="greenlet")
 
     def _note(self, error: BaseException) -> None:
         if self._failure is not None:  # what is stopped now fails for that reason alone
@@ -162,13 +148,41 @@ class _Run:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        self._failure, self._traceback = error, error.__traceback__  # as far as the handler, not the engine around it
+        self._failure, self._traceback = error, _from_the_app(error.__traceback__)
         self.supervisor.stop(now=True)
+
+
+class _Noting(Middleware):
+    """Outside of all other middleware: notes what makes a message fail."""
+
+    def __init__(self, note: Callable[[BaseException], None]) -> None:
+        self._note = note
+
+    def around(self, job: Message | Batch[Any], call: Callable[[], None], /) -> None:
+        try:
+            call()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self._note(error)
+            raise
+        finally:
+            for one in job.outcomes.values() if isinstance(job, Batch) else ():
+                if isinstance(one, UndecodablePayload):
+                    self._note(one)
+
+
+def _from_the_app(trace: TracebackType | None) -> TracebackType | None:
+    """Without the frames of the framework around what the app wrote, where there is any."""
+    at = trace
+    while at is not None and at.tb_frame.f_globals.get("__name__", "").startswith("framework."):
+        at = at.tb_next
+    return at or trace
 
 
 def _is_meant(error: BaseException) -> bool:
     """What a handler says on purpose. A body that it cannot take is the test's mistake, or the handler's."""
-    return isinstance(error, Retry | Backoff | Reject) and not isinstance(error, UndecodablePayload)
+    return isinstance(error, Retry | Backoff | Reject | Skip) and not isinstance(error, UndecodablePayload)
 
 
 def _specs(handlers: Iterable[Callable[..., object] | ModuleType | str]) -> list[HandlerSpec]:

@@ -13,7 +13,19 @@ import gevent
 import pytest
 
 import framework
-from framework import Backoff, BadMessage, Batch, Message, Reject, Retry, UndecodablePayload, WrongUse, handler
+from framework import (
+    Backoff,
+    BadMessage,
+    Batch,
+    Message,
+    Middleware,
+    Reject,
+    Retry,
+    Skip,
+    UndecodablePayload,
+    WrongUse,
+    handler,
+)
 from framework.handler import _registry, registered
 from framework.testing.fixtures import memory_broker, runner
 
@@ -416,3 +428,44 @@ def test_what_is_no_broker_is_refused(broker):
         broker.like("carrier-pigeon")
     with pytest.raises(WrongUse, match="name the broker that the handlers are for"):
         broker.like("memory")
+
+
+class Translating(Middleware):
+    """What a missing key means in this app."""
+
+    def around(self, job, call):
+        try:
+            call()
+        except KeyError as error:
+            raise Skip("no such order") from error
+        except LookupError as error:
+            raise RuntimeError("out of stock") from error
+
+
+def test_middleware_is_around_the_calls_and_an_error_is_what_it_makes_of_one(broker, worker):
+    @handler("orders", "billing", middleware=[Translating()])
+    def bill(order: Order) -> None:
+        raise {7: KeyError, 8: IndexError}[order.id](order.id)
+
+    framework.publish("orders", {"id": 7})
+    assert worker.run(bill).finished == 1
+    assert not [error for error in worker.errors if not isinstance(error, Skip)]
+    framework.publish("orders", {"id": 8})
+    with pytest.raises(RuntimeError, match="out of stock") as caught:
+        worker.run(bill)
+    shown = [entry.name for entry in caught.traceback if not entry.ishidden(caught)]
+    assert shown[:2] == [sys._getframe().f_code.co_name, "around"]
+
+
+def test_an_item_of_a_batch_that_the_handler_cannot_take_is_an_error_too(broker, worker):
+    billed = []
+
+    @handler("orders", "billing", batch=10)
+    def bill(orders: list[Order]) -> None:
+        billed.extend(orders)
+
+    broker.publish_many("orders", [{"id": 7}, {"number": 8}])
+    with pytest.raises(UndecodablePayload, match="does not decode to Order"):
+        worker.run(bill)
+    assert worker.run(bill, raise_errors=False) is not None
+    assert Order(7) in billed

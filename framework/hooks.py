@@ -1,0 +1,151 @@
+"""Middleware: what an app has run around its handlers' calls. How it is written, declared and checked; not who calls it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import FrameType
+from typing import Any
+
+from framework.errors import BadHandler
+from framework.source import line_of, place_of
+
+
+class Middleware:
+    """The base of middleware: derive a class, write the hooks that you need, and declare an object of it.
+
+    One object serves all handlers that it is declared for, and many calls at once. docs/middleware.md says where each hook runs.
+    """
+
+    def around(self, job: Any, call: Callable[[], None], /) -> None:
+        """Around a call of the handler, where the handler runs: in its greenlet, its thread, its process.
+
+        ``job``: the Message, or of a batch handler the Batch of them, before bodies are decoded. ``call()`` makes the call, once,
+        and raises what the handler raises. What is raised here is the handler's failure. To return without ``call()``, or
+        without what it raised, is a failure as well, so that no message ends by mistake: to end it, raise Skip.
+        """
+        call()
+
+
+_FORMS = {"around": "around(self, job, call)"}
+"""How each hook is declared."""
+
+
+def overridden(one: Middleware, hook: str) -> bool:
+    """Whether ``one`` has a ``hook`` of its own."""
+    return getattr(type(one), hook) is not getattr(Middleware, hook) or hook in vars(one)
+
+
+def name_of(one: Middleware) -> str:
+    """``shop.timing.Timing``"""
+    return f"{type(one).__module__}.{type(one).__qualname__}"
+
+
+def each_once(middleware: Iterable[Middleware]) -> tuple[Middleware, ...]:
+    """What is named twice keeps its first place. By identity: an app's class may have an ``__eq__``."""
+    return tuple({id(one): one for one in middleware}.values())
+
+
+# -- declaring
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    middleware: tuple[Middleware, ...]
+    line: int
+    loaded_as: object
+    """The import system's own spec of the module: a new one whenever the module is imported again."""
+
+
+_declared: dict[str, _Declared] = {}
+"""By module."""
+
+
+def use_middleware(*middleware: Middleware) -> None:
+    """Have ``middleware``, outermost first, around every handler that the calling module declares, and those of its submodules.
+
+    In the ``__init__`` of a package it is an app's. What a package declares is outside of what its modules declare, and that is
+    outside of what ``@handler(middleware=...)`` names. Raises BadHandler, in one sentence that names the line and the fix.
+    """
+    frame = sys._getframe(1)
+    where = f"use_middleware ({line_of(frame.f_code.co_filename, frame.f_lineno)})"
+    try:
+        _declare(frame, middleware)
+    except BadHandler as error:
+        raise BadHandler(f"{where}: {error}") from None
+
+
+def _declare(frame: FrameType, middleware: tuple[Middleware, ...]) -> None:
+    if frame.f_code.co_name != "<module>":
+        raise BadHandler(f"it is called in {frame.f_code.co_name}(): call it at the top of a module, whose handlers it is for")
+    module = str(frame.f_globals.get("__name__"))
+    loaded_as = _loaded_as(module)
+    before = _declared.get(module)
+    if before is not None and before.loaded_as is loaded_as is not None:  # a cell of a notebook may be run again
+        raise BadHandler(f"line {before.line} calls it too: name all middleware of the module in one call, outermost first")
+    _declared[module] = _Declared(checked(middleware), frame.f_lineno, loaded_as)
+
+
+def declared_for(module: str) -> tuple[Middleware, ...]:
+    """What ``use_middleware`` declares for the handlers of ``module``, outermost first."""
+    parts = module.split(".")
+    names = [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
+    found = [(name, _declared[name]) for name in names if name in _declared]
+    return tuple(each for name, one in found if one.loaded_as is _loaded_as(name) for each in one.middleware)
+
+
+def _loaded_as(module: str) -> object:
+    return getattr(sys.modules.get(module), "__spec__", None)
+
+
+# -- checking
+
+
+def checked(middleware: Iterable[Any]) -> tuple[Middleware, ...]:
+    """``middleware``, each that can be called as it shall be. Raises BadHandler."""
+    found = tuple(middleware)
+    for one in found:
+        _check(one)
+    return each_once(found)
+
+
+def _check(one: Any) -> None:
+    if isinstance(one, type) and issubclass(one, Middleware):
+        raise BadHandler(f"middleware is an object, and {one.__qualname__} is a class: write {one.__qualname__}()")
+    if not isinstance(one, Middleware):
+        raise BadHandler(f"{one!r} is no middleware: derive a class from framework.Middleware, and give an object of it")
+    _check_names(one)
+    for hook in filter(lambda hook: overridden(one, hook), _FORMS):
+        _check_form(getattr(one, hook), hook)
+
+
+def _check_names(one: Middleware) -> None:
+    """What is nearly a hook would never be called."""
+    for name in [name for name in dir(one) if not name.startswith("_") and name not in _FORMS]:
+        near, method = get_close_matches(name, _FORMS, 1, cutoff=0.85), inspect.getattr_static(one, name)
+        if near and callable(method):
+            raise BadHandler(f"{_place(method, name)} is no hook of a Middleware: did you mean {near[0]}?")
+    if not any(overridden(one, hook) for hook in _FORMS):
+        raise BadHandler(f"{name_of(one)} has no hook, so it does nothing: write at least one of {', '.join(_FORMS)}")
+
+
+def _check_form(method: Any, hook: str) -> None:
+    place, form = _place(method, hook), f"write it as `def {_FORMS[hook]}`"
+    plain = inspect.unwrap(getattr(method, "__func__", method))
+    if inspect.iscoroutinefunction(plain) or inspect.isasyncgenfunction(plain):
+        raise BadHandler(f"{place} is async, and nobody awaits it: {form}")
+    if inspect.isgeneratorfunction(plain):
+        raise BadHandler(f"{place} yields, so it would not run: {form}")
+    given = [None] * _FORMS[hook].count(",")
+    try:
+        inspect.signature(method).bind(*given)
+    except TypeError as error:
+        raise BadHandler(f"{place} cannot be called with {len(given)} arguments ({error}): {form}") from None
+
+
+def _place(method: Any, hook: str) -> str:
+    function = getattr(method, "__func__", method)
+    return place_of(function) if inspect.isfunction(function) else f"the hook {hook}, {function!r},"

@@ -1,0 +1,68 @@
+"""An app's own middleware around the calls of a handler, compiled to closures. It can neither finish a message by mistake nor
+have one handled twice.
+
+A middleware wraps the call, in place of being told before and after it: what it opens, ``with`` closes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from framework import hooks
+from framework.errors import WrongUse
+from framework.hooks import Middleware
+
+Call = Callable[[Any], None]
+"""Of a Message or a Batch."""
+
+
+def compile_around(call: Call, middleware: Sequence[Middleware]) -> Call:
+    """``call`` with the ``around`` of each; the first is the outermost. Without any, ``call`` itself."""
+    for one in reversed(middleware):
+        if hooks.overridden(one, "around"):
+            call = _wrapped(call, one)
+    return call
+
+
+class _Call:
+    """``call`` as a middleware gets it, for one job."""
+
+    __slots__ = ("_call", "_job", "error", "over", "started")
+
+    def __init__(self, call: Call, job: Any) -> None:
+        self._call = call
+        self._job = job
+        self.started = False
+        self.over = False
+        self.error: BaseException | None = None
+
+    def __call__(self) -> None:
+        if self.started:
+            raise WrongUse("a middleware may make its call() once, before its around() returns: to repeat it, raise Retry")
+        self.started = True
+        try:
+            self._call(self._job)
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            self.over = True
+
+
+def _wrapped(call: Call, one: Middleware) -> Call:
+    around, name = one.around, hooks.name_of(one)
+
+    def call_around(job: Any) -> None:
+        made = _Call(call, job)
+        try:
+            around(job, made)
+            if made.error is not None:  # swallowed: the message would be finished, and is not done
+                raise made.error
+            if not made.over:
+                raise WrongUse(f"middleware {name} returned before its call() did: call it, or raise Skip to end the message")
+        finally:
+            made.started = True  # by who kept it for later, when the message is another's
+            made.error = None  # its traceback holds this frame
+
+    return call_around
