@@ -3,7 +3,8 @@
 - A block that names a file is written into the folder. YAML, TOML, a unit of systemd and a Procfile are read by what reads them.
 - Another block of Python is run; it sees what those before it have defined.
 - Of a console block each line behind ``$`` is run by bash. Lines below it are what it prints; ``...`` stands for anything.
-  A command that goes on until it is told to stop is left running; ``^C`` among its lines interrupts the last one.
+  A command that goes on until it is told to stop is left running. A block of text is what the last of these prints
+  next; where it begins with ``^C``, that is interrupted first.
 - Addresses and folders of a page are other ones here: ``places`` says which, text for text.
 """
 
@@ -18,9 +19,12 @@ import sys
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
+
+import psutil
 
 from framework import settings
 from framework.testing.workers import environment
@@ -49,24 +53,36 @@ class Background:
     command: str
     process: subprocess.Popen[bytes]
     log: Path
+    read: int = 0
+    """The lines of its log that the page has shown, and those between."""
 
     def wait_for(self, expected: Sequence[str]) -> None:
+        """Return when it has printed these lines since the last time, among others and in any order: calls run side by side."""
         until = time.monotonic() + DEADLINE
-        while (missing := not_among(expected, self.log.read_text().splitlines())) is not None:
-            ended = self.process.poll() is not None and not_among(expected, self.log.read_text().splitlines()) is not None
-            assert not ended, f"`{self.command}` ended without {missing!r}:\n{self.log.read_text()}"
-            assert time.monotonic() < until, f"`{self.command}` has not said {missing!r}:\n{self.log.read_text()}"
+        left = list(expected)
+        while left:
+            ended = self.process.poll() is not None
+            lines = self.log.read_text().splitlines()  # all there is, where it has ended before
+            left = [one for one in expected if not any(matches(one, line) for line in lines[self.read :])]
+            assert not (left and ended), f"`{self.command}` ended without {left}:\n" + "\n".join(lines)
+            assert time.monotonic() < until, f"`{self.command}` has not said {left}:\n" + "\n".join(lines)
             time.sleep(0.02)
+        self.read = len(lines) if expected else self.read
 
     def interrupt(self) -> None:
-        """As Ctrl-C does: SIGINT to the command and all that it started. It ends with 0."""
+        """As Ctrl-C does. ``workers`` ends with 0 then, honcho as a shell says of SIGINT."""
         if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGINT)
-        assert self.process.wait(DEADLINE) == 0, f"`{self.command}` ended with {self.process.returncode}:\n{self.log.read_text()}"
+            self.process.send_signal(signal.SIGINT)
+        code = self.process.wait(DEADLINE)
+        meant = 130 if self.command.startswith("honcho") else 0
+        assert code == meant, f"`{self.command}` ended with {code}:\n{self.log.read_text()}"
 
     def kill(self) -> None:
         if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            below = psutil.Process(self.process.pid).children(recursive=True)  # honcho's are in groups of their own
+            for process in [self.process, *below]:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
         self.process.wait()
 
 
@@ -101,6 +117,12 @@ class Story:
                 tomllib.loads(text)
             case "ini":
                 self._check_unit(self.folder / block.file)
+            case "text" if self.running and text.startswith("^C\n"):
+                last = self.running.pop()
+                last.interrupt()
+                last.wait_for(text.splitlines()[1:])
+            case "text" if self.running:
+                self.running[-1].wait_for(text.splitlines())
             case "procfile":
                 self._run("honcho check", [])
             case _:
@@ -143,15 +165,7 @@ class Story:
             )  # fmt: skip
         last = Background(command, process, log)
         self.running.append(last)
-        before = list(expected[: expected.index("^C")] if "^C" in expected else expected)
-        last.wait_for(before or ["...ready..."])
-        if "^C" in expected:
-            self.interrupt(expected)
-
-    def interrupt(self, expected: Sequence[str]) -> None:
-        last = self.running.pop()
-        last.interrupt()
-        last.wait_for([one for one in expected if one != "^C"])
+        last.wait_for(expected or ["...ready..."])
 
     def _environment(self) -> dict[str, str]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -162,7 +176,10 @@ class Story:
     def _check_unit(self, file: Path) -> None:
         """Its command is one that ``workers`` has, and systemd takes the unit where there is a systemd to ask."""
         (command,) = re.findall(r"^ExecStart=\S+/(workers .+)$", file.read_text(), flags=re.MULTILINE)
-        self._run(f"{command.replace('workers run', 'workers check')} --connect-deadline 0 || [ $? = 3 ]", ["ok...handler..."])
+        if command.startswith("workers run"):
+            self._run(f"{command.replace('run', 'check', 1)} --connect-deadline 0 || [ $? = 3 ]", ["ok...handler..."])
+        else:
+            self._run(f"{command} --version", ["nsq..."])
         verify = shutil.which("systemd-analyze")
         if verify is not None:
             self._run(f"{verify} verify ./{file.name} 2>&1 | grep {file.name} && exit 1; true", [])

@@ -28,7 +28,7 @@ LONGEST = 120
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 STORIES = {page: [block for block in blocks(page) if not block.not_run and not block.run_by] for page in PAGES}
 
-NOT_RUN: Counter[str] = Counter()
+NOT_RUN = Counter({"docs/tutorial.md": 1})
 """How many blocks of each page nobody runs. One more is one too many."""
 
 NOT_YET_WRAPPED = {
@@ -131,7 +131,14 @@ def story(tmp_path: Path, places: dict[str, str]) -> Iterator[Story]:
     (folder / "shop").mkdir(parents=True)
     (folder / "shop" / "handlers.py").write_text(SHOP)
     tcp, http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-    here = {**places, "127.0.0.1:4150": tcp, "127.0.0.1:4151": http, "/srv/shop": str(folder), "/data/": f"{tmp_path}/data/"}
+    here = {
+        **places,
+        "127.0.0.1:4150": tcp,
+        "127.0.0.1:4151": http,
+        "/srv/shop/.venv/bin": str(Path(sys.executable).parent),
+        "/srv/shop": str(folder),
+        "/data/": f"{tmp_path}/data/",
+    }
     variables = {"WORKERS_NSQD_TCP_ADDRESS": tcp, "WORKERS_NSQD_HTTP_ADDRESS": http}
     module = ModuleType("page")
     declared = dict(_registry.entries)
@@ -156,12 +163,18 @@ def play(story: Story, page: str) -> None:
     story.end()
 
 
-TOLD_ELSEWHERE = {"docs/beanstalkd.md", "docs/failure.md", "docs/nsq.md", "docs/nsqd.md", "docs/spark.md"}
+ALONE = {f"docs/{name}.md" for name in ("beanstalkd", "failure", "nsq", "nsqd", "spark", "tutorial")}
+"""Pages with a test of their own below."""
 
 
-@pytest.mark.parametrize("page", [name_of(page) for page in PAGES if STORIES[page] and name_of(page) not in TOLD_ELSEWHERE])
+@pytest.mark.parametrize("page", [name_of(page) for page in PAGES if STORIES[page] and name_of(page) not in ALONE])
 def test_a_page_does_what_it_says(story: Story, page: str) -> None:
     play(story, page)
+
+
+@pytest.mark.slow
+def test_the_tutorial(story: Story) -> None:
+    play(story, "docs/tutorial.md")
 
 
 def use(story: Story, nsqd: Server) -> None:
@@ -190,6 +203,7 @@ def dead_letter(number: int) -> bytes:
     return next(letters(message, "HandlerTimeout: over 60 s", ""))
 
 
+@pytest.mark.slow
 def test_the_page_about_failure(story: Story, nsqd_here: Callable[..., Server]) -> None:
     nsqd = nsqd_here()
     use(story, nsqd)
@@ -265,3 +279,9 @@ def drawn_paths(drawn: str) -> Iterator[str]:
 
 def exists(path: str) -> bool:
     return (ROOT / path).is_dir() or (ROOT / f"{path}.py").is_file()
+
+
+def test_the_index_names_every_page() -> None:
+    index = ROOT / "docs" / "README.md"
+    named = {index, *((index.parent / link.partition("#")[0]).resolve() for link in links(index))}
+    assert [name_of(page) for page in PAGES if page.parent == index.parent and page not in named] == []
