@@ -20,10 +20,11 @@ from framework.transports.beanstalkd.connection import BeanstalkdConnection, con
 from framework.transports.beanstalkd.dial import dial
 
 
-def until(condition: Callable[[], Any], seconds: float = 30.0) -> None:
+def until(condition: Callable[[], Any], seconds: float = 30.0, state: Callable[[], object] = lambda: "") -> None:
+    """Wait for ``condition``; ``state()`` says how things stand when it does not come."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true in time"
+        assert time.monotonic() < deadline, f"the condition did not become true in time: {state()}"
         gevent.sleep(0.005)
 
 
@@ -39,7 +40,12 @@ def ask(server: Server, command: bytes, *words: str) -> wire.Reply:
 
 def tube_stats(server: Server, tube: str = "orders") -> dict[str, int]:
     """The counters of a tube that exists; empty for one that does not."""
-    reply = ask(server, wire.stats_tube(tube), "OK", "NOT_FOUND")
+    return stats_of(server.address, tube)
+
+
+def stats_of(node: str, tube: str) -> dict[str, int]:
+    with dial(node) as line:
+        reply = line.ask(wire.stats_tube(tube), "OK", "NOT_FOUND")
     return {key: int(value) for key, value in wire.stats(reply.data).items() if key != "name"} if reply.word == "OK" else {}
 
 
@@ -78,7 +84,18 @@ class Running:
                 self.greenlet.get()
             return condition()
 
-        until(alive, seconds)
+        until(alive, seconds, self.state)
+
+    def state(self) -> str:
+        """The ledger, and what each connection holds and waits for."""
+        each = [
+            f"{one.node}: granted {one.granted}, in flight {len(one.in_flight)}, polling {one._desk.polling}, "
+            f"dry {one._desk.dry}, "
+            f"undelivered {one._intake.undelivered}, bell waits {one.bells.waiting is not None}, dialling {one.bells.dialling}, "
+            f"tube {stats_of(one.node, one._tube)}"
+            for one in self.connections
+        ]
+        return "; ".join([str(self.ledger), *each, f"dialled: {[dialler.error for dialler in self.supervisor._diallers]}"])
 
     @property
     def connections(self) -> list[BeanstalkdConnection]:
