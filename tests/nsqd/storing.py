@@ -63,3 +63,10 @@ def segment(folder: Path, number: int = 1) -> Path:
 def lose_index(folder: Path) -> None:
     for path in folder.glob("index.db*"):
         path.unlink()
+
+
+def flip(path: Path, at: int) -> None:
+    """Damage one bit of the byte at ``at``."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from framework.nsqd import embedded
+from framework.nsqd.store import Store, files, log, reserve
+from framework.nsqd.store import folder as folders
 from framework.testing.servers import own_nsqd, running
 from tests.nsqd.layers import wait_for
-from tests.nsqd.storing import segment
+from tests.nsqd.storing import declared, flip, publish, segment
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +48,25 @@ def test_a_new_folder_is_private(folder: Path) -> None:
     (folder / "index.db").write_bytes(b"damaged" * 500)
     assert used(folder) == {}
     assert list((folder / "bad").iterdir())
+
+
+def test_nothing_is_readable_for_others_even_for_a_moment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made private, not made so afterwards: whoever has opened a file can go on reading it."""
+    for module in (files, folders, log, reserve):
+        monkeypatch.setattr(module, "keep_private", lambda path: None)
+    for damaged in (False, True):
+        opened = Store(folder)
+        opened.append([declared()])
+        publish(opened, b"secret")
+        opened._roll()
+        opened.flush()
+        assert wide(folder) == {}
+        opened.close()
+        if not damaged:
+            (folder / "index.db").write_bytes(b"damaged" * 500)
+            flip(segment(folder), 150)
+    assert len(list((folder / "bad").iterdir())) >= 2
+    assert wide(folder) == {}
 
 
 def test_a_folder_that_others_could_read_becomes_private_but_for_itself(folder: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from framework.nsqd.store import Batch, Declaration, Declare, Declared, Store, TopicSave, log, record, recovery
-from tests.nsqd.storing import CHANNEL, TOPIC, declared, everything, killed, payload, publish, saved, segment
+from tests.nsqd.storing import CHANNEL, TOPIC, declared, everything, flip, killed, payload, publish, saved, segment
 
 
 def test_a_torn_tail_is_cut_and_reported_and_nothing_else_is_lost(opened: Store, folder: Path, tmp_path: Path) -> None:
@@ -319,12 +319,6 @@ def test_the_number_of_a_topic_that_is_gone_is_not_given_again_while_the_log_may
     again.sweep()
     assert again.index.retired() == []
     again.close()
-
-
-def flip(path: Path, at: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
 
 
 def test_damage_right_behind_what_the_index_knows_is_counted(opened: Store, folder: Path, tmp_path: Path) -> None:
