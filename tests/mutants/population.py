@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
-import random
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,12 +34,27 @@ class Mutant(NamedTuple):
             raise ValueError(f"no such place: {self}")
         return str(changed)
 
+    def compiles(self, original: str) -> bool:
+        """Whether it is Python at all."""
+        try:
+            compile(self.text(original), self.path, "exec")
+        except SyntaxError:
+            return False
+        return True
+
 
 def sample(files: Iterable[str], root: Path, count: int, seed: int) -> list[Mutant]:
-    """``count`` mutants of these files, or all; the same ones for the same seed and code."""
-    found = [mutant for path in sorted(files) for mutant in population(path, (root / path).read_text())]
-    random.Random(seed).shuffle(found)
-    return sorted(found[:count])
+    """``count`` mutants of these files, or all. For one seed, a change of the code changes only what it touches."""
+    lots: dict[bytes, Mutant] = {}
+    for path in sorted(files):
+        text = (root / path).read_text()
+        alike: Counter[str] = Counter()
+        for mutant in population(path, text):
+            what = f"{path} {mutant.operator} {text.splitlines()[mutant.line - 1].strip()}"
+            alike[what] += 1
+            lots[sha256(f"{seed} {what} {alike[what]}".encode()).digest()] = mutant
+    drawn = (lots[lot] for lot in sorted(lots))
+    return sorted(islice((mutant for mutant in drawn if mutant.compiles((root / mutant.path).read_text())), count))
 
 
 def population(path: str, text: str) -> Iterator[Mutant]:
@@ -48,9 +65,14 @@ def population(path: str, text: str) -> Iterator[Mutant]:
         occurrence = 0
         for node in nodes:
             for start, end in operator.mutation_positions(node):
-                if not any(first <= start and end <= last for first, last in unseen):
+                if not _is_star(node) and not any(first <= start and end <= last for first, last in unseen):
                     yield Mutant(path, start[0], name, occurrence)
                 occurrence += 1
+
+
+def _is_star(node: Any) -> bool:
+    """The ``*`` of a signature or a call, which looks like arithmetic."""
+    return node.type == "operator" and node.parent.type in ("parameters", "param", "lambdef", "argument", "star_expr")
 
 
 def _unseen(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]:
