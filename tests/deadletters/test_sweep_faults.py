@@ -1,0 +1,126 @@
+"""What goes wrong while letters are in hand: none is counted twice, none is left in flight, and the end takes seconds at most."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import gevent
+import pytest
+
+from framework.deadletters import Selection, Sweep, find
+from framework.deadletters import sweep as sweeping
+from framework.testing.proxy import Proxy
+from framework.testing.servers import Server, own_nsqd, running
+from framework.transports import open_transports
+from framework.transports.contract import Transport
+from framework.transports.memory import MemoryBroker, add, forget
+
+TOPIC = "orders.billing.dead"
+_numbers = itertools.count()
+Make = Callable[..., bytes]
+
+
+@pytest.fixture
+def broker(letter: Make) -> Iterator[MemoryBroker]:
+    """With the letters 0, 1 and 2."""
+    made = MemoryBroker(f"sweep-faults-{next(_numbers)}")
+    add(made)
+    made.store(TOPIC, [letter(n) for n in range(3)], 0.0, None)
+    yield made
+    forget(made.name)
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[Server]:
+    with running(own_nsqd(tmp_path)) as server:
+        yield server
+
+
+def over(*urls: str) -> Transport:
+    [transport] = open_transports(urls)
+    return transport
+
+
+def sweep_of(transport: Transport) -> Sweep:
+    [topic] = find([transport])
+    return Sweep(topic)
+
+
+def test_a_letter_that_comes_again_is_met_once(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lease was lost while it was in hand: it must not take the place of one that was not looked at yet."""
+    monkeypatch.setattr(sweeping, "WINDOW", 1)
+    met = []
+    with sweep_of(over(broker.url)) as sweep:
+        for one in sweep.chosen(Selection()):
+            met.append(one.body)
+            if len(met) < 3:
+                assert broker.expire(told=True) == len(met)
+    assert (sorted(met), sweep.seen, sweep.cut_short) == ([b"body 0", b"body 1", b"body 2"], 3, "")
+    assert len(broker.waiting(TOPIC)) == 3
+
+
+def test_a_letter_that_is_taken_without_its_lease_is_finished_when_it_comes_again(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "WINDOW", 1)
+    met = []
+    with sweep_of(over(broker.url)) as sweep:
+        for one in sweep.chosen(Selection()):
+            met.append(one.body)
+            if len(met) == 1:
+                broker.expire(told=True)
+                sweep.take(one)
+    assert (sorted(met), sweep.seen, sweep.left_behind) == ([b"body 0", b"body 1", b"body 2"], 3, 0)
+    assert len(broker.waiting(TOPIC)) == 2
+
+
+def test_what_comes_again_is_held_without_its_body(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred thousand may be in hand."""
+    monkeypatch.setattr(sweeping, "WINDOW", 1)
+    with sweep_of(over(broker.url)) as sweep:
+        for _ in sweep.chosen(Selection()):
+            if sweep.seen == 1:
+                broker.expire(told=True)
+        [session] = [session for node in broker.nodes.values() for session in node.sessions]
+        assert [message.body for message in session.leases] == [b""] * 3
+
+
+def test_it_ends_as_soon_as_all_is_given_back(broker: MemoryBroker) -> None:
+    with sweep_of(over(broker.url)) as sweep:
+        assert len(list(sweep.chosen(Selection()))) == 3
+        began = time.monotonic()
+    assert time.monotonic() - began < sweeping.GOODBYE
+    assert broker.in_flight(TOPIC) == 0
+
+
+def test_a_node_that_hangs_does_not_keep_it_from_its_end(embedded: Server, letter: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeping, "GOODBYE", 0.5)
+    transport = over(f"nsq://{embedded.address}?http_port={embedded.http_port}")
+    transport.producer().publish(TOPIC, [letter(1)])
+    with sweep_of(transport) as sweep:
+        assert len(list(sweep.chosen(Selection()))) == 1
+        embedded.freeze()
+        began = time.monotonic()
+    took = time.monotonic() - began
+    embedded.thaw()
+    assert 0.5 <= took < 10
+
+
+def test_letters_on_their_way_at_its_end_are_given_back_too(
+    embedded: Server, letter: Make, start_proxy: Callable[[str], Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their connection is gone by then: nobody would have them until their leases are over."""
+    monkeypatch.setattr(sweeping, "WINDOW", 2)
+    http = f"http_port={embedded.http_port}"
+    direct, proxy = over(f"nsq://{embedded.address}?{http}"), start_proxy(embedded.address)
+    direct.producer().publish(TOPIC, [letter(n) for n in range(4)])
+    with sweep_of(over(f"nsq://{proxy.address}?{http}")) as sweep:
+        for _ in sweep.chosen(Selection(reason="odd", limit=2)):
+            proxy.to_client.delay(1.0)
+            gevent.sleep(0.05)  # what is asked for goes out
+        assert (sweep.seen, embedded.channel_stats(TOPIC, "dead")["in_flight_count"]) == (2, 3)
+    stats = embedded.channel_stats(TOPIC, "dead")
+    assert (stats["depth"], stats["in_flight_count"]) == (4, 0)
