@@ -116,6 +116,10 @@ class DirectoryConnection:
         self.in_flight[message], self.files[message] = time.monotonic(), file
         return message
 
+    @property
+    def exposed(self) -> int:
+        return max(self.granted, len(self.in_flight))
+
     def grant(self, n: int) -> None:
         self.granted = n
 

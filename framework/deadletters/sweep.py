@@ -19,7 +19,7 @@ from framework.deadletters.topics import DeadTopic
 from framework.engine.ledger import Ledger
 from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError
 from framework.message import Message
-from framework.transports.contract import Connection, Tally
+from framework.transports.contract import GOODBYE, Connection, Tally
 
 WINDOW = 100
 """Letters asked for ahead of those in hand."""
@@ -29,8 +29,8 @@ QUIET = 0.25
 """Seconds without a letter after which the broker is asked whether there are more."""
 PATIENCE = 3.0
 """Seconds without a letter after which those still missing are taken to be in other hands."""
-GOODBYE = 3.0
-"""Seconds, at most, for giving back and closing."""
+CLOSING = 1.0
+"""Seconds, at most, for giving back and closing, beside what the brokers take for their goodbye."""
 
 
 class Sweep:
@@ -251,7 +251,7 @@ class Sweep:
         self._until(lambda: not self._open)
 
     def _until(self, condition: Any) -> None:
-        deadline = time.monotonic() + GOODBYE
+        deadline = time.monotonic() + CLOSING + max([GOODBYE, *(connection.limits.goodbye for connection in self._open)])
         while not condition() and time.monotonic() < deadline:
             self._changed.clear()
             self._changed.wait(0.05)

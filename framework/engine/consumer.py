@@ -255,6 +255,7 @@ class Consumer:
 
     def resize(self, max_in_flight: int) -> None:
         """What is in flight over ``max_in_flight`` is handled as the rest."""
+        self._grants.count()
         self._credit.resize(max_in_flight, clock())
         self._grants.regrant_all()
 
@@ -276,7 +277,7 @@ class Consumer:
         """Share the credit anew."""
         if self.stopping:
             return
-        self._grants.count_in_flight()
+        self._grants.count()
         self._watch.look(now)
         settled = max(self._ticked_settled, self._ledger.settled - self._ledger.lease_lost - self._unstarted.given_back)
         if self._places is not None:
@@ -344,6 +345,11 @@ class Consumer:
     def quiet(self) -> bool:
         """Nothing is in flight or unsent, and nothing can come any more."""
         return self.deaf and not self.handling and not any(connection.unsent() for connection in self.accounts)
+
+    @property
+    def goodbye(self) -> float:
+        """Seconds that its brokers may take to confirm that they send no more."""
+        return max((connection.limits.goodbye for connection in self.accounts), default=0.0)
 
     @property
     def ended(self) -> bool:

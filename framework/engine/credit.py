@@ -3,7 +3,8 @@
 State and arithmetic only: no clock, no hub, no connection. Times are monotonic seconds that the caller passes in.
 
 The rule is sum(max(granted, in flight)) <= max_in_flight, always. Lowering a grant recalls nothing that is on its way, and no
-broker acknowledges it; so what was granted stays taken for one to two more ticks before another connection may have it.
+broker acknowledges it; so what was granted stays taken for one to two more ticks before another connection may have it, and for
+as long as its connection says that it is exposed to more.
 
 A grant is what is in flight plus a headroom. The headroom follows the traffic, because a broker sends at once when its client
 has no headroom left, and waits for its output buffer otherwise: it doubles when used up quickly, and falls to what came when not.
@@ -54,6 +55,8 @@ class Line:
     """When the headroom was last used up, unless it has been lowered since."""
     granted: int = 0
     in_flight: int = 0
+    exposed: int = 0
+    """What the connection itself says that it may have in flight: what was asked for may outlive its grant."""
     headroom: int = 1
     came: int = 0
     """Messages since ``since``."""
@@ -280,7 +283,7 @@ class Credit:
 
     def _account(self, line: Line) -> None:
         before = line.taken
-        line.taken = max(line.granted, line.in_flight, line.peak, line.peak_before)
+        line.taken = max(line.granted, line.in_flight, line.peak, line.peak_before, line.exposed)
         self.taken += line.taken - before
 
     def _share(self) -> None:

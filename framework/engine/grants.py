@@ -64,9 +64,11 @@ class Grants:
         for connection, account in list(self.accounts.items()):
             self.regrant(connection, account)
 
-    def count_in_flight(self) -> None:
+    def count(self) -> None:
+        """What is in flight, and what else may come."""
         for connection, account in self.accounts.items():
             account.line.in_flight = len(connection.in_flight)
+            account.line.exposed = connection.exposed
 
     def share(self, now: float, settled: int, seconds: float) -> None:
         """Share the credit anew, ``settled`` messages having been settled in so many ``seconds``."""
@@ -89,6 +91,7 @@ class Grants:
         """There are more connections than may have a message each: they take turns."""
         if self.stopped or not self._credit.crowded:
             self._rotation.stop()
+        self.count()
         self._credit.rotate(clock())
         self.regrant_all()
 

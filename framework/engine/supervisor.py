@@ -36,7 +36,7 @@ from framework.handler import OPTIONS, HandlerSpec
 from framework.middleware import compile_chain
 from framework.middleware.later import WaitingRoom, lasts, later_topic
 from framework.observe import hublog
-from framework.transports.contract import Transport
+from framework.transports.contract import GOODBYE, Transport
 from framework.transports.forked import forget_in_child
 
 log = hublog.get(__name__)
@@ -45,8 +45,6 @@ PATIENCE = 1.0
 """Seconds that the start waits for nodes that do not answer when every handler has another: whether they fit is told later."""
 GLANCE = 0.05
 """Seconds between two looks at how far the start is, at least: with thousands of handlers each look takes milliseconds."""
-GOODBYE = 2.0
-"""Seconds, at most, for what must be said before the sockets close: CLS and its answer, the last settlements."""
 HEARD = 0.2
 """Seconds, at most, until brokers have answered that they send no more, and what has not started is given back."""
 
@@ -329,7 +327,12 @@ class Supervisor:
         for consumer in self._consumers:  # on the hub, because it throws into slots, which come back to where it is
             hub.loop.run_callback(consumer.abandon)
         gevent.sleep(0.001)
-        self._wait(lambda consumer: consumer.quiet, GOODBYE)
+        self._wait(lambda consumer: consumer.quiet, self._goodbye)
+
+    @property
+    def _goodbye(self) -> float:
+        """Seconds, at most, for what must be said before the sockets close: CLS and its answer, the last settlements."""
+        return max([GOODBYE, *(consumer.goodbye for consumer in self._consumers)])
 
     def _wait(self, condition: Callable[[Consumer], bool], seconds: float, *, hurry: bool = False) -> None:
         """Until ``condition`` holds for all handlers, but no longer than ``seconds``; with ``hurry``, until told to stop now."""

@@ -43,6 +43,10 @@ class Capabilities:
     """What to change at the broker for a longer lease, as it follows "or": ``start nsqd with --max-msg-timeout``."""
 
 
+GOODBYE = 2.0
+"""Seconds in which most brokers confirm a goodbye."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one node granted to one connection. Times in seconds."""
@@ -58,6 +62,8 @@ class Limits:
     """The longest delay of a requeue that this node keeps: it cuts a longer one. None: ``Capabilities.max_requeue``."""
     max_defer: float | None = None
     """The longest delay of a publish that this node takes: it refuses a longer one. None: ``Capabilities.max_defer``."""
+    goodbye: float = GOODBYE
+    """How long it may take from ``drain`` to ``drained``, at most: where a request cannot be taken back, until it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +134,12 @@ class Connection(Protocol):
     insertion order is deadline order: a touch re-inserts at the end."""
 
     @property
+    def exposed(self) -> int:
+        """How many messages may be in flight here before the next ``grant``: what is, and what may still come, by a request that
+        has not ended as well. Never less than ``granted`` or what is in flight. Credit reads it every 50 ms, and
+        grants nobody else what is counted here."""
+
+    @property
     def rescuable(self) -> Rescuable | None:
         """What is kept alive while its hub is blocked: itself, or a socket that it shares with others. None: nothing is, and what
         was in flight on it is lost then."""
@@ -136,8 +148,8 @@ class Connection(Protocol):
         """Allow ``n`` messages in flight (NSQ: RDY). Kept until changed; 0 pauses.
 
         Lowering recalls nothing that is on its way, and the engine gives what it took back to another connection after 50 ms
-        (``engine.credit.PERIOD``). So whatever waits at the broker for a message, such as a parked request, must be taken back
-        within that time; what cannot be taken back must not be parked for longer."""
+        (``engine.credit.PERIOD``), unless ``exposed`` still counts it. So whatever waits at the broker for a message, such as a
+        parked request, is taken back within that time, or is counted there until it ends."""
 
     def finish(self, message: Message) -> None:
         """It is done: never deliver it again. Raises AlreadySettled."""

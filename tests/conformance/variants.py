@@ -254,6 +254,21 @@ def what_is_finished_stays_with_the_broker(module: Any) -> None:
 # -- grants and deliveries
 
 
+@dies_in("test_it_is_exposed_to_what_was_granted_and_to_nothing_more_once_that_was_taken_back")
+def a_connection_is_exposed_to_less_than_was_granted(module: Any) -> None:
+    module.DirectoryConnection.exposed = property(lambda self: len(self.in_flight))
+
+
+@dies_in("test_it_is_exposed_to_what_was_granted_and_to_nothing_more_once_that_was_taken_back")
+def a_connection_stays_exposed_to_what_was_taken_back(module: Any) -> None:
+    def grant(original: Any, self: Any, n: int) -> None:
+        original(self, n)
+        self.most = max(n, getattr(self, "most", 0))
+
+    around(module.DirectoryConnection, "grant", grant)
+    module.DirectoryConnection.exposed = property(lambda self: getattr(self, "most", 0) if self.open else 0)
+
+
 @dies_in("test_nothing_comes_without_a_grant_and_never_more_than_was_granted")
 def one_more_comes_than_was_granted(module: Any) -> None:
     def grant(self: Any, n: int) -> None:

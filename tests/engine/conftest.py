@@ -86,6 +86,12 @@ class FakeConnection:
         return 0 if self.ended or self.draining else self.granted - len(self.in_flight)
 
     rescuable: Any = None
+    parked = 0
+    """What a request may still bring, whatever is granted."""
+
+    @property
+    def exposed(self) -> int:
+        return max(self.granted, len(self.in_flight), self.parked)
 
     def take(self, batch: list[Message]) -> None:
         now = time.monotonic()

@@ -478,6 +478,22 @@ def test_what_was_lowered_is_not_spent_again_before_a_whole_period_has_passed() 
     assert second.granted == 9
 
 
+def test_what_a_request_may_still_bring_is_not_spent_again_until_it_has_ended() -> None:
+    traffic = Traffic(2, 10)
+    first, second = traffic.lines
+    traffic.credit.grant(first, 8)
+    traffic.credit.grant(first, 0)
+    for _ in range(6):
+        first.exposed, second.headroom = 8, 9
+        traffic.tick()
+    assert (first.granted, second.granted) == (1, 2)
+    first.exposed = 0
+    traffic.tick()
+    second.headroom = 9
+    traffic.tick()
+    assert second.granted == 9
+
+
 def test_what_is_still_in_flight_is_not_spent_again_however_long_ago_its_grant_was_lowered() -> None:
     traffic = Traffic(2, 10)
     first, second = traffic.lines

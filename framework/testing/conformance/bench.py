@@ -83,8 +83,8 @@ class Worker:
         return next(iter(self.supervisor.ledgers.values()))
 
     def sample(self) -> int:
-        """What the broker may have in flight here at this moment: sum(max(grant, in flight)); keeps the most."""
-        now = sum(max(connection.granted, len(connection.in_flight)) for connection in self.connections)
+        """What the broker may have in flight here at this moment: sum(exposed); keeps the most."""
+        now = sum(connection.exposed for connection in self.connections)
         self.most_exposed = max(self.most_exposed, now)
         return now
 

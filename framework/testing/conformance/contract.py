@@ -66,6 +66,21 @@ class Contract(Cases):
         held.grant(4)
         bench.until(lambda: len(held.taken) == 6)
 
+    def test_it_is_exposed_to_what_was_granted_and_to_nothing_more_once_that_was_taken_back(self, bench: Bench) -> None:
+        held = bench.hold()
+        assert held.connection.exposed == 0
+        held.grant(3)
+        assert held.connection.exposed == 3
+        bench.publish(*bodies(2))
+        bench.until(lambda: len(held.taken) == 2)
+        held.grant(0)
+        assert held.connection.exposed >= 2
+        held.connection.finish(held.taken[0])
+        held.connection.finish(held.taken[1])
+        bench.until(lambda: held.connection.exposed == 0, held.connection.limits.goodbye + QUIET)
+        bench.publish(b"later")
+        bench.stays(lambda: len(held.taken) == 2, QUIET)
+
     # -- settlements
 
     def test_a_settlement_takes_it_out_of_flight_at_once_and_is_counted_when_it_has_left(self, bench: Bench) -> None:

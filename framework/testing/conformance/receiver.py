@@ -33,6 +33,7 @@ class StrictReceiver:
             self._must(message.connection is connection, f"{message.body!r} names another connection")
         self.taken += batch
         in_flight = len(connection.in_flight)
+        self._must(connection.exposed >= in_flight, f"it is exposed to {connection.exposed}, and {in_flight} are in flight")
         self._must(
             in_flight <= self.most_granted, f"{in_flight} are in flight, and no more than {self.most_granted} were granted"
         )
@@ -55,6 +56,7 @@ class StrictReceiver:
         self._must(self.closings == 1, "it said twice that it had closed")
         self._must(not connection.in_flight, f"it closed with {len(connection.in_flight)} in flight")
         self._must(connection.granted == 0, f"it closed with a grant of {connection.granted}")
+        self._must(connection.exposed == 0, f"it closed, and may still have {connection.exposed} come")
         self._must(self.tally.balance(0) == 0, f"it closed, and its books do not add up: {self.tally}")
 
     def _must(self, holds: bool, otherwise: str) -> None:

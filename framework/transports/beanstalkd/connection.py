@@ -90,6 +90,11 @@ class BeanstalkdConnection:
         except Exception as error:
             self._end(error)
 
+    @property
+    def exposed(self) -> int:
+        """A reserve may get a job until its answer is here."""
+        return max(self.granted, self.held + self._desk.polling + self.bells.promised)
+
     # --- what the engine says ----------------------------------------------------------------------------
 
     def grant(self, n: int) -> None:

@@ -54,6 +54,10 @@ class MemoryConnection:
     rescuable = None
     """It has no socket that would fall silent; its leases run out."""
 
+    @property
+    def exposed(self) -> int:
+        return max(self.granted, len(self.leases), len(self.in_flight))
+
     # -- what the engine says
 
     def grant(self, n: int) -> None:

@@ -110,6 +110,11 @@ class NsqConnection:
         if self._closing and not self._closed and not self.unsent():
             self._end(self._why)
 
+    @property
+    def exposed(self) -> int:
+        """What is on its way under an older grant is not known here."""
+        return max(self.granted, len(self.in_flight))
+
     # --- what the engine says ----------------------------------------------------------------------------
 
     def grant(self, n: int) -> None:
