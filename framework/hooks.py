@@ -20,6 +20,12 @@ class Middleware:
     One object serves all handlers that it is declared for, and many calls at once. docs/middleware.md says where each hook runs.
     """
 
+    def start(self) -> None:
+        """Once in each process that makes calls, before the first: in the worker, and in each slot process.
+
+        What is raised here ends the start of the worker, in one sentence.
+        """
+
     def around(self, job: Any, call: Callable[[], None], /) -> None:
         """Around a call of the handler, where the handler runs: in its greenlet, its thread, its process.
 
@@ -29,8 +35,14 @@ class Middleware:
         """
         call()
 
+    def stop(self) -> None:
+        """Once in each process where it was started, after the last call. What is raised here is logged.
 
-_FORMS = {"around": "around(self, job, call)"}
+        It has what is left of ``--drain``, and a second at least; in a slot process a second. A process that is killed has none.
+        """
+
+
+_FORMS = {"start": "start(self)", "around": "around(self, job, call)", "stop": "stop(self)"}
 """How each hook is declared."""
 
 

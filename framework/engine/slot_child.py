@@ -24,6 +24,7 @@ from typing import Any
 
 from framework import hooks, published
 from framework.engine import slot_wire as wire
+from framework.engine.lifetime import Lifetime
 from framework.errors import AlreadySettled, BadHandler
 from framework.handler import HandlerSpec, make_spec, registered
 from framework.message import Batch, Message, calls_of
@@ -146,13 +147,20 @@ def main() -> None:
     try:
         spec = _find(setup)
     except BaseException as error:
-        link.say(wire.Refused(encodable(f"{type(error).__name__}: {error}")))
+        link.say(wire.Refused(encodable(f"cannot import {setup.module}: {type(error).__name__}: {error}")))
+        raise
+    lifetime = Lifetime([spec])
+    try:
+        lifetime.start()
+    except BadHandler as error:
+        link.say(wire.Refused(encodable(f"cannot start: {error}")))
         raise
     calls = Calls(link, mmap.mmap(FLAGS, max(1, setup.batch)), compile_call(spec), setup)
     link.say(wire.Ready())
     published.tally.set(Counter())
     while (job := link.next()) is not None:
         link.say(calls.make(job))
+    lifetime.stop()
 
 
 def _ignore(*_: object) -> None:

@@ -99,9 +99,7 @@ class ProcessPlaces:
         self._children.add(child)
         child.ready.wait()
         if child.refusal:
-            self.refusal = BadHandler(
-                f"handler {self._spec.name}: a slot process cannot import {self._spec.function.__module__}: {child.refusal}"
-            )
+            self.refusal = BadHandler(f"handler {self._spec.name}: a slot process {child.refusal}")
         elif child.alive:
             log.debug("handler %s: slot process %d is ready", self._spec.name, child.pid)
             self._free.append(child)

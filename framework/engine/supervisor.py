@@ -26,6 +26,7 @@ from framework.engine.dialler import Dialler
 from framework.engine.guardian import Guardian
 from framework.engine.later import LaterDialler, Topics, known_delays
 from framework.engine.ledger import Ledger
+from framework.engine.lifetime import Lifetime
 from framework.engine.pulse import Pulse
 from framework.engine.slot_kinds import places_for
 from framework.engine.stopping import Stop
@@ -85,6 +86,7 @@ class Supervisor:
         self._pulse = Pulse()
         self._publish = publish
         self._stop = Stop(drain)
+        self._lifetime = Lifetime(handlers)
         self._leave = leave
         self._connect_deadline = connect_deadline
         self._poll_interval = poll_interval
@@ -187,7 +189,8 @@ class Supervisor:
         """
         with self._hub_watchers() as (hub, turns, changed):
             try:
-                self._context.run(self._start, hub, turns, changed)
+                if self._lifetime.start_unless(self._stop, changed):
+                    self._context.run(self._start, hub, turns, changed)
                 self._until_ready(changed)
                 self._context.run(self._look_for_what_waits)
                 while not self._stop.times:
@@ -199,6 +202,8 @@ class Supervisor:
             finally:
                 self._drain(hub)
                 self._end(hub)
+                self._lifetime.stop_by(self._stop)
+                hublog.flush()
 
     def _start(self, hub: Any, turns: Turns, changed: Event) -> None:
         for transport in self._transports:
@@ -347,7 +352,6 @@ class Supervisor:
             hub.loop.run_callback(consumer.close)
         gevent.sleep(0.001)
         self._wait(lambda consumer: consumer.ended, GOODBYE)
-        hublog.flush()
 
     # -- the hub
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
@@ -10,9 +12,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import gevent
 import pytest
 
+from framework import BadHandler, Middleware
 from framework.handler import registered
+from tests.engine.conftest import make_spec
 
 KINDS = ("greenlet", "thread", "process")
 
@@ -28,6 +33,7 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> Callabl
     path = tmp_path / "journal"
     monkeypatch.setenv("JOURNAL", str(path))
     monkeypatch.setenv("KIND", kind)
+    monkeypatch.setenv("WORKER", str(os.getpid()))
     monkeypatch.setattr("framework.engine.backoff.RETRY_BASE", 0.01)
 
     def of(word: str) -> list[list[str]]:
@@ -110,3 +116,117 @@ def test_a_slot_process_without_the_middleware_of_the_worker_is_refused(broker, 
     worker = run(replace(spec, middleware=(*spec.middleware, jobs.Inner())))
     with pytest.raises(Exception, match=r"its middleware is .*Inner'\] when imported, and .* in the worker"):
         worker.until(lambda: False)
+
+
+def processes(lines: list[list[str]]) -> list[int]:
+    return [int(line[0].partition("/")[0]) for line in lines]
+
+
+def test_it_is_started_before_the_first_call_and_stopped_after_the_last_in_each_process_that_has_calls(broker, work, lines, kind):
+    worker = work()
+    worker.until(lambda: len(lines("start")) == (3 if kind == "process" else 1))  # it has two slots
+    started = processes(lines("start"))
+    worker.until(lambda: worker.supervisor.ready)
+    broker.publish("orders", *[b"fine"] * 4)
+    worker.until(lambda: len(broker.finished) == 4)
+    assert len(started) == len(set(started)) == len(lines("start"))
+    assert {os.getpid(), *processes(lines("handler"))} <= set(started)
+    assert not lines("stop")
+    worker.stop()
+    assert sorted(processes(lines("stop"))) == sorted(started)
+
+
+def test_a_worker_whose_middleware_does_not_start_is_refused_before_it_subscribes(broker, work, monkeypatch):
+    monkeypatch.setenv("UNFIT", "worker")
+    worker = work()
+    with pytest.raises(BadHandler, match=r"^middleware around_jobs.Outer does not start: OSError: no database$"):
+        worker.greenlet.get(timeout=10)
+    assert not [one for node in broker.nodes.values() for one in node.connections]
+
+
+@pytest.mark.parametrize("kind", ["process"], indirect=True)
+def test_a_worker_whose_middleware_does_not_start_in_a_slot_process_is_refused(broker, work, monkeypatch):
+    monkeypatch.setenv("UNFIT", "elsewhere")
+    worker = work()
+    with pytest.raises(BadHandler, match=r"a slot process cannot start: middleware around_jobs.Outer does not start: OSError"):
+        worker.greenlet.get(timeout=10)
+
+
+class Lived(Middleware):
+    """Started and stopped as its functions say."""
+
+    def __init__(self, name: str, notes: list[str], **actions: Callable[[], object]) -> None:
+        self.name, self.notes, self.actions = name, notes, actions
+
+    def start(self) -> None:
+        self.do("start")
+
+    def stop(self) -> None:
+        self.do("stop")
+
+    def do(self, what: str) -> None:
+        self.notes.append(f"{what} {self.name}")
+        self.actions.get(what, bool)()
+
+
+def refuse() -> None:
+    raise SystemExit("no such server")
+
+
+def test_the_order_of_starting_is_that_of_declaring_and_of_stopping_the_reverse_and_shared_ones_have_one_life(broker, run):
+    notes: list[str] = []
+    a, b, c = (Lived(name, notes) for name in "abc")
+    specs = [make_spec(print, middleware=(a, b)), make_spec(print, channel="audit", middleware=(a, c))]
+    worker = run(*specs)
+    worker.until(lambda: worker.supervisor.ready)
+    worker.stop()
+    assert notes == ["start a", "start b", "start c", "stop c", "stop b", "stop a"]
+
+
+def test_what_had_started_before_one_that_does_not_is_stopped(broker, run):
+    notes: list[str] = []
+    some = (Lived("a", notes), Lived("b", notes, start=refuse), Lived("c", notes))
+    worker = run(print, middleware=some)
+    with pytest.raises(BadHandler, match="Lived does not start: SystemExit: no such server"):
+        worker.greenlet.get(timeout=10)
+    assert notes == ["start a", "start b", "stop a"]
+
+
+def test_one_that_fails_to_stop_is_logged_and_the_others_are_stopped(broker, run, caplog):
+    notes: list[str] = []
+    worker = run(print, middleware=(Lived("a", notes), Lived("b", notes, stop=refuse)))
+    worker.until(lambda: worker.supervisor.ready)
+    worker.stop()
+    assert notes[2:] == ["stop b", "stop a"]
+    assert "Lived does not stop as it should" in caplog.text
+
+
+def test_a_stop_is_heeded_while_middleware_starts(broker, run):
+    notes: list[str] = []
+    some = (Lived("a", notes), Lived("b", notes, start=lambda: gevent.sleep(60)), Lived("c", notes))
+    worker = run(print, middleware=some)
+    worker.until(lambda: "start b" in notes)
+    began = time.monotonic()
+    worker.stop()
+    assert time.monotonic() - began < 5
+    assert notes == ["start a", "start b", "stop a"]
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_middleware_that_does_not_stop_keeps_no_worker_from_its_end(broker, run, caplog, now):
+    notes: list[str] = []
+    some = (Lived("a", notes), Lived("b", notes, stop=lambda: gevent.sleep(60)))
+    worker = run(print, middleware=some, supervisor={"drain": 60.0 if now else 0.1})
+    worker.until(lambda: worker.supervisor.ready)
+    began = time.monotonic()
+    worker.stop(now=now)
+    assert time.monotonic() - began < 5
+    assert "Lived: its stop() was given up, and those of 1 others" in caplog.text
+
+
+def test_stopping_has_the_time_to_drain(broker, run):
+    notes: list[str] = []
+    worker = run(print, middleware=(Lived("a", notes, stop=lambda: (gevent.sleep(1.5), notes.append("done"))),))
+    worker.until(lambda: worker.supervisor.ready)
+    worker.stop()
+    assert notes[-1] == "done"

@@ -1,6 +1,6 @@
 """Middleware for the tests of slots, declared for a package: it writes down where it ran, and does what a body says.
 
-$JOURNAL: the file to write to; $KIND: the kind of slot.
+$JOURNAL: the file to write to; $KIND: the kind of slot; $WORKER: the worker's process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,15 @@ def here() -> str:
 
 
 class Outer(Middleware):
-    """Says where it is, and ends what bodies tell it to end."""
+    """Says where it is, and ends what bodies tell it to end. $UNFIT: where it does not start, worker or elsewhere."""
+
+    def start(self) -> None:
+        note("start", here())
+        if os.environ.get("UNFIT") == ("worker" if os.environ["WORKER"] == str(os.getpid()) else "elsewhere"):
+            raise OSError("no database")
+
+    def stop(self) -> None:
+        note("stop", here())
 
     def around(self, job: Message | Batch, call: Callable[[], None]) -> None:
         tenant.set("acme")
