@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from framework.errors import BadSetting, FrameworkError
+from framework.markdown import item
 
 #: Where a client looks when it is told nothing: nsqd's own default address.
 DEFAULT_BROKER = "nsq://127.0.0.1:4150"
@@ -263,18 +264,15 @@ overrides everything. Durations are seconds, or carry a unit: `25`, `25s`, `500m
 
 This page is made from `framework/settings.py` by `python -m framework.settings`.
 
-| In YAML | Flag | Environment | Type | Default | Meaning |
-|---|---|---|---|---|---|
-{_table()}
+{_items()}
 """
     return head + _HOW_TO_NAME_BROKERS
 
 
-def _table() -> str:
-    rows = TABLE.values()
+def _items() -> str:
     return "\n".join(
-        f"| `{r.name}` | `{r.flag}` | `{r.env}` | {r.kind.replace('|', chr(92) + '|')} | {r.shown_default} | {r.help} |"
-        for r in rows
+        item(f"**`{r.name}`**: {r.help} Type: {r.kind}. Default: {r.shown_default}. Flag: `{r.flag}`. Environment: `{r.env}`.")
+        for r in TABLE.values()
     )
 
 

@@ -13,7 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "framework"
-WIDTH = 120
+sys.path.insert(0, str(PACKAGE.parent))
+
+from framework import markdown  # noqa: E402
+from framework.handler import OPTIONS  # noqa: E402
 
 HEAD = """\
 # Reference of the package `framework`
@@ -107,7 +110,7 @@ def entry(node: ast.FunctionDef | ast.ClassDef) -> str:
 def item(name: str, kind: str, words: str) -> str:
     """An attribute in a list."""
     shown = f"- `{name}: {kind}`" if kind else f"- `{name}`"
-    return filled(f"{shown}: {words.replace('``', '`')}" if words else shown, "  ") + "\n"
+    return markdown.item(f"{shown}: {plain(words)}" if words else shown) + "\n"
 
 
 def attributes(node: ast.ClassDef) -> list[tuple[str, str, str]]:
@@ -130,7 +133,7 @@ def signature(node: ast.FunctionDef | ast.ClassDef) -> str:
     shown = arguments(made)
     returns = f" -> {ast.unparse(made.returns)}" if made.returns is not None and isinstance(node, ast.FunctionDef) else ""
     line = f"    {node.name}({', '.join(shown)}){returns}"
-    if len(line) <= WIDTH:
+    if len(line) <= markdown.WIDTH:
         return f"{line}\n"
     return "\n".join([f"    {node.name}(", *(f"        {one}," for one in shown), f"    ){returns}", ""])
 
@@ -159,27 +162,29 @@ def initializer(node: ast.ClassDef) -> ast.FunctionDef | None:
     return next((one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"), None)
 
 
+def plain(docstring: str) -> str:
+    """Markdown has one backtick where a docstring has two."""
+    return docstring.replace("``", "`")
+
+
 def prose(docstring: str) -> str:
     """Paragraphs and indented blocks, as Markdown within the width."""
-    paragraphs = re.split(r"\n\s*\n", docstring.replace("``", "`"))
-    return "".join(f"{p}\n\n" if p.startswith(("    ", "- ")) else f"{filled(p)}\n\n" for p in paragraphs).rstrip("\n") + "\n"
-
-
-def filled(text: str, indent: str = "", width: int = WIDTH) -> str:
-    return textwrap.fill(" ".join(text.split()), width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    paragraphs = re.split(r"\n\s*\n", plain(docstring))
+    return (
+        "".join(f"{p}\n\n" if p.startswith(("    ", "- ")) else f"{markdown.filled(p)}\n\n" for p in paragraphs).rstrip("\n")
+        + "\n"
+    )
 
 
 def options() -> str:
     """The options of ``@handler``, their rules and meanings."""
     meanings = {name: words for name, _, words in fields(definition("handler.py", "HandlerSpec").body)}
-    rows = (filled(f"- `{name}`: {rule}. {meanings[name].replace('``', '`')}", "  ") for name, rule in rules().items())
+    rows = (markdown.item(f"`{name}`: {rule}. {plain(meanings[name])}") for name, rule in rules().items())
     return "\n".join(["### The options of `@handler`\n", *rows, ""])
 
 
 def rules() -> dict[str, str]:
     """Each option of ``@handler`` with what it may be, from the table that checks it."""
-    from framework.handler import OPTIONS  # noqa: PLC0415 - the table is made of objects, whose words are the messages' own
-
     words = {name: str(rule).split(" (")[0].replace("1e+06", "1000000") for name, rule in OPTIONS.items()}
     return {name: f"{words[name]}{default(rule)}" for name, rule in OPTIONS.items()}
 
@@ -201,8 +206,10 @@ def errors() -> str:
         name = node.name if node.name in names else f"framework.errors.{node.name}"
         also = "".join(f" Also a `{ast.unparse(base)}`." for base in node.bases[1:])
         indent = "  " * depth
-        words = (ast.get_docstring(node) or "").replace("``", "`")
-        yield textwrap.indent(filled(f"- `{name}`: {words}{also}", "  ", WIDTH - len(indent)), indent)
+        words = plain(ast.get_docstring(node) or "")
+        yield textwrap.indent(
+            markdown.filled(f"- `{name}`: {words}{also}", indent="  ", width=markdown.WIDTH - len(indent)), indent
+        )
         for child in below.get(node.name, []):
             yield from shown(child, depth + 1)
 
@@ -211,5 +218,4 @@ def errors() -> str:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(PACKAGE.parent))
     sys.stdout.write(page())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from enum import IntEnum
 
+from framework.markdown import item
+
 
 class Exit(IntEnum):
     """Every code that a verb of ``workers`` returns; scripts may rely on them."""
@@ -41,16 +43,14 @@ def as_text() -> str:
 
 def as_markdown() -> str:
     """docs/exit-codes.md."""
-    rows = "\n".join(f"| {code.value} | {code.meaning} |" for code in Exit)
+    items = "\n".join(item(f"**{code.value}**: {code.meaning}") for code in Exit)
     return f"""# Exit codes of `workers`
 
 *For people who start `workers` from scripts and supervisors.*
 
 This page is made from `framework/cli/exit_codes.py` by `python -m framework.cli.exit_codes`.
 
-| Code | Meaning |
-|---|---|
-{rows}
+{items}
 """
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from framework.errors import WrongUse
+from framework.markdown import filled, item
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
@@ -137,15 +138,15 @@ _VARIES = {"max-tcp-connections": "as open files allow", "max-http-connections":
 
 
 def as_markdown(flags: Mapping[str, Flag], options: CommonOptions, varies: Mapping[str, str]) -> str:
-    """A table for docs/nsqd.md. ``options``: made without arguments, for the defaults; ``varies``: those that need words."""
+    """A list for docs/nsqd.md. ``options``: made without arguments, for the defaults; ``varies``: those that need words."""
     words = {**_VARIES, **varies}
-    rows = [
-        f"| `--{name}` | {words.get(name) or _shown(getattr(options, flag.attribute))} | {_in_markdown(flag.usage)}. |"
+    items = [
+        item(f"`--{name}` ({words.get(name) or _shown(getattr(options, flag.attribute))}): {_in_markdown(flag.usage)}.")
         for name, flag in sorted(flags.items())
         if flag.attribute is not None
     ]
     silent = ", ".join(f"`--{name}`" for name, flag in sorted(flags.items()) if flag.attribute is None)
-    return "\n".join(["| Flag | Default | Meaning |", "|---|---|---|", *rows, "", f"Accepted, without effect: {silent}.", ""])
+    return "\n".join([*items, "", filled(f"Accepted, without effect: {silent}."), ""])
 
 
 def _in_markdown(usage: str) -> str:

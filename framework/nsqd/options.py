@@ -231,7 +231,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def as_markdown() -> str:
-    """The table of nsqd's flags in docs/nsqd.md."""
+    """The list of nsqd's flags in docs/nsqd.md."""
     host = {
         "broadcast-address": "the host's name",
         "broadcast-tcp-port": "the port listened on",

@@ -44,7 +44,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def as_markdown() -> str:
-    """The table of nsqlookupd's flags in docs/nsqd.md."""
+    """The list of nsqlookupd's flags in docs/nsqd.md."""
     return goflags.as_markdown(FLAGS, Options(), {"broadcast-address": "the host's name"})
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from framework import names
 from framework.errors import BadSetting, WrongUse
+from framework.markdown import item
 from framework.spool.seen import WINDOW
 from framework.spool.spool import folder_of
 from framework.transports import open_transports
@@ -196,10 +197,9 @@ class WriteOptions:
     mpub_max_messages: int
 
 
-def table(options: Iterable[Option]) -> str:
-    """The options as a Markdown table, for the documentation."""
-    rows = [f"| `{option.name}` | {option.about} |" for option in options]
-    return "\n".join(["| option | |", "|---|---|", *rows])
+def as_markdown(options: Iterable[Option]) -> str:
+    """The options as a list in Markdown, for the documentation."""
+    return "\n".join(item(f"`{option.name}`: {option.about}") for option in options)
 
 
 def check_any(given: Mapping[str, str]) -> None:

@@ -125,5 +125,5 @@ def test_the_sink_has_its_own_options() -> None:
 
 def test_the_documentation_lists_the_options_as_they_are() -> None:
     text = DOCUMENT.read_text()
-    assert options.table(options.STREAM_READ) in text
-    assert options.table(options.WRITE) in text
+    assert options.as_markdown(options.STREAM_READ) in text
+    assert options.as_markdown(options.WRITE) in text

@@ -1,6 +1,6 @@
 """What a broker URL of NSQ says: which nsqds, which nsqlookupds, which options. Nothing is looked up or opened here.
 
-``python -m framework.transports.nsq.urls`` prints the table of options that docs/nsq.md has.
+``python -m framework.transports.nsq.urls`` prints the list of options that docs/nsq.md has.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from framework.errors import BadSetting
+from framework.markdown import item
 from framework.transports import addresses
 from framework.transports.addresses import join_address, split_address
 from framework.transports.nsq import wire
@@ -274,13 +275,13 @@ def _checked(options: Options, given: Mapping[str, str], nsqds: Sequence[str], l
 
 
 def as_markdown() -> str:
-    """The table of docs/nsq.md."""
-    rows = [
-        f"| `{row.name}` | `{row.metadata['example']}` | {row.metadata['shown'] or row.default} | {row.metadata['help']} |"
+    """The list of docs/nsq.md."""
+    items = [
+        item(f"`{row.name}={row.metadata['example']}` (default: {row.metadata['shown'] or row.default}): {row.metadata['help']}")
         for row in fields(Options)
         if row.default is not MISSING
     ]
-    return "\n".join(["| Option | Example | Default | Meaning |", "|---|---|---|---|", *rows, ""])
+    return "\n".join([*items, ""])
 
 
 if __name__ == "__main__":
