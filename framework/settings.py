@@ -259,8 +259,10 @@ def as_markdown() -> str:
 
 *For developers and operators who start workers.*
 
-Each setting has a default; a YAML file (`--config FILE`) overrides it, the environment overrides the file, and a flag
-overrides everything. Durations are seconds, or carry a unit: `25`, `25s`, `500ms`, `2m`, `1h`.
+Each setting has a default. A YAML file (`--config FILE`) overrides the default, the environment overrides the file, and
+a flag overrides everything. A duration is in seconds or has a unit: `25`, `25s`, `500ms`, `2m`, `1h`.
+
+The names below are those of the YAML file.
 
 This page is made from `framework/settings.py` by `python -m framework.settings`.
 
@@ -271,18 +273,19 @@ This page is made from `framework/settings.py` by `python -m framework.settings`
 
 def _items() -> str:
     return "\n".join(
-        item(f"**`{r.name}`**: {r.help} Type: {r.kind}. Default: {r.shown_default}. Flag: `{r.flag}`. Environment: `{r.env}`.")
+        item(f"`{r.name}`: {r.help} Type: {r.kind}. Default: {r.shown_default}. Flag: `{r.flag}`. Environment: `{r.env}`.")
         for r in TABLE.values()
     )
 
 
 _HOW_TO_NAME_BROKERS = """
-`--broker` may be given several times; in the environment, spaces or commas separate URLs; in YAML, it is one URL or a
-list. Without a broker, `workers run` starts an nsqd of its own, whose messages live in `data_path`. The functions
-`publish`, `publish_many` and `publish_each`, called outside a worker, use `$BROKER_URL`, else `nsq://127.0.0.1:4150`.
+`--broker` may be given several times. In the environment, spaces or commas separate URLs. In YAML, `brokers` is one URL
+or a list. Without a broker, `workers run` starts an nsqd of its own, which keeps its messages in `data_path`. The
+functions `publish`, `publish_many` and `publish_each`, called outside a worker, use `$BROKER_URL`, else
+`nsq://127.0.0.1:4150`.
 
-A broker URL may carry options, as in `nsq+tls://host:4150?heartbeat=15s&max_msg_size=10485760`: what its nsqds were started
-with, TLS, compression, AUTH, how the worker names itself. [NSQ](nsq.md) has the schemes and the table of options.
+A broker URL may have options, as in `nsq+tls://host:4150?heartbeat=15s&max_msg_size=10485760`: what its nsqds were
+started with, TLS, compression, AUTH, how the worker names itself. [NSQ](nsq.md) has the schemes and the options.
 
 ```yaml
 # workers.yaml

@@ -109,7 +109,7 @@ def entry(node: ast.FunctionDef | ast.ClassDef) -> str:
 
 def item(name: str, kind: str, words: str) -> str:
     """An attribute in a list."""
-    shown = f"- `{name}: {kind}`" if kind else f"- `{name}`"
+    shown = f"`{name}: {kind}`" if kind else f"`{name}`"
     return markdown.item(f"{shown}: {plain(words)}" if words else shown) + "\n"
 
 
@@ -170,10 +170,8 @@ def plain(docstring: str) -> str:
 def prose(docstring: str) -> str:
     """Paragraphs and indented blocks, as Markdown within the width."""
     paragraphs = re.split(r"\n\s*\n", plain(docstring))
-    return (
-        "".join(f"{p}\n\n" if p.startswith(("    ", "- ")) else f"{markdown.filled(p)}\n\n" for p in paragraphs).rstrip("\n")
-        + "\n"
-    )
+    shown = (p if p.startswith(("    ", "- ")) else markdown.filled(p) for p in paragraphs)
+    return "\n\n".join(shown) + "\n"
 
 
 def options() -> str:
@@ -206,10 +204,8 @@ def errors() -> str:
         name = node.name if node.name in names else f"framework.errors.{node.name}"
         also = "".join(f" Also a `{ast.unparse(base)}`." for base in node.bases[1:])
         indent = "  " * depth
-        words = plain(ast.get_docstring(node) or "")
-        yield textwrap.indent(
-            markdown.filled(f"- `{name}`: {words}{also}", indent="  ", width=markdown.WIDTH - len(indent)), indent
-        )
+        words = f"- `{name}`: {plain(ast.get_docstring(node) or '')}{also}"
+        yield textwrap.indent(markdown.filled(words, indent="  ", width=markdown.WIDTH - len(indent)), indent)
         for child in below.get(node.name, []):
             yield from shown(child, depth + 1)
 
