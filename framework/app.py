@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -129,6 +130,12 @@ class App:
         last.put("a handler still blocks the hub after the time to drain: what it had is given back, and the process ends")
         last.flush(_LAST_WORDS)
         leave()
+
+    @property
+    def time_left(self) -> float:
+        """After ``run``: seconds of the time to drain that nobody has needed; what the app does at the end of its process may."""
+        left = self._supervisor.time_left if self._supervisor is not None else math.inf
+        return min(left, self.settings.drain)
 
     @property
     def left_behind(self) -> bool:

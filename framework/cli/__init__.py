@@ -11,6 +11,7 @@ def main() -> None:
         from framework.cli.patching import patch  # noqa: PLC0415
 
         patch()  # before click, settings and app code: what is imported first would keep what blocks
+    from framework.cli import ending  # noqa: PLC0415
     from framework.cli.root import run_command  # noqa: PLC0415
     from framework.observe import stderr  # noqa: PLC0415
     from framework.observe.logging import setup  # noqa: PLC0415
@@ -18,4 +19,5 @@ def main() -> None:
     with stderr.unblocked("workers: "):
         setup("warning")  # `run` has a setting for it
         code = run_command(sys.argv[1:])
+    ending.exit_code(code)
     sys.exit(code)

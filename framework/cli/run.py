@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import sys
 from typing import NoReturn
 
 import click
 
 from framework.app import App
-from framework.cli import options
+from framework.cli import ending, options
 from framework.cli.exit_codes import as_text
 from framework.cli.patching import imported_too_early, is_patched
 from framework.cli.signals import stopping
 from framework.errors import WrongUse
 from framework.modules import import_handlers, words_of_others
 from framework.observe import logging as lines
-from framework.observe import stderr
 from framework.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -47,19 +45,17 @@ def command(modules: tuple[str, ...], settings: Settings) -> int:
         log.info("imported along, and not run: %s", others)
     app = App(handlers, settings)
     with stopping(app, to_the_end=True) as signals:
-        app.run(leave=lambda: _end(signals.exit_code))
+        try:
+            app.run(leave=lambda: ending.at_once(signals.exit_code))
+        finally:
+            ending.within(app.time_left, signals.exit_code)
     if app.left_behind:
         _leave(signals.exit_code)
     return signals.exit_code
 
 
-def _leave(code: int) -> None:
+def _leave(code: int) -> NoReturn:
     """End the process under the feet of the threads that still run: an interpreter that ends beside them may crash."""
     atexit._run_exitfuncs()
     sys.stdout.flush()
-    _end(code)
-
-
-def _end(code: int) -> NoReturn:
-    stderr.last_words()
-    os._exit(code)
+    ending.at_once(code)

@@ -116,6 +116,11 @@ class Supervisor:
         """After ``run``: a handler still runs, in a thread that cannot be ended."""
         return any(consumer.left_behind for consumer in self._consumers)
 
+    @property
+    def time_left(self) -> float:
+        """Seconds until what runs is given back; infinity before a stop."""
+        return max(0.0, self._stop.until - time.monotonic())
+
     # -- from anywhere
 
     def stop(self, now: bool = False) -> None:
@@ -306,11 +311,8 @@ class Supervisor:
                 continue
             errors = [dialler.error for dialler in mine if dialler.error]
             why = "; ".join(map(str, errors)) or "none has answered yet"
-            fix = (
-                "raise the limit of open files (ulimit -n)"
-                if any(map(_starved, errors))
-                else "start the broker, or check its URL"
-            )
+            starved = any(map(_starved, errors))
+            fix = "raise the limit of open files (ulimit -n)" if starved else "start the broker, or check its URL"
             raise BrokerUnreachable(
                 f"handler {consumer.spec.name}: no broker reached within {self._connect_deadline:g} s ({why}); {fix}"
             )

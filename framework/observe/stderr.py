@@ -31,7 +31,7 @@ class Stderr(io.TextIOBase):
         def lost(count: int) -> str:
             return f"{prefix}{count} pieces of this log were dropped while nobody read it\n"
 
-        self._queue = Background(_write, lost, join="".join, size=size)
+        self._queue = Background(write_now, lost, join="".join, size=size)
         self._process = os.getpid()
 
     @property
@@ -44,7 +44,7 @@ class Stderr(io.TextIOBase):
         if os.getpid() == self._process:
             self._queue.put(text)
         else:  # a forked child has no hub to keep turning, and often ends by os._exit
-            _write(text)
+            write_now(text)
         return len(text)
 
     def writable(self) -> bool:
@@ -61,8 +61,8 @@ class Stderr(io.TextIOBase):
         return self._queue.flush(seconds)
 
 
-def _write(text: str) -> None:
-    """On the descriptor itself: an interpreter that ends while a thread stands in ``sys.stderr`` crashes."""
+def write_now(text: str) -> None:
+    """Block until it is written. On the descriptor itself: an interpreter that ends beside a thread in ``sys.stderr`` crashes."""
     left = text.encode(errors="backslashreplace")
     with suppress(OSError):  # nothing to write to, or a full disk: it serves all the same
         while left:
