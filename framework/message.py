@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from framework.errors import Skip, WrongUse
+from framework.headers import NONE, Headers
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -69,6 +70,8 @@ class Message(msgspec.Struct, gc=False, eq=False):
     body: bytes
     connection: Any
     """Where it came from; a ``transports.contract.Connection``."""
+    headers: Headers = NONE
+    """What its publisher gave it beside the body; empty, and the same object for all, where that is nothing."""
 
     @property
     def topic(self) -> str:

@@ -8,10 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from time import monotonic
 from typing import Any, TypedDict
 
+from framework import headers as _headers
 from framework import names, payload, published
 from framework.bodies import Bodies, chunks
 from framework.errors import BadMessage, PublishError, WrongUse
 from framework.handler import longest_timeout
+from framework.headers import Headers
 from framework.transports import open_transports
 from framework.transports.contract import Producer, Transport
 
@@ -27,6 +29,7 @@ class _How(TypedDict, total=False):
     priority: int | None
     lease: float | None
     timeout: float | None
+    headers: Headers
 
 
 class Publisher:
@@ -47,20 +50,22 @@ class Publisher:
         self._plain: _How = {"timeout": _default_timeout() if timeout is None else _checked_timeout(timeout)}
 
     def publish(
-        self, topic: str, payload: Any, *, delay: float = 0.0, priority: int | None = None, timeout: float | None = None
-    ) -> None:
+        self, topic: str, payload: Any, *, delay: float = 0.0, priority: int | None = None, timeout: float | None = None,
+        headers: Headers | None = None,
+    ) -> None:  # fmt: skip
         """Return when the broker has stored one message, to be delivered after ``delay`` seconds.
 
         ``payload``: bytes as they are, a str as UTF-8, a dict, list, dataclass or msgspec.Struct as JSON.
-        ``priority``: 0 is the most urgent, for brokers that know it. ``timeout``: seconds for all of it, the publisher's own
-        if not given; after a broker has been down for as long, at once. Raises BadName, BadMessage, PublishError, whose
-        ``stored`` says what is known, and WrongUse for a delay, a priority or a timeout that cannot be kept.
+        ``priority``: 0 is the most urgent, for brokers that know it. ``headers``: names and values that come with the message
+        (``Message.headers``), for brokers that carry them. ``timeout``: seconds for all of it, the publisher's own if not given;
+        after a broker has been down for as long, at once. Raises BadName, BadMessage, PublishError, whose
+        ``stored`` says what is known, and WrongUse for a delay, a priority, headers or a timeout that cannot be kept.
         """
-        self._send(topic, [_encode(payload)], self._how(topic, delay, priority, timeout))
+        self._send(topic, [_encode(payload)], self._how(topic, delay, priority, timeout, headers))
 
     def publish_many(
         self, topic: str, payloads: Iterable[Any], *, delay: float = 0.0, priority: int | None = None,
-        timeout: float | None = None,
+        timeout: float | None = None, headers: Headers | None = None,
     ) -> int:  # fmt: skip
         """Store every one of ``payloads``, many in one request, each of which may take ``timeout`` seconds; returns how many
         there were.
@@ -68,7 +73,7 @@ class Publisher:
         An iterator is not held in memory. When it raises (as ``publish`` does), what was sent before is stored:
         a note on the error says how many.
         """
-        how = self._how(topic, delay, priority, timeout)
+        how = self._how(topic, delay, priority, timeout, headers)
         stored = 0
         try:
             for bodies in _requests("publish_many", payloads):
@@ -81,7 +86,7 @@ class Publisher:
 
     def publish_each(
         self, topic: str, payloads: Iterable[Any], *, delay: float = 0.0, priority: int | None = None,
-        timeout: float | None = None,
+        timeout: float | None = None, headers: Headers | None = None,
     ) -> list[PublishError | None]:  # fmt: skip
         """Store each of ``payloads`` by a request of its own, many under way at once, and say what became of each. The end
         comes ``timeout`` seconds after the last of them that was stored.
@@ -89,7 +94,7 @@ class Publisher:
         Returns, in their order, None for each that is stored and a PublishError for each that is not, or of which that is
         not known. Raises BadName, BadMessage and WrongUse as ``publish`` does, with a note that says how many came before.
         """
-        how = self._how(topic, delay, priority, timeout)
+        how = self._how(topic, delay, priority, timeout, headers)
         answers: list[PublishError | None] = []
         try:
             for bodies in _requests("publish_each", payloads):
@@ -142,10 +147,12 @@ class Publisher:
         published.count(topic, answers.count(None))
         return answers
 
-    def _how(self, topic: str, delay: float, priority: int | None, timeout: float | None) -> _How:
+    def _how(self, topic: str, delay: float, priority: int | None, timeout: float | None, headers: Headers | None) -> _How:
         """What a producer is told beside the bodies."""
         names.check("topic", topic)
         plain: _How = self._plain if timeout is None else {"timeout": _checked_timeout(timeout)}
+        if headers:
+            plain = {**plain, "headers": self._checked_headers(headers)}
         if delay == 0 and priority is None and not self._says_lease:
             return plain
         self._check_delay(delay)
@@ -156,6 +163,14 @@ class Publisher:
         longest = min(transport.capabilities.max_defer for transport in self._transports)  # it is learned from the nodes
         if isinstance(delay, bool) or not isinstance(delay, (int, float)) or not 0 <= delay <= longest:
             raise WrongUse(f"delay={delay!r}: this broker takes a delay of 0 to {longest:g} seconds")
+
+    def _checked_headers(self, headers: Headers) -> Headers:
+        for transport in self._transports:
+            can = transport.capabilities
+            if not can.headers:
+                otherwise = f", or {can.with_headers}" if can.with_headers else ""
+                raise WrongUse(f"headers={headers!r:.100}: this broker carries none: leave them out{otherwise}")
+        return _headers.check(headers)
 
     def _check_priority(self, priority: int | None) -> None:
         if priority is None:
@@ -168,23 +183,28 @@ class Publisher:
             raise WrongUse(f"priority={priority!r}: a priority is a whole number from 0, the most urgent, to {LEAST_URGENT}")
 
 
-def publish(topic: str, payload: Any, *, delay: float = 0.0, priority: int | None = None, timeout: float | None = None) -> None:
+def publish(
+    topic: str, payload: Any, *, delay: float = 0.0, priority: int | None = None, timeout: float | None = None,
+    headers: Headers | None = None,
+) -> None:  # fmt: skip
     """``Publisher.publish`` on this process's publisher: the worker's own, else $BROKER_URL, else 127.0.0.1:4150."""
-    default().publish(topic, payload, delay=delay, priority=priority, timeout=timeout)
+    default().publish(topic, payload, delay=delay, priority=priority, timeout=timeout, headers=headers)
 
 
 def publish_many(
-    topic: str, payloads: Iterable[Any], *, delay: float = 0.0, priority: int | None = None, timeout: float | None = None
-) -> int:
+    topic: str, payloads: Iterable[Any], *, delay: float = 0.0, priority: int | None = None, timeout: float | None = None,
+    headers: Headers | None = None,
+) -> int:  # fmt: skip
     """``Publisher.publish_many`` on this process's publisher: the worker's own, else $BROKER_URL, else 127.0.0.1:4150."""
-    return default().publish_many(topic, payloads, delay=delay, priority=priority, timeout=timeout)
+    return default().publish_many(topic, payloads, delay=delay, priority=priority, timeout=timeout, headers=headers)
 
 
 def publish_each(
-    topic: str, payloads: Iterable[Any], *, delay: float = 0.0, priority: int | None = None, timeout: float | None = None
-) -> list[PublishError | None]:
+    topic: str, payloads: Iterable[Any], *, delay: float = 0.0, priority: int | None = None, timeout: float | None = None,
+    headers: Headers | None = None,
+) -> list[PublishError | None]:  # fmt: skip
     """``Publisher.publish_each`` on this process's publisher: the worker's own, else $BROKER_URL, else 127.0.0.1:4150."""
-    return default().publish_each(topic, payloads, delay=delay, priority=priority, timeout=timeout)
+    return default().publish_each(topic, payloads, delay=delay, priority=priority, timeout=timeout, headers=headers)
 
 
 def default() -> Publisher:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import msgspec
 
+from framework.headers import NONE, Headers, known
 from framework.message import Message
 from framework.middleware.dead_letter import lasting
 
@@ -26,6 +27,7 @@ class _Header(msgspec.Struct):
     published: datetime
     dead: datetime
     traceback: str = ""
+    headers: dict[str, str] = {}
 
 
 _header = msgspec.json.Decoder(_Header)
@@ -50,6 +52,8 @@ class Letter:
     body: bytes
     message: Message
     """The letter itself, as its broker delivered it; its own body is not kept twice."""
+    headers: Headers = field(default_factory=lambda: NONE)
+    """Those that the message had."""
 
     def belongs_to(self, owners: Set[tuple[str, str]]) -> bool:
         """Whether it is a letter of one of ``owners`` (none: of anybody). One of which only the body was kept is everybody's."""
@@ -69,7 +73,7 @@ def read(message: Message) -> Letter:
     return Letter(
         topic=header.topic, channel=header.channel, id=header.id, node=header.node, attempts=header.attempts,
         reason=header.reason, published=_aware(header.published), dead=_aware(header.dead), traceback=header.traceback,
-        body=body, message=message,
+        body=body, message=message, headers=known(header.headers),
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
+from typing import Any
 
 from framework import names
 from framework.bodies import CHUNK_BYTES
@@ -47,7 +48,7 @@ class Replay:
         """
         try:
             for some in _together(letters):
-                for target, group in groupby(some, self.target):
+                for (target, _), group in groupby(some, lambda letter: (self.target(letter), letter.headers)):
                     self._replay(target, list(group))
                 yield self.replayed
         finally:
@@ -94,11 +95,15 @@ class Replay:
     def _publish(self, target: str, letters: list[Letter]) -> list[PublishError | BadMessage | None]:
         """What became of each. One body that is refused before anything is sent must not keep back the others."""
         try:
-            return list(self._producer.publish_each(target, [letter.body for letter in letters]))
+            return list(self._producer.publish_each(target, [letter.body for letter in letters], **self._headers(letters[0])))
         except BadMessage as error:
             if len(letters) == 1:
                 return [error]
             return [outcome for letter in letters for outcome in self._publish(target, [letter])]
+
+    def _headers(self, letter: Letter) -> dict[str, Any]:
+        """Where the message has moved to a broker that carries none, its body goes alone."""
+        return {"headers": letter.headers} if letter.headers and self._transport.capabilities.headers else {}
 
     def _fail(self, count: int, why: str) -> None:
         self.failed += count

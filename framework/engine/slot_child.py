@@ -27,6 +27,7 @@ from framework.engine import slot_wire as wire
 from framework.engine.lifetime import Lifetime
 from framework.errors import AlreadySettled, BadHandler
 from framework.handler import HandlerSpec, make_spec, registered
+from framework.headers import NONE
 from framework.message import Batch, Message, calls_of
 from framework.middleware import compile_call
 from framework.middleware.retry import encodable
@@ -114,7 +115,7 @@ class Calls:
         if origin is None:
             origin = self._origins[one.node] = Origin(one.node, self._setup.topic, self._setup.channel)
             calls_of[origin] = self
-        message = Message(one.id, one.timestamp, one.attempts, one.body, origin)
+        message = Message(one.id, one.timestamp, one.attempts, one.body, origin, one.headers or NONE)
         origin.in_flight[message] = time.monotonic()
         return message
 

@@ -113,8 +113,7 @@ class SlotProcess:
             raise wire.error_of(done.error)
 
     def _job(self, job: Message | Batch) -> wire.Job:
-        messages = [wire.Delivery(one.id, one.timestamp, one.attempts, one.body, one.node) for one in messages_of(job)]
-        return wire.Job(messages, self.started + self._spec.timeout)
+        return wire.Job([wire.delivery(one) for one in messages_of(job)], self.started + self._spec.timeout)
 
     def _ask(self, data: bytes) -> wire.Done | None:
         """None: it has died."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from framework.message import Message
 from framework.middleware.retry import encodable
 
 _SIZE = Struct(">I")
@@ -42,6 +43,12 @@ class Delivery(msgspec.Struct, array_like=True):
     attempts: int
     body: bytes
     node: str
+    headers: dict[str, str] | None = None
+
+
+def delivery(message: Message) -> Delivery:
+    headers = dict(message.headers) if message.headers else None
+    return Delivery(message.id, message.timestamp, message.attempts, message.body, message.node, headers)
 
 
 class Job(msgspec.Struct, array_like=True, tag=True):

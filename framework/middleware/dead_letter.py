@@ -137,6 +137,7 @@ def letters(message: Message, reason: str, trace: str) -> Iterator[bytes]:
         "published": message.published.isoformat(),
         "dead": datetime.now(UTC).isoformat(),
         "traceback": trace,
+        **({"headers": dict(message.headers)} if message.headers else {}),
     }
     yield msgspec.json.encode(header) + b"\n" + message.body
     short = {**header, "reason": reason[:80]}

@@ -10,13 +10,14 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from framework.headers import NONE
 from framework.message import Message, calls_of
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
 """What Message and datetime can hold: anybody may publish anything, and what can be neither handled nor buried would go round."""
 
 
-class Header(msgspec.Struct):
+class Header(msgspec.Struct, omit_defaults=True):
     """The line before the body. ``due`` and ``since``: seconds since 1970; ``timestamp``: nanoseconds, as in Message."""
 
     topic: str
@@ -36,6 +37,10 @@ class Header(msgspec.Struct):
     """When it did so first."""
     stored: float = 0.0
     """When it was published, by the clock that ``due`` is of; the broker's may be another."""
+    hops: Count = 0
+    """How many times it has been published anew since it was put in."""
+    headers: dict[str, str] = {}
+    """The message's own."""
 
     @property
     def owner(self) -> tuple[str, str]:
@@ -54,7 +59,7 @@ def header_for(message: Message, owner: tuple[str, str], due: float) -> Header:
     before = header_of(message)
     return Header(
         *owner, message.id.decode("latin-1"), message.node, message.timestamp, message.attempts, due,
-        put_off=before.put_off if before else 0, since=before.since if before else 0.0,
+        put_off=before.put_off if before else 0, since=before.since if before else 0.0, headers=dict(message.headers),
     )  # fmt: skip
 
 
@@ -77,7 +82,9 @@ def restored(envelope: Message, header: Header, body: bytes) -> Message:
     """The message that was put into ``envelope``, to be settled by the fate of that."""
     stand = _Stand(envelope, header)
     calls_of[stand] = _Calls(envelope)
-    return Message(header.id.encode("latin-1"), header.timestamp, header.attempts + envelope.attempts, body, stand)
+    return Message(
+        header.id.encode("latin-1"), header.timestamp, header.attempts + envelope.attempts, body, stand, header.headers or NONE
+    )
 
 
 class _Stand:

@@ -224,7 +224,7 @@ class WaitingRoom:
             )  # fmt: skip
             return restored(envelope, header, body)
         try:
-            self._store(msgspec.structs.replace(header, early=early), body, left)
+            self._store(msgspec.structs.replace(header, early=early, hops=header.hops + 1), body, left)
         except FrameworkError as error:
             log.warning("handler %s: a message in topic %s cannot be deferred again: %s", self._name, self.topic, error)
             return Requeue(min(left, AGAIN, self._longest_requeue(envelope)))

@@ -51,7 +51,7 @@ class Broker(MemoryBroker):
         else:
             topics, owners = [topic_name(topic, channel)], frozenset([lasting(topic, channel)])
         found = sorted((one for name in topics for one in self.stored(name)), key=_by_time)
-        letters = (read(Message(one.id, one.timestamp, one.attempts, one.body, None)) for one in found)
+        letters = (read(Message(one.id, one.timestamp, one.attempts, one.body, None, one.headers)) for one in found)
         return [letter for letter in letters if letter.belongs_to(owners)]
 
 

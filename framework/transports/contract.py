@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from framework.errors import PublishError
+from framework.headers import NONE, Headers
 from framework.message import Message
 
 
@@ -29,6 +30,10 @@ class Capabilities:
     """Where a broker keeps only some delays: these, ascending. One between two is kept as the longer: late, and never early."""
     priority: bool = False
     """A publish may say how urgent it is."""
+    headers: bool = False
+    """A publish may have headers, which come with the message (``Message.headers``)."""
+    with_headers: str = ""
+    """What to change for headers, written as ``longer_lease``."""
     ordered: bool = False
     """Messages are delivered in the order in which they were stored, as long as one at a time is in flight."""
     lease_at_publish: bool = False
@@ -206,14 +211,15 @@ class Producer(Protocol):
 
     ``delay``: seconds until the first delivery. ``priority``: 0 is the most urgent, None the broker's own default; given only
     where ``Capabilities.priority``. ``lease``: seconds that a consumer of this app may need for a message; for brokers whose
-    publisher decides how long a lease is, None where no handler of it is known here. ``timeout``: seconds, after which a request
-    that was not answered fails; None the producer's own. A broker that has been down for as long is not waited for again: then it
-    fails at once.
+    publisher decides how long a lease is, None where no handler of it is known here. ``headers``: of every one of the
+    bodies; given only where ``Capabilities.headers``, and when there are any, each checked by ``framework.headers``. ``timeout``:
+    seconds, after which a request that was not answered fails; None the producer's own. A broker that has been down for as long
+    is not waited for again: then it fails at once.
     """
 
     def publish(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
-        lease: float | None = None, timeout: float | None = None,
+        lease: float | None = None, timeout: float | None = None, headers: Headers = NONE,
     ) -> None:  # fmt: skip
         """Return when the broker has stored all of ``bodies``, in as few requests as its limits allow. When there are several, a
         Publisher hands over ``Bodies``, which are known to be bytes and not empty.
@@ -223,7 +229,7 @@ class Producer(Protocol):
 
     def publish_each(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
-        lease: float | None = None, timeout: float | None = None,
+        lease: float | None = None, timeout: float | None = None, headers: Headers = NONE,
     ) -> list[PublishError | None]:  # fmt: skip
         """Store each of ``bodies`` by a request of its own, many of them under way at once.
 

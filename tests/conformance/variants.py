@@ -120,6 +120,53 @@ def to_ensure_a_topic_empties_it(module: Any) -> None:
     module.DirectoryTransport.ensure = ensure
 
 
+# -- what travels beside the body
+
+
+def carries_headers(module: Any) -> None:
+    """In a file beside that of the message, as long as the module is loaded."""
+    transport, connection, kept = module.DirectoryTransport, module.DirectoryConnection, {}
+    transport.capabilities = replace(transport.capabilities, headers=True)
+
+    def publish(original: Any, self: Any, topic: str, bodies: Any, *, headers: Any = None, **options: Any) -> None:
+        before = set(Path(min(self.nodes), topic).glob("*"))
+        original(self, topic, bodies, **options)
+        for file in set(Path(min(self.nodes), topic).glob("*")) - before:
+            kept[file.name.split(".")[2].encode()] = headers
+
+    def received(original: Any, self: Any, file: Path) -> Any:
+        message = original(self, file)
+        message.headers = kept.get(message.id) or message.headers
+        return message
+
+    around(transport, "publish", publish)
+    around(connection, "received", received)
+
+
+@dies_in(
+    "test_headers_come_with_each_message_whatever_its_body_or_are_refused",
+    Publishing,
+    control=carries_headers,
+    verb="publish_each",
+)
+def headers_are_declared_and_dropped(module: Any) -> None:
+    module.DirectoryTransport.capabilities = replace(module.DirectoryTransport.capabilities, headers=True)
+
+
+@dies_in(
+    "test_headers_come_again_with_their_message_and_one_without_has_the_empty_ones_of_all", Publishing, control=carries_headers
+)
+def headers_are_lost_when_a_message_comes_again(module: Any) -> None:
+    carries_headers(module)
+
+    def received(original: Any, self: Any, file: Path) -> Any:
+        message = original(self, file)
+        message.headers = {} if message.attempts > 1 else message.headers
+        return message
+
+    around(module.DirectoryConnection, "received", received)
+
+
 # -- what is shared
 
 

@@ -43,6 +43,15 @@ def test_what_was_buried_is_read_again_byte_for_byte(body: bytes, words: str) ->
     assert read(delivered(bare)).body == body
 
 
+def test_the_headers_of_a_message_are_in_its_letter_and_those_that_nobody_may_publish_are_not() -> None:
+    message = original(b"x")
+    message.headers = {"traceparent": "00-1"}
+    whole, short, _ = letters(message, "why", "")
+    assert [dict(read(delivered(form)).headers) for form in (whole, short)] == [{"traceparent": "00-1"}] * 2
+    assert read(delivered(whole.replace(b"00-1", rb"\r\nevil: 1"))).headers == {}
+    assert b"headers" not in next(letters(original(b"x"), "why", ""))
+
+
 def test_of_a_body_alone_the_id_and_the_time_are_the_letters_own() -> None:
     letter = read(delivered(b'{"no": "header"}\nbut two lines'))
     assert letter.body == b'{"no": "header"}\nbut two lines'

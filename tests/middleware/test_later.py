@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -136,6 +137,31 @@ def test_a_longer_one_is_kept_in_hops_before_the_function_runs(waiting: Waiting)
     for name in ("id", "timestamp", "body", "topic", "channel", "node"):
         assert getattr(returned, name) == getattr(original, name)
     assert (original.attempts, returned.attempts) == (4, 5)
+
+
+def test_the_headers_of_a_message_wait_with_it_and_its_hops_are_counted(waiting: Waiting) -> None:
+    seen: list[Message] = []
+
+    def function(message: Message) -> None:
+        seen.append(message)
+        if len(seen) < 3:
+            raise Retry("later", delay=7300)
+
+    chain, message = waiting.chain(function), waiting.original()
+    message.headers = {"traceparent": "00-1"}
+    outcome = chain(message)
+    hops = [_header_of(waiting).get("hops", 0)]
+    while outcome is not None and len(waiting.published) < 20:
+        waiting.now += waiting.published[-1][2]
+        outcome = chain(waiting.envelope())
+        hops.append(_header_of(waiting).get("hops", 0))
+    assert [dict(one.headers) for one in seen] == [{"traceparent": "00-1"}] * 3
+    assert hops == [0, 1, 2, 0, 1, 2, 2]
+
+
+def _header_of(waiting: Waiting) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(waiting.published[-1][1].partition(b"\n")[0])
+    return found
 
 
 def test_a_broker_that_forgets_its_delays_changes_nothing(waiting: Waiting) -> None:

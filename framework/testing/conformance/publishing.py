@@ -11,6 +11,7 @@ import pytest
 
 from framework import names
 from framework.errors import BadMessage, BadName, PublishError, Retry, WrongUse
+from framework.headers import NONE
 from framework.message import Message
 from framework.testing.conformance.bench import Bench, Cases, bodies, longest_name
 from framework.testing.conformance.subject import Subject
@@ -73,6 +74,59 @@ class Publishing(Cases):
         worker = bench.work(lambda message: seen.append(message.body), concurrency=1, max_in_flight=1)
         bench.until(lambda: worker.ledger.finished == 3)
         assert seen == [b"10", b"20", b"30"]
+
+    # -- what travels beside the body
+
+    @pytest.mark.parametrize("verb", ["publish", "publish_many", "publish_each"])
+    def test_headers_come_with_each_message_whatever_its_body_or_are_refused(self, bench: Bench, verb: str) -> None:
+        headers = {"traceparent": "00-4bf92f3577b34da6-01", "Shop.Name": "Größe: 42 ✓", "x": ""}
+        sent = [b"\r\n\r\n", b'{"a": 1}\nb\x00', b"NATS/1.0\r\n"]
+        publisher = bench.publisher()
+
+        def publish(**given: dict[str, str]) -> None:
+            if verb == "publish":
+                for body in sent:
+                    publisher.publish(bench.topic, body, **given)  # type: ignore[arg-type]
+            else:
+                getattr(publisher, verb)(bench.topic, sent, **given)
+
+        if not bench.capabilities.headers:
+            with pytest.raises(WrongUse, match="headers"):
+                publish(headers=headers)
+            assert bench.left() == 0
+            return
+        seen: list[tuple[bytes, dict[str, str]]] = []
+        worker = bench.work(lambda message: seen.append((message.body, dict(message.headers))))
+        publish(headers=headers)
+        publish()
+        bench.until(lambda: worker.ledger.finished == 2 * len(sent))
+        key = lambda one: (one[0], len(one[1]))  # noqa: E731
+        assert sorted(seen, key=key) == sorted([(body, each) for body in sent for each in (headers, {})], key=key)
+
+    def test_headers_come_again_with_their_message_and_one_without_has_the_empty_ones_of_all(self, bench: Bench) -> None:
+        seen: list[Message] = []
+
+        def handle(message: Message) -> None:
+            seen.append(message)
+            if len(seen) == 1:
+                raise Retry("again", delay=0)
+
+        worker = bench.work(handle)
+        headers = {"trace": "1"} if bench.capabilities.headers else {}
+        bench.publisher().publish(bench.topic, b"x", headers=headers)
+        bench.until(lambda: worker.ledger.finished == 1)
+        assert [dict(message.headers) for message in seen] == [headers, headers]
+        bench.publish(b"plain")
+        bench.until(lambda: worker.ledger.finished == 2)
+        assert seen[2].headers is NONE
+
+    @pytest.mark.parametrize("headers", [{"a b": "1"}, {"": "1"}, {"a": "1\r\nb: 2"}, {"a:": "1"}, {"a": 1}, ["a"]])
+    def test_headers_that_not_every_broker_could_carry_are_refused_and_nothing_is_sent(
+        self, bench: Bench, headers: object
+    ) -> None:
+        with pytest.raises(WrongUse, match="headers"):
+            bench.publisher().publish(bench.topic, b"x", headers=headers)  # type: ignore[arg-type]
+        assert bench.left() == 0
 
     # -- what is refused
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 from framework.errors import BadMessage, PublishError
+from framework.headers import NONE, Headers
 from framework.transports.beanstalkd import urls, wire
 from framework.transports.beanstalkd.link import Link
 from framework.transports.outlet import Outlets, raise_first
@@ -31,7 +32,7 @@ class BeanstalkdProducer:
 
     def publish(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
-        lease: float | None = None, timeout: float | None = None,
+        lease: float | None = None, timeout: float | None = None, headers: Headers = NONE,
     ) -> None:  # fmt: skip
         """Return when beanstalkd has answered INSERTED for all of ``bodies``, and for each copy where the topic fans out.
 
@@ -39,11 +40,13 @@ class BeanstalkdProducer:
         it. ``lease``: what the time to run is made from, the URL's ``ttr`` if not given.
         Raises BadName, BadMessage (nothing was sent), PublishError.
         """
-        raise_first(self.publish_each(topic, bodies, delay=delay, priority=priority, lease=lease, timeout=timeout))
+        raise_first(
+            self.publish_each(topic, bodies, delay=delay, priority=priority, lease=lease, timeout=timeout, headers=headers)
+        )
 
     def publish_each(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
-        lease: float | None = None, timeout: float | None = None,
+        lease: float | None = None, timeout: float | None = None, headers: Headers = NONE,
     ) -> list[PublishError | None]:  # fmt: skip
         """As ``publish``, with an answer for each of ``bodies``.
 

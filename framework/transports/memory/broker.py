@@ -14,6 +14,7 @@ from typing import Protocol
 from gevent import monkey
 
 from framework.errors import BrokerUnreachable, PublishError
+from framework.headers import NONE, Headers
 from framework.message import Message
 from framework.transports.contract import Capabilities, Limits
 from framework.transports.memory.clock import Clock
@@ -26,8 +27,8 @@ MAX_DEFER = 366 * 86_400.0
 """Seconds. Not nsqd's hour: what waits longer than a broker takes would wait by the wall clock, which no test can move."""
 
 CAPABILITIES = Capabilities(
-    touch=True, attempts=True, fan_out=True, max_requeue=MAX_DEFER, max_defer=MAX_DEFER, priority=True, ordered=True,
-    longer_lease="set the limits of the memory broker",
+    touch=True, attempts=True, fan_out=True, max_requeue=MAX_DEFER, max_defer=MAX_DEFER, priority=True, headers=True,
+    ordered=True, longer_lease="set the limits of the memory broker",
 )  # fmt: skip
 
 # Native, also where gevent has patched: it is asked for on the hub, and by threads. Nobody switches while holding it. Not
@@ -98,7 +99,7 @@ class MemoryNode:
         with self.broker.lock:
             return self.topics[topic].preview(channel).depth
 
-    def store(self, topic: str, bodies: Sequence[bytes], delay: float, priority: int | None) -> None:
+    def store(self, topic: str, bodies: Sequence[bytes], delay: float, priority: int | None, headers: Headers = NONE) -> None:
         """A copy for each channel of ``topic``."""
         wait = delay + self.broker.faults.latency
         due = self.broker.clock.now() + wait if wait else 0.0
@@ -106,7 +107,7 @@ class MemoryNode:
         numbers = list(itertools.islice(self._numbers, len(bodies)))
         for channel in self.topic(topic).holders():
             entries = zip(numbers, bodies, strict=True)
-            channel.add([Stored(b"%016x" % n, timestamp, body, n, level) for n, body in entries], due)
+            channel.add([Stored(b"%016x" % n, timestamp, body, n, level, headers=headers) for n, body in entries], due)
 
     def join(self, session: Session, topic: str, channel: str) -> Channel:
         """The channel that ``session`` is subscribed to from now on. Raises BrokerUnreachable."""
@@ -260,7 +261,7 @@ class MemoryBroker:
 
     # -- publishing
 
-    def store(self, topic: str, bodies: Sequence[bytes], delay: float, priority: int | None) -> None:
+    def store(self, topic: str, bodies: Sequence[bytes], delay: float, priority: int | None, headers: Headers = NONE) -> None:
         """By the first node that is up. Raises PublishError."""
         with self.lock:
             node = next((node for node in self.nodes.values() if node.up), None)
@@ -273,9 +274,9 @@ class MemoryBroker:
             if faults.no_answer:
                 faults.no_answer -= 1
                 if faults.kept:
-                    node.store(topic, bodies, delay, priority)
+                    node.store(topic, bodies, delay, priority, headers)
                 raise PublishError(f"{node.name} did not answer the publish, as the test wanted", stored=None)
-            node.store(topic, bodies, delay, priority)
+            node.store(topic, bodies, delay, priority, headers)
 
     # -- a look inside
 

@@ -181,7 +181,7 @@ class MemoryConnection:
         stored = self._channel.take(self, now)
         for one in stored:
             one.attempts += 1
-        batch = [Message(one.id, one.timestamp, one.attempts, one.body, self) for one in stored]
+        batch = [Message(one.id, one.timestamp, one.attempts, one.body, self, one.headers) for one in stored]
         if batch:
             self._channel.leased(self, batch, stored, now + self.limits.lease, now + self.limits.max_lease)
         return batch

@@ -15,6 +15,7 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
+from framework.headers import NONE, Headers
 from framework.message import Message
 from framework.names import EPHEMERAL
 
@@ -36,6 +37,7 @@ class Stored(msgspec.Struct, gc=False, eq=False):
     """When the lease ends, while it is in flight."""
     latest: float = 0.0
     """The latest that touching can move ``deadline`` to."""
+    headers: Headers = NONE
 
 
 class Subscriber(Protocol):

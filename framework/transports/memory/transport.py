@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 
 from framework import names
 from framework.errors import BadMessage, BadSetting, BrokerUnreachable, PublishError
+from framework.headers import NONE, Headers
 from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver, Transport
 from framework.transports.memory.broker import MemoryBroker, MemoryNode, named
 from framework.transports.memory.connection import MemoryConnection
@@ -110,41 +111,41 @@ class MemoryProducer:
 
     def publish(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
-        lease: float | None = None, timeout: float | None = None,
+        lease: float | None = None, timeout: float | None = None, headers: Headers = NONE,
     ) -> None:  # fmt: skip
         """All of ``bodies`` or none. Raises BadName, BadMessage, PublishError."""
         self._check(topic, bodies, delay, priority)
-        self._store(topic, bodies, delay, priority)
+        self._store(topic, bodies, delay, priority, headers)
 
     def publish_each(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
-        lease: float | None = None, timeout: float | None = None,
+        lease: float | None = None, timeout: float | None = None, headers: Headers = NONE,
     ) -> list[PublishError | None]:  # fmt: skip
         """A request for each, in their order. Raises BadName, BadMessage (nothing was stored)."""
         self._check(topic, bodies, delay, priority)
-        return [self._outcome(topic, body, delay, priority) for body in bodies]
+        return [self._outcome(topic, body, delay, priority, headers) for body in bodies]
 
     def close(self) -> None:
         self._closed = True
 
-    def _outcome(self, topic: str, body: bytes, delay: float, priority: int | None) -> PublishError | None:
+    def _outcome(self, topic: str, body: bytes, delay: float, priority: int | None, headers: Headers) -> PublishError | None:
         try:
-            self._store(topic, [body], delay, priority)
+            self._store(topic, [body], delay, priority, headers)
         except PublishError as error:
             return error
         return None
 
-    def _store(self, topic: str, bodies: Sequence[bytes], delay: float, priority: int | None) -> None:
+    def _store(self, topic: str, bodies: Sequence[bytes], delay: float, priority: int | None, headers: Headers) -> None:
         if self._closed:
             raise PublishError("the producer is closed: make a new one")
         *first, last = self._brokers
         for broker in first:
             try:
-                return broker.store(topic, bodies, delay, priority)
+                return broker.store(topic, bodies, delay, priority, headers)
             except PublishError as error:
                 if error.stored is not False:
                     raise
-        return last.store(topic, bodies, delay, priority)
+        return last.store(topic, bodies, delay, priority, headers)
 
     def _check(self, topic: str, bodies: Sequence[bytes], delay: float, priority: int | None) -> None:
         names.check("topic", topic)

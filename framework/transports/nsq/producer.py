@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from framework import names
 from framework.bodies import Bodies
 from framework.errors import BadMessage, PublishError
+from framework.headers import NONE, Headers
 from framework.transports.nsq import wire
 from framework.transports.nsq.delays import LongestDelays
 from framework.transports.nsq.dial import CONNECT_TIMEOUT
@@ -43,7 +44,7 @@ class NsqProducer:
 
     def publish(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
-        lease: float | None = None, timeout: float | None = None,
+        lease: float | None = None, timeout: float | None = None, headers: Headers = NONE,
     ) -> None:  # fmt: skip
         """Return when nsqd has answered OK for all of ``bodies``; ``delay`` in seconds. Leases are the consumers'.
 
@@ -64,7 +65,7 @@ class NsqProducer:
 
     def publish_each(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
-        lease: float | None = None, timeout: float | None = None,
+        lease: float | None = None, timeout: float | None = None, headers: Headers = NONE,
     ) -> list[PublishError | None]:  # fmt: skip
         """One PUB (DPUB with a delay) for each; what is known of those that nsqd did not answer with OK.
 

@@ -41,6 +41,11 @@ def say_pid(message: Message) -> None:
     note(os.getpid())
 
 
+def say_headers(message: Message) -> None:
+    with open(os.environ["JOURNAL"], "a") as journal:
+        journal.write(f"{dict(message.headers)}\n")
+
+
 def die(message: Message) -> None:
     if message.body == b"exit" and message.attempts == 1:
         os._exit(3)

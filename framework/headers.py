@@ -1,0 +1,37 @@
+"""The headers of a message: names and values beside its body, checked so that every broker can carry them. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TypeAlias
+
+from framework.errors import WrongUse
+
+Headers: TypeAlias = Mapping[str, str]
+
+NONE: Headers = MappingProxyType({})
+"""Of every message that has none."""
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def check(headers: object) -> dict[str, str]:
+    """A copy of ``headers``. Raises WrongUse unless each name is a token of RFC 9110 and each value text of one line."""
+    if not isinstance(headers, Mapping):
+        raise WrongUse(f"headers={headers!r:.100}: give a dict of names and values, as {{'traceparent': '00-...'}}")
+    for name, value in headers.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise WrongUse(f"headers: {name!r:.100} is no name: use letters, digits and - _ .")
+        if not isinstance(value, str) or _CONTROLS.search(value):
+            raise WrongUse(f"headers: {name}={value!r:.100} is not text of one line: encode it, as by base64")
+    return dict(headers)
+
+
+def known(headers: Headers) -> Headers:
+    """``headers`` that somebody else wrote, if they may be published; else none."""
+    try:
+        return check(headers) or NONE
+    except WrongUse:
+        return NONE
