@@ -11,6 +11,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,6 +25,10 @@ CACHE = ROOT / ".cache" / "spark"
 _SETTINGS = {name: value for name, value in SHORT.items() if name.startswith("spark.sql.")} | {"spark.ui.enabled": "false"}
 _FLAGS = " ".join([SHORT["spark.driver.extraJavaOptions"], *(f"-D{name}={value}" for name, value in _SETTINGS.items())])
 _TRAINING = Path(__file__).parent / "scripts" / "train_spark.py"
+PATIENCE = 100.0
+"""Seconds for the training, which the first test that needs Spark waits for; it has 240."""
+_AGAIN = 3600.0
+"""Seconds after which it is tried again where that was not enough: the machine may have been busy."""
 
 
 def environment(java: str) -> dict[str, str]:
@@ -33,7 +38,7 @@ def environment(java: str) -> dict[str, str]:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes may begin at once
         home = home_without_zip(CACHE)
         archive = CACHE / f"classes-{_key(java, home)}.jsa"
-        if not archive.exists():
+        if not archive.exists() and not _tried(archive):
             _train(archive, home)
     shared = f" -XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:cds=off -Xlog:class+path=off" if archive.exists() else ""
     return {"SPARK_HOME": str(home), "SPARK_SUBMIT_OPTS": _FLAGS + shared}
@@ -46,10 +51,17 @@ def _key(java: str, home: Path) -> str:
     return hashlib.sha256(f"{version} {pyspark.__version__} {home} {jars.stat().st_mtime_ns}".encode()).hexdigest()[:16]
 
 
+def _tried(archive: Path) -> bool:
+    """Whether the training took too long a short while ago."""
+    mark = archive.with_suffix(".tried")
+    return mark.exists() and time.time() - mark.stat().st_mtime < _AGAIN
+
+
 def _train(archive: Path, home: Path) -> None:
     """Run what the tests do, in short, in a JVM that writes at its end which classes it has loaded. Best effort."""
-    for old in CACHE.glob("*.jsa*"):
+    for old in [*CACHE.glob("*.jsa*"), *CACHE.glob("*.tried")]:
         old.unlink()
+    archive.with_suffix(".tried").touch()
     fresh = archive.with_suffix(".jsa.new")
     environ = os.environ | {
         "SPARK_HOME": str(home),
@@ -58,6 +70,6 @@ def _train(archive: Path, home: Path) -> None:
         "SPARK_SUBMIT_OPTS": f"{_FLAGS} -XX:ArchiveClassesAtExit={fresh}",
     }
     with (CACHE / "training.log").open("wb") as log, suppress(subprocess.TimeoutExpired):
-        ended = subprocess.run([sys.executable, _TRAINING], env=environ, stdout=log, stderr=log, timeout=250, check=False)
+        ended = subprocess.run([sys.executable, _TRAINING], env=environ, stdout=log, stderr=log, timeout=PATIENCE, check=False)
         if ended.returncode == 0 and fresh.exists():
             fresh.rename(archive)
