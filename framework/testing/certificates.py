@@ -26,18 +26,21 @@ class Authority:
 
     def __init__(self, folder: Path, name: str = "tests") -> None:
         self._folder = folder
-        self.pair = self._made(f"ca-{name}", name, ["-x509"], "basicConstraints=critical,CA:TRUE")
+        self.pair = self._made(f"ca-{name}", f"/CN={name}", ["-x509"], "basicConstraints=critical,CA:TRUE")
 
     @property
     def cert(self) -> Path:
         return self.pair.cert
 
-    def sign(self, name: str, *, names: Sequence[str] = ("DNS:localhost", "IP:127.0.0.1", "IP:::1")) -> Pair:
+    def sign(
+        self, name: str, *, names: Sequence[str] = ("DNS:localhost", "IP:127.0.0.1", "IP:::1"), organization: str = ""
+    ) -> Pair:
         """A certificate with the common name ``name`` for ``names``; good for servers and for clients."""
         by = ["-x509", "-CA", str(self.pair.cert), "-CAkey", str(self.pair.key)]
-        return self._made(name, name, by, f"subjectAltName={','.join(names)}")
+        subject = f"/O={organization}/CN={name}" if organization else f"/CN={name}"
+        return self._made(name, subject, by, f"subjectAltName={','.join(names)}")
 
-    def _made(self, file: str, name: str, how: Sequence[str], extension: str) -> Pair:
+    def _made(self, file: str, subject: str, how: Sequence[str], extension: str) -> Pair:
         openssl = shutil.which("openssl")
         if openssl is None:
             raise ServerMissing("certificates are made by openssl, and there is none on the PATH")
@@ -45,7 +48,7 @@ class Authority:
         subprocess.run(
             [
                 openssl, "req", *how, "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", _DAYS,
-                "-subj", f"/CN={name}", "-addext", extension, "-keyout", str(pair.key), "-out", str(pair.cert),
+                "-subj", subject, "-addext", extension, "-keyout", str(pair.key), "-out", str(pair.cert),
             ],
             check=True, capture_output=True,
         )  # fmt: skip

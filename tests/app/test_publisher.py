@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,11 +45,13 @@ class Broker:
         self.requests.append((topic, list(bodies), delay))
         self.options.append(options)
 
-    def publish_each(self, topic: str, bodies: Sequence[bytes], **options: Any) -> list[PublishError | None]:
+    def publish_each(
+        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, **options: Any
+    ) -> list[PublishError | None]:
         """Bodies that begin with ``-`` are certainly not stored, those that begin with ``?`` perhaps."""
         known = {b"-": PublishError("no", stored=False), b"?": PublishError("cut off", stored=None)}
         answers = [known.get(body[:1]) for body in bodies]
-        self.requests.append((topic, [body for body, error in zip(bodies, answers, strict=True) if not error], 0.0))
+        self.requests.append((topic, [body for body, error in zip(bodies, answers, strict=True) if not error], delay))
         return answers
 
     def close(self) -> None:
@@ -80,6 +82,20 @@ def test_publish_sends_one_body() -> None:
     broker = Broker()
     made(broker).publish("topic", {"a": 1}, delay=2.5)
     assert broker.requests == [("topic", [b'{"a":1}'], 2.5)]
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda to: to.publish("topic", b"x"),
+        lambda to: to.publish_many("topic", [b"x"]),
+        lambda to: to.publish_each("topic", [b"x"]),
+    ],
+)
+def test_a_message_is_not_deferred_unasked(send: Callable[[Publisher], object]) -> None:
+    broker = Broker()
+    send(made(broker))
+    assert broker.requests == [("topic", [b"x"], 0.0)]
 
 
 def test_publish_many_joins_messages_into_few_requests_and_counts_them() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.errors import BadSetting
-from framework.settings import TABLE, Settings, as_markdown, duration, load
+from framework.settings import TABLE, Settings, as_markdown, check_writable, duration, load
 
 ROOT = Path(__file__).parents[2]
 
@@ -142,3 +142,15 @@ def test_several_urls_may_be_written_with_spaces_commas_or_as_a_list(written: An
 
 def test_the_page_in_docs_is_the_one_made_from_the_table() -> None:
     assert (ROOT / "docs" / "settings.md").read_text() == as_markdown(), "run: python -m framework.settings > docs/settings.md"
+
+
+def test_a_file_that_could_not_be_written_at_the_end_is_refused_at_once(tmp_path: Path) -> None:
+    kept, folder = tmp_path / "kept.json", tmp_path / "folder"
+    kept.touch()
+    folder.mkdir()
+    for good in (kept, tmp_path / "new.json"):
+        check_writable(good, "--ledger")
+    for bad in (folder, tmp_path / "no" / "such.json"):
+        with pytest.raises(BadSetting, match=f"--ledger {bad} cannot be written"):
+            check_writable(bad, "--ledger")
+    assert not (tmp_path / "new.json").exists()

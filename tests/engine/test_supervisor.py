@@ -109,6 +109,13 @@ def test_without_a_broker_it_gives_up_at_the_deadline_and_says_what_to_do(broker
     assert time.monotonic() - began < 3
 
 
+def test_where_discovery_gives_no_answer_it_is_named_at_the_deadline(broker, run):
+    broker.discovery_error = BrokerUnreachable("no lookupd answered")
+    worker = run(lambda message: None, supervisor={"connect_deadline": 0.3, "poll_interval": 0.05})
+    with pytest.raises(BrokerUnreachable, match=r"no broker reached within 0.3 s \(no lookupd answered\)"):
+        worker.greenlet.get(timeout=5)
+
+
 def test_a_worker_that_may_open_no_more_files_says_which_limit_to_raise(broker, run, monkeypatch):
     def connect(*_: object, **__: object) -> None:
         raise BrokerUnreachable("a:1 cannot be reached") from OSError(errno.EMFILE, "Too many open files")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.errors import BadSetting
+from framework.errors import BadSetting, BrokerUnreachable
 from framework.transports import open_transports
 
 
@@ -39,3 +39,11 @@ def test_a_package_that_cannot_be_imported_is_named(installed: None) -> None:
         BadSetting, match=r"'broken://x': its transport thing_broker:nobody \(of thing-broker\) cannot be imported"
     ):
         open_transports(["broken://x"])
+
+
+@pytest.mark.parametrize("url", ["nsq://{}", "nsq+lookupd://{}", "beanstalkd://{}"])
+def test_a_host_whose_name_no_resolver_takes_cannot_be_reached(url: str) -> None:
+    """Its label is too long for IDNA, which says so by a UnicodeError: that must not end a worker with a traceback."""
+    [transport] = open_transports([url.format("x" * 64)])
+    with pytest.raises(BrokerUnreachable, match="cannot be reached"):
+        transport.probe()

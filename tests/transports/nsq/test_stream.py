@@ -68,6 +68,19 @@ def contexts(tmp_path_factory):
     return ssl.create_default_context(cafile=str(authority.cert)), server
 
 
+def test_a_server_knows_its_client_by_the_common_name_of_the_certificate(contexts, tmp_path):
+    """What an authorization server is asked about."""
+    authority = Authority(tmp_path)
+    pair = authority.sign("web1", organization="shop")
+    client = ssl.create_default_context(cafile=str(authority.cert))
+    client.load_cert_chain(pair.cert, pair.key)
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.cert))
+    server.load_cert_chain(pair.cert, pair.key)
+    server.verify_mode = ssl.CERT_REQUIRED
+    assert tls_ends((client, server))[1].peer_name == "web1"
+    assert tls_ends(contexts)[1].peer_name == "", "a client without a certificate"
+
+
 def tls_ends(contexts) -> tuple[Tls, Tls]:
     client, server = Tls(contexts[0], "localhost"), Tls(contexts[1], None, server_side=True)
     done, to_server = client.shake(b"")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import ssl
@@ -260,6 +261,7 @@ def test_the_name_in_the_certificate_must_be_that_of_the_node(start_nsqd, author
     assert "tls_server_name=" in refused(nsqd.address, tls_ca=str(authority.cert))
     with dial(nsqd.address, Options(tls=True, tls_ca=str(authority.cert), tls_server_name="nsqd.example")) as line:
         assert line.identity.tls_v1
+    assert "mismatch" in refused(nsqd.address, tls_ca=str(authority.cert), tls_server_name="other.example").lower()
 
 
 def test_without_another_name_it_is_the_host_that_is_dialed(start_nsqd, authority):
@@ -351,16 +353,19 @@ def test_nodes_that_a_lookupd_names_are_spoken_to_over_tls(start_tls_nsqd, start
 
 
 @pytest.mark.parametrize("what", ["snappy", "deflate"])
-def test_an_nsqd_without_compression_is_used_without(start_nsqd, kit, what):
+def test_an_nsqd_without_compression_is_used_without_and_the_log_says_so(start_nsqd, kit, what, caplog):
+    caplog.set_level(logging.INFO)
     nsqd = start_nsqd("--snappy=false", "--deflate=false")
     kit.producer(nsqd.address, **{what: True}).publish("orders", [b"x"])
     receiver = kit.Recorder(kit.finish_all)
     kit.subscribe(nsqd.address, receiver, **{what: True}).grant(1)
     kit.until(lambda: receiver.tally.finished == 1)
     assert not client(nsqd)[what]
+    assert f"nsqd {nsqd.address} grants no {what}: it goes on uncompressed" in caplog.text
 
 
-def test_compression_saves_bytes(nsqd, kit):
+def test_compression_saves_bytes(nsqd, kit, caplog):
+    caplog.set_level(logging.INFO)
     sizes = {}
     for name, options in (("plain", {}), ("snappy", {"snappy": True}), ("deflate", {"deflate": True})):
         with Proxy(nsqd.address) as proxy:
@@ -368,6 +373,7 @@ def test_compression_saves_bytes(nsqd, kit):
             sizes[name] = proxy.to_server.passed
     assert sizes["snappy"] < sizes["plain"] / 5
     assert sizes["deflate"] < sizes["plain"] / 50
+    assert "uncompressed" not in caplog.text
 
 
 # --- IDENTIFY ----------------------------------------------------------------------------------------------

@@ -93,6 +93,8 @@ def test_what_options_mean(url, name, value):
         ("nsq+tls://host?tls_ca=/c&tls_insecure_skip_verify=true", "nothing is verified"),
         ("nsq+tls://host?tls_min_version=1.1", "1.2 or 1.3"),
         ("nsq+tls://host?tls_ca=", "write what it shall be"),
+        ("nsq://host?hostname=web%001", "write what it shall be, in printable characters"),
+        ("nsq://host?hostname=web%0a1", "write what it shall be, in printable characters"),
         ("nsq+unix://host/run", r"nsq\+unix:///run/nsqd.sock"),
         ("nsq+unix:///", r"nsq\+unix:///run/nsqd.sock"),
         ("nsq+unix:///run/nsqd.sock?tls=true", "tls_server_name="),
