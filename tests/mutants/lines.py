@@ -23,11 +23,15 @@ class Lines:
         self._seconds: dict[str, float] = {}
         self.failed: list[str] = []
         """The tests that fail without any mutant."""
+        self._starters: set[str] = set()
+        """The files of the tests that start processes of Python; one may do so in a fixture that others of its file share."""
         for file in folder.glob(".learned.*"):
-            for test, (seconds, passed) in json.loads(file.read_text()).items():
+            for test, (seconds, passed, starts) in json.loads(file.read_text()).items():
                 self._seconds[test] = seconds
                 if not passed:
                     self.failed.append(test)
+                if starts:
+                    self._starters.add(_file(test))
         self._data = [_data(file) for file in folder.glob(".coverage.*")]
 
     def __len__(self) -> int:
@@ -42,13 +46,14 @@ class Lines:
         return 3 * self._seconds.get(test, 0.0) + _GRACE
 
     def order(self, mutant: Mutant, original: str, places: Sequence[str]) -> list[str]:
-        """All tests of ``places``, for a mutant of the file that reads ``original``.
+        """The tests of ``places`` that may run the mutant's statement, of the file that reads ``original``.
 
-        First those that run its statement, the quickest first. What only runs in processes that tests start is not seen by
-        coverage.py: hence the others, too."""
+        First those that do, the quickest first. Then those that start processes, which may do so unseen; all the others as well
+        where no test was seen to run it, or something else was: an import, a thread."""
+        runners = self._runners(mutant, original) or {""}
         every = [test for test in self._seconds if test.startswith(tuple(places))]
-        runners = self._runners(mutant, original)
-        return sorted(every, key=lambda test: (test not in runners, self._seconds[test]))
+        may = [test for test in every if test in runners or "" in runners or _file(test) in self._starters]
+        return sorted(may, key=lambda test: (test not in runners, self._seconds[test]))
 
     def _runners(self, mutant: Mutant, original: str) -> set[str]:
         wanted = set(_statement(original, mutant.line))
@@ -57,6 +62,10 @@ class Lines:
             by_line = data.contexts_by_lineno(str(self._folder / mutant.path))
             found.update(test for line in wanted & by_line.keys() for test in by_line[line])
         return found
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
 
 
 def _data(file: Path) -> CoverageData:
