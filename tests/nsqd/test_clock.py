@@ -79,6 +79,23 @@ def test_a_clock_that_is_lost_or_damaged_begins_at_the_wall_clock(machine: Machi
     assert 0 <= Clock(path).now() - 2000 * HOUR < 60_000
 
 
+def test_a_clock_that_cannot_be_kept_leaves_the_one_from_before(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "clock"
+    running = Clock(path)
+    running.keep()
+    before = path.read_bytes()
+
+    def refused(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", refused)
+        running.keep()
+    assert [one.read_bytes() for one in tmp_path.iterdir()] == [before]
+
+
 def waits(folder: Path) -> list[float]:
     """In how many seconds what is deferred comes; negative: it is there."""
     broker = Broker(Store(folder), parse([f"--data-path={folder}"]), lambda level, words: None)

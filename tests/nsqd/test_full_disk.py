@@ -168,6 +168,7 @@ def test_what_stands_in_the_way_is_named(folder: Path, name: str) -> None:
     words = refused(server)
     assert words.count("\n") == 1, words
     assert str(folder / name) in words
+    assert "Errno" not in words, "it says it once, in words"
 
 
 def test_a_data_path_that_is_a_file_is_named(folder: Path) -> None:

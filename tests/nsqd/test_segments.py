@@ -24,6 +24,7 @@ from framework.nsqd.store import (
     TopicSave,
     index,
     log,
+    misnamed,
     record,
     store,
 )
@@ -225,14 +226,18 @@ def exchange(folder: Path, names: dict[int, int]) -> None:
     ids=["the first two", "the last two", "first and last", "all in a ring", "one", "the last", "two, one in another's place"],
 )  # fmt: skip
 def test_segments_under_other_names_are_read_as_what_they_are(
-    folder: Path, tmp_path: Path, names: dict[int, int], indexed: bool
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: dict[int, int], indexed: bool
 ) -> None:
     copy = tmp_path / "copy"
     bodies = several(folder, copy)
     exchange(copy, names)
     if not indexed:
         lose_index(copy)
-    again = Store(copy)
+    synced: list[set[str]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(misnamed, "sync_folder", lambda log: synced.append({path.name for path in log.iterdir()}))
+        again = Store(copy)
+    assert synced[-1] == {path.name for path in (copy / "log").iterdir()}, "the names are durable before anything is written"
     assert len(again.reports) == len(names)
     assert all("has its own name again" in one for one in again.reports)
     assert everything(again) == bodies

@@ -39,6 +39,14 @@ def test_single_messages_of_a_group_become_one_record(opened: Store) -> None:
     assert everything(opened) == [b"%d" % at for at in range(10)]
 
 
+def test_a_record_of_single_messages_has_no_more_than_any(opened: Store) -> None:
+    """A flipped bit costs one record."""
+    batches = opened.append([Entry(TOPIC, payload(b"%d" % at), 1) for at in range(1300)])
+    assert [one.count for one in batches] == [500, 500, 300]
+    large = opened.append([Entry(TOPIC, payload(b"x" * 300_000), 1) for at in range(7)])
+    assert [one.count for one in large] == [3, 3, 1]
+
+
 def test_a_deferred_message_has_a_record_of_its_own(opened: Store) -> None:
     batches = opened.append(
         [Entry(TOPIC, payload(b"a"), 1), Entry(TOPIC, payload(b"b"), 1, 5000), Entry(TOPIC, payload(b"c"), 1)]
@@ -148,8 +156,9 @@ def test_after_a_failed_sync_a_new_segment_is_written(opened: Store, folder: Pat
         publish(opened, b"lost")
     monkeypatch.undo()
     publish(opened, b"b")
-    assert everything(opened) == [b"a", b"b"]
-    assert segment(folder, 2).exists()
+    publish(opened, b"c")
+    assert everything(opened) == [b"a", b"b", b"c"]
+    assert opened.log.numbers == [1, 2], "one new segment, for all that follows"
 
 
 def test_numbers_of_a_group_whose_sync_failed_are_not_used_again(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sqlite3
 import tracemalloc
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from framework.nsqd.store import Batch, Declaration, Declare, Declared, Store, TopicSave, log, record, recovery
+from framework.nsqd.store import Batch, Declaration, Declare, Declared, Store, TopicSave, log, reading, record, recovery
+from tests.nsqd.faults import failed_transactions
 from tests.nsqd.storing import CHANNEL, TOPIC, declared, everything, flip, killed, payload, publish, saved, segment
 
 
@@ -355,6 +357,44 @@ def test_damage_before_a_segment_that_is_gone_is_counted_without_the_index(folde
     assert everything(again) == [b"behind it"]
     assert len(again.reports) == 1
     assert "damaged: 5 messages lost" in again.reports[0]
+    again.close()
+
+
+def test_several_damaged_records_at_the_end_are_each_counted(folder: Path) -> None:
+    """Nothing follows that would say which numbers they had."""
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    publish(opened, b"whole", b"whole")
+    places = []
+    for at in range(3):
+        places.append(opened.log.size)
+        publish(opened, *[b"damaged-%d" % at] * (at + 2))
+    opened.close()
+    (folder / "index.db").unlink()
+    for place in places:
+        flip(segment(folder), place + 50)
+    again = Store(folder)
+    assert again.topics[TOPIC].channels["c"].waiting == len(everything(again)) == 2
+    lost = re.findall(r"damaged: (\d+) messages lost", " ".join(again.reports))
+    assert list(map(int, lost)) == [2, 3, 4]
+    again.close()
+
+
+def test_a_gap_that_cannot_be_noted_is_read_over(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the disk has no byte left, consumers go on."""
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    publish(opened, b"a")
+    (gone,) = publish(opened, b"gone")
+    publish(opened, b"b")
+    opened.close()
+    again = Store(folder)
+    again.index.remove_batch(TOPIC, gone.first)
+    monkeypatch.setattr(reading, "_examine_all", lambda store: None)
+    with failed_transactions():
+        assert again.bodies(TOPIC, [gone.first, gone.end], 100).keys() == {gone.first, gone.end}
+        assert everything(again) == [b"a", b"b"]
+    assert again.index.row(TOPIC, gone.first) is None
     again.close()
 
 

@@ -21,8 +21,6 @@ _OPENING_BYTES = 512
 def put_back(log: Path, salt: int) -> list[str]:
     """Give the segments of the folder their own names; returns what was done. Raises OSError; the next call does the rest."""
     said = {path: _number(path, salt) for path in (*log.glob("*.log"), *log.glob(f"*{_MOVING}"))}
-    if all(own is None or path == _path(log, own) for path, own in said.items()):
-        return []
     owners = _owners(log, said)
     reports = [_set_aside(log, path, said[path]) for path in sorted(said.keys() - owners.values())]
     wrong = {number: path for number, path in owners.items() if path != _path(log, number)}
@@ -33,7 +31,8 @@ def put_back(log: Path, salt: int) -> list[str]:
         reports.append(f"segment {number} of the log was named {path.name}: it has its own name again")
     for number in wrong:
         _path(log, number).with_suffix(_MOVING).rename(_path(log, number))
-    sync_folder(log)
+    if wrong:
+        sync_folder(log)
     return reports
 
 
@@ -54,7 +53,7 @@ def _owners(log: Path, said: dict[Path, int | None]) -> dict[int, Path]:
     silent = [path for path, own in said.items() if own is None]
     exchanged = [path for path in silent if owners.setdefault(int(path.stem), path) is not path]
     free = sorted({int(path.stem) for path in said} - owners.keys())
-    return owners | dict(zip(chain(free, count(max(owners) + 1)), exchanged, strict=False))
+    return owners | dict(zip(chain(free, count(max(owners, default=0) + 1)), exchanged, strict=False))
 
 
 def _set_aside(log: Path, path: Path, own: int | None) -> str:
