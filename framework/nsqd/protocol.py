@@ -20,7 +20,7 @@ from framework.nsqd.lease import Leases
 from framework.nsqd.link import Link
 from framework.nsqd.parcels import Parcel
 from framework.nsqd.store import Entry
-from framework.nsqd.streams import EndOfStream
+from framework.nsqd.streams import EndOfStream, Incoming
 from framework.nsqd.topic import Topic
 from framework.nsqd.underway import Memory
 from framework.transports.nsq.stream import Deflate, Snappy
@@ -49,6 +49,7 @@ class Client:
         self.link = Link(sock, address, broker.log, self._settle, self._serve, memory=memory)
         self.address = address
         self.state = INIT
+        self._allowed: set[bytes] = set()
         self.wishes = identify.Wishes(client_id=address.rpartition(":")[0], hostname=address.rpartition(":")[0])
         self.granted = identify.default(self.options)
         self.authorized: auth.State | None = None
@@ -69,6 +70,7 @@ class Client:
         self._wants = False
         self._identified = False
         self._secret = ""
+        self._enter(INIT)
 
     # --- the connection's life -----------------------------------------------------------------------------------
 
@@ -105,29 +107,42 @@ class Client:
         incoming = self._incoming
         incoming.turns.breathe()  # a client that always has data must not hold up others
         self.link.armed = time.monotonic()
-        if self.state >= SUBSCRIBED and (run := _FINS.match(incoming.buffer, incoming.position)):
-            incoming.position = run.end()
-            self._finish(bytes(run[0])[4:-1].split(b"\nFIN "))
-            return
-        if (pub := _PUB.match(incoming.buffer, incoming.position)) and self._publish_run(pub):
-            return
         try:
-            self._execute(incoming.line().split(b" "))
+            if not self._run(incoming):
+                self._execute(incoming.line().split(b" "))
         except Refused as refused:
             self._answer_error(refused)
             if refused.fatal:
                 raise EndOfStream from refused
 
+    def _run(self, incoming: Incoming) -> bool:
+        """Many right FINs, or PUBs to one topic, at once; False: what comes next is something else."""
+        if b"FIN" in self._allowed and (fins := _FINS.match(incoming.buffer, incoming.position)):
+            incoming.position = fins.end()
+            self._finish(bytes(fins[0])[4:-1].split(b"\nFIN "))
+            return True
+        if b"PUB" in self._allowed and (pub := _PUB.match(incoming.buffer, incoming.position)):
+            return self._publish_run(pub)
+        return False
+
     def _execute(self, words: list[bytes]) -> None:
-        command = COMMANDS.get(words[0])
-        name = params.text(words[0])
-        if self.options.tls_required and self.link.tls is None and name != "IDENTIFY":
-            raise params.invalid(f"cannot {name} in current state (TLS required)")
-        if command is None:
-            raise params.invalid(f"invalid command {name}")
-        if command.states is not None and self.state not in command.states:
-            raise params.invalid(f"cannot {name} in current state")
-        command.run(self, words)
+        if words[0] not in self._allowed:
+            raise params.invalid(self._why_not(words[0]))
+        COMMANDS[words[0]].run(self, words)
+
+    def _enter(self, state: int) -> None:
+        """Allow the commands of this state, and those only."""
+        self.state = state
+        if self.options.tls_required and self.link.tls is None:
+            self._allowed = {b"IDENTIFY"}
+        else:
+            self._allowed = {name for name, one in COMMANDS.items() if one.states is None or state in one.states}
+
+    def _why_not(self, command: bytes) -> str:
+        name = params.text(command)
+        if self.options.tls_required and self.link.tls is None:
+            return f"cannot {name} in current state (TLS required)"
+        return f"cannot {name} in current state" if command in COMMANDS else f"invalid command {name}"
 
     def _answer(self, data: bytes) -> None:
         """A response, behind those of publishes that wait for the disk."""
@@ -194,7 +209,8 @@ class Client:
             raise Refused("E_SUB_FAILED", f"SUB failed consumers for {topic_name}:{channel_name} exceeds limit of {limit}")
         self.leases = channel.new_leases(self.granted.msg_timeout)
         self.sample_rate = self.granted.sample_rate
-        self.channel, self.state = channel, SUBSCRIBED
+        self.channel = channel
+        self._enter(SUBSCRIBED)
         channel.subscribe(self)
         try:
             if not channel.declared:
@@ -250,7 +266,7 @@ class Client:
 
     def _cls(self, words: list[bytes]) -> None:
         self.ready = 0
-        self.state = CLOSING
+        self._enter(CLOSING)
         self._answer(CLOSE_WAIT)
 
     def _nop(self, words: list[bytes]) -> None:
@@ -292,6 +308,7 @@ class Client:
                 self.link.secure(self.options.tls_context)
             except OSError as error:
                 raise Refused("E_IDENTIFY_FAILED", f"IDENTIFY failed {error}") from error
+            self._enter(self.state)
             self._answer(OK)
         if granted.snappy or granted.deflate:
             self.link.compress(Snappy() if granted.snappy else Deflate(granted.deflate_level))
@@ -341,9 +358,8 @@ class Client:
     # --- publishing ------------------------------------------------------------------------------------------------
 
     def _publish_run(self, pub: re.Match[bytes]) -> bool:
-        """Many right PUBs to one topic at once; False: none, or there is more to look at than bytes."""
-        if self.options.auth_http_addresses or (self.options.tls_required and self.link.tls is None):
-            return False
+        if self.options.auth_http_addresses:
+            return False  # each is looked at by itself: the permission may run out
         payload, count = self._bodies.run(bytes(pub[0]))
         if count:
             self._queue("PUB", pub[1].decode(), [(payload, count)], publishes=count)

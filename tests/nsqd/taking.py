@@ -15,19 +15,20 @@ from framework.nsqd.store import Store
 
 
 class Taker:
-    """A client that is given everything, and finishes it."""
+    """A client that is given up to ``ready`` messages, and finishes them when it is told to."""
 
     sample_rate = 0
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, ready: int = 1000) -> None:
         self.channel = channel
+        self.ready = ready
         self.leases = channel.new_leases(60)
         self.bodies: list[bytes] = []
         self._got: list[bytes] = []
         channel.subscribe(self)
 
     def room(self) -> int:
-        return 1000
+        return self.ready - len(self.leases.messages)
 
     def send(self, frames: list[bytes], count: int) -> None:
         self._got += frames[1::3]

@@ -343,6 +343,25 @@ def test_a_topic_gets_its_first_channel_on_a_full_disk_and_loses_nothing(
     assert len({body for _, _, body in again.get(1000)}) == 1000
 
 
+def test_what_cannot_be_stored_is_refused_in_its_own_name(disk: Disk, tmp_path: Path, talk: Callable[..., Any]) -> None:
+    """Also where another command came with it, and both would have been stored together."""
+    server = disk.under(own_nsqd(tmp_path / "full"))
+    server.start()
+    try:
+        server.http("/pub?topic=t", b"1")
+        disk.is_full()
+        pub, dpub, mpubs = b"PUB t\n" + sized(b"x"), b"DPUB t 0\n" + sized(b"x"), mpub(b"t", [b"x"])
+        for both, code in ((pub + dpub, b"E_PUB_"), (dpub + mpubs, b"E_DPUB_"), (mpubs + pub, b"E_MPUB_")):
+            client = talk(server)
+            client.send(both)
+            assert client.until(lambda client=client: client.closed)  # type: ignore[misc]
+            (answer,) = client.replies
+            assert answer.startswith(code + b"FAILED")
+        assert not any("Traceback" in line for line in server.log)
+    finally:
+        server.kill()
+
+
 def test_three_hundred_subscriptions_on_a_disk_without_a_byte_queue_one_declaration(
     disk: Disk, tmp_path: Path, talk: Callable[..., Any]
 ) -> None:
