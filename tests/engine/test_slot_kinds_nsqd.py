@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from framework.testing.processes import left_after
 from framework.testing.servers import Server
 from framework.testing.workers import Worker, working
 
@@ -150,7 +151,7 @@ def test_a_handler_that_hangs_for_ever_does_not_hold_the_stop_and_its_message_is
     assert code == (0 if how == "drain" else 128 + signal.SIGTERM)
     assert books(one) == {"received": 1, "finished": 0, "requeued": 1, "dead": 0, "lease_lost": 0}
     assert (counts(nsqd)["in_flight"], counts(nsqd)["timeout"]) == (0, 0)
-    assert not [one for one in tree if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    assert left_after([one.pid for one in tree], 0) == []
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"], indirect=True)
@@ -176,4 +177,4 @@ def test_no_slot_process_outlives_a_killed_worker(nsqd, worker):
         assert len(tree) == 2
         os.kill(one.process.pid, signal.SIGKILL)
         one.process.wait()
-        assert not psutil.wait_procs(tree, timeout=10)[1]
+        assert left_after([one.pid for one in tree], 10) == []

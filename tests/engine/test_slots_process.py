@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from framework.engine import slot_wire as wire
 from framework.engine import valve
 from framework.errors import BadHandler, Reject, Retry
+from framework.testing.processes import has_ended
 
 MODULES = Path(__file__).parent / "modules"
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,13 +44,6 @@ def journal(tmp_path: Path) -> Callable[[], list[str]]:
 
 def children() -> list[psutil.Process]:
     return [one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
-
-
-def gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def longest_standstill(worker, condition: Callable[[], object]) -> float:
@@ -142,7 +136,7 @@ def test_over_its_time_a_process_is_killed_with_all_that_it_has_started(broker, 
     worker.until(lambda: len(journal()) == 2)
     pids = list(map(int, journal()))
     worker.until(lambda: broker.finished, seconds=20)
-    worker.until(lambda: all(map(gone, pids)))
+    worker.until(lambda: all(map(has_ended, pids)))
     assert worker.stop() == {"received": 2, "finished": 1, "requeued": 1, "dead": 0, "lease_lost": 0}
 
 
@@ -278,7 +272,7 @@ def test_no_process_outlives_a_worker_that_is_killed_even_in_the_middle_of_a_cal
         worker.wait()
     assert len(pids) == 2
     until = time.monotonic() + 20
-    while not all(map(gone, pids)):
+    while not all(map(has_ended, pids)):
         assert time.monotonic() < until
         time.sleep(0.02)
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from framework.nsqd.embedded import EmbeddedNsqd, ensure, find
+from framework.testing.processes import has_ended
 from framework.testing.servers import Server
 
 USER = """
@@ -34,14 +34,6 @@ def wait_until(condition: Callable[[], bool], *, seconds: float = 10) -> None:
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.02)
-
-
-def has_ended(pid: int) -> bool:
-    """A zombie has: in a container nobody may be there to collect it."""
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
 
 
 def test_it_ends_when_its_only_user_is_killed(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from framework.testing.processes import left_after
 from framework.testing.servers import Server
 from tests.spark.scripts.driver import start
 
@@ -58,8 +59,7 @@ def test_a_killed_driver_loses_nothing_and_doubles_nothing(
     os.killpg(first.pid, signal.SIGKILL)  # the driver's Python and its JVM at once
     first.wait()
     assert len(commits(tmp_path)) * 1500 < 10_000, "it was killed in the middle"
-    _, alive = psutil.wait_procs(family, timeout=15)
-    assert alive == [], "what the killed driver left ends by itself"
+    assert left_after([one.pid for one in family], 15) == [], "what the killed driver left ends by itself"
 
     assert start(spark, tmp_path, nsqd.address, availableNow=True).awaitTermination(120)  # in another driver, this one
     rows = spark.read.parquet(str(tmp_path / "rows"))  # Spark reads by the sink's log, and so does not see orphans

@@ -6,12 +6,12 @@ import gzip
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from framework import WrongUse
+from framework.testing.processes import left_after
 from workers.api_requests import folder
 from workers.api_requests.children import Child, ChildDied, Children
 from workers.api_requests.sniff import check_input
@@ -88,14 +88,6 @@ def sleeper(tmp_path: Path, code: str = "import time; print('up', flush=True); t
     return Child(name, [sys.executable, "-c", code], tmp_path / f"{name}.log")
 
 
-def gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
-
-
 class TestTheChildren:
     def test_one_that_dies_is_told_with_its_last_words(self, tmp_path: Path) -> None:
         children = Children(lambda: None)
@@ -121,7 +113,4 @@ class TestTheChildren:
         child = children.start(sleeper(tmp_path, code))
         assert children.wait(lambda: bool(child.said()), within=10)
         children.end_all()
-        until = time.monotonic() + 5
-        while not gone(int(child.said()[0])) and time.monotonic() < until:
-            time.sleep(0.02)
-        assert gone(int(child.said()[0]))
+        assert left_after([int(child.said()[0])], 5) == []

@@ -24,6 +24,7 @@ from pyspark.errors import PySparkException
 
 from framework import Batch, Message, Spool
 from framework.testing import servers
+from framework.testing.processes import left_after
 from workers.api_requests import children
 from workers.api_requests import job as module
 from workers.api_requests.children import descendants
@@ -156,10 +157,7 @@ def ends_by_a_signal(running: subprocess.Popen[str]) -> None:
     _, err = running.communicate(timeout=10)
     said = [line for line in err.splitlines() if NOWHERE.removeprefix("nsq://") not in line]  # which cannot be reached
     assert (running.returncode, said) == (0, [])
-    until = time.monotonic() + 5
-    while alive(below) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert alive(below) == []
+    assert left_after(below, 5) == []
 
 
 def test_a_spark_home_that_others_start_from_is_left_as_it_is_and_another_installations_is_not(tmp_path: Path) -> None:
@@ -171,10 +169,6 @@ def test_a_spark_home_that_others_start_from_is_left_as_it_is_and_another_instal
     links[1].symlink_to(tmp_path / "gone")
     module.session.home_without_zip(tmp_path)
     assert links[1].is_dir()
-
-
-def alive(pids: list[int]) -> list[int]:
-    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
 class Refusing(PySparkException):
