@@ -33,7 +33,7 @@ NOT_RUN = Counter({"docs/tutorial.md": 1})
 
 NOT_YET_WRAPPED = {
     "docs/beanstalkd.md", "docs/brokers-to-come.md", "docs/failure.md",
-    "docs/nsq.md", "docs/nsqd.md", "docs/promises.md", "docs/slots.md", "docs/spark.md", "docs/testing.md",
+    "docs/nsq.md", "docs/nsqd.md", "docs/spark.md", "docs/testing.md",
     "docs/transports.md",
 }  # fmt: skip
 
