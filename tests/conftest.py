@@ -177,7 +177,7 @@ def spark(java: None) -> Iterator[Any]:
     """A local[2] session that lives for a short while only."""
     from pyspark.sql import SparkSession
 
-    from workers.api_requests.session import SHORT
+    from workers.api_requests.job.session import SHORT
 
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYSPARK_PYTHON", sys.executable)

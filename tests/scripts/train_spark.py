@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from framework import Batch, Message, Spool
-from workers.api_requests import growth, parse, session
-from workers.api_requests.archive import archive
-from workers.api_requests.store import Store
-from workers.api_requests.suspects import Bench
+from workers.api_requests.job import growth, parse, session
+from workers.api_requests.job.archive import archive
+from workers.api_requests.job.spam.evidence import Evidence
+from workers.api_requests.job.store import Store
 
 TAKEN = datetime(2024, 6, 1, tzinfo=UTC)
 PATHS = [*(f"/{n}" for n in range(40)), *(f"/{n}/.env" for n in range(40))]
@@ -46,9 +46,9 @@ def _stream(spark: SparkSession, folder: Path) -> None:
         archive(rows, batch, archived=Store(folder / "archive", scratch, by="date"), rejected=Store(folder / "rejected", scratch))
         parsed = parse.parse(rows).persist()
         growth.count(parse.requests(parsed), batch, state=Store(folder / "hours", scratch), output=folder / "growth")
-        bench = Bench(spark, Store(folder / "evidence", scratch), folder / "spam", lambda _: None)
-        bench.collect(parse.requests(parsed), batch)
-        bench.judge()
+        evidence = Evidence(spark, Store(folder / "evidence", scratch), folder / "spam", lambda _: None)
+        evidence.collect(parse.requests(parsed), batch)
+        evidence.judge()
 
     lines = spark.readStream.format("nsq").option("spoolDir", str(folder / "spool")).option("collector", "external").load()
     for name, writer in (("batches", lines.writeStream.foreachBatch(process)), ("files", lines.writeStream.format("parquet"))):

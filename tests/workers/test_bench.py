@@ -31,11 +31,11 @@ def told() -> Told:
 
 @pytest.fixture
 def bench(tmp_path: Path, spark: Any, told: Told, monkeypatch: pytest.MonkeyPatch) -> Any:
-    from workers.api_requests import suspects
-    from workers.api_requests.store import Store
+    from workers.api_requests.job.spam import evidence
+    from workers.api_requests.job.store import Store
 
-    monkeypatch.setattr(suspects, "_FILES", 0)
-    return suspects.Bench(spark, Store(tmp_path / "evidence", tmp_path / "scratch"), tmp_path / "spam", told)
+    monkeypatch.setattr(evidence, "_FILES", 0)
+    return evidence.Evidence(spark, Store(tmp_path / "evidence", tmp_path / "scratch"), tmp_path / "spam", told)
 
 
 def addresses(tmp_path: Path, spark: Any) -> list[str]:
@@ -65,10 +65,10 @@ def test_a_queue_whose_clock_is_years_ahead_evicts_nothing(tmp_path: Path, spark
 
 
 def test_evidence_that_an_earlier_version_kept_is_judged_and_merged(tmp_path: Path, spark: Any, bench: Any) -> None:
-    from workers.api_requests import spam
+    from workers.api_requests.job.spam import visits
 
-    old = spark.createDataFrame([request("old", NOON, NOON)], COLUMNS).select(*spam.EVIDENCE)
-    bench._evidence.write(old, 0)
+    old = spark.createDataFrame([request("old", NOON, NOON)], COLUMNS).select(*visits.EVIDENCE)
+    bench._kept.write(old, 0)
     bench.merge(0)
     assert addresses(tmp_path, spark) == ["old"]
     bench.collect(spark.createDataFrame([request("new", NOON, NOON)], COLUMNS), 1)
@@ -80,7 +80,7 @@ def test_evidence_that_an_earlier_version_kept_is_judged_and_merged(tmp_path: Pa
 def test_suspects_are_told_before_they_are_listed_and_again_only_when_they_did_more(
     tmp_path: Path, spark: Any, bench: Any, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from workers.api_requests import suspects
+    from workers.api_requests.job.spam import evidence
 
     def abuse(batch: int) -> None:
         rows = [request("66.0.0.1", NOON, NOON, f"/{batch}/{n}/.env") for n in range(9)]
@@ -88,7 +88,7 @@ def test_suspects_are_told_before_they_are_listed_and_again_only_when_they_did_m
 
     abuse(0)
     with monkeypatch.context() as crash:
-        crash.setattr(suspects, "write_file", lambda *_: (_ for _ in ()).throw(OSError("killed here")))
+        crash.setattr(evidence, "write_file", lambda *_: (_ for _ in ()).throw(OSError("killed here")))
         with pytest.raises(OSError, match="killed here"):
             bench.judge()
     assert [list(news) for news in told] == [["66.0.0.1"]]

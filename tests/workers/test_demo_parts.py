@@ -12,9 +12,9 @@ import pytest
 
 from framework import WrongUse
 from framework.testing.processes import left_after
-from workers.api_requests import folder
-from workers.api_requests.children import Child, ChildDied, Children
-from workers.api_requests.sniff import check_input
+from workers.api_requests.demo import folder
+from workers.api_requests.processes import Child, ChildDied, Children
+from workers.api_requests.publish.check_input import check_input
 
 LINE = b'10.0.0.1 - - [12/May/2024:06:07:08 +0000] "GET / HTTP/1.1" 200 1\n'
 
@@ -96,7 +96,7 @@ class TestTheChildren:
             children.wait(lambda: False, within=10)
 
     def test_all_are_gone_at_the_end_also_those_that_do_not_listen(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("workers.api_requests.children.STOP_SECONDS", 0.5)
+        monkeypatch.setattr("workers.api_requests.processes.STOP_SECONDS", 0.5)
         deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
         children = Children(lambda: None)
         both = [children.start(sleeper(tmp_path)), children.start(sleeper(tmp_path, deaf, "deaf"))]

@@ -17,8 +17,8 @@ def python(code: str, **environ: str) -> str:
 
 
 def test_they_are_imported_without_spark() -> None:
-    code = "import sys; sys.modules['pyspark'] = None; import workers.api_requests.handlers as h; print(h.TOPIC, *h.CHANNELS)"
-    assert python(code) == "api_requests archive growth spam"
+    code = "import sys; sys.modules['pyspark'] = None; import workers.api_requests.handlers as h; print(*h.__all__)"
+    assert python(code) == "archive block growth spam"
 
 
 def test_importing_them_touches_no_disk(tmp_path: Path) -> None:
@@ -31,12 +31,12 @@ def test_importing_them_touches_no_disk(tmp_path: Path) -> None:
 def test_a_suspect_is_put_on_the_list_that_the_environment_names(tmp_path: Path) -> None:
     code = """
 from datetime import UTC, datetime
-from workers.api_requests.handlers import Suspect, block
+from workers.api_requests.channels.blocking import Suspect, block
 noon = datetime(2024, 5, 12, 12, tzinfo=UTC)
 block(Suspect("10.0.0.1", noon, noon, 3, ["because"]))
 """
     python(code, API_REQUESTS_BLOCKLIST=str(tmp_path / "b.sqlite"))
-    from workers.api_requests.blocklist import BlockList
+    from workers.api_requests.channels.blocklist import BlockList
 
     (entry,) = BlockList(tmp_path / "b.sqlite").entries()
     assert (entry.address, entry.requests, entry.reasons) == ("10.0.0.1", 3, ("because",))
@@ -46,7 +46,7 @@ def test_one_without_an_address_is_rejected() -> None:
     code = """
 from datetime import UTC, datetime
 from framework import Reject
-from workers.api_requests.handlers import Suspect, block
+from workers.api_requests.channels.blocking import Suspect, block
 try:
     block(Suspect("", datetime.now(UTC), datetime.now(UTC), 3, []))
 except Reject as error:

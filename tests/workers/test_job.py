@@ -25,11 +25,12 @@ from pyspark.errors import PySparkException
 from framework import Batch, Message, Spool
 from framework.testing import servers
 from framework.testing.processes import left_after
-from workers.api_requests import children
-from workers.api_requests import job as module
-from workers.api_requests.children import descendants
-from workers.api_requests.outbox import Outbox
-from workers.api_requests.queries import words_of
+from workers.api_requests import processes
+from workers.api_requests.job import command as module
+from workers.api_requests.job.outbox import Outbox
+from workers.api_requests.job.queries import words_of
+from workers.api_requests.job.streams import Places, Stream
+from workers.api_requests.processes import descendants
 
 ROOT = Path(__file__).resolve().parents[2]
 NOWHERE = "nsq://127.0.0.1:9"
@@ -82,7 +83,7 @@ def events(process: subprocess.Popen[str], name: str) -> Any:
 
 def kill(process: subprocess.Popen[str]) -> None:
     """kill -9 of the job and of all below it."""
-    children.kill([process.pid, *descendants(process.pid)])
+    processes.kill([process.pid, *descendants(process.pid)])
     process.communicate()
 
 
@@ -94,15 +95,15 @@ def test_the_end_waits_for_a_batch_that_still_talks_to_the_jvm(tmp_path: Path) -
         assert go_on.wait(10)
         return {"good": 1}
 
-    channel = module.Channel("growth", work, module.Places(tmp_path, tmp_path, tmp_path))
-    batch = threading.Thread(target=channel._batch, args=(None, 0))
+    stream = Stream("growth", work, Places(tmp_path, tmp_path, tmp_path))
+    batch = threading.Thread(target=stream._batch, args=(None, 0))
     batch.start()
     assert begun.wait(10)
-    assert not channel.idle(0.05)
+    assert not stream.idle(0.05)
     go_on.set()
-    assert channel.idle(10)
+    assert stream.idle(10)
     batch.join()
-    assert channel.tally.total() == 1
+    assert stream.tally.total() == 1
 
 
 @pytest.mark.slow
@@ -225,7 +226,7 @@ def test_wrong_use_is_one_sentence_and_starts_nothing(tmp_path: Path, arguments:
 
 
 def test_two_jobs_in_one_folder_are_refused(tmp_path: Path) -> None:
-    from workers.api_requests.job import _lock
+    from workers.api_requests.job.command import _lock
 
     held = _lock(tmp_path / "state")
     ended = job(tmp_path, "--follow")

@@ -17,8 +17,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from framework.testing.servers import free_port
-from workers.api_requests.blocklist import BlockList
-from workers.api_requests.children import descendants, kill
+from workers.api_requests.channels.blocklist import BlockList
+from workers.api_requests.processes import descendants, kill
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent

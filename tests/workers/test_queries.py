@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from workers.api_requests.handlers import CHANNELS
-from workers.api_requests.queries import Failed, Queries
+from workers.api_requests.channels.topics import CHANNELS
+from workers.api_requests.job.queries import Failed, Queries
 
 
 class Query:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from workers.api_requests.figures import Figures, Period, Rejected
-from workers.api_requests.scale import joined, ticks
-from workers.api_requests.verdict import Suspect
+from workers.api_requests.job.spam.verdict import Suspect
+from workers.api_requests.report.figures import Figures, Period, Rejected
+from workers.api_requests.report.scale import joined, ticks
 
 NOON = datetime(2024, 5, 12, 12, tzinfo=UTC)
 HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>&$\\frac{'
@@ -68,7 +68,7 @@ class Tags(HTMLParser):
 
 @pytest.mark.parametrize("figures", [some(), nothing(), some(suspects=[], activity=[]), some(by_day=some().by_day[:1])])
 def test_the_page_is_well_formed_and_nothing_of_the_log_becomes_markup(figures: Figures) -> None:
-    from workers.api_requests.page import page
+    from workers.api_requests.report.page import page
 
     tags = Tags(page(figures))
     assert tags.open == []
@@ -78,7 +78,7 @@ def test_the_page_is_well_formed_and_nothing_of_the_log_becomes_markup(figures: 
 
 
 def test_the_page_says_it_all() -> None:
-    from workers.api_requests.page import page
+    from workers.api_requests.report.page import page
 
     text = re.sub(r"<[^>]*>", " ", page(some()))
     for words in (
@@ -90,10 +90,10 @@ def test_the_page_says_it_all() -> None:
 
 @pytest.mark.parametrize("figures", [some(), nothing(), some(suspects=[], activity=[])])
 def test_everything_is_written(tmp_path: Path, figures: Figures) -> None:
-    from workers.api_requests import report
+    from workers.api_requests.report import write
 
-    report.draw(figures, tmp_path)
-    report.write(figures, tmp_path)
+    write.pictures(figures, tmp_path)
+    write.page_and_summary(figures, tmp_path)
     for name in ("growth.png", "spam.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "summary.json").read_text())["archived"] == figures.archived
@@ -153,9 +153,9 @@ def chromium() -> str:
 
 @pytest.mark.slow
 def test_a_browser_shows_the_page_without_complaint(tmp_path: Path) -> None:
-    from workers.api_requests import report
+    from workers.api_requests.report import write
 
-    report.write(some(), tmp_path)
+    write.page_and_summary(some(), tmp_path)
     command = [
         chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
         "--disable-background-networking", "--disable-component-update", "--disable-sync", "--enable-logging=stderr", "--v=0",

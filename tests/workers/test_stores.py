@@ -13,8 +13,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from workers.api_requests.blocklist import BlockList, Entry
-from workers.api_requests.tally import Tally
+from workers.api_requests.channels.blocklist import BlockList, Entry
+from workers.api_requests.job.tally import Tally
 
 NOON = datetime(2024, 5, 12, 12, tzinfo=UTC)
 
@@ -69,7 +69,7 @@ class TestTheBlockList:
 
 class TestTidying:
     def store(self, tmp_path: Path) -> Any:
-        from workers.api_requests.store import Store, write_file
+        from workers.api_requests.job.store import Store, write_file
 
         for day in ("date=2024-05-12", "date=2024-05-13"):
             for batch in range(12):
@@ -86,7 +86,7 @@ class TestTidying:
         assert self.read(tmp_path, "date=2024-05-12") == self.read(tmp_path, "date=2024-05-13") == list(range(12))
 
     def test_joins_nothing_where_folders_cannot_be_exchanged(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from workers.api_requests import store
+        from workers.api_requests.job import store
 
         monkeypatch.setattr(store, "exchange", lambda *_: False)
         monkeypatch.setattr(store, "_join", lambda *_: pytest.fail("rewritten in vain"))
@@ -98,7 +98,7 @@ class TestTidying:
     def test_does_not_try_again_where_only_the_folders_themselves_cannot_be_exchanged(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from workers.api_requests import store
+        from workers.api_requests.job import store
 
         real, joins = store._join, []
         monkeypatch.setattr(store, "_join", lambda files, target: (joins.append(target), real(files, target)))
@@ -114,7 +114,7 @@ class TestTidying:
         assert some.tidy(11, until="2024-05-13") == 1
 
     def test_joins_into_row_groups_of_a_good_size(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from workers.api_requests import store
+        from workers.api_requests.job import store
 
         monkeypatch.setattr(store, "_GROUP_ROWS", 4)
         assert self.store(tmp_path).tidy(11) == 1
@@ -122,7 +122,7 @@ class TestTidying:
         assert [joined.metadata.row_group(n).num_rows for n in range(joined.num_row_groups)] == [4, 4, 3]
 
     def test_joins_files_whose_columns_became_more_and_wider(self, tmp_path: Path) -> None:
-        from workers.api_requests.store import write_file
+        from workers.api_requests.job.store import write_file
 
         some = self.store(tmp_path)
         day = tmp_path / "a" / "date=2024-05-12"
@@ -135,7 +135,7 @@ class TestTidying:
     def test_leaves_files_alone_that_do_not_fit_together_and_joins_the_others(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        from workers.api_requests.store import write_file
+        from workers.api_requests.job.store import write_file
 
         some = self.store(tmp_path)
         for batch in range(12):
@@ -156,8 +156,8 @@ class TestTidying:
 @pytest.mark.slow
 class TestTheArchive:
     def test_a_batch_that_runs_again_leaves_every_line_once(self, tmp_path: Path, as_lines: Any) -> None:
-        from workers.api_requests.archive import archive
-        from workers.api_requests.store import Store
+        from workers.api_requests.job.archive import archive
+        from workers.api_requests.job.store import Store
 
         lines = [f'10.0.0.{n} - - [{12 + n % 3}/May/2024:06:07:08 +0000] "GET /{n} HTTP/1.1" 200 {n}'.encode() for n in range(30)]
         lines += [b"bad \xff line %d" % n for n in range(7)]
@@ -180,8 +180,8 @@ class TestTheArchive:
         self, tmp_path: Path, as_lines: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """As on a cluster whose executors write on disks of their own."""
-        from workers.api_requests.archive import archive
-        from workers.api_requests.store import NotShared, Store
+        from workers.api_requests.job.archive import archive
+        from workers.api_requests.job.store import NotShared, Store
 
         lines = [f'h - - [{12 + n % 3}/May/2024:06:07:08 +0000] "GET /{n} HTTP/1.1" 200 {n}'.encode() for n in range(30)]
         archived = Store(tmp_path / "archive", tmp_path / "scratch", by="date")
@@ -207,7 +207,7 @@ class TestTheArchive:
         assert ds.dataset(tmp_path / "archive").count_rows() == 30
 
     def test_a_batch_of_nothing_is_no_error(self, tmp_path: Path, spark: Any) -> None:
-        from workers.api_requests.store import Store
+        from workers.api_requests.job.store import Store
 
         store = Store(tmp_path / "s", tmp_path / "scratch")
         assert [store.write(spark.range(0), batch) for batch in (0, 1)] == [0, 0]
@@ -215,7 +215,7 @@ class TestTheArchive:
         assert list((tmp_path / "scratch" / "s").iterdir()) == []
 
     def test_a_file_that_went_is_an_error_whatever_spark_is_told(self, tmp_path: Path, spark: Any) -> None:
-        from workers.api_requests.store import Store
+        from workers.api_requests.job.store import Store
 
         store = Store(tmp_path / "s", tmp_path / "scratch")
         for batch in (0, 1):
@@ -231,7 +231,7 @@ class TestTheArchive:
             spark.conf.unset("spark.sql.files.ignoreMissingFiles")
 
     def test_a_store_that_was_merged_reads_the_same(self, tmp_path: Path, spark: Any) -> None:
-        from workers.api_requests.store import Store
+        from workers.api_requests.job.store import Store
 
         store = Store(tmp_path / "s", tmp_path / "scratch")
         for batch in range(3):
@@ -253,9 +253,9 @@ class TestGrowth:
     def test_is_exact_in_whatever_order_the_lines_come(self, tmp_path: Path, shipped: Any) -> None:
         from pyspark.sql import functions as f
 
-        from workers.api_requests import growth
-        from workers.api_requests.parse import requests
-        from workers.api_requests.store import Store
+        from workers.api_requests.job import growth
+        from workers.api_requests.job.parse import requests
+        from workers.api_requests.job.store import Store
 
         good = requests(shipped)
         order = list(range(3))
@@ -276,9 +276,9 @@ class TestGrowth:
 
     def test_a_line_of_long_ago_is_a_period_of_its_own(self, tmp_path: Path, as_lines: Any) -> None:
         """Also one of an address that comes today; and one that is a few hours ahead completes nothing."""
-        from workers.api_requests import growth
-        from workers.api_requests.parse import parse, requests
-        from workers.api_requests.store import Store
+        from workers.api_requests.job import growth
+        from workers.api_requests.job.parse import parse, requests
+        from workers.api_requests.job.store import Store
 
         def line(address: int, when: str) -> bytes:
             return f'10.0.0.{address} - - [{when} +0000] "GET / HTTP/1.1" 200 1'.encode()

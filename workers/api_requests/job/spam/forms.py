@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from workers.api_requests.verdict import Hammering
+from workers.api_requests.job.spam.verdict import Hammering
 
 WINDOW, SLIDE = "10 minutes", "5 minutes"
 _LOGIN_PAGES = r"/(?:wp-login\.php|administrator/index\.php|user/login)\z"

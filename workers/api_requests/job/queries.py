@@ -7,7 +7,7 @@ from collections.abc import Callable
 import click
 from pyspark.sql.streaming.query import StreamingQuery
 
-from workers.api_requests.handlers import CHANNELS
+from workers.api_requests.channels.topics import CHANNELS
 
 _TOO_SLOW = "Python worker failed to connect back"
 _REVIVALS = 10

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from workers.api_requests import png
-from workers.api_requests.figures import Figures
-from workers.api_requests.page import page
+from workers.api_requests.report import pictures as drawn
+from workers.api_requests.report.figures import Figures
+from workers.api_requests.report.page import page
 
 
-def draw(figures: Figures, output: Path) -> None:
+def pictures(figures: Figures, output: Path) -> None:
     """growth.png and spam.png."""
-    png.growth(figures, output / "growth.png")
-    png.spam(figures, output / "spam.png")
+    drawn.growth(figures, output / "growth.png")
+    drawn.spam(figures, output / "spam.png")
 
 
-def write(figures: Figures, output: Path) -> None:
+def page_and_summary(figures: Figures, output: Path) -> None:
     """report.html and summary.json."""
     (output / "report.html").write_text(page(figures), encoding="utf-8", errors="backslashreplace")
     (output / "summary.json").write_text(json.dumps(figures.summary(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

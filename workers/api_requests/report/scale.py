@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 
-from workers.api_requests.figures import Period
+from workers.api_requests.report.figures import Period
 
 _STEPS = [timedelta(hours=hours) for hours in (1, 3, 6, 12, 24, 7 * 24, 30 * 24, 365 * 24)]
 _NAMES = ["hour", "3 hours", "6 hours", "12 hours", "day", "week", "30 days", "365 days"]

@@ -2,63 +2,47 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from workers.api_requests import spam
-from workers.api_requests.store import Store, write_file
-from workers.api_requests.verdict import Suspect
+from workers.api_requests.job.spam import suspects, visits
+from workers.api_requests.job.spam.verdict import Suspect
+from workers.api_requests.job.store import Store, write_file
 
 _FILES = 60  # so many small files of evidence before they are merged into one
 _REMEMBERED = "14 days"  # of evidence, from the line that came last back, once files are merged
 
-_TIME = pa.timestamp("us", tz="UTC")
-_SCHEMA = pa.schema(
-    [
-        ("address", pa.string()),
-        ("first_seen", _TIME),
-        ("last_seen", _TIME),
-        ("requests", pa.int64()),
-        ("score", pa.int64()),
-        ("reasons", pa.list_(pa.string())),
-    ]
-)
 
-
-class Bench:
+class Evidence:
     """Where evidence is collected and judged. ``tell`` takes what is to be published of suspects, by address, durably."""
 
-    def __init__(self, spark: SparkSession, evidence: Store, output: Path, tell: Callable[[Mapping[str, str]], None]) -> None:
+    def __init__(self, spark: SparkSession, kept: Store, output: Path, tell: Callable[[Mapping[str, str]], None]) -> None:
         self._spark = spark
-        self._evidence = evidence
+        self._kept = kept
         self._file = output / "suspects.parquet"
         self._activity = output / "activity.parquet"
         self._tell = tell
 
     def collect(self, requests: DataFrame, batch: int) -> int:
         """Keep the evidence of one batch of parsed requests; returns how many there were."""
-        return self._evidence.write(requests.select(*spam.EVIDENCE, f.col("timestamp").alias("taken")), batch)
+        return self._kept.write(requests.select(*visits.EVIDENCE, f.col("timestamp").alias("taken")), batch)
 
     def judge(self) -> int:
         """Judge all the evidence, tell of suspects that are new or did more, then keep the list; returns its length.
 
         Told before it is kept: after a crash in between they are told of again, which the block list stands.
         """
-        evidence = self._evidence.read(self._spark)
-        found = spam.suspects(evidence) if evidence is not None else []
+        evidence = self._kept.read(self._spark)
+        found = visits.suspects(evidence) if evidence is not None else []
         known = {one.address: one for one in self.known()}
         news = [one for one in found if _differs(one, known.get(one.address))]
         listed = {**known, **{one.address: one for one in found}}
         if news:
-            self._tell({one.address: _json(one) for one in news})
-        write_file(self._file, _table(sorted(listed.values(), key=lambda one: (-one.requests, one.address))))
+            self._tell({one.address: suspects.message(one) for one in news})
+        write_file(self._file, suspects.table(sorted(listed.values(), key=lambda one: (-one.requests, one.address))))
         if evidence is not None:
             write_file(self._activity, _activity(evidence, list(listed)).toArrow())
         return len(listed)
@@ -68,19 +52,14 @@ class Bench:
 
         Old is what the queue took long ago: what a line dates itself, a line of any year, evicts nothing.
         """
-        if self._evidence.count_files() <= _FILES:
+        if self._kept.count_files() <= _FILES:
             return
-        evidence = self._evidence.read(self._spark)
+        evidence = self._kept.read(self._spark)
         if evidence is not None:
-            self._evidence.merge(_recent(evidence), batch)
+            self._kept.merge(_recent(evidence), batch)
 
     def known(self) -> list[Suspect]:
-        return read(self._file)
-
-
-def read(file: Path) -> list[Suspect]:
-    """The suspects in a ``suspects.parquet``; none while there is no file."""
-    return [Suspect(**row) for row in pq.read_table(file).to_pylist()] if file.exists() else []
+        return suspects.read(self._file)
 
 
 def _recent(evidence: DataFrame) -> DataFrame:
@@ -92,27 +71,6 @@ def _recent(evidence: DataFrame) -> DataFrame:
 
 def _differs(new: Suspect, old: Suspect | None) -> bool:
     return old is None or (new.requests, new.reasons) != (old.requests, old.reasons)
-
-
-def _json(one: Suspect) -> str:
-    return json.dumps(
-        {
-            "address": one.address,
-            "first_seen": _iso(one.first_seen),
-            "last_seen": _iso(one.last_seen),
-            "requests": one.requests,
-            "reasons": one.reasons,
-        }
-    )
-
-
-def _iso(time: datetime) -> str:
-    return time.isoformat().replace("+00:00", "Z")
-
-
-def _table(suspects: Sequence[Suspect]) -> pa.Table:
-    rows = [{name: getattr(one, name) for name in _SCHEMA.names} for one in suspects]
-    return pa.Table.from_pylist(rows, schema=_SCHEMA)
 
 
 def _activity(evidence: DataFrame, addresses: Sequence[str]) -> DataFrame:

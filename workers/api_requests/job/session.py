@@ -13,9 +13,9 @@ from pyspark import SparkConf, SparkContext, find_spark_home
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from workers.api_requests.children import descendants, kill
+from workers.api_requests.processes import descendants, kill
 
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[3]
 
 _SETTINGS = {
     "spark.ui.enabled": "false",

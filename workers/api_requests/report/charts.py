@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from html import escape
 
-from workers.api_requests.figures import Period
-from workers.api_requests.scale import day_marks, day_name, joined, midnight, ticks
-from workers.api_requests.verdict import Suspect
+from workers.api_requests.job.spam.verdict import Suspect
+from workers.api_requests.report.figures import Period
+from workers.api_requests.report.scale import day_marks, day_name, joined, midnight, ticks
 
 WIDTH = 960
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 14, 24

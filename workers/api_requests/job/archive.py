@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from workers.api_requests.parse import COLUMNS, parse, rejects, requests
-from workers.api_requests.store import Store
+from workers.api_requests.job.parse import COLUMNS, parse, rejects, requests
+from workers.api_requests.job.store import Store
 
 
 def archive(lines: DataFrame, batch: int, *, archived: Store, rejected: Store) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from workers.api_requests.store import Store, write_file
+from workers.api_requests.job.store import Store, write_file
 
 LATENESS = "1 hour"
 _FORGOTTEN = "365 days"  # after so long an address is new again

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
 
-from workers.api_requests import forms, probes
-from workers.api_requests.verdict import Burst, Probes, Suspect, Visit, judge
+from workers.api_requests.job.spam import forms, probes
+from workers.api_requests.job.spam.verdict import Burst, Probes, Suspect, Visit, judge
 
 EVIDENCE = ("address", "time", "method", "path", "query", "status")
 """The columns that ``suspects`` needs."""

@@ -7,10 +7,10 @@ from datetime import datetime
 from html import escape
 from importlib.resources import files
 
-from workers.api_requests import svg
-from workers.api_requests.figures import Figures, Period, Rejected
-from workers.api_requests.scale import day_name, joined, span_name
-from workers.api_requests.verdict import Suspect
+from workers.api_requests.job.spam.verdict import Suspect
+from workers.api_requests.report import charts
+from workers.api_requests.report.figures import Figures, Period, Rejected
+from workers.api_requests.report.scale import day_name, joined, span_name
 
 _SUSPECTS_SHOWN = 12
 _DAYS_SHOWN = 31
@@ -20,7 +20,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 def page(figures: Figures) -> str:
     """The whole document."""
     sections = (_growth(figures), _abuse(figures), _answers(figures), _rejected(figures), _ledger(figures), _time(figures))
-    style = files("workers.api_requests").joinpath("report.css").read_text()
+    style = files("workers.api_requests.report").joinpath("report.css").read_text()
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -106,8 +106,8 @@ def _growth(figures: Figures) -> str:
     by_day = f"Distinct addresses by day: {_key(('good', 'new'), ('soft', 'seen before'))}"
     return f"""<section><h2>Growth</h2>
 <p class="quiet">{escape(_growth_words(figures))}</p>
-{_figure(over_time, svg.requests(figures.by_hour, figures.activity))}
-{_figure(by_day, svg.addresses(figures.by_day))}
+{_figure(over_time, charts.requests(figures.by_hour, figures.activity))}
+{_figure(by_day, charts.addresses(figures.by_day))}
 <h3>Day by day</h3>
 <div class="scroll" tabindex="0" role="group" aria-label="table, scrolls sideways"><table><caption>Times are UTC.{more}</caption>
 <thead><tr><th scope="col">Day</th><th scope="col" class="n">Requests</th><th scope="col" class="n">Change</th>
@@ -142,7 +142,7 @@ def _abuse(figures: Figures) -> str:
     first, rest = found[:_SUSPECTS_SHOWN], found[_SUSPECTS_SHOWN:]
     more = f"<details><summary>{len(rest):,} more</summary>{_suspects(rest)}</details>" if rest else ""
     requests = sum(one.requests for one in found)
-    drawn = svg.visits(found, figures.activity, figures.by_day)
+    drawn = charts.visits(found, figures.activity, figures.by_day)
     return f"""<section><h2>Abuse</h2>
 <p class="quiet">{len(found):,} suspects sent {requests:,} requests, {_share(requests, figures.archived)} of all.
 They are judged by what they asked for and what came of it, never by their user agent, and never by volume alone.</p>
@@ -229,7 +229,7 @@ def _ledger(figures: Figures) -> str:
 
 
 def _time(figures: Figures) -> str:
-    drawn = svg.phases(figures.phases, figures.seconds)
+    drawn = charts.phases(figures.phases, figures.seconds)
     return f"""<section><h2>Where the time went</h2>
 <p class="quiet">{figures.seconds:.1f} seconds from the command to this page. Spark starts while the lines are published.</p>
 {_figure("Phases, in seconds from the start", drawn)}</section>"""

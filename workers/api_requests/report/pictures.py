@@ -11,8 +11,8 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from workers.api_requests.figures import Figures
-from workers.api_requests.scale import day_marks, day_name, joined, midnight, span_name
+from workers.api_requests.report.figures import Figures
+from workers.api_requests.report.scale import day_marks, day_name, joined, midnight, span_name
 
 _GOOD, _SOFT, _BAD, _QUIET = "#2f6f73", "#b9d3d0", "#c2491d", "#66625a"
 _ROWS = 14

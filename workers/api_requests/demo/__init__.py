@@ -1,0 +1,1 @@
+"""The whole pipeline from one command, on one machine."""

@@ -1,0 +1,1 @@
+"""The Spark job: what the channels landed in spools becomes Parquet, counts and suspects."""

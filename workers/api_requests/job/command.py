@@ -1,0 +1,163 @@
+"""The Spark job: three streams from the spools of the channels archive, growth and spam to Parquet and to suspects.
+
+    python -m workers.api_requests.job --follow             until a signal; the Procfile's line
+    python -m workers.api_requests.job --until 16275        until every channel has done that many lines
+
+It goes on where it stopped: the state folder holds Spark's checkpoints and everything that is counted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from framework import FrameworkError, Publisher, WrongUse
+from workers.api_requests.channels.topics import SUSPECTS_TOPIC
+from workers.api_requests.job import session
+from workers.api_requests.job.outbox import Outbox, Sender
+from workers.api_requests.job.queries import Failed, words_of
+from workers.api_requests.job.stopping import Stopping
+from workers.api_requests.job.streams import Job, Places
+from workers.api_requests.job.watch import Watch, run
+
+
+def _target(until: int | None, summary: Path | None) -> int | None:
+    """How many lines there will be; None while it is not known."""
+    if summary is None:
+        return until
+    try:
+        return int(json.loads(summary.read_text())["published"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _lock(state: Path) -> int:
+    state.mkdir(parents=True, exist_ok=True)
+    handle = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise WrongUse(f"--state {state}: another job works in this folder; stop it, or name another folder") from None
+    return handle
+
+
+def _teller(events: bool) -> Callable[..., None]:
+    """Tells what happens on stdout: as JSON for a program, else in words."""
+
+    def tell(event: str, **more: Any) -> None:
+        if events:
+            click.echo(json.dumps({"event": event, **more}))
+        elif event == "lines":
+            words = (f"{name} {sum(counts.values()):,}" for name, counts in more["done"].items())
+            click.echo(f"job: lines done: {', '.join(words)}")
+        else:
+            click.echo(f"job: {event} {' '.join(f'{k}={v}' for k, v in more.items())}".rstrip())
+        sys.stdout.flush()
+
+    return tell
+
+
+class _Folder(click.Path):
+    """A folder, there or to be made; of a URL there would be made one with a name like ``s3:``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if _URL.match(str(value)):
+            self.fail(f"{value} is a URL: name a folder of a mounted file system", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")
+_FOLDER = _Folder(file_okay=False, path_type=Path)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--follow", is_flag=True, help="Go on until SIGTERM or SIGINT.")
+@click.option("--until", type=click.IntRange(min=0), metavar="N", help="End when every channel has done N lines.")
+@click.option("--until-summary", type=click.Path(path_type=Path), metavar="FILE",
+              help="Like --until, with the count that `workers publish --summary FILE` writes when it ends.")  # fmt: skip
+@click.option(
+    "--spool",
+    type=_FOLDER,
+    envvar="API_REQUESTS_SPOOL",
+    default="var/spool",
+    show_default=True,
+    help="What the handlers land in.",
+)
+@click.option(
+    "--output",
+    type=_FOLDER,
+    envvar="API_REQUESTS_OUTPUT",
+    default="var/api_requests",
+    show_default=True,
+    help="archive, rejected, growth, spam.",
+)
+@click.option(
+    "--state", type=_FOLDER, envvar="API_REQUESTS_STATE", default="var/job", show_default=True, help="Checkpoints and counts."
+)
+@click.option("--broker", "brokers", multiple=True, envvar="BROKER_URL", default=["nsq://127.0.0.1:4150"], show_default=True,
+              metavar="URL", help="Where the suspects are published.")  # fmt: skip
+@click.option("--every", type=click.FloatRange(min=0), envvar="API_REQUESTS_EVERY", metavar="SECONDS",
+              help="With --follow, how often a batch starts; 10, and 30 for the archive's larger files.")  # fmt: skip
+@click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+@click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="Where the JVM's messages go; stderr.")
+@click.option("--events", is_flag=True, help="Tell what happens as JSON, a line each.")
+def command(**options: Any) -> int:
+    """Archive the API requests that the handlers land, count growth, and find suspects."""
+    follow, until, summary = options["follow"], options["until"], options["until_summary"]
+    if follow + (until is not None) + (summary is not None) != 1:
+        raise WrongUse("say one of --follow, --until N and --until-summary FILE")
+    publisher = Publisher(options["brokers"])  # which connects to nothing, and says what is wrong with a URL
+    places = Places(*(options[name].absolute() for name in ("spool", "output", "state")))
+    held = _lock(places.state)
+    tell = _teller(options["events"])
+    stopping = Stopping()
+    tell("starting")
+    spark = session.start(
+        "api_requests", places.state / "scratch", master=options["master"], short=not follow, log=options["log"]
+    )
+    sender = Sender(Outbox(places.state / "outbox.sqlite"), publisher, SUSPECTS_TOPIC, _warn)
+    try:
+        tell("ready")
+        sender.start()
+        job = Job(spark, places, sender, follows=follow)
+        watch = Watch(job, tell, stopping)
+        target = None if follow else partial(_target, until, summary)
+        run(job, watch, target, options["every"] if follow else 0.0)
+        tell("done", suspects=len(job.evidence.known()))
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        raise Failed(words_of(error)) from None  # in words as long as there is a JVM to ask for them
+    finally:
+        sender.stop()
+        session.stop(spark)
+        os.close(held)
+    return 0
+
+
+def _warn(words: str) -> None:
+    click.echo(f"job: {words}", err=True)
+
+
+def main() -> int:
+    """The exit code: 0 done or stopped, 1 the job failed, 2 wrong use."""
+    try:
+        return int(command(standalone_mode=False) or 0)
+    except click.ClickException as error:
+        _warn(error.format_message())
+        return 2
+    except WrongUse as error:
+        _warn(str(error))
+        return 2
+    except (Failed, FrameworkError, PySparkException) as error:
+        _warn(words_of(error))
+        return 1

@@ -1,0 +1,1 @@
+"""Who abuses the site: evidence is kept, what every address did is counted, and judged."""

@@ -1,0 +1,35 @@
+"""How a signal ends the job: in order where there is time for it, and within seconds in any case."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+from workers.api_requests.processes import descendants, kill
+
+_GRACE = 3.0  # seconds from a signal to the end
+
+
+class Stopping:
+    """SIGTERM and SIGINT ask for the end; what has not ended by itself after a moment is left as it is.
+
+    That loses nothing: a batch that is broken off runs again, as after a kill -9. A JVM on a busy machine may take
+    longer to come down than process managers wait (honcho: 5 s).
+    """
+
+    def __init__(self) -> None:
+        self.asked = False  # no Event: a signal may come while its lock is held, and would wait for ever
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        if not self.asked:
+            self.asked = True
+            last = threading.Timer(_GRACE, self._leave)
+            last.daemon = True
+            last.start()
+
+    def _leave(self) -> None:
+        kill(descendants(os.getpid()))
+        os._exit(0)

@@ -1,0 +1,155 @@
+"""The job's three streams: what each does with a batch of its channel's lines, and how far each is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from workers.api_requests.channels.topics import CHANNELS
+from workers.api_requests.job import growth
+from workers.api_requests.job.archive import archive
+from workers.api_requests.job.outbox import Sender
+from workers.api_requests.job.parse import parse, rejects, requests
+from workers.api_requests.job.spam.evidence import Evidence
+from workers.api_requests.job.store import Store
+from workers.api_requests.job.tally import Tally
+
+_LAST_WORDS = 5.0  # seconds for which a batch that was broken off may still talk to the JVM
+_EVERY = {"archive": 30.0, "growth": 10.0, "spam": 10.0}  # seconds; archive: fewer, larger files
+
+Process = Callable[[DataFrame, int], dict[str, int]]
+
+
+class Stopped(Exception):
+    """Raised in a batch that a stop has broken off, in words by which Spark knows that it is no failure.
+
+    Spark looks for them with a regular expression that overflows the JVM's stack on a long message, such as that of the
+    error that really came up (StreamExecution.isInterruptionException).
+    """
+
+    def __init__(self) -> None:
+        super().__init__("py4j.protocol.Py4JJavaError: An error occurred while calling stop: java.lang.InterruptedException")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The job's folders."""
+
+    spool: Path
+    output: Path
+    state: Path
+
+
+class Stream:
+    """One channel's stream: what it does with a batch, and how far it is."""
+
+    def __init__(self, name: str, process: Process, places: Places) -> None:
+        self.name = name
+        self.stopping = False
+        self.tally = Tally(places.state / "tally" / f"{name}.json")
+        self._process = process
+        self._working = threading.Lock()
+        self._spool = places.spool / name
+        self._checkpoint = places.state / "checkpoints" / name
+
+    def start(self, spark: SparkSession, every: float) -> StreamingQuery:
+        lines = spark.readStream.format("nsq").option("spoolDir", str(self._spool)).option("collector", "external")
+        stream = lines.option("retention", "commit").load().writeStream.queryName(self.name)
+        stream = stream.option("checkpointLocation", str(self._checkpoint)).trigger(processingTime=f"{every:g} seconds")
+        return stream.foreachBatch(self._batch).start()
+
+    def idle(self, seconds: float) -> bool:
+        """Wait for up to ``seconds`` until no batch is worked on; whether none is."""
+        idle = self._working.acquire(timeout=seconds)
+        if idle:
+            self._working.release()
+        return idle
+
+    def _batch(self, rows: DataFrame, batch: int) -> None:
+        with self._working:
+            self._work(rows, batch)
+
+    def _work(self, rows: DataFrame, batch: int) -> None:
+        try:
+            counts = self._process(rows, batch)
+        except Exception:
+            if self.stopping:
+                raise Stopped from None  # not swallowed: the batch must run again
+            raise
+        if counts:
+            self.tally.add(batch, counts)
+
+
+class Job:
+    """The three channels' streams in one session."""
+
+    def __init__(self, spark: SparkSession, places: Places, sender: Sender, *, follows: bool) -> None:
+        scratch = places.state / "scratch"
+        self._archived = Store(places.output / "archive", scratch, by="date")
+        self._rejected = Store(places.output / "rejected", scratch)
+        self._hours = Store(places.state / "hours", scratch)
+        self._growth = places.output / "growth"
+        for name in ("archive", "rejected", "growth", "spam"):
+            (places.output / name).mkdir(parents=True, exist_ok=True)  # there also when nothing comes
+        self.sender = sender
+        self.evidence = Evidence(spark, Store(places.state / "evidence", scratch), places.output / "spam", sender.put)
+        self._follows = follows
+        self._spark = spark
+        works = (self._archive, self._count, self._suspect)
+        self._streams = [Stream(name, work, places) for name, work in zip(CHANNELS, works, strict=True)]
+
+    def start(self, name: str, every: float | None) -> StreamingQuery:
+        """Start one stream, from its checkpoint. ``every``: seconds between the starts of batches; None for its own."""
+        stream = next(stream for stream in self._streams if stream.name == name)
+        return stream.start(self._spark, _EVERY[name] if every is None else every)
+
+    def stopping(self) -> None:
+        """Tell the streams that what fails from now on fails because of a stop."""
+        for stream in self._streams:
+            stream.stopping = True
+
+    def wait(self) -> None:
+        """Once the queries are stopped: a batch that was broken off in the JVM goes on here until its next word with it, which
+        must be there to answer. No longer than ``_LAST_WORDS`` for each stream."""
+        for stream in self._streams:
+            stream.idle(_LAST_WORDS)
+
+    def done(self) -> dict[str, dict[str, int]]:
+        return {stream.name: stream.tally.totals() for stream in self._streams}
+
+    def least(self) -> int:
+        """The lines that every channel has done."""
+        return min(stream.tally.total() for stream in self._streams)
+
+    def _archive(self, rows: DataFrame, batch: int) -> dict[str, int]:
+        archived, rejected = archive(rows, batch, archived=self._archived, rejected=self._rejected)
+        if self._follows:
+            self._archived.tidy(batch, until=str(datetime.now(UTC).date()))
+        return _counts(archived, rejected)
+
+    def _count(self, rows: DataFrame, batch: int) -> dict[str, int]:
+        parsed = parse(rows).drop("value", "raw").persist()
+        counts = _counts(requests(parsed).count(), rejects(parsed).count())
+        if counts:
+            growth.count(requests(parsed), batch, state=self._hours, output=self._growth)
+        parsed.unpersist()
+        return counts
+
+    def _suspect(self, rows: DataFrame, batch: int) -> dict[str, int]:
+        parsed = parse(rows).drop("value", "raw").persist()
+        counts = _counts(self.evidence.collect(requests(parsed), batch), rejects(parsed).count())
+        parsed.unpersist()
+        if counts and self._follows:
+            self.evidence.judge()
+            self.evidence.merge(batch)
+        return counts
+
+
+def _counts(good: int, bad: int) -> dict[str, int]:
+    return {"parsed": good, "rejected": bad} if good or bad else {}

@@ -1,0 +1,70 @@
+"""Runs the streams until they are done, one of them ends, or a signal comes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from workers.api_requests.job.queries import Failed, Queries
+from workers.api_requests.job.stopping import Stopping
+from workers.api_requests.job.streams import Job
+
+_POLL = 0.2  # seconds
+_PATIENCE = 60.0  # seconds without a new line before --until gives up
+
+
+class Watch:
+    """Waits for the queries, tells how far they are, and sees when one ends or a signal comes."""
+
+    def __init__(self, job: Job, tell: Callable[..., None], stopping: Stopping) -> None:
+        self._job = job
+        self._tell = tell
+        self._told: dict[str, dict[str, int]] = {}
+        self._stopping = stopping
+        self._moved = time.monotonic()
+
+    @property
+    def asked(self) -> bool:
+        """Whether a signal asked for the end."""
+        return self._stopping.asked
+
+    def until(self, queries: Queries, finished: Callable[[], bool], patience: float | None) -> bool:
+        """Whether ``finished`` came before a signal.
+
+        Raises Failed when a query ends, or nothing moves for ``patience`` seconds.
+        """
+        while not self._stopping.asked:
+            self._report()
+            if finished():
+                return True
+            queries.revive()
+            if any(query.status["isDataAvailable"] for query in queries.running()):
+                self._moved = time.monotonic()
+            if patience is not None and time.monotonic() - self._moved > patience:
+                raise Failed(f"nothing has arrived for {patience:.0f} s: the channels have done {self._job.done()}")
+            time.sleep(_POLL)
+        return False
+
+    def _report(self) -> None:
+        done = self._job.done()
+        if done != self._told:
+            self._told, self._moved = done, time.monotonic()
+            self._tell("lines", done=done)
+
+
+def run(job: Job, watch: Watch, target: Callable[[], int | None] | None, every: float | None) -> None:
+    """The whole job in a session that is up, until it is done or a signal comes. Raises Failed."""
+    queries = Queries(lambda name: job.start(name, every))
+    try:
+        if target is None:
+            watch.until(queries, lambda: False, None)
+            return
+        if not watch.until(queries, lambda: (wanted := target()) is not None and job.least() >= wanted, _PATIENCE):
+            return
+    finally:
+        job.stopping()
+        queries.stop()
+        job.wait()
+    job.evidence.judge()
+    if not job.sender.flush(_PATIENCE, lambda: watch.asked) and not watch.asked:
+        raise Failed(f"suspects wait to be published, and the next run will try again: {job.sender.trouble}")

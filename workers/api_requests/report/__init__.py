@@ -1,0 +1,1 @@
+"""What the pipeline found, for people: figures, a page, pictures."""
