@@ -102,7 +102,7 @@ def test_half_a_gzip_of_everything_through_a_broker_that_holds_leftovers_has_eve
     }
     assert raw == {line.removesuffix(b"\r") for line in whole if 0 < len(line) < 1_000_000}
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "&lt;b&gt;&quot;half" in page
+    assert "&lt;b&gt;&#34;half" in page
     assert "<b>" not in page
     for name in ("growth.png", "spam.png", "archive", "rejected", "growth", "spam"):
         assert (tmp_path / "out" / name).exists()

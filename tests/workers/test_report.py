@@ -49,6 +49,7 @@ class Tags(HTMLParser):
         super().__init__()
         self.seen: set[str] = set()
         self.attributes: list[tuple[str, str | None]] = []
+        self.texts: list[str] = []
         self.open: list[str] = []
         self.feed(text)
 
@@ -61,6 +62,9 @@ class Tags(HTMLParser):
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.add(tag)
         self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -152,10 +156,12 @@ def chromium() -> str:
 
 
 @pytest.mark.slow
-def test_a_browser_shows_the_page_without_complaint(tmp_path: Path) -> None:
+def test_a_browser_shows_the_page_without_complaint_and_what_a_log_holds_as_text(tmp_path: Path) -> None:
     from workers.api_requests.report import write
 
-    write.page_and_summary(some(), tmp_path)
+    agent = "<script>document.title = 'taken over'</script>"
+    cut = f'10.0.0.1 - - [12/May/2024:06:07:08 +0000] "GET / HTTP/1.1" 200 1 "-" "{agent}'
+    write.page_and_summary(some(rejects=[Rejected("truncated", 1, [cut])]), tmp_path)
     command = [
         chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
         "--disable-background-networking", "--disable-component-update", "--disable-sync", "--enable-logging=stderr", "--v=0",
@@ -165,5 +171,9 @@ def test_a_browser_shows_the_page_without_complaint(tmp_path: Path) -> None:
     shown = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert "CONSOLE" not in shown.stderr
     assert "Rejected lines" in shown.stdout
+    tags = Tags(shown.stdout)
+    assert {agent in text for text in tags.texts if "document.title" in text} == {True}
+    assert "script" not in tags.seen
+    assert "<title>API requests, 12 to 14 May 2024</title>" in shown.stdout
     assert "&lt;script&gt;alert" in shown.stdout
     assert len((tmp_path / "page.png").read_bytes()) > 20_000
