@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def python(code: str, **environ: str) -> str:
     done = subprocess.run(
@@ -53,3 +55,36 @@ except Reject as error:
     print(error)
 """
     assert python(code) == "a suspect without an address"
+
+
+FULL_DISK = """
+import pytest
+from framework import publish
+from framework.spool import segment
+from workers.api_requests import handlers
+
+@pytest.mark.parametrize("channel", ["archive", "growth", "spam"])
+def test_one(broker, worker, monkeypatch, tmp_path, channel):
+    tries, real = [], segment._write_and_sync
+
+    def write(path, rows):
+        tries.append(path)
+        if len(tries) <= 40:
+            raise OSError(28, "No space left on device")
+        real(path, rows)
+
+    monkeypatch.setattr(segment, "_write_and_sync", write)
+    publish("api_requests", "a line")
+    ledger = worker.run(getattr(handlers, channel), raise_errors=False)
+    assert (ledger.requeued, ledger.finished, ledger.dead) == (40, 1, 0)
+"""
+
+
+def test_a_disk_that_is_full_for_long_gives_no_line_up(tmp_path: Path) -> None:
+    (tmp_path / "test_full.py").write_text(FULL_DISK)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path / "test_full.py"],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "API_REQUESTS_SPOOL": str(tmp_path / "spool")},
+    )  # fmt: skip
+    assert "3 passed" in done.stdout, done.stdout

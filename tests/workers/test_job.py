@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
@@ -27,9 +30,10 @@ from framework.testing import servers
 from framework.testing.processes import left_after
 from workers.api_requests import processes
 from workers.api_requests.job import command as module
+from workers.api_requests.job.folders import Places, take
 from workers.api_requests.job.outbox import Outbox
 from workers.api_requests.job.queries import words_of
-from workers.api_requests.job.streams import Places, Stream
+from workers.api_requests.job.streams import Stream
 from workers.api_requests.processes import descendants
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -183,23 +187,51 @@ class Refusing(PySparkException):
         return "pyspark.errors.AnalysisException: no such column\nJVM stacktrace: ..."
 
 
+@pytest.fixture
+def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], int]:
+    """Runs the command without Spark, where the job raises; its exit code."""
+
+    def run(error: BaseException) -> int:
+        def fail(*_: object, **__: object) -> None:
+            raise error
+
+        def stop(_: object) -> None:
+            if isinstance(error, Refusing):
+                error.has_gone = True
+
+        monkeypatch.setattr(module.session, "start", lambda *_, **__: None)
+        monkeypatch.setattr(module.session, "stop", stop)
+        monkeypatch.setattr(module, "Job", fail)
+        monkeypatch.setattr(module, "Stopping", lambda: None)
+        folders = [f"--{name}={tmp_path / name}" for name in ("spool", "output", "state")]
+        monkeypatch.setattr(sys, "argv", ["job", "--follow", f"--broker={NOWHERE}", *folders])
+        return module.main()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(28, "No space left on device", "/state/tally/spam.new"), "No space left on device: '/state/tally/spam.new'"),
+        (sqlite3.OperationalError("database or disk is full"), "database or disk is full"),
+        (pa.ArrowInvalid("Could not open Parquet input source"), "Could not open Parquet input source"),
+    ],
+)
+def test_a_disk_that_refuses_ends_it_with_one_line(
+    failing: Callable[[BaseException], int], capsys: pytest.CaptureFixture[str], error: Exception, words: str
+) -> None:
+    assert failing(error) == 1
+    said = capsys.readouterr().err
+    assert words in said
+    assert len(said.splitlines()) == 1
+
+
 def test_what_spark_says_is_said_in_one_line_although_its_jvm_has_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    failing: Callable[[BaseException], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = Refusing("x")
-
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    def stop(_: object) -> None:
-        error.has_gone = True
-
-    monkeypatch.setattr(module.session, "start", lambda *_, **__: None)
-    monkeypatch.setattr(module.session, "stop", stop)
-    monkeypatch.setattr(module, "Job", fail)
-    monkeypatch.setattr(module, "Stopping", lambda: None)
-    monkeypatch.setattr(sys, "argv", ["job", "--follow", f"--state={tmp_path}/state", f"--broker={NOWHERE}"])
-    assert module.main() == 1
+    assert failing(error) == 1
     assert capsys.readouterr().err == "job: pyspark.errors.AnalysisException: no such column\n"
     assert error.has_gone
     assert words_of(error) == "Refusing", "all that can be said then"
@@ -226,9 +258,7 @@ def test_wrong_use_is_one_sentence_and_starts_nothing(tmp_path: Path, arguments:
 
 
 def test_two_jobs_in_one_folder_are_refused(tmp_path: Path) -> None:
-    from workers.api_requests.job.command import _lock
-
-    held = _lock(tmp_path / "state")
+    held = take(Places(tmp_path / "spool", tmp_path / "another", tmp_path / "state"))
     ended = job(tmp_path, "--follow")
     _, err = ended.communicate(timeout=60)
     assert ended.returncode == 2

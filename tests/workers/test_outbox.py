@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from framework import PublishError
+from framework import BadMessage, PublishError
 from framework.testing.servers import Server
 from workers.api_requests.job import outbox as room
 from workers.api_requests.job.outbox import Letter, Outbox, Sender
@@ -62,6 +62,7 @@ class Broker:
     def __init__(self) -> None:
         self.took: list[str] = []
         self.error: Exception | None = None
+        self.too_large = ""
         self.tries = 0
         self.meanwhile: Callable[[], None] = lambda: None
         self.closed = threading.Event()
@@ -70,6 +71,8 @@ class Broker:
         self.tries += 1
         if self.error is not None:
             raise self.error
+        if self.too_large in payloads:
+            raise BadMessage(f"{self.too_large} is over the maximum")
         self.took += payloads
         self.meanwhile()
         return len(payloads)
@@ -161,6 +164,35 @@ class TestTheSender:
         sender.put({"a": "1"})
         assert sender.flush(20)
         assert broker.took == ["1", "2", "3"]
+
+    def test_what_the_broker_refuses_for_good_holds_up_nothing_else(
+        self, tmp_path: Path, sender: Sender, broker: Broker, said: list[str]
+    ) -> None:
+        broker.too_large = "b"
+        Outbox(tmp_path / "o").put({name: name for name in "abcde"})
+        sender.start()
+        wait_for(lambda: sorted(broker.took) == [*"acde"])
+        wait_for(lambda: bodies(Outbox(tmp_path / "o")) == ["b"])
+        wait_for(lambda: sender.trouble == "b is over the maximum")
+        sender.put({"f": "f"})
+        wait_for(lambda: broker.took[-1] == "f")
+        assert said == ["suspects waits to be published, and is tried again: b is over the maximum"]
+        broker.too_large = ""
+        assert sender.flush(20)
+
+    def test_it_goes_on_although_nobody_reads_what_it_says(self, tmp_path: Path, broker: Any) -> None:
+        def nobody(_: str) -> None:
+            raise BrokenPipeError
+
+        sender = Sender(Outbox(tmp_path / "o"), broker, "suspects", nobody)
+        broker.error = PublishError("down")
+        sender.start()
+        sender.put({"a": "1"})
+        wait_for(lambda: broker.tries)
+        broker.error = None
+        assert sender.flush(20)
+        assert broker.took == ["1"]
+        sender.stop()
 
     def test_it_waits_longer_and_longer_between_tries(self, sender: Sender, broker: Broker) -> None:
         pauses: list[float] = []

@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from framework import FrameworkError
 from workers.api_requests.channels.blocklist import BlockList, Entry
 from workers.api_requests.job.tally import Tally
 
@@ -41,6 +42,20 @@ class TestTheTally:
         again = Tally(tmp_path / "t.json")
         again.add(1, {"parsed": 2})
         assert again.total() == 5
+
+    def test_what_could_not_be_kept_is_not_counted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        tally = Tally(tmp_path / "t.json")
+        tally.add(0, {"parsed": 3})
+        with monkeypatch.context() as full:
+            full.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+            with pytest.raises(OSError, match="No space left"):
+                tally.add(1, {"parsed": 2})
+        assert tally.total() == Tally(tmp_path / "t.json").total() == 3
+
+    def test_one_that_is_damaged_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "t.json").write_text("")
+        with pytest.raises(FrameworkError, match=r"t\.json is damaged: without it the job goes on"):
+            Tally(tmp_path / "t.json")
 
 
 class TestTheBlockList:
@@ -113,10 +128,13 @@ class TestTidying:
         assert some.tidy(11, until="2024-05-12") == 0
         assert some.tidy(11, until="2024-05-13") == 1
 
-    def test_joins_into_row_groups_of_a_good_size(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(("limit", "most"), [("_GROUP_ROWS", 4), ("_GROUP_BYTES", 4 * 8)])
+    def test_joins_into_row_groups_of_a_good_size(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+    ) -> None:
         from workers.api_requests.job import store
 
-        monkeypatch.setattr(store, "_GROUP_ROWS", 4)
+        monkeypatch.setattr(store, limit, most)
         assert self.store(tmp_path).tidy(11) == 1
         joined = pq.ParquetFile(tmp_path / "a" / "date=2024-05-12" / "upto-000000010.parquet")
         assert [joined.metadata.row_group(n).num_rows for n in range(joined.num_row_groups)] == [4, 4, 3]
@@ -147,6 +165,13 @@ class TestTidying:
         assert caplog.text.count("its small files stay as they are") == 1
         assert self.read(tmp_path, "date=2024-05-12") == list(range(12))
         assert not list((tmp_path / "scratch" / "a").glob("date=*"))
+
+    def test_what_goes_wrong_fails_no_batch(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        some = self.store(tmp_path)
+        (tmp_path / "scratch").write_text("no folder, and none can be made in it")
+        assert some.tidy(11) == 0
+        assert "small files stay as they are: [Errno 20] Not a directory" in caplog.text
+        assert self.read(tmp_path, "date=2024-05-12") == list(range(12))
 
     def test_leaves_a_few_files_alone(self, tmp_path: Path) -> None:
         assert self.store(tmp_path).tidy(8) == 0
@@ -229,6 +254,18 @@ class TestTheArchive:
                 rows.collect()
         finally:
             spark.conf.unset("spark.sql.files.ignoreMissingFiles")
+
+    def test_it_holds_every_row_whatever_spark_is_told_of_the_size_of_files(self, tmp_path: Path, spark: Any) -> None:
+        from workers.api_requests.job.store import Store
+
+        spark.conf.set("spark.sql.files.maxRecordsPerFile", "3")
+        try:
+            for by in (None, "id"):
+                rows = spark.range(30).selectExpr("id % 2 AS id", "id AS n")
+                assert Store(tmp_path / f"by-{by}", tmp_path / "scratch", by=by).write(rows, 0) == 30
+                assert ds.dataset(tmp_path / f"by-{by}").count_rows() == 30
+        finally:
+            spark.conf.unset("spark.sql.files.maxRecordsPerFile")
 
     def test_a_store_that_was_merged_reads_the_same(self, tmp_path: Path, spark: Any) -> None:
         from workers.api_requests.job.store import Store

@@ -1,7 +1,8 @@
 """Three channels of the topic of API requests, each landed in a spool of its own: their jobs go at their own pace, and may be
 replayed one by one.
 
-The spools are in the folder that API_REQUESTS_SPOOL names, var/spool.
+The spools are in the folder that API_REQUESTS_SPOOL names, var/spool. A batch fails when the disk does, for as long as that
+takes: no line is given up for it (``max_attempts=0``).
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ _SPOOL = Path(os.environ.get("API_REQUESTS_SPOOL") or "var/spool")
 _archive, _growth, _spam = (Spool(_SPOOL / channel) for channel in CHANNELS)
 
 
-@handler(TOPIC, "archive", batch=2500, linger=0.25, max_in_flight=5000, concurrency=1)
+@handler(TOPIC, "archive", batch=2500, linger=0.25, max_in_flight=5000, concurrency=1, max_attempts=0)
 def archive(batch: Batch) -> None:
     """Keeps every line."""
     _archive.land(batch)
 
 
-@handler(TOPIC, "growth", batch=2500, linger=0.25, max_in_flight=5000, concurrency=1)
+@handler(TOPIC, "growth", batch=2500, linger=0.25, max_in_flight=5000, concurrency=1, max_attempts=0)
 def growth(batch: Batch) -> None:
     """Counts requests and addresses."""
     _growth.land(batch)
 
 
-@handler(TOPIC, "spam", batch=2500, linger=0.25, max_in_flight=5000, concurrency=1)
+@handler(TOPIC, "spam", batch=2500, linger=0.25, max_in_flight=5000, concurrency=1, max_attempts=0)
 def spam(batch: Batch) -> None:
     """Finds those who abuse the site."""
     _spam.land(batch)

@@ -11,7 +11,7 @@ from framework import WrongUse
 
 _MARK = ".api-requests-demo"
 RESULTS = ("archive", "rejected", "growth", "spam", "growth.png", "spam.png", "report.html", "summary.json", "blocklist.sqlite",
-           "blocklist.sqlite-wal", "blocklist.sqlite-shm")  # fmt: skip
+           "blocklist.sqlite-wal", "blocklist.sqlite-shm", ".job")  # fmt: skip
 WORK = "work"
 """Logs, spools, the broker's data: what the run needs and nobody reads afterwards, unless something went wrong."""
 

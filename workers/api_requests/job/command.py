@@ -8,10 +8,10 @@ It goes on where it stopped: the state folder holds Spark's checkpoints and ever
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
+import sqlite3
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -19,16 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from framework import FrameworkError, Publisher, WrongUse
 from workers.api_requests.channels.topics import SUSPECTS_TOPIC
 from workers.api_requests.job import session
+from workers.api_requests.job.folders import Places, take
 from workers.api_requests.job.outbox import Outbox, Sender
 from workers.api_requests.job.queries import Failed, words_of
 from workers.api_requests.job.stopping import Stopping
-from workers.api_requests.job.streams import Job, Places
+from workers.api_requests.job.streams import Job
 from workers.api_requests.job.watch import Watch, run
 
 
@@ -40,16 +42,6 @@ def _target(until: int | None, summary: Path | None) -> int | None:
         return int(json.loads(summary.read_text())["published"])
     except (OSError, ValueError, KeyError):
         return None
-
-
-def _lock(state: Path) -> int:
-    state.mkdir(parents=True, exist_ok=True)
-    handle = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise WrongUse(f"--state {state}: another job works in this folder; stop it, or name another folder") from None
-    return handle
 
 
 def _teller(events: bool) -> Callable[..., None]:
@@ -119,7 +111,7 @@ def command(**options: Any) -> int:
         raise WrongUse("say one of --follow, --until N and --until-summary FILE")
     publisher = Publisher(options["brokers"])  # which connects to nothing, and says what is wrong with a URL
     places = Places(*(options[name].absolute() for name in ("spool", "output", "state")))
-    held = _lock(places.state)
+    held = take(places)
     tell = _teller(options["events"])
     stopping = Stopping()
     tell("starting")
@@ -135,7 +127,7 @@ def command(**options: Any) -> int:
         target = None if follow else partial(_target, until, summary)
         run(job, watch, target, options["every"] if follow else 0.0)
         tell("done", suspects=len(job.evidence.known()))
-    except (PySparkException, Py4JError, ConnectionError) as error:
+    except (PySparkException, Py4JError, OSError, sqlite3.Error, pa.ArrowException) as error:
         raise Failed(words_of(error)) from None  # in words as long as there is a JVM to ask for them
     finally:
         sender.stop()

@@ -8,14 +8,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from framework import Publisher
+from framework import BadMessage, Publisher
 from workers.api_requests.database import transaction
 
 _TABLE = "create table if not exists outbox (number integer primary key autoincrement, name text unique, body text not null)"
 _PUT = "insert or replace into outbox (name, body) values (?, ?)"  # a replaced one gets a new number
+_NEXT = "select number, body from outbox where number > ? order by number limit ?"
 _AT_ONCE = 500
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0  # seconds between tries
 
@@ -38,10 +40,10 @@ class Outbox:
         with transaction(self._path, _TABLE) as database:
             database.executemany(_PUT, bodies.items())
 
-    def waiting(self, most: int = _AT_ONCE) -> list[Letter]:
-        """The oldest ones."""
+    def waiting(self, after: int = 0) -> list[Letter]:
+        """The oldest ones, of those that came after the one with the number ``after``; not all where there are many."""
         with transaction(self._path, _TABLE) as database:
-            return [Letter(*row) for row in database.execute("select number, body from outbox order by number limit ?", (most,))]
+            return [Letter(*row) for row in database.execute(_NEXT, (after, _AT_ONCE))]
 
     def count(self) -> int:
         with transaction(self._path, _TABLE) as database:
@@ -105,16 +107,36 @@ class Sender:
         self._publisher.close()
 
     def _sent_all(self) -> bool:
+        refused: BadMessage | None = None
         try:
-            while letters := self._outbox.waiting():
-                self._publisher.publish_many(self._topic, [letter.body for letter in letters])
-                self._outbox.remove(letters)
+            last = 0
+            while letters := self._outbox.waiting(last):
+                refused = self._send(letters) or refused
+                last = letters[-1].number
+            if refused is not None:
+                raise refused
         except Exception as error:  # whatever it is, a thread that ends without a word would be worse
-            if not self.trouble:
-                self._say(f"{self._topic} waits to be published, and is tried again: {error}")
-            self.trouble = str(error) or type(error).__name__
+            self._note(str(error) or type(error).__name__)
             return False
-        if self.trouble:
-            self._say(f"{self._topic} is published again")
-        self.trouble = ""
+        self._note("")
         return True
+
+    def _send(self, letters: list[Letter]) -> BadMessage | None:
+        """Publish ``letters``; what the broker refuses, too large for it perhaps, waits and holds up no other."""
+        try:
+            self._publisher.publish_many(self._topic, [letter.body for letter in letters])
+        except BadMessage as error:
+            if len(letters) == 1:
+                return error
+            refusals = [self._send([letter]) for letter in letters]
+            return next(filter(None, refusals), None)
+        self._outbox.remove(letters)
+        return None
+
+    def _note(self, trouble: str) -> None:
+        before, self.trouble = self.trouble, trouble
+        with suppress(OSError):  # nobody reads what is said: that is no reason to publish no more
+            if trouble and not before:
+                self._say(f"{self._topic} waits to be published, and is tried again: {trouble}")
+            elif before and not trouble:
+                self._say(f"{self._topic} is published again")

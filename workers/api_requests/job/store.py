@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from framework import FrameworkError
+from workers.api_requests.job import durable
 
 _log = logging.getLogger(__name__)
 _GROUP_ROWS = 128 * 1024
@@ -67,7 +68,8 @@ class Store:
         """Returns how many rows went into files, by Spark's own count: on a cluster the files may be on another disk."""
         observed = Observation()
         arranged = rows.repartition(self._by) if self._by else rows.coalesce(1)
-        writer = arranged.observe(observed, f.count(f.lit(1)).alias("rows")).write
+        # One file in a folder, whatever Spark's settings are: a second would take the first one's name.
+        writer = arranged.observe(observed, f.count(f.lit(1)).alias("rows")).write.option("maxRecordsPerFile", 0)
         (writer.partitionBy(self._by) if self._by else writer).parquet(str(fresh))
         return int(observed.get["rows"])
 
@@ -75,18 +77,17 @@ class Store:
         if rows or not any(self.folder.rglob("*.parquet")):  # one empty file has at least the columns
             folder = self.folder / part.parent.relative_to(fresh)
             folder.mkdir(parents=True, exist_ok=True)
-            _sync(part)
-            os.replace(part, folder / f"batch-{batch:09d}.parquet")
-            _sync(folder)
+            durable.replace(part, folder / f"batch-{batch:09d}.parquet")
 
     def read(self, spark: SparkSession) -> DataFrame | None:
         """All rows; None while there are none. Only for a store that is not parted.
 
-        A column that older files lack is null there. A file that an executor does not see is an error, whatever Spark's
-        settings are.
+        A column that older files lack is null there. A file that an executor does not see, or cannot read, is an
+        error, whatever Spark's settings are.
         """
         files = [str(path) for path in self._files()]
-        return spark.read.options(mergeSchema=True, ignoreMissingFiles=False).parquet(*files) if files else None
+        read = spark.read.options(mergeSchema=True, ignoreMissingFiles=False, ignoreCorruptFiles=False)
+        return read.parquet(*files) if files else None
 
     def _files(self) -> list[Path]:
         """Those that count: the newest ``upto``, and the batches after it."""
@@ -123,27 +124,31 @@ class Store:
 
     def _can_exchange(self) -> bool:
         pair = [self._scratch / name for name in ("exchange-a", "exchange-b")]
-        for path in pair:
-            path.mkdir(parents=True, exist_ok=True)
+        try:
+            for path in pair:
+                path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            _log.warning("%s: small files stay as they are: %s", self.folder, error)
+            return False
         return exchange(*pair)
 
     def _tidy(self, folder: Path, batch: int) -> bool:
         fresh = self._scratch / folder.name
         shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir(parents=True)
         old = _before(folder, batch)
         try:
+            fresh.mkdir(parents=True)
             _join(old, fresh / f"upto-{batch - 1:09d}.parquet")
             for path in set(folder.iterdir()) - set(old):
                 os.link(path, fresh / path.name)
-            _sync(fresh)
+            durable.sync(fresh)
             self._joins = exchange(fresh, folder)
         except (OSError, pa.ArrowException) as error:
             _log.warning("%s: its small files stay as they are: %s", folder, error)
             self._left_alone.add(folder)  # not tried again with every batch
             return False
         finally:
-            shutil.rmtree(fresh)
+            shutil.rmtree(fresh, ignore_errors=True)  # else the next try does it
         return self._joins
 
 
@@ -152,9 +157,7 @@ def write_file(path: Path, table: pa.Table) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.new")
     pq.write_table(table, fresh, compression="zstd")
-    _sync(fresh)
-    os.replace(fresh, path)
-    _sync(path.parent)
+    durable.replace(fresh, path)
 
 
 def _before(folder: Path, batch: int) -> list[Path]:
@@ -172,7 +175,7 @@ def _join(files: list[Path], target: Path) -> None:
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
         for group in _groups(rows):
             writer.write_table(group, row_group_size=group.num_rows)
-    _sync(target)
+    durable.sync(target)
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -207,11 +210,3 @@ def _matches(folder: Path) -> Iterator[tuple[re.Match[str], Path]]:
         for path in folder.iterdir():
             if match := _BATCH.fullmatch(path.name):
                 yield match, path
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -14,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from workers.api_requests.channels.topics import CHANNELS
 from workers.api_requests.job import growth
 from workers.api_requests.job.archive import archive
+from workers.api_requests.job.folders import CHECKPOINTS, Places
 from workers.api_requests.job.outbox import Sender
 from workers.api_requests.job.parse import parse, rejects, requests
 from workers.api_requests.job.spam.evidence import Evidence
@@ -37,15 +36,6 @@ class Stopped(Exception):
         super().__init__("py4j.protocol.Py4JJavaError: An error occurred while calling stop: java.lang.InterruptedException")
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """The job's folders."""
-
-    spool: Path
-    output: Path
-    state: Path
-
-
 class Stream:
     """One channel's stream: what it does with a batch, and how far it is."""
 
@@ -56,7 +46,7 @@ class Stream:
         self._process = process
         self._working = threading.Lock()
         self._spool = places.spool / name
-        self._checkpoint = places.state / "checkpoints" / name
+        self._checkpoint = places.state / CHECKPOINTS / name
 
     def start(self, spark: SparkSession, every: float) -> StreamingQuery:
         lines = spark.readStream.format("nsq").option("spoolDir", str(self._spool)).option("collector", "external")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
+
+from framework import FrameworkError
+from workers.api_requests.job import durable
 
 
 class Tally:
@@ -16,15 +18,17 @@ class Tally:
         self._before: dict[str, int] = {}
         self._last: dict[str, int] = {}
         if path.exists():
-            known = json.loads(path.read_text())
-            self._batch, self._before, self._last = known["batch"], known["before"], known["last"]
+            try:
+                known = json.loads(path.read_text())
+                self._batch, self._before, self._last = known["batch"], known["before"], known["last"]
+            except (ValueError, KeyError, TypeError):
+                raise FrameworkError(f"{path} is damaged: without it the job goes on, and counts lines from there") from None
 
     def add(self, batch: int, counts: dict[str, int]) -> None:
         """Count ``batch``; when it is the last one again, in place of what was counted for it."""
-        if batch != self._batch:
-            self._before = self.totals()
-        self._batch, self._last = batch, counts
-        self._save()
+        before = self._before if batch == self._batch else self.totals()
+        durable.write(self._path, json.dumps({"batch": batch, "before": before, "last": counts}))
+        self._batch, self._before, self._last = batch, before, counts
 
     def totals(self) -> dict[str, int]:
         names = {**self._before, **self._last}
@@ -33,9 +37,3 @@ class Tally:
     def total(self) -> int:
         """All names together."""
         return sum(self.totals().values())
-
-    def _save(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._path.with_suffix(".new")
-        fresh.write_text(json.dumps({"batch": self._batch, "before": self._before, "last": self._last}))
-        os.replace(fresh, self._path)

@@ -1,0 +1,96 @@
+"""The job's folders: one job at a time, and nobody's archive is replaced by another's batches."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from framework import WrongUse
+from workers.api_requests.job.folders import Places, take
+
+
+def places(folder: Path, state: str = "state", output: str = "output") -> Places:
+    return Places(folder / "spool", folder / output, folder / state)
+
+
+def works(there: Places) -> None:
+    """As much as a job does: it archives a batch, and Spark keeps a checkpoint."""
+    handle = take(there)
+    (there.output / "archive").mkdir(exist_ok=True)
+    (there.output / "archive" / "batch-000000000.parquet").write_bytes(b"rows")
+    (there.state / "checkpoints").mkdir(exist_ok=True)
+    os.close(handle)
+
+
+def test_a_job_goes_on_where_it_was(tmp_path: Path) -> None:
+    works(places(tmp_path))
+    works(places(tmp_path))
+
+
+def test_folders_may_be_moved_together(tmp_path: Path) -> None:
+    works(places(tmp_path))
+    (tmp_path / "state").rename(tmp_path / "s")
+    (tmp_path / "output").rename(tmp_path / "o")
+    works(places(tmp_path, "s", "o"))
+
+
+@pytest.mark.parametrize("state", ["another", "fresh"])
+def test_a_job_with_another_state_does_not_replace_what_this_one_archived(tmp_path: Path, state: str) -> None:
+    works(places(tmp_path))
+    if state == "another":
+        works(places(tmp_path, state, "elsewhere"))
+    with pytest.raises(WrongUse, match="holds what a job with another state wrote, and would have its files replaced: name"):
+        take(places(tmp_path, state))
+    works(places(tmp_path))
+
+
+def test_two_that_begin_one_output_at_the_same_time_do_not_share_it(tmp_path: Path) -> None:
+    held = take(places(tmp_path))
+    with pytest.raises(WrongUse, match="another state"):
+        take(places(tmp_path, "another"))
+    os.close(held)
+
+
+def test_what_an_earlier_version_made_goes_on_and_its_archive_without_its_state_does_not(tmp_path: Path) -> None:
+    works(places(tmp_path))
+    (tmp_path / "output" / ".job").unlink()
+    (tmp_path / "state" / "name").unlink()
+    with pytest.raises(WrongUse, match="another state"):
+        take(places(tmp_path, "fresh"))
+    works(places(tmp_path))
+    assert (tmp_path / "output" / ".job").exists()
+
+
+def test_a_kill_between_its_two_names_is_no_reason_to_refuse_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as killed:
+        killed.setattr("workers.api_requests.job.folders._OWNER", "no/such/folder/\0")
+        with pytest.raises(ValueError, match="null"):
+            take(places(tmp_path))
+    assert (tmp_path / "state" / "name").exists()
+    works(places(tmp_path))
+
+
+def test_one_that_works_keeps_others_out_of_its_state(tmp_path: Path) -> None:
+    held = take(places(tmp_path))
+    with pytest.raises(WrongUse, match="another job works in this folder"):
+        take(places(tmp_path))
+    os.close(held)
+    os.close(take(places(tmp_path)))
+
+
+def test_a_file_system_without_locks_is_not_taken_for_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("workers.api_requests.job.folders.fcntl.flock", none)
+    with pytest.raises(WrongUse, match="it cannot be locked: No locks available"):
+        take(places(tmp_path))
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file")
+    with pytest.raises(WrongUse, match=f"{tmp_path}/state: File exists: name folders that you may write to"):
+        take(places(tmp_path))
