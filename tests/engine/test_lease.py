@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from framework.engine.lease import LeaseKeeper
+from framework.engine.lease import LeaseKeeper, calls_ahead
 from framework.message import Message
 from framework.transports.contract import Limits
 
@@ -111,3 +113,13 @@ def test_settled_messages_are_forgotten(held: Held) -> None:
     del held.in_flight[first]
     look(held, keeper, 42, {second: 0})
     assert list(keeper._received) == [second]
+
+
+@pytest.mark.parametrize(
+    ("max_lease", "timeout", "calls"),
+    [(900.0, 20.0, 44), (34.0, 17.0, 1), (33.9, 17.0, 0), (900.0, 900.0, 0), (10.0, 20.0, 0), (math.inf, 20.0, math.inf)],
+)
+def test_as_many_calls_go_before_a_message_as_its_longest_lease_has_room_for_beside_its_own(
+    max_lease: float, timeout: float, calls: float
+) -> None:
+    assert calls_ahead(Limits(lease=10.0, max_lease=max_lease, max_grant=1), timeout) == calls
