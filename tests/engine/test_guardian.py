@@ -184,6 +184,10 @@ def test_a_hub_that_turns_in_the_middle_of_a_rescue_learns_of_the_rest_of_it_too
     told = []
 
     class Connection:
+        @property
+        def rescuable(self) -> Connection:
+            return self
+
         def rescue(self, now, expired) -> None:
             guardian.report()
 
