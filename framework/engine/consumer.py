@@ -236,7 +236,7 @@ class Consumer:
     def _ended(self) -> int:
         """How many messages its calls have settled, also those of which nothing was sent yet."""
         in_flight = sum(len(connection.in_flight) for connection in self.accounts)
-        return self._ledger.received - in_flight - self._ledger.lease_lost - self._unstarted.given_back
+        return self._ledger.received - in_flight - self._ledger.taken_away - self._unstarted.given_back
 
     def pause(self, paused: bool) -> None:
         """Ask for nothing until told otherwise. Its accounts are kept, so that what it had is granted again at once."""
@@ -279,7 +279,7 @@ class Consumer:
             return
         self._grants.count()
         self._watch.look(now)
-        settled = max(self._ticked_settled, self._ledger.settled - self._ledger.lease_lost - self._unstarted.given_back)
+        settled = max(self._ticked_settled, self._ledger.settled - self._ledger.taken_away - self._unstarted.given_back)
         if self._places is not None:
             self._credit.lack((self.spec.concurrency - self._places.usable) * max(1, self.spec.batch))
         self._grants.share(now, settled - self._ticked_settled, now - self._ticked_at)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 class Ledger:
     """The counters of one handler; ``transports.contract.Tally`` is the connection's view of it.
 
-    At any moment received = finished + requeued + dead + lease_lost + in flight + settled but unsent.
+    At any moment received = finished + requeued + dead + lease_lost + lost + in flight + settled but unsent.
     """
 
     received: int = 0
@@ -17,6 +17,8 @@ class Ledger:
     requeued: int = 0
     dead: int = 0
     lease_lost: int = 0
+    lost: int = 0
+    """For good: not handled, and of a broker that delivers nothing twice."""
 
     def buried(self) -> None:
         """A message was dead-lettered: its finish, which a connection counts when sent, belongs to ``dead``.
@@ -44,12 +46,20 @@ class Ledger:
     @property
     def settled(self) -> int:
         """How many messages have ended, in whatever way."""
-        return self.finished + self.requeued + self.dead + self.lease_lost
+        return self.finished + self.requeued + self.dead + self.taken_away
+
+    @property
+    def taken_away(self) -> int:
+        """How many have ended, and no call of theirs is why."""
+        return self.lease_lost + self.lost
 
     def balance(self, in_flight: int) -> int:
         """What is missing (positive) or counted twice (negative) with ``in_flight`` messages in flight or unsent; 0 is right."""
         return self.received - self.settled - in_flight
 
     def as_dict(self) -> dict[str, int]:
-        """The counters by name, in the order of a message's life."""
-        return asdict(self)
+        """The counters by name, in the order of a message's life; ``lost`` only where something is, as on few brokers."""
+        counts = asdict(self)
+        if not self.lost:
+            del counts["lost"]
+        return counts

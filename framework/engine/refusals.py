@@ -43,6 +43,8 @@ def unfit(spec: HandlerSpec, node: NodeInfo, capabilities: Capabilities) -> list
 
 
 def _lacking(handlers: Sequence[HandlerSpec], capabilities: Capabilities) -> list[str]:
+    if not capabilities.acknowledges:  # which leaves nothing to count or to delay
+        return _unacknowledged(handlers)
     return [*_attempts(handlers, capabilities), *_delays(handlers, capabilities)]
 
 
@@ -60,6 +62,8 @@ def lease_refusal(spec: HandlerSpec, node: str, limits: Limits, capabilities: Ca
 
 def cautions(handlers: Sequence[HandlerSpec], broker: Broker) -> list[str]:
     """A sentence for what ``handlers`` expect by default and ``broker`` does not do, which is no reason not to start."""
+    if handlers and not broker.capabilities.acknowledges:
+        return ["this broker waits for no acknowledgement, so what fails, or is in flight when a worker ends, is lost"]
     return [*_countless(handlers, broker.capabilities), *_delayless(handlers, broker.capabilities)]
 
 
@@ -127,6 +131,21 @@ def _asked(broker: Broker, spec: HandlerSpec, topic: str, channels: Collection[s
     except WrongUse as error:
         return [f"{place_of(spec.function)}: {what}{error}"]
     return []
+
+
+def _unacknowledged(handlers: Sequence[HandlerSpec]) -> list[str]:
+    """What was asked for and needs a second delivery, or a letter that is kept."""
+    found = []
+    for spec in handlers:
+        asked = [f"max_attempts={spec.max_attempts}"] if spec.max_attempts and "max_attempts" in spec.given else []
+        asked += ["policy"] if spec.policy else []
+        asked += ['on_timeout="reject"'] if spec.on_timeout == "reject" else []
+        found += [
+            f"{place_of(spec.function)}: {what} cannot be kept, this broker waits for no acknowledgement, and keeps neither what "
+            f"fails nor dead letters: drop {what.partition('=')[0]}, or use a broker that does"
+            for what in asked
+        ]
+    return found
 
 
 def _attempts(handlers: Sequence[HandlerSpec], capabilities: Capabilities) -> list[str]:

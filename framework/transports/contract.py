@@ -28,6 +28,8 @@ class Capabilities:
     """The longest delay of a publish, as far as its nodes are known. 0: none, and then nothing waits in hops either."""
     delay_levels: tuple[float, ...] = ()
     """Where a broker keeps only some delays: these, ascending. One between two is kept as the longer: late, and never early."""
+    acknowledges: bool = True
+    """What was delivered and not finished is delivered again. Else each message comes once, to whoever is there."""
     priority: bool = False
     """A publish may say how urgent it is."""
     headers: bool = False
@@ -86,7 +88,7 @@ class NodeInfo:
 class Tally(Protocol):
     """The counters of one handler that a connection adds to; ``engine.ledger.Ledger`` is one.
 
-    received = finished + requeued + dead + lease_lost + what is still in flight or unsent.
+    received = finished + requeued + dead + lease_lost + lost + what is still in flight or unsent.
     """
 
     received: int
@@ -97,6 +99,8 @@ class Tally(Protocol):
     lease_lost: int
     """Messages the broker will deliver again without being asked: the connection ended, or the broker
     answered a finish, requeue or touch with "not in flight" (which then takes back the count above)."""
+    lost: int
+    """In place of ``lease_lost`` and ``requeued`` where nothing is delivered again (``Capabilities.acknowledges``)."""
 
 
 class Receiver(Protocol):
@@ -122,7 +126,7 @@ class Receiver(Protocol):
 
     def closed(self, connection: Connection, error: Exception | None) -> None:
         """The connection ended (also after ``close``), called exactly once. Its ``in_flight`` is empty: what
-        was in it, and what was settled but not yet sent, has been added to ``tally.lease_lost``."""
+        was in it, and what was settled but not yet sent, has been added to ``tally.lease_lost`` (or ``lost``)."""
 
 
 class Connection(Protocol):
@@ -160,7 +164,8 @@ class Connection(Protocol):
         """It is done: never deliver it again. Raises AlreadySettled."""
 
     def requeue(self, message: Message, delay: float) -> None:
-        """Deliver it again after ``delay`` seconds (cut to ``Limits.max_requeue``). Raises AlreadySettled."""
+        """Deliver it again after ``delay`` seconds (cut to ``Limits.max_requeue``); where nothing is acknowledged, count it as
+        ``Tally.lost``. Raises AlreadySettled."""
 
     def touch(self, message: Message) -> None:
         """Start its lease anew. Raises AlreadySettled."""

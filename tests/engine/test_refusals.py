@@ -143,6 +143,18 @@ def test_a_broker_that_delays_publishes_and_nothing_that_comes_again_keeps_every
     assert len(refusals([spec("billing#ephemeral", policy={OSError: Retry(delay=1)})], publishes_only)) == 1
 
 
+def test_where_nothing_is_acknowledged_whatever_needs_a_second_delivery_is_refused():
+    once = Broker(Capabilities(False, False, True, max_requeue=0.0, max_defer=0.0, acknowledges=False))
+    asking = [spec("a", max_attempts=3), spec("b", policy={OSError: Retry(delay=80)}), spec("c", on_timeout="reject")]
+    found = refusals([*asking, spec("d")], once)
+    assert [words.partition("): ")[2].partition(" cannot be kept")[0] for words in found] == [
+        "max_attempts=3", "policy", 'on_timeout="reject"'
+    ]  # fmt: skip
+    assert found[0].endswith("drop max_attempts, or use a broker that does")
+    (words,) = cautions([spec()], once)
+    assert words == "this broker waits for no acknowledgement, so what fails, or is in flight when a worker ends, is lost"
+
+
 def test_the_default_limit_of_attempts_is_a_caution_where_nobody_counts_and_nothing_where_it_was_taken_off():
     handlers = [spec(), spec("b", max_attempts=0)]
     assert refusals(handlers, Broker(COUNTLESS)) == []

@@ -186,6 +186,11 @@ class Bench:
         self._transports.append(self.subject.open([_url(place) for place in places or (self.node,)]))
         return self._transports[-1]
 
+    def needs_a_second_delivery(self) -> None:
+        """Skip the case where nothing is delivered again."""
+        if not self.capabilities.acknowledges:
+            pytest.skip("this broker delivers each message once")
+
     def down(self, node: Node) -> None:
         _aside(node.down)
 
