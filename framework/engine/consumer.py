@@ -30,7 +30,7 @@ from framework.engine.valve import Valve
 from framework.errors import AlreadySettled, BadHandler
 from framework.handler import HandlerSpec
 from framework.message import Message, calls_of
-from framework.middleware.outcome import DEFERRED, BatchOutcome, Dead, Deferred, Outcome, Requeue
+from framework.middleware.outcome import DEFERRED, Chain, Dead, Deferred, Requeue
 from framework.observe import hublog
 from framework.transports.contract import Connection, Tally
 
@@ -40,6 +40,7 @@ log = hublog.get(__name__)
 class Consumer:
     """``transports.contract.Receiver`` for one handler. All of it is called on the hub or in its slots.
 
+    ``chain`` is for what comes from the handler's topic, ``later`` also for what comes from where its messages wait.
     ``places``: where calls run, when not in the slots themselves. ``room``: where messages wait that must not be requeued.
     """
 
@@ -48,9 +49,10 @@ class Consumer:
         hub: Any,
         turns: Turns,
         spec: HandlerSpec,
-        chain: Callable[[Any], Outcome | BatchOutcome],
+        chain: Chain,
         ledger: Ledger,
         *,
+        later: Chain | None = None,
         places: Places | None = None,
         room: Room | None = None,
         pulse: Pulse | None = None,
@@ -62,7 +64,7 @@ class Consumer:
         self._elsewhere = Elsewhere(ledger)
         self.stopping = False
         self._turns = turns
-        self._chain = chain
+        self._chain, self._later = chain, later
         self._queue: deque[Message] | BatchQueue = deque()
         self._places = places
         self._slots = Slots(hub, turns, spec.concurrency, self._queue, self._work if places is None else self._work_elsewhere)
@@ -108,13 +110,13 @@ class Consumer:
     def _work(self, slot: Slot) -> None:
         """Dispatch, in a slot, until nothing waits or the hub's turn is spent."""
         queue: Any = self._queue
-        chain, turns, slots, now = self._chain, self._turns, self._slots, clock()
+        turns, slots, now = self._turns, self._slots, clock()
         fresh = slots.context.copy
         try:
             while queue:
                 slot.job = job = queue.popleft()  # a Message; of a BatchQueue, a list of them
                 slot.started = now
-                outcome = fresh().run(chain, job)
+                outcome = fresh().run(self._chain, job)  # which may be another by now
                 if outcome is None:
                     try:
                         job.connection.finish(job)
@@ -161,8 +163,8 @@ class Consumer:
         else:
             self._left += batch
 
-    def _unqueue(self, doomed: Callable[[Message], bool]) -> list[Message]:
-        """Take out of the queue what is ``doomed``."""
+    def _unqueue(self, doomed: Callable[[Message], bool] = lambda _: True) -> list[Message]:
+        """Take out of the queue what is ``doomed``, or all."""
         waiting = list(self._queue)
         taken = [message for message in waiting if doomed(message)]
         if taken:
@@ -180,6 +182,8 @@ class Consumer:
             return
         line = self._credit.connect(connection.limits.max_grant, clock())
         calls_of[connection] = self.calls
+        if self._later is not None and connection.topic != self.spec.topic:  # few ever have such a connection
+            self._chain = self._later
         account = self.accounts[connection] = Account(line, LeaseKeeper(connection, self.spec.timeout), gone)
         self._reckon_waits()
         self.rouse()
@@ -231,7 +235,7 @@ class Consumer:
         """When most fail, or the handler says that it cannot work, what has not started is for other workers."""
         if self._watch.pauses_after(message, outcome):
             self._grants.regrant_all()
-            self._unstarted.give_back(self._unqueue(_any), PUT_OFF)
+            self._unstarted.give_back(self._unqueue(), PUT_OFF)
 
     def _ended(self) -> int:
         """How many messages its calls have settled, also those of which nothing was sent yet."""
@@ -320,7 +324,7 @@ class Consumer:
     def drain(self) -> None:
         """Start and take no more; what runs goes on, and its leases are kept."""
         self.stopping = self._grants.stopped = True
-        self._left = self._unqueue(_any)
+        self._left = self._unqueue()
         for connection in list(self.accounts):
             connection.grant(0)
             connection.drain()
@@ -395,7 +399,3 @@ class Consumer:
             self._places.close()
         for connection in list(self.accounts):
             connection.close()
-
-
-def _any(message: Message) -> bool:
-    return True

@@ -6,7 +6,7 @@ What is in their envelopes, and when they are due, is ``middleware.later``'s to 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from gevent.event import Event
 from gevent.lock import Semaphore
@@ -15,9 +15,8 @@ from framework.engine.consumer import Consumer
 from framework.engine.dialler import Dialler
 from framework.engine.ways import Ways
 from framework.errors import BrokerUnreachable
-from framework.message import Message
-from framework.middleware.later import ANY, MARK, Delays, later_topic
-from framework.transports.contract import Connection, Tally, Transport
+from framework.middleware.later import ANY, Delays, lasts, later_topic
+from framework.transports.contract import Transport
 
 POLL = 60.0
 """Seconds between two looks for waiting messages of earlier workers. Those that this one stores itself are looked for at once."""
@@ -68,13 +67,47 @@ class Topics:
         self._asked_at = time.monotonic()
 
 
+class Waits:
+    """Where messages of all handlers of a worker wait. ``publish(topic, body, delay=)`` stores."""
+
+    def __init__(self, transports: Sequence[Transport], ways: Sequence[Ways], publish: Callable[..., None]) -> None:
+        self._transports = list(zip(transports, ways, strict=True))
+        self._publish = publish
+        self._diallers: dict[str, list[LaterDialler]] = {}
+        """By the topic where messages wait."""
+
+    def defer(self, topic: str, body: bytes, delay: float) -> None:
+        """Returns when it is stored, and the handler whose it is will be told. Raises BrokerUnreachable, PublishError."""
+        diallers = self._diallers.get(topic, ())
+        for dialler in diallers:
+            dialler.check()
+        self._publish(topic, body, delay=delay)
+        for dialler in diallers:
+            dialler.stored()
+
+    def prepare(self, consumers: Iterable[Consumer], changed: Event) -> None:
+        """Have what is stored from now on kept for ``consumers``."""
+        lasting = [consumer for consumer in consumers if lasts(consumer.spec)]
+        brokers = [(transport, ways, Topics(transport, len(lasting))) for transport, ways in self._transports]
+        for consumer in lasting:
+            self._diallers[later_topic(consumer.spec)] = [
+                LaterDialler(consumer, transport, ways, changed, topics) for transport, ways, topics in brokers
+            ]
+
+    def start(self) -> list[LaterDialler]:
+        """Subscribe each handler to where its messages wait, as soon as there is such a topic."""
+        started = [dialler for diallers in self._diallers.values() for dialler in diallers]
+        for dialler in started:
+            dialler.start()
+        return started
+
+
 class LaterDialler(Dialler):
     """Subscribes only where the topic exists: few handlers ever have a message wait."""
 
     def __init__(self, consumer: Consumer, transport: Transport, ways: Ways, changed: Event, topics: Topics) -> None:
         super().__init__(consumer, transport, ways, POLL, changed)
         self.topic = later_topic(consumer.spec)
-        self.receiver = _Marking(consumer)
         self._unknown_poll = POLL
         self._blind: BrokerUnreachable | None = None
         self._looked_at = 0.0
@@ -125,20 +158,3 @@ class LaterDialler(Dialler):
             return self._known or set()
         self._blind = None
         return found
-
-
-class _Marking:
-    """``contract.Receiver``: the consumer, and all that comes here is marked as an envelope."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-        self.tally: Tally = consumer.tally
-        self.settled = consumer.settled
-        self.lost = consumer.lost
-        self.drained = consumer.drained
-        self.closed = consumer.closed
-
-    def deliver(self, connection: Connection, batch: list[Message]) -> None:
-        for message in batch:
-            message.attempts += MARK
-        self._consumer.deliver(connection, batch)

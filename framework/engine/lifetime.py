@@ -61,6 +61,8 @@ class Lifetime:
 
     def start_unless(self, stop: Stop, changed: Event) -> bool:
         """``start``; False when a stop came before all had started. ``changed`` is set when one may have come."""
+        if not self._middleware:
+            return True
         starting = gevent.spawn(wrap_errors(BadHandler, self.start))
         starting.rawlink(lambda _: changed.set())
         while not starting.ready() and not stop.times:

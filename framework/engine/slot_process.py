@@ -199,8 +199,7 @@ class SlotProcess:
 
     def _touch(self, index: int) -> None:
         try:
-            message = messages_of(self.job)[index]
-            message.connection.touch(message)
+            messages_of(self.job)[index].touch()
         except (AlreadySettled, IndexError):
             log.debug("handler %s: a touch came too late", self._spec.name)
 

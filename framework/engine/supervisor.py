@@ -9,7 +9,7 @@ import contextvars
 import errno
 import math
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +24,7 @@ from framework.engine import backoff, credit, lease
 from framework.engine.consumer import Consumer
 from framework.engine.dialler import Dialler
 from framework.engine.guardian import Guardian
-from framework.engine.later import LaterDialler, Topics, known_delays
+from framework.engine.later import Waits, known_delays
 from framework.engine.ledger import Ledger
 from framework.engine.lifetime import Lifetime
 from framework.engine.pulse import Pulse
@@ -35,7 +35,7 @@ from framework.engine.ways import Ways
 from framework.errors import BadHandler, BrokerUnreachable, WrongUse
 from framework.handler import OPTIONS, HandlerSpec
 from framework.middleware import compile_chain
-from framework.middleware.later import WaitingRoom, lasts, later_topic
+from framework.middleware.later import WaitingRoom, compile_later, lasts
 from framework.observe import hublog
 from framework.transports.contract import GOODBYE, Transport
 from framework.transports.forked import forget_in_child
@@ -90,7 +90,7 @@ class Supervisor:
         self._leave = leave
         self._connect_deadline = connect_deadline
         self._poll_interval = poll_interval
-        self._later: defaultdict[str, list[LaterDialler]] = defaultdict(list)  # by the topic where messages wait
+        self._waits = Waits(self._transports, self._ways, publish)
         self._environ = environ
         self._longest_pause = longest_pause
         self._clock = clock
@@ -197,7 +197,7 @@ class Supervisor:
                 if self._lifetime.start_unless(self._stop, changed):
                     self._context.run(self._start, hub, turns, changed)
                 self._until_ready(changed)
-                self._context.run(self._look_for_what_waits)
+                self._diallers += self._context.run(self._waits.start)  # when the handlers are connected: they come first
                 while not self._stop.times:
                     changed.wait()
                     changed.clear()
@@ -221,7 +221,7 @@ class Supervisor:
                 Dialler(consumer, transport, ways, self._poll_interval, changed)
                 for transport, ways in zip(self._transports, self._ways, strict=True)
             ]
-        self._prepare_to_wait(changed)
+        self._waits.prepare(self._consumers, changed)  # before the first message: what waits must be kept for its handler
         for dialler in self._diallers:
             dialler.start()
 
@@ -229,41 +229,16 @@ class Supervisor:
         """In a context of its own, which its slots take over."""
         published.tally.set(self.published[spec.name])
         places = places_for(spec, hub, self._environ)
-        defer = self._defer if lasts(spec) else None
-        delays = partial(known_delays, self._transports)
-        chain = compile_chain(
-            spec, publish=self._publish, delay=backoff.retry_delay, call=places.call if places else None, defer=defer,
-            delays=delays, copies=any(transport.capabilities.fan_out for transport in self._transports), clock=self._clock,
+        room = WaitingRoom(
+            spec, self._waits.defer if lasts(spec) else None, partial(known_delays, self._transports), clock=self._clock,
+            copies=any(transport.capabilities.fan_out for transport in self._transports),
         )  # fmt: skip
-        room = WaitingRoom(spec, defer, delays, clock=self._clock)
+        call = places.call if places else None
+        chain = compile_chain(spec, publish=self._publish, delay=backoff.retry_delay, call=call, room=room)
         return Consumer(
-            hub, turns, spec, chain, self.ledgers[spec.name], places=places, room=room, pulse=self._pulse,
-            longest_pause=self._longest_pause,
+            hub, turns, spec, chain, self.ledgers[spec.name], later=compile_later(spec, chain, room), places=places, room=room,
+            pulse=self._pulse, longest_pause=self._longest_pause,
         )  # fmt: skip
-
-    def _defer(self, topic: str, body: bytes, delay: float) -> None:
-        diallers = self._later[topic]
-        for dialler in diallers:
-            dialler.check()
-        self._publish(topic, body, delay=delay)
-        for dialler in diallers:
-            dialler.stored()
-
-    def _prepare_to_wait(self, changed: Event) -> None:
-        """Before the first message: what it has wait must be kept for its handler."""
-        lasting = [consumer for consumer in self._consumers if lasts(consumer.spec)]
-        brokers = [(one, ways, Topics(one, len(lasting))) for one, ways in zip(self._transports, self._ways, strict=True)]
-        for consumer in lasting:
-            self._later[later_topic(consumer.spec)] = [
-                LaterDialler(consumer, transport, ways, changed, topics) for transport, ways, topics in brokers
-            ]
-
-    def _look_for_what_waits(self) -> None:
-        """When the handlers are connected: they come first."""
-        for diallers in self._later.values():
-            self._diallers += diallers
-            for dialler in diallers:
-                dialler.start()
 
     def _until_ready(self, changed: Event) -> None:
         """Returns when all is connected, when it shall stop, or when the deadline found nothing worth an error."""

@@ -14,8 +14,8 @@ from framework.message import Message
 from framework.middleware.around import compile_around
 from framework.middleware.batch import compile_batch, compile_batch_call
 from framework.middleware.dead_letter import Publish, compile_bury, compile_dead_letter
-from framework.middleware.later import ANY, Defer, Delays, WaitingRoom
-from framework.middleware.outcome import UNLIMITED, BatchOutcome, Outcome
+from framework.middleware.later import WaitingRoom
+from framework.middleware.outcome import Chain
 from framework.middleware.policy import compile_policy, translated
 from framework.middleware.retry import Delay, compile_again, compile_counted, compile_failed, compile_put_off, compile_retry
 
@@ -26,38 +26,25 @@ def compile_chain(
     publish: Publish,
     delay: Delay,
     call: Callable[[Any], None] | None = None,
-    defer: Defer | None = None,
-    delays: Callable[[], Delays] = lambda: ANY,
-    copies: bool = True,
-    clock: Callable[[], float] | None = None,
-) -> Callable[[Any], Outcome | BatchOutcome]:
+    room: WaitingRoom | None = None,
+) -> Chain:
     """The handler with its policies: Message -> Outcome, or for a batch handler messages -> BatchOutcome.
 
     ``publish(topic, body)`` returns when the body is stored; ``delay(attempts)`` is the retry schedule in seconds.
     ``call``, for handlers that run elsewhere, does what ``compile_call`` would do, and raises what the handler raises.
-    ``defer(topic, body, delay)`` stores what must wait for more than the broker's limit; without it, the broker waits for
-    as long as it can. ``delays``, ``copies`` and ``clock`` are ``WaitingRoom``'s.
+    ``room``: where what must wait for more than the broker's limit waits; without it, the broker waits for as long as it can.
     """
     call, means = call or compile_call(spec), compile_policy(spec)
     if spec.policy:
         call = translated(call, means)
-    later = WaitingRoom(spec, defer, delays, copies=copies, clock=clock)
-    again = compile_again(spec, delay, later.requeue)
+    room = room or WaitingRoom(spec)
+    again = compile_again(spec, delay, room.requeue)
     bury = compile_bury(spec, publish, again)
     counted = compile_counted(spec, again=again, give_up=bury)
-    failed = compile_failed(spec, compile_put_off(spec, delay, later, counted), counted)
+    failed = compile_failed(spec, compile_put_off(spec, delay, room, counted), counted)
     if spec.batch:
-        return compile_batch(spec, call, bury=bury, failed=failed, delay=delay, later=later, means=means)
-
-    def beyond(message: Message) -> Outcome:
-        """More attempts than any with attempts left: it has none, or it came in an envelope."""
-        found = later.returned(message)
-        if not isinstance(found, Message):
-            return found
-        return bury(found, None) if found.attempts > (spec.max_attempts or UNLIMITED) else chain(found)
-
-    chain = compile_retry(compile_dead_letter(spec, call, bury, beyond), failed)
-    return chain
+        return compile_batch(spec, call, bury=bury, failed=failed, delay=delay, later=room.requeue, means=means)
+    return compile_retry(compile_dead_letter(spec, call, bury), failed)
 
 
 def compile_call(spec: HandlerSpec) -> Callable[[Any], None]:

@@ -11,12 +11,12 @@ from framework.errors import HandlerTimeout, Reject, Retry, Skip
 from framework.handler import HandlerSpec
 from framework.message import Batch, Message
 from framework.middleware.dead_letter import Bury, dies_of_time
-from framework.middleware.later import WaitingRoom
 from framework.middleware.outcome import UNLIMITED, BatchOutcome, Outcome
 from framework.middleware.policy import Means
 from framework.middleware.retry import (
     Delay,
     Failed,
+    Later,
     delay_after,
     describe,
     is_for_the_process,
@@ -65,7 +65,7 @@ def compile_batch(
     bury: Bury,
     failed: Failed,
     delay: Delay,
-    later: WaitingRoom,
+    later: Later,
     means: Means,
 ) -> Callable[[Sequence[Message]], BatchOutcome]:
     """``call`` with all policies around it: messages -> the outcome of each. ``call`` raises what its errors mean."""
@@ -73,23 +73,14 @@ def compile_batch(
 
     def handle(messages: Sequence[Message]) -> BatchOutcome:
         if any(message.attempts > limit for message in messages):
-            return _handle_odd(messages)
+            return _handle_rest(messages)
         return _call(messages)
 
-    def _handle_odd(messages: Sequence[Message]) -> BatchOutcome:
-        """Some have no attempts left, or came in an envelope."""
-        outcomes: BatchOutcome = {}
-        arrived: dict[Message, Message] = {}  # what the handler gets -> what it came as
-        for message in messages:
-            found = message if message.attempts <= limit else later.returned(message)
-            if not isinstance(found, Message):
-                outcomes[message] = found
-            elif found.attempts > limit:
-                outcomes[message] = bury(found, None)
-            else:
-                arrived[found] = message
-        handled = _call(list(arrived)) if arrived else {}
-        return outcomes | {arrived[message]: outcome for message, outcome in handled.items()}
+    def _handle_rest(messages: Sequence[Message]) -> BatchOutcome:
+        """Some have no attempts left: before the function runs, as those that kill the process count as well."""
+        outcomes: BatchOutcome = {message: bury(message, None) for message in messages if message.attempts > limit}
+        rest = [message for message in messages if message not in outcomes]
+        return outcomes | _call(rest) if rest else outcomes
 
     def _call(messages: Sequence[Message]) -> BatchOutcome:
         batch = Batch(messages)
@@ -124,7 +115,7 @@ def compile_batch(
         outcomes: BatchOutcome = {message: bury(message, error, told=True) for message in doomed}
         for message in messages:
             if message not in outcomes:
-                outcomes[message] = later.requeue(message, requeue_after(error, delay_after(error, message.attempts, delay)))
+                outcomes[message] = later(message, requeue_after(error, delay_after(error, message.attempts, delay)))
         return outcomes
 
     def _log(messages: Sequence[Message], error: BaseException, doomed: int) -> None:

@@ -35,15 +35,13 @@ REMEMBERED = 1000
 """Messages of a handler whose last failure is kept in mind, because their letters could not be written then."""
 
 
-def compile_dead_letter(
-    spec: HandlerSpec, call: Callable[[Message], None], bury: Bury, beyond: Callable[[Message], Outcome]
-) -> Callable[[Message], Outcome]:
-    """``call`` for messages with attempts left; the others are ``beyond``'s to judge, and those it rejects are buried."""
+def compile_dead_letter(spec: HandlerSpec, call: Callable[[Message], None], bury: Bury) -> Callable[[Message], Outcome]:
+    """``call`` for messages with attempts left; the others are buried, and those that it rejects."""
     limit = spec.max_attempts or UNLIMITED
 
     def handle(message: Message) -> Outcome:
         if message.attempts > limit:  # before the function runs: a message that kills the process counts as well
-            return beyond(message)
+            return bury(message, None)
         try:
             call(message)
         except Reject as error:

@@ -5,13 +5,13 @@ Made from a message and made into it again; when that is to happen is ``later``'
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from framework.headers import NONE
-from framework.message import Message, calls_of
+from framework.message import Message
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
 """What Message and datetime can hold: anybody may publish anything, and what can be neither handled nor buried would go round."""
@@ -65,8 +65,7 @@ def header_for(message: Message, owner: tuple[str, str], due: float) -> Header:
 
 def header_of(message: Message) -> Header | None:
     """Of the envelope that ``message`` came in, if it came in one."""
-    origin = message.connection
-    return origin.header if isinstance(origin, _Stand) else None
+    return message.header if isinstance(message, Returned) else None
 
 
 def opened(envelope: Message) -> tuple[Header, bytes] | None:
@@ -78,52 +77,43 @@ def opened(envelope: Message) -> tuple[Header, bytes] | None:
         return None
 
 
+class Returned(Message, gc=False, eq=False, kw_only=True):
+    """A message that came in an envelope, which is settled in its place: its names are its own, its lease is the envelope's."""
+
+    header: Header
+    envelope: Message
+
+    @property
+    def topic(self) -> str:
+        return self.header.topic
+
+    @property
+    def channel(self) -> str:
+        return self.header.channel
+
+    @property
+    def node(self) -> str:
+        return self.header.node
+
+    @property
+    def settled(self) -> bool:
+        return self.envelope.settled
+
+    @property
+    def seconds_left(self) -> float:
+        return self.envelope.seconds_left
+
+    @property
+    def lease_lost(self) -> bool:
+        return self.envelope.lease_lost
+
+    def touch(self) -> None:
+        self.envelope.touch()
+
+
 def restored(envelope: Message, header: Header, body: bytes) -> Message:
-    """The message that was put into ``envelope``, to be settled by the fate of that."""
-    stand = _Stand(envelope, header)
-    calls_of[stand] = _Calls(envelope)
-    return Message(
-        header.id.encode("latin-1"), header.timestamp, header.attempts + envelope.attempts, body, stand, header.headers or NONE
-    )
-
-
-class _Stand:
-    """The connection of a message that came in an envelope: its names are those of the message, its lease is the envelope's."""
-
-    def __init__(self, envelope: Message, header: Header) -> None:
-        self.topic = header.topic
-        self.channel = header.channel
-        self.node = header.node
-        self.header = header
-        self._envelope = envelope
-
-    @property
-    def limits(self) -> Any:
-        return self._envelope.connection.limits
-
-    @property
-    def in_flight(self) -> Any:
-        return self
-
-    def __contains__(self, message: object) -> bool:
-        return not self._envelope.settled
-
-    def touch(self, message: Message) -> None:
-        self._envelope.touch()
-
-
-class _Calls:
-    """What a handler may ask of its own message, asked of the envelope, which is what its slot holds."""
-
-    def __init__(self, envelope: Message) -> None:
-        self._envelope = envelope
-
-    def ends_at(self, message: Message) -> float | None:
-        calls = calls_of.get(self._envelope.connection)
-        return calls.ends_at(self._envelope) if calls is not None else None
-
-    def lost(self, message: Message) -> bool:
-        return self._envelope.lease_lost
-
-    def touch(self, message: Message) -> None:
-        self._envelope.touch()
+    """The message that was put into ``envelope``."""
+    return Returned(
+        header.id.encode("latin-1"), header.timestamp, header.attempts + envelope.attempts, body, envelope.connection,
+        header.headers or NONE, header=header, envelope=envelope,
+    )  # fmt: skip

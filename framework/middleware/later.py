@@ -10,11 +10,11 @@ forgets delays when it restarts changes nothing either.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from time import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,15 +23,13 @@ from framework.handler import HandlerSpec
 from framework.message import Message
 from framework.middleware.dead_letter import LATER, topic_name
 from framework.middleware.envelope import Header, header_for, header_of, opened, restored, sealed
-from framework.middleware.outcome import DEFERRED, UNLIMITED, Outcome, Requeue
+from framework.middleware.outcome import DEFERRED, BatchOutcome, Chain, Outcome, Requeue
+from framework.middleware.retry import is_for_the_process
 from framework.names import EPHEMERAL
 from framework.observe import hublog
 
 log = hublog.get(__name__)
 
-MARK = 2 * UNLIMITED
-"""What a connection to a ``.later`` topic adds to the attempts of its messages. More attempts than a handler allows are looked
-for before each call, so that to tell an envelope from a message costs the ordinary ones nothing."""
 AGAIN = 60.0
 """Seconds after which an envelope that could not be stored is tried again."""
 LEAST_HOP = 0.1
@@ -79,6 +77,35 @@ def lasts(spec: HandlerSpec) -> bool:
     return not (spec.topic.endswith(EPHEMERAL) or spec.channel.endswith(EPHEMERAL))
 
 
+def compile_later(spec: HandlerSpec, chain: Chain, room: WaitingRoom) -> Chain:
+    """The chain of a handler that is subscribed to its ``.later`` topic as well: opens what comes from there, and has ``chain``
+    handle what is due. Its messages have the outcome of their envelopes."""
+
+    def opened_or_not(message: Message) -> Message | Outcome:
+        if message.connection.topic != room.topic:
+            return message
+        try:
+            return room.returned(message)
+        except BaseException as error:  # its handler's time may be over meanwhile
+            if is_for_the_process(error):
+                raise
+            log.exception("handler %s: a message in topic %s cannot be passed on", spec.name, room.topic)
+            return Requeue(AGAIN)
+
+    def handle(message: Message) -> Any:
+        found = opened_or_not(message)
+        return chain(found) if isinstance(found, Message) else found
+
+    def handle_batch(messages: Sequence[Message]) -> BatchOutcome:
+        found = {message: opened_or_not(message) for message in messages}
+        came_as = {one: message for message, one in found.items() if isinstance(one, Message)}
+        outcomes: Any = chain(list(came_as)) if came_as else {}
+        early = {message: one for message, one in found.items() if not isinstance(one, Message)}
+        return early | {came_as[one]: outcome for one, outcome in outcomes.items()}
+
+    return handle_batch if spec.batch else handle
+
+
 class WaitingRoom:
     """The waiting room of one handler. ``defer``: None where nothing can wait. ``delays()``: those that the broker keeps.
     ``copies``: each channel of a topic has a copy of its own. ``clock``: seconds since 1970.
@@ -87,8 +114,8 @@ class WaitingRoom:
     def __init__(
         self,
         spec: HandlerSpec,
-        defer: Defer | None,
-        delays: Callable[[], Delays],
+        defer: Defer | None = None,
+        delays: Callable[[], Delays] = lambda: ANY,
         *,
         copies: bool = True,
         clock: Callable[[], float] | None = None,
@@ -172,7 +199,7 @@ class WaitingRoom:
             found = opened(message)
             if found is None or found[0].owner != self._owner:
                 return False
-            deliveries += found[0].attempts - MARK
+            deliveries += found[0].attempts
         return deliveries >= self._limit
 
     def keep(self, message: Message, seconds: float) -> bool:
@@ -185,7 +212,7 @@ class WaitingRoom:
             header.attempts = max(0, header.attempts - 1)
         else:
             header, body = found
-            header.attempts += max(0, message.attempts - MARK - 1)
+            header.attempts += max(0, message.attempts - 1)
         try:
             self._store(header, body, max(seconds, header.due - self._now()))
         except FrameworkError as error:
@@ -201,11 +228,7 @@ class WaitingRoom:
         return header.put_off if header else 0
 
     def returned(self, message: Message) -> Message | Outcome:
-        """Of an envelope what it holds, or its outcome if it is early; any other message as it is."""
-        if message.connection.topic != self.topic:
-            return message
-        if message.attempts > UNLIMITED:
-            message.attempts = max(1, message.attempts - MARK)
+        """Of an envelope what it holds, or its outcome if it is early; what is no envelope as it is."""
         found = opened(message)
         if found is None:
             return message  # no envelope: the handler may say what it makes of it

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from framework.message import Message
 
@@ -59,3 +60,6 @@ Outcome: TypeAlias = Requeue | Dead | Deferred | None
 
 BatchOutcome: TypeAlias = dict[Message, Outcome]
 """The outcome of every message of a batch."""
+
+Chain: TypeAlias = Callable[[Any], Outcome | BatchOutcome]
+"""A handler with all its policies: Message -> Outcome, or for a batch handler messages -> BatchOutcome."""

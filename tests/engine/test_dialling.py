@@ -93,7 +93,7 @@ def test_a_frozen_node_holds_up_neither_the_start_nor_the_other_nodes(broker: Fa
     worker = run(lambda message: None)
     broker.publish("orders", b"x")
     worker.until(lambda: broker.finished, seconds=5)
-    worker.until(lambda: worker.supervisor._later, seconds=5)  # the start is over
+    worker.until(lambda: worker.supervisor._waits._diallers, seconds=5)  # the start is over
 
 
 def test_a_node_that_cannot_keep_the_timeout_is_an_error_at_start_although_another_one_can(broker: FakeBroker, run: Run) -> None:

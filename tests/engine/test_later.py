@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import gevent
+import gevent.event
 import pytest
 
 from framework.engine import later
@@ -90,6 +91,35 @@ def test_waiting_messages_share_the_handlers_concurrency(broker: Any, limited: A
     broker.publish("orders", *(b"%d" % n for n in range(30)))
     running.until(lambda: len(done) == 30)
     assert most == 2
+    running.stop()
+
+
+def test_the_first_that_comes_back_is_opened_also_by_a_slot_that_was_busy_when_it_came(
+    broker: Any, limited: Any, run: Callable[..., Any]
+) -> None:
+    """Until then its slots knew messages of the handler's topic only."""
+    seen: list[bytes] = []
+    gate = gevent.event.Event()
+
+    def handle(message: Message) -> None:
+        seen.append(message.body)
+        if message.body == b"again" and message.attempts == 1:
+            raise Retry("later", delay=0.5)
+        if message.body == b"long":
+            gate.wait()
+
+    running = run(handle, dead=limited, concurrency=1)
+    broker.publish("orders", b"again", b"long")
+
+    def back() -> bool:
+        connections = [one for node in broker.nodes.values() for one in node.connections if one.topic.endswith(".later")]
+        return any(one.in_flight for one in connections)
+
+    running.until(back)
+    gevent.sleep(0.6)
+    gate.set()
+    running.until(lambda: len(seen) == 3)
+    assert seen == [b"again", b"long", b"again"]
     running.stop()
 
 

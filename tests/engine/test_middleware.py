@@ -16,7 +16,7 @@ import gevent
 import pytest
 
 from framework import BadHandler, Middleware
-from framework.handler import registered
+from framework.handler import _registry, registered
 from tests.engine.conftest import make_spec
 
 KINDS = ("greenlet", "thread", "process")
@@ -46,6 +46,7 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> Callabl
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch, lines: object) -> ModuleType:
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "modules"))
+    monkeypatch.setattr(_registry, "entries", {})
     package = importlib.reload(importlib.import_module("around_jobs"))
     module = importlib.reload(importlib.import_module("around_jobs.handlers"))
     assert module.Inner is package.Inner

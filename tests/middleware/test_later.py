@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.errors import Backoff, BadMessage, PublishError, Reject, Retry
+from framework.errors import Backoff, BadMessage, HandlerTimeout, PublishError, Reject, Retry
 from framework.handler import HandlerSpec, make_spec
 from framework.message import Batch, Message
 from framework.middleware import compile_chain, later
-from framework.middleware.later import MARK, Delays, WaitingRoom, later_topic
+from framework.middleware.later import Delays, WaitingRoom, compile_later, later_topic
 from framework.middleware.outcome import DEAD, DEFERRED, Fault, Requeue
 from framework.transports.contract import Limits
 
@@ -56,14 +56,17 @@ class Waiting:
 
     def chain(self, function: Callable[..., Any], names: tuple[str, str] = ("orders", "billing"), **options: Any) -> Any:
         self.spec: HandlerSpec = make_spec(_annotated(function, "batch" in options), *names, options)
-        return compile_chain(
+        room = WaitingRoom(self.spec, self.defer, self.delays, copies=self.copies)
+        chain = compile_chain(
             self.spec,
             publish=lambda topic, body: self.dead.append(body),
             delay=lambda attempts: 10.0 * attempts,
-            defer=self.defer,
-            delays=lambda: Delays(self.longest if self.requeue is None else self.requeue, self.longest, self.levels),
-            copies=self.copies,
+            room=room,
         )
+        return compile_later(self.spec, chain, room)
+
+    def delays(self) -> Delays:
+        return Delays(self.longest if self.requeue is None else self.requeue, self.longest, self.levels)
 
     def original(self, body: bytes = b"body", attempts: int = 1) -> Message:
         origin = Origin(topic="orders", channel="billing", node="a:4150", in_flight={}, limits=LIMITS)
@@ -75,7 +78,7 @@ class Waiting:
         """The last that was published, as it is delivered."""
         topic, body, _ = self.published[-1]
         origin = Origin(topic=topic, channel="billing", node="b:4150", in_flight={}, touched=0, limits=LIMITS)
-        made = Message(b"fedcba9876543210", round((self.published_at + self.broker_ahead) * 1e9), MARK + attempts, body, origin)
+        made = Message(b"fedcba9876543210", round((self.published_at + self.broker_ahead) * 1e9), attempts, body, origin)
         origin.in_flight[made] = 0.0
         origin.touch = lambda message: setattr(origin, "touched", origin.touched + (message is made))
         return made
@@ -563,8 +566,8 @@ def test_an_envelope_that_only_waited_is_kept_likewise_and_its_crashes_count(wai
     waiting.now += 1
     for _ in range(20):
         envelope = waiting.envelope()
-        assert not room.must_keep(envelope, MARK + 1)
-        assert room.must_keep(envelope, MARK + 2)
+        assert not room.must_keep(envelope, 1)
+        assert room.must_keep(envelope, 2)
         room.keep(envelope, 0.0)
     waiting.now += 1
     seen: list[int] = []
@@ -590,9 +593,9 @@ def test_nobody_keeps_what_has_no_limit_what_is_anothers_or_where_nothing_waits(
     theirs = WaitingRoom(
         make_spec(lambda m: None, "orders", "eu.billing", {"max_attempts": 1}), waiting.defer, lambda: Delays(LONGEST, LONGEST)
     )
-    assert not theirs.must_keep(envelope, MARK + 9)
+    assert not theirs.must_keep(envelope, 9)
     envelope.body = b"no envelope"
-    assert not theirs.must_keep(envelope, MARK + 9)
+    assert not theirs.must_keep(envelope, 9)
     assert not room_of(waiting, max_attempts=0).must_keep(waiting.original(), 10**6)
     waiting.longest = 0.0
     assert not room_of(waiting, max_attempts=1).must_keep(waiting.original(), 9)
@@ -602,6 +605,20 @@ def test_what_cannot_be_stored_is_said_and_not_kept(waiting: Waiting, caplog: py
     waiting.refuse = PublishError("no broker")
     assert not room_of(waiting, max_attempts=1).keep(waiting.original(), 0.0)
     assert "cannot wait in topic orders.billing.later (no broker), so that it waited counts as an attempt" in caplog.text
+
+
+@pytest.mark.parametrize("batch", [0, 5])
+def test_an_envelope_that_could_not_be_passed_on_in_time_comes_again_and_costs_its_message_nothing(
+    waiting: Waiting, batch: int
+) -> None:
+    """The time limit ends the publish; the handler was not called, and it is no failure of its."""
+    seen: list[object] = []
+    waiting.chain(retry_in(7300))(waiting.original())
+    waiting.refuse = HandlerTimeout("it has run longer than its timeout")  # type: ignore[assignment]
+    envelope = waiting.envelope(attempts=5)
+    chain = waiting.chain(_noting(seen), max_attempts=1, **({"batch": batch} if batch else {}))
+    assert (chain([envelope])[envelope] if batch else chain(envelope)) == Requeue(later.AGAIN)
+    assert (seen, waiting.dead) == ([], [])
 
 
 # -- whose message it is
@@ -614,10 +631,9 @@ def strangers(waiting: Waiting) -> Message:
     assert later_topic(spec) == later_topic(ours)
     message = waiting.original()
     message.connection.topic, message.connection.channel = "orders.eu", "billing"
-    compile_chain(
-        make_spec(retry_in(7200), "orders.eu", "billing"),
-        publish=lambda topic, body: None, delay=float, defer=waiting.defer, delays=lambda: Delays(LONGEST, LONGEST),
-    )(message)  # fmt: skip
+    spec = make_spec(retry_in(7200), "orders.eu", "billing")
+    room = WaitingRoom(spec, waiting.defer, lambda: Delays(LONGEST, LONGEST))
+    compile_chain(spec, publish=lambda topic, body: None, delay=float, room=room)(message)
     return waiting.envelope()
 
 
