@@ -1,7 +1,8 @@
 """What the producers of a process know of nodes that fail them: nobody waits again for a broker that is known to be down.
 
 When every node fails, a publish is refused at once if as much time as it has itself has gone by in vain already. A native thread
-dials what fails until it answers: a thread that publishes may not turn its hub between two publishes.
+dials what fails until it answers: a thread that publishes may not turn its hub between two publishes. Of a node that let us in
+and did not answer a publish it asks more than that.
 """
 
 from __future__ import annotations
@@ -38,7 +39,12 @@ _new_lock = monkey.get_original("_thread", "allocate_lock")
 _new_rlock = monkey.get_original("_thread", "RLock")
 
 
-class Closable(Protocol):
+class Probe(Protocol):
+    """A connection, as far as it is asked for here."""
+
+    def prove(self, until: float) -> Exception | None:
+        """Wait ``until`` then, at most, for the answer to what is like a publish and stores nothing; why there was none."""
+
     def close(self) -> None: ...
 
 
@@ -50,7 +56,7 @@ class Circuit:
     """
 
     def __init__(
-        self, nodes: Callable[[], Collection[str]], dial: Callable[[str, float], Closable], *, broker: str, nowhere: str = ""
+        self, nodes: Callable[[], Collection[str]], dial: Callable[[str, float], Probe], *, broker: str, nowhere: str = ""
     ) -> None:
         self._find = nodes
         self._dial = dial
@@ -58,6 +64,8 @@ class Circuit:
         self._nowhere = nowhere
         self.known: frozenset[str] = frozenset()
         """The nodes, as of the last look."""
+        self.mute: set[str] = set()
+        """Those that let us in, and answered a publish neither in time nor since."""
         self._failing: dict[str, float] = {}  # node -> since when
         self._words: dict[str, str] = {}  # node -> why
         self._down_since: float | None = None
@@ -92,6 +100,7 @@ class Circuit:
         self.known = frozenset(known)
         for node in self._failing.keys() - self.known:
             self._failing.pop(node, None)
+            self.mute.discard(node)
         return sorted(known, key=lambda node: (node in self._failing, random.random()))
 
     def failed(self, node: str, since: float, error: Exception) -> None:
@@ -105,8 +114,19 @@ class Circuit:
         else:
             self._begin_probing()
 
+    def unanswered(self, node: str, error: Exception) -> None:
+        """``node`` owes the answer to a publish for long."""
+        self.mute.add(node)
+        self.failed(node, monotonic(), error)
+
+    def let_in(self, node: str) -> None:
+        """``node`` lets us in. For one that is mute that is no news."""
+        if node not in self.mute:
+            self.answered(node)
+
     def answered(self, node: str) -> None:
-        """``node`` lets us in."""
+        """``node`` answers publishes, as far as is known."""
+        self.mute.discard(node)
         if self._failing or self._down_since is not None:
             self._failing.pop(node, None)
             self._words.pop(node, None)
@@ -126,6 +146,7 @@ class Circuit:
     def forget(self) -> None:
         """In a forked child: begin anew, without the thread."""
         self._failing.clear()
+        self.mute.clear()
         self._words.clear()
         self._down_since, self._patience = None, 0.0
         self._lock, self._thread = _new_rlock(), None
@@ -169,11 +190,18 @@ class Circuit:
     def _try(self, node: str) -> None:
         started = monotonic()
         try:
-            self._dial(node, _DIAL).close()
+            self._ask(self._dial(node, _DIAL), node)
         except FrameworkError as error:
             self.failed(node, started, error)
         else:
             self.answered(node)
+
+    def _ask(self, link: Probe, node: str) -> None:
+        try:
+            if node in self.mute and (error := link.prove(monotonic() + _DIAL)) is not None:
+                raise error
+        finally:
+            link.close()
 
     def note(self, said: bool) -> bool:
         """Log that it is down, once it has been for a while, and that it is back; whether the former was ``said`` and holds.

@@ -62,6 +62,10 @@ class Link(Protocol[Command_contra]):
     def ask_each(self, commands: Sequence[Command_contra], timeout: float) -> list[Exception | None]:
         """As ``ask`` for each, many of them under way; the answers in their order. ``timeout``: seconds that each may take."""
 
+    def prove(self, until: float) -> Exception | None:
+        """Wait ``until`` then, at most, for the answer to a command that the broker refuses whoever sends it: it reads, then, and
+        nothing is stored. Else why there was no answer."""
+
     def close(self) -> None:
         """Close it, on its own thread; whoever waits for an answer gets NotStored or PublishError."""
 
@@ -98,6 +102,7 @@ class Outlet(Generic[Command]):
             except FrameworkError as error:
                 outcome = error
             if outcome is None:
+                self._heard(link)
                 return
             if isinstance(outcome, PublishError):
                 self._circuit.gave_up(timeout)
@@ -137,7 +142,13 @@ class Outlet(Generic[Command]):
         answers = link.ask_each(commands, timeout)
         if any(isinstance(each, Refused) for each in answers):
             refusing.add(link.node)
+        if None in answers:
+            self._heard(link)
         return answers
+
+    def _heard(self, link: Link[Command]) -> None:
+        if self._circuit.mute:
+            self._circuit.answered(link.node)
 
     def _pause_after(self, failure: Exception | None, attempt: int, until: float, timeout: float, refusing: set[str]) -> None:
         """Before the next try. Raises PublishError when there is no time for one, or nobody left to try."""
@@ -194,7 +205,7 @@ class Outlet(Generic[Command]):
                 failures.append(words_of(node, error))
                 refusals += isinstance(error, REFUSALS)
             else:
-                self._circuit.answered(node)
+                self._circuit.let_in(node)
                 self._admitted = True
                 return link
         if refusals == len(nodes) and not self._admitted:
@@ -248,7 +259,7 @@ class Outlet(Generic[Command]):
 def _note_silence(circuit: weakref.ref[Circuit], node: str, broker: str) -> None:
     """A link lives as long as its hub has something to watch: through it nothing else must."""
     if (there := circuit()) is not None:
-        there.failed(node, monotonic(), BrokerUnreachable(f"{broker} {node} does not answer"))
+        there.unanswered(node, BrokerUnreachable(f"{broker} {node} does not answer"))
 
 
 def _pause(attempt: int) -> float:

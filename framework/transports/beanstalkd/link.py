@@ -29,6 +29,7 @@ _QUIET = 10.0
 """Seconds without traffic after which the server is asked whether it is there: beanstalkd has no heartbeats."""
 _IDLE = 0.001  # seconds after which a look at the socket comes before trusting it: one recv
 
+_BROKEN = wire.put(b"x").removesuffix(b"\r\n") + b"xx"
 _UNKNOWN = "whether the messages are stored is not known, and publishing them again may double them"
 
 Put = tuple[str, bytes]
@@ -135,6 +136,12 @@ class Link:
             elif silent > _TICK:  # the hub was blocked, perhaps; and answers are given on the hub only
                 gevent.sleep(_TURN)
         return self.error is None and not self._refusing and self._doubted <= self._pipe.heard
+
+    def prove(self, until: float) -> Exception | None:
+        """As ``outlet.Link``: a job that does not end as it says is refused, also where no job is taken any more."""
+        outcome = self.ask((self._tube, _BROKEN), until)
+        answered = isinstance(outcome, Refused) or (isinstance(outcome, PublishError) and outcome.stored is False)
+        return None if answered else outcome
 
     def close(self) -> None:
         self._end(BrokerUnreachable("the producer was closed"))

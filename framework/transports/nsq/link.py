@@ -39,6 +39,7 @@ WINDOW = 100
 """Commands of one ``ask_each`` that are under way at a time: more gain nothing, and all would be in doubt after a cut."""
 REFILL = WINDOW // 4
 """Answers after which the window is filled again: nsqd must not run out of commands while we are on our way."""
+_EMPTY = wire.pub("workers", b"")
 _ANSWER = len(wire.encode_frame(wire.FRAME_RESPONSE, wire.OK))
 
 
@@ -77,7 +78,7 @@ class Link:
         self._sock = line.release()
         self._silence = 2 * heartbeat
         self._delays = delays
-        self._last_read = monotonic()
+        self._last_read = self._answered = monotonic()
         self._doubted = 0.0  # when; what was read later takes it back
         self._next_tick = self._next_look = monotonic() + _TICK
         self._pending: deque[Pending] = deque()
@@ -168,7 +169,17 @@ class Link:
                 self._guarded(self._read_all)
             elif silent > _TICK:  # a handler blocked the hub, perhaps; and answers are given on the hub only
                 gevent.sleep(_TURN)
-        return self.error is None and self._doubted <= self._last_read
+        return self.error is None and self._doubted <= self._last_read and not self._owes
+
+    def prove(self, until: float) -> Exception | None:
+        """As ``outlet.Link``: a PUB without a body is refused before nsqd looks for its topic."""
+        outcome = self.ask(_EMPTY, until)
+        return None if isinstance(outcome, PublishError) and outcome.stored is False else outcome
+
+    @property
+    def _owes(self) -> bool:
+        """The next answer is one that nobody waits for any more; whatever else is heard, no other comes before it."""
+        return bool(self._pending) and self._pending[0][0] is _NOBODY
 
     def close(self) -> None:
         """Close it; whoever waits for an answer gets NotStored or PublishError."""
@@ -221,6 +232,7 @@ class Link:
     def _take(self, frames: list[bytes | BrokerError]) -> None:
         for frame in frames:
             if frame == wire.OK and self._pending:
+                self._answered = self._last_read
                 self._pending.popleft()[0].switch(None)
             elif frame == wire.HEARTBEAT:
                 self._queue.append(wire.NOP)
@@ -272,7 +284,7 @@ class Link:
         over = [i for i, each in enumerate(self._pending) if each[3] <= now]
         if self._pending:
             silence = now - max(self._last_read, self._pending[0][2])
-            if silence >= _DOUBT or (over and self._last_read <= self._pending[over[0]][2]):
+            if silence >= _DOUBT or (over and self._answered <= self._pending[over[0]][2]):
                 self._doubted = now
                 self.silent()
             if silence >= _DOUBT and (self._stuck(over) or not any(now < each[3] < math.inf for each in self._pending)):

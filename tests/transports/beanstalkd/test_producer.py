@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import signal
 import socket
@@ -15,9 +16,10 @@ from gevent.server import StreamServer
 from framework import Message, Publisher, handler
 from framework.errors import MessageRefused, PublishError, WrongUse
 from framework.transports.beanstalkd import Client, urls
+from framework.transports.beanstalkd.link import Link
 from framework.transports.beanstalkd.producer import BeanstalkdProducer
 
-from .conftest import job_stats, tube_stats, url
+from .conftest import job_stats, server_stats, tube_stats, url
 
 pytestmark = pytest.mark.real
 
@@ -282,3 +284,61 @@ def test_a_put_that_the_server_could_not_read_ends_the_connection(scripted):
     assert caught.value.stored is False
     one.publish("orders", [b"b"])
     assert [line.split()[0] for line in server.lines] == [b"use", b"put", b"use", b"put"]
+
+
+class Mute:
+    """A beanstalkd that lets everybody in and answers no put while it is ``mute``."""
+
+    def __init__(self) -> None:
+        self.mute = True
+        self.heard: list[bytes] = []
+
+    def __call__(self, sock, _address) -> None:
+        file = sock.makefile("rb")
+        while line := file.readline():
+            if line.startswith(b"list-tube-used"):
+                sock.sendall(b"USING default\r\n")
+            elif line.startswith(b"use "):
+                sock.sendall(b"USING " + line.split()[1] + b"\r\n")
+            elif line.startswith(b"put "):
+                body = file.read(int(line.split()[4]) + 2)
+                if body.endswith(b"\r\n"):
+                    self.heard.append(body[:-2])
+                if not self.mute:
+                    sock.sendall(b"INSERTED 1\r\n" if body.endswith(b"\r\n") else b"EXPECTED_CRLF\r\n")
+
+
+def test_a_server_that_lets_us_in_and_answers_no_put_costs_one_timeout_and_then_nothing():
+    server = Mute()
+    listening = StreamServer(("127.0.0.1", 0), server)
+    listening.start()
+    one = producer(f"127.0.0.1:{listening.server_port}")
+    with pytest.raises(PublishError, match="not known"):
+        one.publish("orders", [b"1"], timeout=0.4)
+    took = []
+    for number in range(25):
+        gevent.sleep(0.1)
+        start = time.monotonic()
+        with pytest.raises(PublishError) as other:
+            one.publish("orders", [b"again %d" % number], timeout=0.4)
+        took.append(time.monotonic() - start)
+        assert other.value.stored is False
+    assert server.heard == [b"1"], "nothing is sent that would not be answered"
+    assert sorted(took)[12] < 0.05
+    server.mute = False
+    deadline = time.monotonic() + 5
+    while server.heard == [b"1"]:
+        assert time.monotonic() < deadline
+        gevent.sleep(0.05)
+        with contextlib.suppress(PublishError):
+            one.publish("orders", [b"back"], timeout=0.4)
+    one.close()
+    listening.stop(0)
+
+
+def test_a_real_server_answers_what_asks_whether_it_answers_and_keeps_nothing_of_it(server):
+    for _ in range(2):
+        link = Link.to(server.address, timeout=5)
+        assert link.prove(time.monotonic() + 5) is None
+        assert int(server_stats(server)["total-jobs"]) == int(server_stats(server)["current-jobs-ready"]) == 0
+        drain(server)

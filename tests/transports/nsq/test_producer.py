@@ -18,7 +18,9 @@ from framework.errors import BadMessage, BadName, PublishError
 from framework.testing.servers import Server, free_port
 from framework.transports import open_transports
 from framework.transports.nsq import wire
+from framework.transports.nsq.link import Link
 from framework.transports.nsq.producer import split
+from framework.transports.nsq.urls import Options
 
 pytestmark = pytest.mark.real
 
@@ -346,6 +348,87 @@ def test_an_nsqd_that_is_exiting_is_left_for_another(fake_nsqd, nsqd, make_produ
     for _ in range(5):
         producer.publish("orders", [b"x"])
     assert tools.stored(nsqd) == 5
+
+
+class Mute:
+    """An nsqd that lets everybody in, sends heartbeats, and answers no publish while it is ``mute``."""
+
+    def __init__(self) -> None:
+        self.mute = True
+        self.heard: list[bytes] = []
+
+    def __call__(self, sock, file) -> None:
+        while file.readline():
+            body = file.read(int.from_bytes(file.read(4)))
+            if body:
+                self.heard.append(body)
+            if self.mute:
+                sock.sendall(wire.encode_frame(wire.FRAME_RESPONSE, wire.HEARTBEAT))
+            elif body:
+                sock.sendall(wire.encode_frame(wire.FRAME_RESPONSE, wire.OK))
+            else:
+                sock.sendall(wire.encode_frame(wire.FRAME_ERROR, b"E_BAD_MESSAGE PUB invalid message body size 0"))
+                return
+
+
+@pytest.mark.parametrize("each", [False, True], ids=["publish", "publish_each"])
+def test_an_nsqd_that_lets_us_in_and_answers_no_publish_costs_one_timeout_and_then_nothing(fake_nsqd, make_producer, each):
+    server = Mute()
+    producer = make_producer(fake_nsqd(server))
+
+    def publish(body):
+        errors = [] if each else None
+        if each:
+            errors = producer.publish_each("orders", [body], timeout=0.4)
+        else:
+            producer.publish("orders", [body], timeout=0.4)
+        for error in filter(None, errors or ()):
+            raise error
+
+    with pytest.raises(PublishError, match="not known") as first:
+        publish(b"1")
+    assert first.value.stored is None
+    took = []
+    for number in range(25):
+        gevent.sleep(0.1)
+        start = time.monotonic()
+        with pytest.raises(PublishError) as other:
+            publish(b"again %d" % number)
+        took.append(time.monotonic() - start)
+        assert other.value.stored is False
+    assert server.heard == [b"1"], "nothing is sent that would not be answered"
+    assert sorted(took)[12] < 0.05
+    server.mute = False
+    start = time.monotonic()
+    while True:
+        gevent.sleep(0.05)
+        try:
+            publish(b"back")
+            break
+        except PublishError:
+            assert time.monotonic() - start < 5
+    assert server.heard == [b"1", b"back"]
+
+
+def test_a_publish_that_is_answered_ends_the_doubt_at_once(fake_nsqd, make_producer):
+    """Whoever waits for longer than others have waited in vain tries for all."""
+    server = Mute()
+    producer = make_producer(fake_nsqd(server))
+    with pytest.raises(PublishError):
+        producer.publish("orders", [b"1"], timeout=0.2)
+    circuit = producer._outlets._circuit
+    assert circuit.mute
+    circuit.probe = lambda everything: 10.0  # nobody else finds out
+    server.mute = False
+    producer.publish("orders", [b"2"], timeout=5.0)
+    assert not circuit.mute
+    producer.publish("orders", [b"3"], timeout=0.2)
+
+
+def test_a_real_nsqd_answers_what_asks_whether_it_answers_and_keeps_nothing_of_it(nsqd):
+    link = Link.to(nsqd.address, Options(), timeout=5)
+    assert link.prove(time.monotonic() + 5) is None
+    assert not nsqd.http("/stats?format=json")["topics"]
 
 
 def test_commands_behind_a_refused_one_are_sent_again(fake_nsqd, make_producer, tools):
