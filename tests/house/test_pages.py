@@ -33,7 +33,7 @@ NOT_RUN = Counter({"docs/tutorial.md": 1})
 
 NOT_YET_WRAPPED = {
     "docs/brokers-to-come.md",
-    "docs/nsq.md", "docs/nsqd.md", "docs/spark.md",
+    "docs/spark.md",
     "docs/transports.md",
 }  # fmt: skip
 
