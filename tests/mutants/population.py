@@ -40,6 +40,8 @@ class Mutant(NamedTuple):
             compile(self.text(original), self.path, "exec")
         except SyntaxError:
             return False
+        except AttributeError:  # cosmic-ray's ExceptionReplacer knows no dotted name in a tuple
+            return False
         return True
 
 

@@ -171,6 +171,29 @@ def test_a_channel_that_a_later_declaration_names_gets_what_came_before_it(folde
     again.close()
 
 
+@pytest.mark.parametrize("gone", [1, 2], ids=["of one topic", "of both"])
+def test_messages_that_no_declaration_comes_with_wait_in_a_topic_of_their_own(folder: Path, gone: int) -> None:
+    """Nothing is damaged: somebody cut the log's beginning off, and the index is lost."""
+    opened = Store(folder)
+    opened.append([declared(8)])
+    start = opened.log.size
+    opened.append([declared(TOPIC, "c")])
+    end = opened.log.size
+    publish(opened, b"a", b"b")
+    publish(opened, b"c", topic=8)
+    opened.close()
+    (folder / "index.db").unlink()
+    data = segment(folder).read_bytes()
+    segment(folder).write_bytes(data[: start if gone == 1 else 0] + data[end:])
+    again = Store(folder)
+    assert {topic.name: everything(again, topic.id) for topic in again.topics.values()} == {
+        "recovered-00000007": [b"a", b"b"], "t8" if gone == 1 else "recovered-00000008": [b"c"],
+    }  # fmt: skip
+    assert [topic.depth for topic in again.topics.values()] == [len(everything(again, number)) for number in again.topics]
+    assert sum("the name of a topic is damaged" in report for report in again.reports) == len(again.reports) == gone
+    again.close()
+
+
 @pytest.mark.parametrize("cut", [0, 20, 200], ids=["empty", "within a record", "after some of its head"])
 def test_a_segment_whose_head_is_not_whole_is_followed_by_one_that_is(folder: Path, cut: int) -> None:
     """A process that was killed while it began a segment left one without declarations; what was written there had no topic."""

@@ -198,19 +198,12 @@ class Numbers:
                 continue
             if piece.moved:
                 one.lost.append((piece.topic, piece.first, piece.first + piece.messages))
-            elif (topic := self._owner(at, piece)) is not None:
-                low = self._next[topic]
-                one.lost.append((topic, low, low + piece.messages))
-                self._next[topic] = low + piece.messages
             elif piece.topic not in self._next:
                 one.unknown = piece.messages
-
-    def _owner(self, at: int, piece: Piece) -> int | None:
-        """The topic that may have gone on in the bytes: as the header says, or as its number says."""
-        asked = self._asked
-        if piece.topic in self._next and asked.get(piece.topic, 0) <= at:
-            return piece.topic
-        return next((one for one, end in self._next.items() if end == piece.first and asked.get(one, 0) <= at), None)
+            elif self._asked.get(piece.topic, 0) <= at:
+                low = self._next[piece.topic]
+                one.lost.append((piece.topic, low, low + piece.messages))
+                self._next[piece.topic] = low + piece.messages
 
 
 def _believe(own: list[Damage], first: int) -> None:
