@@ -29,6 +29,8 @@ STANDARD_INPUT = "-"
 _SHOWN = 5
 _ONE_TRY = 0.1
 """Seconds that are needed to find out anything, when --connect-deadline is 0."""
+_TRIES = 3
+"""Times that lines are sent of which it is not known each time whether they are stored."""
 _NEVER = 366 * 86_400.0
 """Seconds, in place of a --connect-deadline that never comes."""
 
@@ -49,6 +51,11 @@ def command(topic: str, file: str, summary: Path | None, settings: Settings) -> 
     Empty lines and lines that are too large for the broker are counted and not published. Without --broker, the
     embedded nsqd of --data-path is used if it runs, else 127.0.0.1:4150. Of several nodes any that answers will do;
     the first may be waited for as long as --connect-deadline.
+
+    When a node goes away or gives no answer within --publish-timeout, it is not known whether it has stored the lines
+    that it was sent last. They are published again, to any node, and so perhaps twice: each line at least once. Where
+    no node takes them, that is the end. The topic then has at least as many messages as `published` in the summary
+    says, and at most so many and `in_doubt` more.
     """
     names.check("topic", topic)
     if summary:
@@ -64,8 +71,8 @@ def command(topic: str, file: str, summary: Path | None, settings: Settings) -> 
                 for sent in publishing.send_all(lines):
                     shown.update(reading.bytes_read, sent)
         except Interrupted as signal:
-            counts.in_doubt = publishing.unanswered
-            click.echo(f"workers: {signal} came; {publishing.so_far()}", err=True)
+            counts.in_doubt += publishing.unanswered
+            click.echo(f"workers: {signal} came; {publishing.so_far(publishing.unanswered)}", err=True)
             return signal.exit_code
         return _report(counts, topic)
 
@@ -81,7 +88,9 @@ class Counts:
         self.reading: Reading | None = None
         self.published = 0
         self.in_doubt = 0
-        """Sent, and not answered: the broker may have stored them."""
+        """Sent, and not answered: the broker may have stored them, beside those that are published."""
+        self.perhaps_twice = 0
+        """Of the published, those of which a copy is in doubt."""
         self.empty: list[int] = []
         """Their line numbers, as of the oversized ones."""
         self.oversized: list[int] = []
@@ -162,11 +171,7 @@ class Publishing:
         """Yields how many have been published, after every request. Raises PublishError, with that count in it."""
         for chunk in chain.from_iterable(map(self._chunks, lines)):
             self._chunk_end = self.counts.published + len(chunk)
-            try:
-                self._send(chunk)
-            except PublishError as error:
-                self.counts.in_doubt = self.unanswered if error.stored is None else 0
-                raise PublishError(f"{error}; {self.so_far()}", stored=error.stored) from error
+            self._send(chunk)
             self._chunk_end = 0
             yield self.counts.published
 
@@ -175,9 +180,8 @@ class Publishing:
         """How many messages of the chunk that is being sent have not been confirmed."""
         return max(0, self._chunk_end - self.counts.published)
 
-    def so_far(self) -> str:
-        """The count where it ends early."""
-        unknown = self.counts.in_doubt
+    def so_far(self, unknown: int) -> str:
+        """The count where it ends early. ``unknown``: the messages behind it that may be stored."""
         doubt = f", and it is not known whether the next {unknown} were" if unknown else ""
         return f"{self.counts.published} messages had been published to {self.topic}{doubt}"
 
@@ -199,7 +203,7 @@ class Publishing:
     def _send(self, chunk: list[tuple[int, bytes]]) -> None:
         """The broker refuses a chunk whole if one line is too large for it: halving finds which."""
         try:
-            self.publisher.publish_many(self.topic, [line for _, line in chunk], timeout=self._timeout)
+            self._store([line for _, line in chunk])
         except BadMessage:
             if len(chunk) == 1:
                 self.counts.oversized.append(chunk[0][0])
@@ -211,12 +215,31 @@ class Publishing:
             self.counts.published += len(chunk)
             self._timeout = None
 
+    def _store(self, lines: list[bytes]) -> None:
+        """What may be stored is sent again. Raises PublishError when nobody takes it, with the count."""
+        unknown = 0
+        for left in reversed(range(_TRIES)):
+            try:
+                self.publisher.publish_many(self.topic, lines, timeout=self._timeout)
+            except BadMessage:
+                raise
+            except PublishError as error:
+                if error.stored is None:
+                    unknown = len(lines)
+                    self.counts.in_doubt += unknown
+                if error.stored is not None or not left:
+                    raise PublishError(f"{error}; {self.so_far(unknown)}", stored=None if unknown else error.stored) from error
+            else:
+                self.counts.perhaps_twice += unknown
+                return
+
 
 def _report(counts: Counts, topic: str) -> int:
     reading = counts.reading
     assert reading is not None
+    twice = f", {counts.perhaps_twice} of them perhaps twice" if counts.perhaps_twice else ""
     click.echo(
-        f"published {counts.published} of {reading.lines} lines to {topic}; "
+        f"published {counts.published} of {reading.lines} lines to {topic}{twice}; "
         f"refused {_some('empty', counts.empty)}, {_some('oversized', counts.oversized)}; "
         f"{reading.unreadable} unreadable"
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from framework.testing import servers
+from framework.testing.proxy import Proxy
 from framework.testing.servers import Server
 from framework.testing.workers import call, command, environment
 
@@ -217,6 +218,43 @@ def test_a_node_that_freezes_leaves_a_definite_count_and_a_summary(nsqd: Server,
     assert counts(tmp_path) == {
         "input_lines": 6, "published": 2, "in_doubt": 3, "empty": 1, "oversized": 0, "unreadable": 0,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["cut off", "silent"])
+def test_what_a_node_may_have_stored_when_it_went_away_is_published_to_another_and_counted(
+    how: str, start_nsqd: Callable[..., Server], start_proxy: Callable[[str], Proxy], tmp_path: Path
+) -> None:
+    nodes = [start_nsqd(), start_nsqd()]
+    proxies = [start_proxy(node.address) for node in nodes]
+    addresses = [f"--broker=nsq://{proxy.address}" for proxy in proxies]
+    with subprocess.Popen(
+        command("publish", "lines", *addresses, "--summary=counts.json", "--publish-timeout=2s"),
+        cwd=tmp_path, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        process.stdin.write(b"one\ntwo\n")
+        process.stdin.flush()
+        wait_until(lambda: sum(map(messages, nodes)) == 2)
+        used = 0 if messages(nodes[0]) else 1
+        proxies[used].to_client.hold()
+        process.stdin.write(b"three\nfour\nfive\n")
+        process.stdin.flush()
+        wait_until(lambda: messages(nodes[used]) == 5)  # stored, and the answer is on its way
+        if how == "cut off":
+            proxies[used].refuse()
+            proxies[used].cut()
+        out, said = (each.decode() for each in process.communicate(timeout=30))
+    assert process.returncode == 0, said
+    assert out == "published 5 of 5 lines to lines, 3 of them perhaps twice; refused 0 empty, 0 oversized; 0 unreadable\n"
+    assert (messages(nodes[used]), messages(nodes[1 - used])) == (5, 3)
+    assert (counts(tmp_path)["published"], counts(tmp_path)["in_doubt"]) == (5, 3)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_summary_is_written_whatever_happens(tmp_path: Path) -> None:
