@@ -31,12 +31,6 @@ STORIES = {page: [block for block in blocks(page) if not block.not_run and not b
 NOT_RUN = Counter({"docs/tutorial.md": 1})
 """How many blocks of each page nobody runs. One more is one too many."""
 
-NOT_YET_WRAPPED = {
-    "docs/brokers-to-come.md",
-    "docs/spark.md",
-    "docs/transports.md",
-}  # fmt: skip
-
 SHOP = """
 from framework import handler
 
@@ -48,7 +42,7 @@ def bill(order: dict) -> None: ...
 # -- what can be read
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if name_of(page) not in NOT_YET_WRAPPED], ids=name_of)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_no_line_is_longer_than_an_editor_is_wide(page: Path) -> None:
     lines = page.read_text().splitlines()
     assert [f"line {n}: {len(line)}" for n, line in enumerate(lines, 1) if len(line) > LONGEST] == []
