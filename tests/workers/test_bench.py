@@ -71,10 +71,11 @@ def test_evidence_that_an_earlier_version_kept_is_judged_and_merged(tmp_path: Pa
     bench._kept.write(old, 0)
     bench.merge(0)
     assert addresses(tmp_path, spark) == ["old"]
-    bench.collect(spark.createDataFrame([request("new", NOON, NOON)], COLUMNS), 1)
+    bench._kept.write(old, 1)
+    bench.collect(spark.createDataFrame([request("new", datetime(1995, 7, 1, tzinfo=UTC), NOON)], COLUMNS), 2)
     assert bench.judge() == 0
-    bench.merge(1)
-    assert addresses(tmp_path, spark) == ["new", "old"]
+    bench.merge(2)
+    assert addresses(tmp_path, spark) == ["new", "old", "old"], "also where Spark would look at the columns of the oldest file"
 
 
 def test_suspects_are_told_before_they_are_listed_and_again_only_when_they_did_more(
