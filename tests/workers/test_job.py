@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sqlite3
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +25,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from py4j.java_gateway import GatewayClient
+from py4j.protocol import ERROR, ERROR_ON_RECEIVE, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from framework import Batch, Message, Spool
@@ -32,7 +36,7 @@ from workers.api_requests import processes
 from workers.api_requests.job import command as module
 from workers.api_requests.job.folders import Places, take
 from workers.api_requests.job.outbox import Outbox
-from workers.api_requests.job.queries import words_of
+from workers.api_requests.job.queries import Failed, words_of
 from workers.api_requests.job.streams import Stream
 from workers.api_requests.processes import descendants
 
@@ -188,10 +192,10 @@ class Refusing(PySparkException):
 
 
 @pytest.fixture
-def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], int]:
+def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Runs the command without Spark, where the job raises; its exit code."""
 
-    def run(error: BaseException) -> int:
+    def run(error: BaseException, died: str = "") -> int:
         def fail(*_: object, **__: object) -> None:
             raise error
 
@@ -201,6 +205,7 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseEx
 
         monkeypatch.setattr(module.session, "start", lambda *_, **__: None)
         monkeypatch.setattr(module.session, "stop", stop)
+        monkeypatch.setattr(module.session, "death", lambda _: died)
         monkeypatch.setattr(module, "Job", fail)
         monkeypatch.setattr(module, "Stopping", lambda: None)
         folders = [f"--{name}={tmp_path / name}" for name in ("spool", "output", "state")]
@@ -225,6 +230,51 @@ def test_a_disk_that_refuses_ends_it_with_one_line(
     said = capsys.readouterr().err
     assert words in said
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError(111, "Connection refused"), Failed("channel of Spark: it ended")])
+def test_where_the_jvm_has_died_that_is_what_is_said(
+    failing: Callable[..., int], capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    assert failing(error, died="Spark's JVM was killed by signal 9") == 1
+    assert capsys.readouterr().err == "job: Spark's JVM was killed by signal 9\n"
+
+
+def test_words_to_a_jvm_that_died_are_no_tracebacks(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Connection:
+        def send_command(self, _: str) -> str:
+            raise Py4JNetworkError("Error while sending or receiving", when=ERROR_ON_RECEIVE)
+
+        def close(self, _: bool) -> None: ...
+
+    gateway = GatewayClient()
+    monkeypatch.setattr(gateway, "_get_connection", Connection)
+    logging.getLogger().addFilter(module.session.is_news)
+    try:
+        assert gateway.send_command("x") == ERROR
+        logging.warning("other words")
+    finally:
+        logging.getLogger().removeFilter(module.session.is_news)
+    assert [record.message for record in caplog.records if record.name == "root"] == ["other words"]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [("kill -9 $$", "was killed by signal 9, as where there is too little memory"), ("exit 3", "ended with code 3")],
+)
+def test_how_a_jvm_died_is_known(command: str, words: str) -> None:
+    with subprocess.Popen(["sh", "-c", command]) as jvm:
+        assert module.session.death(session_of(jvm)) == f"Spark's JVM {words}; its log may say more"
+
+
+def test_a_jvm_that_lives_has_not_died() -> None:
+    with subprocess.Popen(["sleep", "60"]) as jvm:
+        assert module.session.death(session_of(jvm)) == ""
+        jvm.kill()
+
+
+def session_of(jvm: subprocess.Popen[bytes]) -> Any:
+    return SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=jvm)))
 
 
 def test_what_spark_says_is_said_in_one_line_although_its_jvm_has_gone(

@@ -94,3 +94,13 @@ def test_all_are_stopped_whatever_one_of_them_says(queries: Queries, started: li
     started[0].stop = fail
     queries.stop()
     assert [query.stopped for query in started[1:]] == [True, True]
+
+
+def test_stopping_says_nothing_of_a_jvm_that_has_died(queries: Queries, started: list[Any], capsys: Any) -> None:
+    def fail() -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    for query in started:
+        query.stop = fail
+    queries.stop()
+    assert capsys.readouterr().err == ""

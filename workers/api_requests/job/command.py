@@ -127,8 +127,9 @@ def command(**options: Any) -> int:
         target = None if follow else partial(_target, until, summary)
         run(job, watch, target, options["every"] if follow else 0.0)
         tell("done", suspects=len(job.evidence.known()))
-    except (PySparkException, Py4JError, OSError, sqlite3.Error, pa.ArrowException) as error:
-        raise Failed(words_of(error)) from None  # in words as long as there is a JVM to ask for them
+    except (Failed, PySparkException, Py4JError, OSError, sqlite3.Error, pa.ArrowException) as error:
+        # In words as long as there is a JVM to ask for them; where it has died, all else is what came of that.
+        raise Failed(session.death(spark) or words_of(error)) from None
     finally:
         sender.stop()
         session.stop(spark)

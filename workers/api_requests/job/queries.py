@@ -47,6 +47,8 @@ class Queries:
         for name, query in self._running.items():
             try:
                 query.stop()
+            except ConnectionError:  # the JVM has died, and the query with it
+                continue
             except Exception as error:  # the session may be going down as well
                 click.echo(f"job: stopping {name}: {type(error).__name__}", err=True)
 

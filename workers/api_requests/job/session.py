@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from workers.api_requests.processes import descendants, kill
 
+_DYING = 0.5  # seconds from the end of a JVM's connections to its own
 _ROOT = Path(__file__).resolve().parents[3]
 
 _SETTINGS = {
@@ -45,6 +47,7 @@ def start(name: str, scratch: Path, *, master: str = "local[*]", short: bool = F
     ``scratch``: a folder that may stay. ``log``: where the JVM's messages go, in place of stderr. The JVM ends by itself when
     this process does. Raises PySparkException where Java is missing.
     """
+    logging.getLogger().addFilter(is_news)
     local = master.startswith("local")
     if local:
         os.environ.setdefault("SPARK_HOME", str(home_without_zip(scratch)))
@@ -94,6 +97,21 @@ def stop(spark: SparkSession) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def is_news(record: logging.LogRecord) -> bool:
+    """A filter of the root logger, to which py4j gives a traceback for each word to a JVM that has died."""
+    return record.msg != "Exception while sending command."
+
+
+def death(spark: SparkSession) -> str:
+    """How the JVM ended by itself, in words; empty where it has not, within half a second."""
+    try:
+        code = _process(spark).wait(_DYING)
+    except subprocess.TimeoutExpired:
+        return ""
+    how = f"was killed by signal {-code}, as where there is too little memory" if code < 0 else f"ended with code {code}"
+    return f"Spark's JVM {how}; its log may say more"
 
 
 def _process(spark: SparkSession) -> subprocess.Popen[bytes]:
