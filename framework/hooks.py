@@ -8,10 +8,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import FrameType
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from framework.errors import BadHandler
+from framework.message import Message
 from framework.source import line_of, place_of
+
+Ending: TypeAlias = Literal["finished", "requeued", "dead", "lease_lost"]
+"""How a delivery ended, in the words of the ledger."""
 
 
 class Middleware:
@@ -35,6 +39,13 @@ class Middleware:
         """
         call()
 
+    def after(self, message: Message, outcome: Ending, /) -> None:
+        """After a delivery that was the handler's has ended, once for each message, in the worker, also of calls elsewhere.
+
+        ``outcome`` is the word of the ledger: "finished", "requeued" (it comes again), "dead" (its dead letter is stored), or
+        "lease_lost": it was this worker's no more, by a lost lease or at a stop, and comes again. What is raised here is logged.
+        """
+
     def stop(self) -> None:
         """Once in each process where it was started, after the last call. What is raised here is logged.
 
@@ -42,7 +53,12 @@ class Middleware:
         """
 
 
-_FORMS = {"start": "start(self)", "around": "around(self, job, call)", "stop": "stop(self)"}
+_FORMS = {
+    "start": "start(self)",
+    "around": "around(self, job, call)",
+    "after": "after(self, message, outcome)",
+    "stop": "stop(self)",
+}
 """How each hook is declared."""
 
 

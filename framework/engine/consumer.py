@@ -77,7 +77,8 @@ class Consumer:
         self._grants = Grants(hub, turns, self._credit, self._valve, self.rouse)
         self._regrant, self.accounts = self._grants.regrant, self._grants.accounts
         self._watch = Watch(spec.name, self._credit, self._ended, batches=bool(spec.batch), longest=longest_pause)
-        self._settle = Settlement(self._elsewhere, self._watch, self._heed).settle
+        self._settlement = Settlement(self._elsewhere, self._watch, self._heed)
+        self._settle = self._settlement.settle
         self._ticked_at, self._ticked_settled = clock(), 0
         self._pulse = pulse or Pulse()
         self.awake = False
@@ -337,8 +338,8 @@ class Consumer:
 
     @property
     def handling(self) -> bool:
-        """Some message can still be settled. What runs for a connection that ended cannot."""
-        return any(connection.in_flight for connection in self.accounts)
+        """Some message can still be settled, or is still told of. What runs for a connection that ended cannot be settled."""
+        return self._settlement.telling or any(connection.in_flight for connection in self.accounts)
 
     @property
     def deaf(self) -> bool:

@@ -8,8 +8,9 @@ from typing import Any
 from framework.engine.elsewhere import Elsewhere
 from framework.engine.restraint import Watch
 from framework.errors import AlreadySettled
+from framework.hooks import Ending
 from framework.message import Message
-from framework.middleware.outcome import BatchOutcome, Dead, Deferred, Fault, Outcome, Requeue
+from framework.middleware.outcome import BatchOutcome, Dead, Deferred, Fault, Outcome, Requeue, Told
 
 Heed = Callable[[Message, Requeue | Deferred | Dead], None]
 """Hears of a message that was not done, and whose fault that was."""
@@ -22,36 +23,60 @@ class Settlement:
         self._elsewhere = elsewhere
         self._watch = watch
         self._heed = heed
+        self._telling = 0
 
-    def settle(self, job: Any, outcome: Outcome | BatchOutcome, *, heed: bool = True) -> None:
+    @property
+    def telling(self) -> bool:
+        """Somebody who hears of what was settled is not through with it."""
+        return self._telling > 0
+
+    def settle(self, job: Any, outcome: Outcome | Told | BatchOutcome, *, heed: bool = True) -> None:
         """``job``: a Message, or for a BatchOutcome the messages of a batch. Its lease may have been lost meanwhile."""
         if isinstance(outcome, dict):
             self._settle_batch(outcome)
-        elif isinstance(outcome, Requeue):
-            _requeue(job, outcome.delay)
-            if heed:
-                self._heed(job, outcome)
-        elif isinstance(outcome, Deferred):
-            if _finish(job):
-                self._elsewhere.finished(job, dead=False)
-            if heed:
-                self._heed(job, outcome)
-        elif _finish(job) and outcome is not None:
-            self._elsewhere.finished(job, dead=True)
-            if heed and outcome.fault is not Fault.NONE:
-                self._heed(job, outcome)
+            return
+        said = outcome.outcome if isinstance(outcome, Told) else outcome
+        ending = self._settle(job, said)
+        if heed and said is not None and (not isinstance(said, Dead) or (ending == "dead" and said.fault is not Fault.NONE)):
+            self._heed(job, said)
+        if isinstance(outcome, Told):
+            self._tell([(outcome, ending)])
 
     def _settle_batch(self, outcomes: BatchOutcome) -> None:
-        """It was one call: whatever failed in it counts as one failure."""
+        """It was one call: whatever failed in it counts as one failure. All of it is settled before anybody hears of it."""
         worst: tuple[Message, Requeue | Deferred | Dead] | None = None
+        endings: list[tuple[Told, Ending]] = []
         for message, outcome in outcomes.items():
-            if outcome is not None and outcome.fault is not Fault.NONE and (worst is None or outcome.fault is Fault.DEPENDENCY):
-                worst = message, outcome
-            self.settle(message, outcome, heed=False)
+            said = outcome.outcome if isinstance(outcome, Told) else outcome
+            if said is not None and said.fault is not Fault.NONE and (worst is None or said.fault is Fault.DEPENDENCY):
+                worst = message, said
+            ending = self._settle(message, said)
+            if isinstance(outcome, Told):
+                endings.append((outcome, ending))
         if worst is None:
             self._watch.calls_well += 1
         else:
             self._heed(*worst)
+        self._tell(endings)
+
+    def _settle(self, message: Message, outcome: Outcome) -> Ending:
+        if isinstance(outcome, Requeue):
+            return "requeued" if _requeue(message, outcome.delay) else "lease_lost"
+        if not _finish(message):
+            return "lease_lost"
+        if outcome is None:
+            return "finished"
+        dead = isinstance(outcome, Dead)
+        self._elsewhere.finished(message, dead=dead)
+        return "dead" if dead else "requeued"
+
+    def _tell(self, endings: Iterable[tuple[Told, Ending]]) -> None:
+        self._telling += 1
+        try:
+            for told, ending in endings:
+                told.tell(told.message, ending)
+        finally:
+            self._telling -= 1
 
 
 def give_back(messages: Iterable[Message]) -> None:
@@ -68,8 +93,9 @@ def _finish(message: Message) -> bool:
     return True
 
 
-def _requeue(message: Message, delay: float) -> None:
+def _requeue(message: Message, delay: float) -> bool:
     try:
         message.connection.requeue(message, delay)
     except AlreadySettled:
-        pass
+        return False
+    return True

@@ -11,6 +11,7 @@ from typing import Any
 
 from framework.handler import HandlerSpec
 from framework.message import Message
+from framework.middleware.after import compile_after
 from framework.middleware.around import compile_around
 from framework.middleware.batch import compile_batch, compile_batch_call
 from framework.middleware.dead_letter import Publish, compile_bury, compile_dead_letter
@@ -43,8 +44,9 @@ def compile_chain(
     counted = compile_counted(spec, again=again, give_up=bury)
     failed = compile_failed(spec, compile_put_off(spec, delay, room, counted), counted)
     if spec.batch:
-        return compile_batch(spec, call, bury=bury, failed=failed, delay=delay, later=room.requeue, means=means)
-    return compile_retry(compile_dead_letter(spec, call, bury), failed)
+        batch = compile_batch(spec, call, bury=bury, failed=failed, delay=delay, later=room.requeue, means=means)
+        return compile_after(spec, batch)
+    return compile_after(spec, compile_retry(compile_dead_letter(spec, call, bury), failed))
 
 
 def compile_call(spec: HandlerSpec) -> Callable[[Any], None]:

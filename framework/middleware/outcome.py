@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
+from framework.hooks import Ending
 from framework.message import Message
 
 UNLIMITED = 1 << 20
@@ -58,8 +59,18 @@ DEFERRED = Deferred()
 Outcome: TypeAlias = Requeue | Dead | Deferred | None
 """None, the one that must cost nothing: it is done, never deliver it again."""
 
-BatchOutcome: TypeAlias = dict[Message, Outcome]
-"""The outcome of every message of a batch."""
 
-Chain: TypeAlias = Callable[[Any], Outcome | BatchOutcome]
+@dataclass(frozen=True, slots=True)
+class Told:
+    """``outcome`` of what the handler knew as ``message``. When it is settled, ``tell(message, ending)`` says how."""
+
+    outcome: Outcome
+    message: Message
+    tell: Callable[[Message, Ending], None]
+
+
+BatchOutcome: TypeAlias = dict[Message, Any]
+"""The Outcome of every message of a batch, or what is Told of it."""
+
+Chain: TypeAlias = Callable[[Any], Outcome | Told | BatchOutcome]
 """A handler with all its policies: Message -> Outcome, or for a batch handler messages -> BatchOutcome."""

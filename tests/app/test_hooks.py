@@ -144,7 +144,7 @@ def test_a_wrong_declaration_fails_at_import_and_names_its_line(project: Callabl
             "def arround(self, job, call): call()",
             r"shop.Mine.arround \(shop.py:3\) is no hook of a Middleware: did you mean around\?",
         ),
-        ("def before(self): ...", r"shop.Mine has no hook, so it does nothing: write at least one of start, around"),
+        ("def before(self): ...", r"shop.Mine has no hook, so it does nothing: write at least one of start, around, after, stop"),
         ("around = 5", r"the hook around, 5, cannot be called .*: write it as `def around\(self, job, call\)`"),
     ],
 )

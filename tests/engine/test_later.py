@@ -15,6 +15,7 @@ from framework.engine import later
 from framework.engine.supervisor import Supervisor
 from framework.errors import BrokerUnreachable, Retry
 from framework.handler import make_spec
+from framework.hooks import Middleware
 from framework.message import Batch, Message
 from framework.publisher import Publisher
 from framework.testing.servers import Server
@@ -121,6 +122,28 @@ def test_the_first_that_comes_back_is_opened_also_by_a_slot_that_was_busy_when_i
     running.until(lambda: len(seen) == 3)
     assert seen == [b"again", b"long", b"again"]
     running.stop()
+
+
+@pytest.mark.parametrize("batch", [0, 5])
+def test_middleware_hears_of_the_message_and_not_of_its_envelopes(
+    broker: Any, limited: Any, run: Callable[..., Any], batch: int
+) -> None:
+    heard: list[tuple[str, bytes, int, str]] = []
+
+    class Hears(Middleware):
+        def after(self, message: Message, outcome: str) -> None:
+            heard.append((message.topic, message.body, message.attempts, outcome))
+
+    def handle(job: Any) -> None:
+        for message in job if batch else [job]:
+            if message.attempts == 1:
+                raise Retry("later", delay=1.0)
+
+    running = run(handle, dead=limited, middleware=(Hears(),), batch=batch, linger=0.01)
+    broker.publish("orders", b"one")
+    running.until(lambda: len(heard) == 2)
+    assert running.stop()["requeued"] > 1, "hops"
+    assert heard == [("orders", b"one", 1, "requeued"), ("orders", b"one", 2, "finished")]
 
 
 def test_a_batch_handler_gets_them_back_as_well(broker: Any, limited: Any, run: Callable[..., Any]) -> None:

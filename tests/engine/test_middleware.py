@@ -15,7 +15,7 @@ from typing import Any
 import gevent
 import pytest
 
-from framework import BadHandler, Middleware
+from framework import BadHandler, Batch, Message, Middleware, Reject, Retry, Skip
 from framework.handler import _registry, registered
 from tests.engine.conftest import make_spec
 
@@ -231,3 +231,146 @@ def test_stopping_has_the_time_to_drain(broker, run):
     worker.until(lambda: worker.supervisor.ready)
     worker.stop()
     assert notes[-1] == "done"
+
+
+# -- after an outcome
+
+
+class Heard(Middleware):
+    """Notes how each message ended; ``does(message)`` comes first."""
+
+    def __init__(self, notes: list[tuple[object, ...]], does: Callable[[Message], object] = bool, name: str = "") -> None:
+        self.notes, self.does, self.name = notes, does, name
+
+    def after(self, message: Message, outcome: str) -> None:
+        self.does(message)
+        name = (self.name,) if self.name else ()
+        self.notes.append((*name, message.topic, message.body, message.attempts, outcome, message.settled))
+
+
+def obey(message: Message) -> None:
+    if message.attempts == 1 and message.body == b"retry":
+        raise Retry(delay=0)
+    if message.body == b"reject":
+        raise Reject("no")
+    if message.body == b"skip":
+        raise Skip("done")
+
+
+def test_it_hears_once_of_each_delivery_how_it_ended_when_it_is_settled(broker, run):
+    notes: list[tuple[object, ...]] = []
+    worker = run(obey, middleware=(Heard(notes),), concurrency=1)
+    broker.publish("orders", b"fine", b"retry", b"reject", b"skip")
+    worker.until(lambda: len(notes) == 5)
+    ledger = worker.stop()
+    assert sorted(notes) == [
+        ("orders", b"fine", 1, "finished", True),
+        ("orders", b"reject", 1, "dead", True),
+        ("orders", b"retry", 1, "requeued", True),
+        ("orders", b"retry", 2, "finished", True),
+        ("orders", b"skip", 1, "finished", True),
+    ]
+    assert {key: ledger[key] for key in ("finished", "requeued", "dead")} == {"finished": 3, "requeued": 1, "dead": 1}
+
+
+def test_it_hears_of_a_message_that_is_given_up_without_a_call(broker, run):
+    notes: list[tuple[object, ...]] = []
+    worker = run(raising, middleware=(Heard(notes),), max_attempts=1)
+    next(iter(broker.nodes.values()))._put("orders", (b"0123456789abcdef", 1, b"x"))  # its worker was killed
+    worker.until(lambda: notes)
+    worker.stop()
+    assert notes == [("orders", b"x", 2, "dead", True)]
+
+
+def raising(message: Message) -> None:
+    raise AssertionError("it has no attempts left")
+
+
+def test_of_a_batch_it_hears_once_for_each_message_when_all_are_settled(broker, run):
+    notes: list[tuple[object, ...]] = []
+    unsettled: list[Message] = []
+
+    def handle(batch: Batch) -> None:
+        unsettled.extend(batch)
+        for message in batch:
+            if message.body == b"bad":
+                batch.fail(message, Reject("bad"))
+
+    def look(_: Message) -> None:
+        unsettled[:] = [message for message in unsettled if not message.settled]
+
+    worker = run(handle, middleware=(Heard(notes, look),), batch=3, linger=5)
+    broker.publish("orders", b"one", b"bad", b"two")
+    worker.until(lambda: len(notes) == 3)
+    assert not unsettled
+    worker.stop()
+    assert sorted(note[1:4:2] for note in notes) == [(b"bad", "dead"), (b"one", "finished"), (b"two", "finished")]
+
+
+def test_the_last_of_several_hears_first_and_one_that_fails_changes_nothing(broker, run, caplog):
+    notes: list[tuple[object, ...]] = []
+    some = (
+        Heard(notes, name="outer"),
+        Heard(notes, lambda message: 1 / 0),
+        Heard(notes, lambda message: refuse()),
+        Heard(notes, name="inner"),
+    )
+    worker = run(obey, middleware=some)
+    broker.publish("orders", b"fine")
+    worker.until(lambda: len(notes) == 2)
+    assert worker.stop() == {"received": 1, "finished": 1, "requeued": 0, "dead": 0, "lease_lost": 0}
+    assert [note[0] for note in notes] == ["inner", "outer"]
+    assert "ZeroDivisionError" in caplog.text
+    assert "SystemExit" in caplog.text
+
+
+def test_it_hears_that_a_lease_was_lost(broker, run):
+    notes: list[tuple[object, ...]] = []
+
+    def handle(message: Message) -> None:
+        if message.attempts == 1:
+            [connection] = [one for node in broker.nodes.values() for one in node.connections if one.in_flight]
+            connection.close()
+            gevent.sleep(0.01)
+
+    worker = run(handle, middleware=(Heard(notes),))
+    broker.publish("orders", b"x")
+    worker.until(lambda: len(notes) == 2)
+    worker.stop()
+    assert [note[3] for note in notes] == ["lease_lost", "finished"]
+
+
+def test_it_is_held_to_the_time_limit_and_the_message_stays_finished(broker, run, caplog):
+    notes: list[tuple[object, ...]] = []
+    worker = run(obey, middleware=(Heard(notes, lambda message: gevent.sleep(60)),), timeout=0.2, concurrency=1)
+    broker.publish("orders", b"fine")
+    worker.until(lambda: "fails after message" in caplog.text)
+    assert "HandlerTimeout" in caplog.text
+    assert worker.stop()["finished"] == 1
+
+
+def test_a_worker_that_stops_lets_it_end_within_the_time_to_drain(broker, run):
+    notes: list[tuple[object, ...]] = []
+    begun = []
+    hears = Heard(notes, lambda message: (begun.append(message), gevent.sleep(0.3)))
+    stopped: list[str] = []
+    worker = run(obey, middleware=(hears, Lived("x", stopped, stop=lambda: stopped.append(f"after {len(notes)}"))))
+    broker.publish("orders", b"fine")
+    worker.until(lambda: begun)
+    worker.stop()
+    assert len(notes) == 1
+    assert stopped[-1] == "after 1"
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"], indirect=True)
+def test_it_hears_in_the_worker_of_calls_elsewhere(broker, run, work, jobs, kind):
+    notes: list[tuple[object, ...]] = []
+    where: list[str] = []
+    around_jobs = importlib.import_module("around_jobs")
+    around_jobs.heard = lambda message, outcome: (notes.append((message.body, outcome)), where.append(around_jobs.here()))
+    worker = work()
+    broker.publish("orders", b"fine", b"reject")
+    worker.until(lambda: len(notes) == 2)
+    worker.stop()
+    assert sorted(notes) == [(b"fine", "finished"), (b"reject", "dead")]
+    assert set(where) == {around_jobs.here()}

@@ -26,6 +26,10 @@ def here() -> str:
     return f"{os.getpid()}/{threading.get_native_id()}"
 
 
+def heard(message: Message, outcome: str) -> None:
+    """For a test to replace, in the worker."""
+
+
 class Outer(Middleware):
     """Says where it is, and ends what bodies tell it to end. $UNFIT: where it does not start, worker or elsewhere."""
 
@@ -33,6 +37,9 @@ class Outer(Middleware):
         note("start", here())
         if os.environ.get("UNFIT") == ("worker" if os.environ["WORKER"] == str(os.getpid()) else "elsewhere"):
             raise OSError("no database")
+
+    def after(self, message: Message, outcome: str) -> None:
+        heard(message, outcome)
 
     def stop(self) -> None:
         note("stop", here())
