@@ -24,6 +24,7 @@ from framework.transports.beanstalkd.room import Room
 from framework.transports.beanstalkd.settling import Settling
 from framework.transports.beanstalkd.unasked import Unasked
 from framework.transports.contract import Limits, Receiver
+from framework.transports.enveloped import opened
 from framework.transports.forked import forget_in_child
 
 log = hublog.get(__name__)
@@ -36,7 +37,9 @@ _PULSE = 5.0
 _SLICE = 32  # jobs delivered at once: the server works on how they ended, and on the next, while handlers work on the others
 
 
-def connect(node: str, topic: str, channel: str, tube: str, receiver: Receiver, *, ttr: float) -> BeanstalkdConnection:
+def connect(
+    node: str, topic: str, channel: str, tube: str, receiver: Receiver, *, ttr: float, opens: bool = False
+) -> BeanstalkdConnection:
     """Dial the desk and the first bell; blocks. ``ttr``: the lease that is likely, until a job shows what it is.
 
     Raises BrokerUnreachable, BrokerError, ProtocolError."""
@@ -44,7 +47,7 @@ def connect(node: str, topic: str, channel: str, tube: str, receiver: Receiver, 
         desk.subscribe(tube)
         bell.subscribe(tube)
         instance = wire.stats(desk.ask(wire.STATS, "OK").data).get("id", "")
-        connection = BeanstalkdConnection(desk, topic, channel, receiver, tube=tube, ttr=ttr, instance=instance)
+        connection = BeanstalkdConnection(desk, topic, channel, receiver, tube=tube, ttr=ttr, instance=instance, opens=opens)
         connection.bells.add(bell)
         return connection
 
@@ -52,7 +55,18 @@ def connect(node: str, topic: str, channel: str, tube: str, receiver: Receiver, 
 class BeanstalkdConnection:
     """``contract.Connection`` on beanstalkd. Made by ``connect``, on the hub that it will live on."""
 
-    def __init__(self, desk: Line, topic: str, channel: str, receiver: Receiver, *, tube: str, ttr: float, instance: str) -> None:
+    def __init__(
+        self,
+        desk: Line,
+        topic: str,
+        channel: str,
+        receiver: Receiver,
+        *,
+        tube: str,
+        ttr: float,
+        instance: str,
+        opens: bool = False,
+    ) -> None:
         self.node = desk.node
         self.topic = topic
         self.channel = channel
@@ -60,6 +74,7 @@ class BeanstalkdConnection:
         self.granted = 0
         self.in_flight: dict[Message, float] = {}
         self._tube = tube
+        self._opens = opens
         self._receiver = receiver
         self._tally = receiver.tally
         self._suffix = f"@{instance[:8]}".encode()  # ids begin again when a server loses its log
@@ -261,7 +276,8 @@ class BeanstalkdConnection:
             self._lose(hold.message, f"beanstalkd does not know job {hold.job} any more")
 
     def message(self, hold: Hold, attempts: int, born: int) -> Message:
-        return Message(b"%d%b" % (hold.job, self._suffix), born, attempts, hold.body, self)
+        message = Message(b"%d%b" % (hold.job, self._suffix), born, attempts, hold.body, self)
+        return opened(message) if self._opens else message
 
     def lease(self, ttr: int) -> None:
         """Leases of one connection count as equal: as the shortest of those in flight."""

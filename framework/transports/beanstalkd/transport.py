@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import gevent
@@ -14,7 +15,8 @@ from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.connection import MAX_DEFER, MAX_GRANT, BeanstalkdConnection, connect
 from framework.transports.beanstalkd.dial import Line, dial
 from framework.transports.beanstalkd.producer import BeanstalkdProducer
-from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver, Transport
+from framework.transports.contract import Capabilities, Limits, NodeInfo, Producer, Receiver, Transport
+from framework.transports.enveloped import SealingProducer
 from framework.transports.recent import Recent
 
 T = TypeVar("T")
@@ -30,13 +32,14 @@ class BeanstalkdTransport:
 
     capabilities = Capabilities(
         touch=True, attempts=True, fan_out=False, max_requeue=MAX_DEFER, max_defer=MAX_DEFER, priority=True, ordered=True,
-        lease_at_publish=True, discovers=False,
+        lease_at_publish=True, discovers=False, with_headers="add headers=true to the broker URL, here and at their readers",
     )  # fmt: skip
 
     def __init__(self, addresses: _urls.Addresses) -> None:
         self._nodes = addresses.nodes
         self._options = addresses.options
         self._described = Recent(self._describe)
+        self.capabilities = replace(self.capabilities, headers=self._options.headers)
 
     def start(self, hub: object) -> None:
         """Nothing is shared: each connection has its own sockets."""
@@ -78,10 +81,11 @@ class BeanstalkdTransport:
     ) -> BeanstalkdConnection:
         """``lease`` changes nothing: who publishes a job says how long its lease is."""
         tube = _urls.tube_of(topic, channel, self._options)
-        return connect(node, topic, channel, tube, receiver, ttr=self._options.ttr)
+        return connect(node, topic, channel, tube, receiver, ttr=self._options.ttr, opens=self._options.headers)
 
-    def producer(self) -> BeanstalkdProducer:
-        return BeanstalkdProducer(self._nodes, self._options)
+    def producer(self) -> Producer:
+        made = BeanstalkdProducer(self._nodes, self._options)
+        return SealingProducer(made) if self._options.headers else made
 
     def probe(self) -> list[NodeInfo]:
         return self._infos(self._ask_all(_stats))

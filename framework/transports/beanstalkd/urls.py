@@ -11,7 +11,7 @@ from framework.transports import addresses
 from framework.transports.beanstalkd import wire
 
 PORT = 11300
-_OPTIONS = ("ttr", "max_job_size", "fanout")
+_OPTIONS = ("ttr", "max_job_size", "fanout", "headers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,8 @@ class Options:
     """The -z of the servers in bytes: larger bodies are refused before they are sent."""
     fanout: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Topic -> its channels, each of which gets a copy in a tube of its own."""
+    headers: bool = False
+    """Headers of messages, in an envelope around the body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ def read(urls: Sequence[str]) -> Addresses:
             ttr=_ttr(given["ttr"]) if "ttr" in given else default.ttr,
             max_job_size=_job_size(given),
             fanout=_fanout(given["fanout"]) if "fanout" in given else default.fanout,
+            headers=_headers(given["headers"]) if "headers" in given else default.headers,
         ),
     )
 
@@ -99,6 +102,12 @@ def _ttr(text: str) -> int:
     if not (1 <= seconds <= wire.MAX_NUMBER and seconds == int(seconds)):
         raise BadSetting(f"ttr={text!r} in a broker URL: beanstalkd takes whole seconds from 1s, such as ttr=60s")
     return int(seconds)
+
+
+def _headers(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise BadSetting(f"headers={text!r} in a broker URL: write true or false")
+    return text == "true"
 
 
 def _job_size(given: Mapping[str, str]) -> int:

@@ -17,6 +17,7 @@ from framework.errors import AlreadySettled, BrokerError, BrokerUnreachable, Pro
 from framework.message import Message
 from framework.observe import hublog
 from framework.transports.contract import Limits, Receiver
+from framework.transports.enveloped import opening
 from framework.transports.forked import forget_in_child, let_go
 from framework.transports.nsq import wire
 from framework.transports.nsq.delays import MAX_DEFER
@@ -52,15 +53,16 @@ def connect(
     Raises BrokerUnreachable, TlsFailed, BrokerError, ProtocolError, BadSetting."""
     with dial(node, options, lease=lease) as line:
         line.expect_ok("SUB", wire.sub(topic, channel))
-        return NsqConnection(line, topic, channel, receiver, options.heartbeat, max_defer=max_defer)
+        return NsqConnection(line, topic, channel, receiver, options.heartbeat, max_defer=max_defer, opens=options.headers)
 
 
 class NsqConnection:
-    """``contract.Connection`` on NSQ. Made by ``connect``, on the hub that it will live on."""
+    """``contract.Connection`` on NSQ. Made by ``connect``, on the hub that it will live on. ``opens``: envelopes of headers."""
 
     def __init__(
-        self, line: Line, topic: str, channel: str, receiver: Receiver, heartbeat: float, *, max_defer: float = MAX_DEFER
-    ) -> None:
+        self, line: Line, topic: str, channel: str, receiver: Receiver, heartbeat: float, *, max_defer: float = MAX_DEFER,
+        opens: bool = False,
+    ) -> None:  # fmt: skip
         self.node = line.node
         self.topic = topic
         self.channel = channel
@@ -70,7 +72,8 @@ class NsqConnection:
         self.in_flight: dict[Message, float] = {}
         self._receiver = receiver
         self._tally = receiver.tally
-        self._feed = line.decoder.bind(self).feed
+        feed = line.decoder.bind(self).feed
+        self._feed = opening(feed) if opens else feed
         self._sock = line.release()
         self._loop = get_hub().loop
         self._heartbeat = heartbeat

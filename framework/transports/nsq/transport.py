@@ -8,7 +8,8 @@ from dataclasses import replace
 import gevent
 
 from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, words_of
-from framework.transports.contract import Capabilities, NodeInfo, Receiver, Transport
+from framework.transports.contract import Capabilities, NodeInfo, Producer, Receiver, Transport
+from framework.transports.enveloped import SealingProducer
 from framework.transports.nsq import backlog, channels, credentials
 from framework.transports.nsq import urls as _urls
 from framework.transports.nsq.connection import NsqConnection, connect
@@ -32,6 +33,7 @@ class NsqTransport:
     capabilities = Capabilities(
         touch=True, attempts=True, fan_out=True, max_requeue=MAX_DEFER, max_defer=MAX_DEFER,
         longer_lease="start nsqd with a longer --max-msg-timeout", longer_delay="start nsqd with a longer --max-req-timeout",
+        with_headers="add headers=true to the broker URL, here and at their readers",
     )  # fmt: skip
 
     def __init__(self, addresses: _urls.Addresses) -> None:
@@ -39,7 +41,7 @@ class NsqTransport:
         self._direct = set(addresses.nsqds)
         self._discovery = Discovery(addresses.lookupds, addresses.options)
         self._options = addresses.options
-        self.capabilities = replace(self.capabilities, discovers=bool(addresses.lookupds))
+        self.capabilities = replace(self.capabilities, discovers=bool(addresses.lookupds), headers=self._options.headers)
         self._delays = LongestDelays(addresses.options, self._know_delays)
         self._described = Recent(self._describe)
         self._know_delays()
@@ -88,8 +90,9 @@ class NsqTransport:
         max_defer = self._delays.of(node, self._discovery.http_of(node))
         return connect(node, topic, channel, receiver, self._options, lease=lease, max_defer=max_defer)
 
-    def producer(self) -> NsqProducer:
-        return NsqProducer(self.nodes, self._options, delays=self._delays)
+    def producer(self) -> Producer:
+        made = NsqProducer(self.nodes, self._options, delays=self._delays)
+        return SealingProducer(made) if self._options.headers else made
 
     def nodes(self) -> set[str]:
         """Every nsqd there is, whatever its topics. Raises BrokerUnreachable as ``discover`` does."""

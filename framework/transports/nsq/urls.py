@@ -174,6 +174,13 @@ class Options:
         False, _yes, "true",
         "Trust any certificate. **Whoever is on the way can then read and change everything.**", shown="false",
     )  # fmt: skip
+    headers: bool = _option(
+        False,
+        _yes,
+        "true",
+        "Headers of messages, in an envelope around the body: say so here and at their readers.",
+        shown="false",
+    )
     snappy: bool = _option(
         False, _yes, "true", "Compress with snappy, where nsqd grants it (`pip install nsq-workers[snappy]`).", shown="false"
     )

@@ -1,0 +1,91 @@
+"""Headers on brokers that carry none: an envelope around the body, of lines that anybody can read. No I/O.
+
+    workers-headers/1
+    {"traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
+    the body, as it is
+
+The first line is always the same, the second is a JSON object of strings, and the body begins after the second newline. What does
+not begin so is no envelope, and is left as it is. Only what has headers is put into one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from framework.errors import BadMessage, PublishError
+from framework.headers import NONE, Headers
+from framework.message import Message
+from framework.transports.contract import Producer
+
+MAGIC = b"workers-headers/1\n"
+_read = msgspec.json.Decoder(dict[str, str]).decode
+
+Others: TypeAlias = list[Any]
+Feed: TypeAlias = Callable[[bytes], tuple[list[Message], Others]]
+
+
+def sealed(headers: Headers, body: bytes) -> bytes:
+    """``body`` with its ``headers``. One without any that looks like an envelope is put into one, or its reader would open it."""
+    if not headers and not body.startswith(MAGIC):
+        return body
+    return MAGIC + msgspec.json.encode(dict(headers)) + b"\n" + body
+
+
+def opened(message: Message) -> Message:
+    """``message`` as it was before it was sealed; any other as it is."""
+    if not message.body.startswith(MAGIC):
+        return message
+    line, newline, body = message.body[len(MAGIC) :].partition(b"\n")
+    try:
+        headers = _read(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return message
+    if newline:
+        message.headers, message.body = headers or NONE, body
+    return message
+
+
+def opening(feed: Feed) -> Feed:
+    """A decoder's ``feed`` whose messages are opened."""
+
+    def feed_and_open(data: bytes) -> tuple[list[Message], Others]:
+        messages, others = feed(data)
+        for message in messages:
+            opened(message)
+        return messages, others
+
+    return feed_and_open
+
+
+class SealingProducer:
+    """``contract.Producer``: ``inner``, with the headers in the bodies."""
+
+    def __init__(self, inner: Producer) -> None:
+        self._inner = inner
+
+    def publish(self, topic: str, bodies: Sequence[bytes], *, headers: Headers = NONE, **how: Any) -> None:
+        self._inner.publish(topic, _all_sealed(topic, bodies, headers), **how)
+
+    def publish_each(
+        self, topic: str, bodies: Sequence[bytes], *, headers: Headers = NONE, **how: Any
+    ) -> list[PublishError | None]:
+        return self._inner.publish_each(topic, _all_sealed(topic, bodies, headers), **how)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def _all_sealed(topic: str, bodies: Sequence[bytes], headers: Headers) -> Sequence[bytes]:
+    if isinstance(bodies, bytes | str) or not set(map(type, bodies)) <= {bytes}:
+        return bodies  # refused by who stores them
+    if not all(bodies):
+        raise BadMessage(f"topic {topic!r}: one of {len(bodies)} messages is empty; give it a body or leave it out")
+    found = [sealed(headers, body) for body in bodies]
+    return bodies if all(map(_same, found, bodies)) else found  # what was checked already need not be checked again
+
+
+def _same(one: object, other: object) -> bool:
+    return one is other
