@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -88,6 +89,17 @@ def test_a_file_system_without_locks_is_not_taken_for_another_job(tmp_path: Path
     monkeypatch.setattr("workers.api_requests.job.folders.fcntl.flock", none)
     with pytest.raises(WrongUse, match="it cannot be locked: No locks available"):
         take(places(tmp_path))
+
+
+def test_folders_of_two_file_systems_are_refused_before_a_batch_fails_over_them(tmp_path: Path) -> None:
+    shared = Path("/dev/shm")
+    if not shared.is_dir() or shared.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("it takes a second file system, such as /dev/shm")
+    with (
+        TemporaryDirectory(dir=shared) as elsewhere,
+        pytest.raises(WrongUse, match="are on two file systems: name folders of one"),
+    ):
+        take(Places(tmp_path / "spool", Path(elsewhere), tmp_path / "state"))
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

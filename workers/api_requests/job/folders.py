@@ -39,6 +39,7 @@ def take(places: Places) -> int:
         raise WrongUse(f"{error.filename}: {error.strerror}: name folders that you may write to") from None
     try:
         _lock(handle, places.state)
+        _check_moves(places)
         _own(places)
     except BaseException:
         os.close(handle)
@@ -53,6 +54,12 @@ def _lock(handle: int, state: Path) -> None:
         raise WrongUse(f"--state {state}: another job works in this folder; stop it, or name another folder") from None
     except OSError as error:
         raise WrongUse(f"--state {state}: it cannot be locked: {error.strerror}; name a folder of another file system") from None
+
+
+def _check_moves(places: Places) -> None:
+    """Complete files are given their place in the output in one step, which no move between file systems is."""
+    if places.state.stat().st_dev != places.output.stat().st_dev:
+        raise WrongUse(f"--state {places.state} and --output {places.output} are on two file systems: name folders of one")
 
 
 def _own(places: Places) -> None:
