@@ -9,14 +9,14 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import product
+from itertools import pairwise, product
 from types import SimpleNamespace
 from typing import Any
 
 import gevent
 import pytest
 
-from framework.engine.guardian import Guardian
+from framework.engine.guardian import BLOCKED, Guardian
 from framework.engine.stopping import Stop
 from framework.engine.supervisor import Supervisor
 from framework.handler import make_spec
@@ -202,6 +202,64 @@ def test_a_hub_that_turns_in_the_middle_of_a_rescue_learns_of_the_rest_of_it_too
     assert told == [connection] * 2
     guardian.report()
     assert told == [connection] * 2
+
+
+class Rescued:
+    """A connection that notes when it was rescued."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    @property
+    def rescuable(self) -> Rescued:
+        return self
+
+    def rescue(self, now: float, expired: set[Message]) -> None:
+        self.times.append(now)
+
+    def rescued(self) -> None:
+        """The hub would learn of it."""
+
+
+class Turning:
+    """A hub that turns all the time."""
+
+    @property
+    def stamp(self) -> float:
+        return time.monotonic()
+
+
+@pytest.fixture
+def guarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], Rescued]]:
+    """``guarded(turns)``: a connection below a guardian that watches that hub."""
+    monkeypatch.setattr("framework.engine.guardian.WORTH_A_WORD", 600.0)
+    guardians: list[Guardian] = []
+
+    def start(turns: Any) -> Rescued:
+        connection = Rescued()
+        consumer = SimpleNamespace(accounts={connection: None}, calls=SimpleNamespace(expired=lambda now: ()))
+        guardians.append(Guardian(turns, [consumer], Stop(0.0), None))
+        guardians[-1].start()
+        return connection
+
+    yield start
+    for guardian in guardians:
+        guardian.stop()
+
+
+def test_the_connections_of_a_hub_that_stands_still_are_kept_again_and_again(guarded):
+    began = time.monotonic()
+    connection = guarded(SimpleNamespace(stamp=began))
+    while len(connection.times) < 3:
+        assert time.monotonic() < began + 10
+        time.sleep(0.01)
+    assert all(after - before > BLOCKED for before, after in pairwise([began, *connection.times]))
+
+
+def test_those_of_a_hub_that_turns_are_left_alone(guarded):
+    connection = guarded(Turning())
+    time.sleep(4 * BLOCKED)
+    assert connection.times == []
 
 
 def test_who_blocks_the_hub_is_named_with_the_line(broker, caplog):
