@@ -142,6 +142,26 @@ def test_an_emptied_topic_whose_save_failed_is_emptied_with_the_next(folder: Pat
         reopened.close()
 
 
+def test_an_emptied_topic_whose_save_failed_is_emptied_although_nothing_else_happens(
+    folder: Path, fallible: tuple[Broker, list[str]]
+) -> None:
+    broker, failing = fallible
+    topic = broker.topic("hollow")
+    publish(broker, "hollow", b"1", b"2", b"3")
+    broker.save()
+    failing.append("no space")
+    topic.empty()
+    gevent.sleep(0.3)  # several rounds of the saver
+    failing.clear()
+    broker.stop()
+    reopened = Store(folder)
+    try:
+        (state,) = reopened.topics.values()
+        assert state.depth == 0, "what was emptied has come back"
+    finally:
+        reopened.close()
+
+
 def test_what_a_channel_finished_while_saves_failed_stays_finished(folder: Path, fallible: tuple[Broker, list[str]]) -> None:
     broker, failing = fallible
     topic = broker.topic("orders")
