@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 import subprocess
 import sys
@@ -479,6 +480,23 @@ def test_no_answer_at_all_ends_the_wait_at_the_deadline(fake_nsqd, make_producer
     with pytest.raises(PublishError, match="gave no answer") as caught:
         make_producer(fake_nsqd(lambda sock, file: file.read()), deadline=0.5).publish("orders", [b"x"])
     assert caught.value.stored is None
+
+
+def test_whoever_waits_for_an_answer_leaves_the_hub_at_rest(fake_nsqd, make_producer):
+    """The wait is longer than the time after which the silence is looked into."""
+    producer = make_producer(fake_nsqd(lambda sock, file: file.read()), deadline=2.5)
+    waiting = gevent.spawn(producer.publish, "orders", [b"x"])
+    turns = itertools.count()
+    watcher = gevent.get_hub().loop.prepare()
+    watcher.start(lambda: next(turns))
+    try:
+        gevent.sleep(2.2)
+    finally:
+        watcher.stop()
+    assert not waiting.ready()
+    assert next(turns) < 500, "some ten a second are enough to look after the connection"
+    with pytest.raises(PublishError, match="gave no answer"):
+        waiting.get(timeout=10)
 
 
 def test_a_peer_that_does_not_read_gets_all_when_it_does(fake_nsqd, make_producer, tools):
