@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import gevent
 import pytest
 
 from framework.testing.servers import ROOT, Server
@@ -170,6 +171,30 @@ def test_what_is_kept_for_want_of_room_is_released_when_the_worker_stops(start_b
         worker.until(lambda: len(failed) == 3)
         ledger = worker.stop()
         assert (ledger["received"], ledger["requeued"], ledger["lease_lost"]) == (3, 2, 1)
+        assert tube_stats(server)["current-jobs-ready"] == 2
+
+
+def test_what_is_kept_for_want_of_room_is_released_when_its_connection_closes(
+    start_beanstalkd, receiver, subscribe, hasty, monkeypatch
+):
+    """Without having been drained: the server would let go of it as well, but late or uncounted."""
+    monkeypatch.setattr("framework.transports.beanstalkd.room.WAIT", 60.0)
+    server = start_beanstalkd("-s", "8192")
+    with Client(server.address, use="orders") as client:
+        client.put_many([b"0", b"1", b"2"], ttr=300)
+    with full(server):
+        connection = subscribe(server.address, grant=3)
+        until(lambda: len(receiver.messages) == 3)
+        first, *others = receiver.messages
+        connection.requeue(first, 1.0)
+        until(lambda: receiver.losses)
+        for message in others:
+            connection.requeue(message, 1.0)
+        gevent.sleep(0.2)
+        assert (receiver.tally.requeued, tube_stats(server)["current-jobs-ready"]) == (0, 0)
+        connection.close()
+        until(lambda: receiver.ends)
+        assert (receiver.tally.requeued, receiver.tally.lease_lost) == (2, 1)
         assert tube_stats(server)["current-jobs-ready"] == 2
 
 
