@@ -32,7 +32,6 @@ class Alarm:
 
     def cancel(self) -> None:
         if self._timer is not None:
-            self._timer.stop()
             self._timer.close()
             self._timer = None
         self.when = math.inf

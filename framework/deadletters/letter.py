@@ -96,10 +96,6 @@ class Selection:
     limit: int | None = None
     """How many at most."""
 
-    @property
-    def everything(self) -> bool:
-        return self == Selection()
-
     def takes(self, letter: Letter) -> bool:
         """Whether ``letter`` is meant; ``limit`` is for who counts. One that died nobody knows when is in no span of time."""
         if self.ids and letter.id not in self.ids:

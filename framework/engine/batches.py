@@ -59,7 +59,6 @@ class BatchQueue:
             self._wait()
 
     def close(self) -> None:
-        self._timer.stop()
         self._timer.close()
 
     def _wait(self) -> None:

@@ -254,7 +254,6 @@ class SlotProcess:
     def _part(self) -> None:
         self.alive = False
         for watcher in (self._reader, self._writer):
-            watcher.stop()
             watcher.close()
 
     def _end(self) -> None:
@@ -278,7 +277,6 @@ class SlotProcess:
 
     def _reaped(self) -> None:
         self._status = self._reaper.rstatus
-        self._reaper.stop()
         self._reaper.close()
 
 

@@ -160,7 +160,6 @@ class Slots:
     def close(self) -> None:
         """End the idle slots; a busy one ends after its job. Call it on the hub only."""
         self._open = False
-        self._kick.stop()
         self._kick.close()
         for slot in self._idle:
             if slot.greenlet:

@@ -354,7 +354,6 @@ class Supervisor:
             guardian.stop()
             turns.stop()
             for watcher in (bell, ticker, keeper):
-                watcher.stop()
                 watcher.close()
 
     def forget(self) -> None:

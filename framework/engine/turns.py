@@ -34,7 +34,6 @@ class Turns:
 
     def stop(self) -> None:
         for watcher in (self._after_poll, self._before_poll):
-            watcher.stop()
             watcher.close()
 
     @property

@@ -112,7 +112,6 @@ class Peer:
         try:
             self._wake.wait(_PING_SECONDS)
         finally:
-            watcher.stop()
             watcher.close()
         self._wake.clear()
         sock.settimeout(0)

@@ -245,6 +245,5 @@ class Outgoing:
 
     def _stop_watching(self) -> None:
         if self._watcher is not None:
-            self._watcher.stop()
             self._watcher.close()
             self._watcher = None

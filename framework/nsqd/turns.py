@@ -29,7 +29,6 @@ def soon(call: Callable[[], None]) -> None:
     """Call it on the hub in the loop's next round."""
 
     def ring() -> None:
-        watcher.stop()
         watcher.close()
         call()
 

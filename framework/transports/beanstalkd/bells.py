@@ -232,7 +232,6 @@ class Bells:
 
     def _end(self, how: Callable[[Pipe], None]) -> None:
         self.add_no_more()
-        self._knock.stop()
         self._knock.close()
         for bell in self.all:
             how(bell.pipe)

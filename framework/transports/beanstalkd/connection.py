@@ -417,7 +417,6 @@ class BeanstalkdConnection:
 
     def _stop_timers(self) -> None:
         for timer in (self._pulse, self._deadline):
-            timer.stop()
             timer.close()
         self._unasked.close()
         self._demand.close()

@@ -71,5 +71,4 @@ class Demand:
             self._bells.wait_no_more()
 
     def close(self) -> None:
-        self._patience.stop()
         self._patience.close()

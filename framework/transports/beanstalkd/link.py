@@ -237,7 +237,6 @@ class Link:
         if when >= self._next_look or self.error is not None:
             return
         self._next_look = when
-        self._alarm.stop()
         self._alarm.close()
         self._alarm = get_hub().loop.timer(max(0.0, when - monotonic()))
         self._alarm.start(self._look)
@@ -250,7 +249,6 @@ class Link:
             return
         self.error = error
         for timer in (self._ticker, self._alarm):
-            timer.stop()
             timer.close()
         self._pipe.close()
         waiting, self._pending = [batch for batch in self._pending if batch is not None], deque()

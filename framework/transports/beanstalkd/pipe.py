@@ -116,7 +116,6 @@ class Pipe:
     def _stop(self) -> None:
         self.open = False
         for watcher in (self._reader, self._writer):
-            watcher.stop()
             watcher.close()
 
     def poll(self) -> None:

@@ -64,6 +64,4 @@ class Room:
             self._let_go(kept)
 
     def close(self) -> None:
-        self._timer.stop()
         self._timer.close()
-        self.kept.clear()

@@ -43,6 +43,5 @@ class Unasked:
         self._ask([hold for hold in left if hold.at <= due])
 
     def close(self) -> None:
-        self._timer.stop()
         self._timer.close()
         self._holds.clear()

@@ -428,7 +428,6 @@ class NsqConnection:
 
     def _stop_watchers(self) -> None:
         for watcher in (self._reader, self._writer, self._pulse, self._deadline, self._renewal):
-            watcher.stop()
             watcher.close()
 
     def forget(self) -> None:

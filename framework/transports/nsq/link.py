@@ -310,7 +310,6 @@ class Link:
         if when >= self._next_look or self.error is not None:
             return
         self._next_look = when
-        self._alarm.stop()
         self._alarm.close()
         self._alarm = get_hub().loop.timer(max(0.0, when - monotonic()))
         self._alarm.start(self._guarded, self._on_alarm)
@@ -358,7 +357,6 @@ class Link:
         if reached is None:
             reached = self._sent + begun(self._sock)
         for watcher in (self._reader, self._writer, self._ticker, self._alarm):
-            watcher.stop()
             watcher.close()
         self._sock.close()
         self._queue.clear()
