@@ -114,7 +114,7 @@ def test_what_is_no_request_is_refused_and_nothing_of_it_is_done(shared: Server,
     assert not any("Traceback" in line for line in shared.log), shared.log[-30:]
 
 
-@pytest.mark.parametrize("way", REFUSED.keys() - {"a head that was cut off"})
+@pytest.mark.parametrize("way", sorted(REFUSED.keys() - {"a head that was cut off"}))
 def test_what_is_no_request_is_refused_at_once(shared: Server, way: str) -> None:
     """Not when the client gives up: it may wait for ever."""
     data, code = REFUSED[way]
