@@ -15,7 +15,7 @@ from framework.engine.ways import Ways
 from framework.errors import REFUSALS, BadHandler, BrokerRefuses, FrameworkError, words_of
 from framework.middleware.dead_letter import topic_name
 from framework.observe import hublog
-from framework.transports.contract import Transport
+from framework.transports.contract import Receiver, Transport
 
 log = hublog.get(__name__)
 
@@ -32,6 +32,7 @@ class Dialler:
 
     def __init__(self, consumer: Consumer, transport: Transport, ways: Ways, poll_interval: float, changed: Event) -> None:
         self.consumer = consumer
+        self.receiver: Receiver = consumer
         self.topic = consumer.spec.topic
         self.transport = transport
         self._error: Exception | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+import gevent
 from gevent.event import Event
 from gevent.lock import Semaphore
 
@@ -15,8 +16,10 @@ from framework.engine.consumer import Consumer
 from framework.engine.dialler import Dialler
 from framework.engine.ways import Ways
 from framework.errors import BrokerUnreachable
-from framework.middleware.later import ANY, Delays, lasts, later_topic
-from framework.transports.contract import Transport
+from framework.message import Message
+from framework.middleware.envelope import opened
+from framework.middleware.later import ANY, LEAST_HOP, Delays, lasts, later_topic
+from framework.transports.contract import Connection, Tally, Transport
 
 POLL = 60.0
 """Seconds between two looks for waiting messages of earlier workers. Those that this one stores itself are looked for at once."""
@@ -24,6 +27,12 @@ CROWD = 16
 """Handlers above which the broker is asked for all of its topics, once for all, in place of each handler's."""
 FRESH = 20.0
 """Seconds for which that answer is as good as new."""
+REST = 60.0
+"""Seconds without a connection to a node that can only hand out at once what is another app's, and was given back."""
+GOODBYE = 2.0
+"""Seconds, at most, until the broker has said that it sends no more on such a connection."""
+REMEMBERED = 10_000
+"""Messages of others after which a node has a rest in any case."""
 LOOK, LOOK_WHEN_SUBSCRIBED = 0.1, 10.0
 """Seconds between two looks, at least, for what this worker stores."""
 
@@ -108,6 +117,8 @@ class LaterDialler(Dialler):
     def __init__(self, consumer: Consumer, transport: Transport, ways: Ways, changed: Event, topics: Topics) -> None:
         super().__init__(consumer, transport, ways, POLL, changed)
         self.topic = later_topic(consumer.spec)
+        self.receiver = _Pacing(consumer, self)
+        self._resting: dict[str, float] = {}  # node -> until when
         self._unknown_poll = POLL
         self._blind: BrokerUnreachable | None = None
         self._looked_at = 0.0
@@ -157,4 +168,66 @@ class LaterDialler(Dialler):
             self._blind = error
             return self._known or set()
         self._blind = None
-        return found
+        now = time.monotonic()
+        return {node for node in found if self._resting.get(node, now) <= now}
+
+    def keeps_delays(self, connection: Connection) -> bool:
+        """Whether what is given back on ``connection`` with a delay comes again later than at once."""
+        of_node = connection.limits.max_requeue
+        return (self.transport.capabilities.max_requeue if of_node is None else of_node) >= LEAST_HOP
+
+    def rest(self, connection: Connection) -> None:
+        """Be without ``connection`` and its like for a while, once what came on it is settled."""
+        self._resting[connection.node] = time.monotonic() + REST
+        self._known = (self._known or set()) - {connection.node}
+        gevent.spawn(self._leave, connection)
+
+    def _leave(self, connection: Connection) -> None:
+        """What the broker had sent before it knew would be without anybody until its lease ends."""
+        connection.drain()
+        accounts, until = self.consumer.accounts, time.monotonic() + GOODBYE
+        while (account := accounts.get(connection)) is not None and not account.drained and time.monotonic() < until:
+            gevent.sleep(LOOK)
+        while connection.in_flight:
+            gevent.sleep(LOOK)
+        connection.close()
+
+    def failed(self, node: str, error: Exception | None, failures: int) -> None:
+        if error is not None or node not in self._resting:  # else nothing failed
+            super().failed(node, error, failures)
+
+
+class _Pacing:
+    """``contract.Receiver``: the consumer, and on a node that keeps no delays a rest when all of another app's has come once.
+
+    It cannot be finished, because it may be the only copy, and given back it would come at once, for ever."""
+
+    def __init__(self, consumer: Consumer, dialler: LaterDialler) -> None:
+        self._consumer = consumer
+        self._dialler = dialler
+        self._owner = (consumer.spec.topic, consumer.spec.channel)
+        self._seen: set[tuple[str, bytes]] = set()
+        self.tally: Tally = consumer.tally
+        self.settled = consumer.settled
+        self.lost = consumer.lost
+        self.drained = consumer.drained
+        self.closed = consumer.closed
+
+    def deliver(self, connection: Connection, batch: list[Message]) -> None:
+        others = [] if self._dialler.keeps_delays(connection) else list(filter(self._is_anothers, batch))
+        self._consumer.deliver(connection, batch)
+        if others and not self._consumer.stopping and self._have_all_come(others):
+            self._seen.clear()
+            self._dialler.rest(connection)
+
+    def _is_anothers(self, message: Message) -> bool:
+        found = opened(message)
+        return found is not None and found[0].owner != self._owner
+
+    def _have_all_come(self, others: Iterable[Message]) -> bool:
+        """Each goes to the end of the queue, so the first that comes again ends the round. Where there is one queue for all, the
+        first that comes at all is for another worker."""
+        came = {(message.node, message.id) for message in others}
+        again = not came.isdisjoint(self._seen) or not self._dialler.transport.capabilities.fan_out
+        self._seen |= came
+        return again or len(self._seen) > REMEMBERED

@@ -16,7 +16,7 @@ from framework.engine.refusals import lease_refusal
 from framework.engine.ways import Way
 from framework.errors import BadHandler, BrokerRefuses, BrokerUnreachable, FrameworkError
 from framework.observe import hublog
-from framework.transports.contract import Connection, Transport
+from framework.transports.contract import Connection, Receiver, Transport
 
 log = hublog.get(__name__)
 
@@ -30,6 +30,7 @@ class Owner(Protocol):
     """Whose connection it is: a ``dialler.Dialler``."""
 
     consumer: Consumer
+    receiver: Receiver
     topic: str
     transport: Transport
 
@@ -109,7 +110,7 @@ class Tie:
         owner = self._owner
         spec = owner.consumer.spec
         try:
-            return owner.transport.connect(self._node, owner.topic, spec.channel, owner.consumer)
+            return owner.transport.connect(self._node, owner.topic, spec.channel, owner.receiver)
         except Exception as error:
             if not isinstance(error, FrameworkError):
                 log.exception("handler %s: connecting to %s failed, which is a bug", spec.name, self._node)

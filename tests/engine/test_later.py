@@ -17,6 +17,7 @@ from framework.errors import BrokerUnreachable, Retry
 from framework.handler import make_spec
 from framework.hooks import Middleware
 from framework.message import Batch, Message
+from framework.middleware.envelope import Header, sealed
 from framework.publisher import Publisher
 from framework.testing.servers import Server
 from framework.transports import open_transports
@@ -309,3 +310,52 @@ def test_on_a_real_nsqd_with_a_short_limit_a_worker_that_starts_later_takes_over
     for topic in ("orders", "orders.billing.later"):
         stats = nsqd.channel_stats(topic, "billing")
         assert (stats["depth"], stats["in_flight_count"], stats["deferred_count"]) == (0, 0, 0)
+
+
+def strangers(number: int, *, due: float = 0.0, owner: tuple[str, str] = ("orders.eu", "billing")) -> bytes:
+    """An envelope of another app's, whose names make the same topic."""
+    header = Header(*owner, f"{number:016x}", "a:4150", 1_700_000_000_000_000_000, 1, due)
+    return sealed(header, b"%d" % number)
+
+
+@pytest.mark.real
+def test_the_copies_of_strangers_are_not_looked_at_all_the_time_where_nsqd_keeps_no_delay(
+    start_nsqd: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(later, "REST", 1.0)
+    nsqd = start_nsqd("--max-req-timeout=0s")
+    [transport] = open_transports([f"nsq://{nsqd.address}?http_port={nsqd.http_port}"])
+    room = "orders.eu.billing.later"
+    nsqd.http(f"/topic/create?topic={room}", b"")
+    for channel in ("eu.billing", "billing"):
+        nsqd.http(f"/channel/create?topic={room}&channel={channel}", b"")
+    for number in range(5):
+        nsqd.http(f"/pub?topic={room}", strangers(number))
+    nsqd.http(f"/pub?topic={room}", strangers(9, owner=("orders", "eu.billing")))
+    seen: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        seen.append(message.body)
+        gevent.sleep(0.3)  # while it runs its connection stands
+
+    publisher = Publisher([transport])
+    supervisor = Supervisor([make_spec(handle, "orders", "eu.billing")], [transport], publish=publisher.publish)
+    greenlet = gevent.spawn(supervisor.run)
+
+    def looks() -> int:
+        return int(nsqd.channel_stats(room, "eu.billing")["requeue_count"])
+
+    deadline = time.monotonic() + 20
+    while looks() < 5 or not seen:
+        assert time.monotonic() < deadline
+        gevent.sleep(0.05)
+    gevent.sleep(2.5)
+    assert 5 < looks() <= 60, "each of them a few times in each rest, and again after it"
+    supervisor.stop()
+    greenlet.get(timeout=30)
+    publisher.close()
+    assert seen == [b"9"]
+    stats = nsqd.channel_stats(room, "eu.billing")
+    assert (stats["depth"] + stats["deferred_count"], stats["timeout_count"]) == (5, 0)
+    ledger = supervisor.ledgers["orders/eu.billing"]
+    assert (ledger.finished, ledger.dead, ledger.lease_lost, ledger.balance(0)) == (1, 0, 0, 0)
