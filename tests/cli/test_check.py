@@ -33,6 +33,16 @@ def test_all_well_is_exit_0_with_handlers_settings_and_limits(folder: Path, nsqd
     assert nsqd.http("/stats?format=json")["topics"] == []
 
 
+def test_what_is_around_a_handler_is_shown_in_its_order(folder: Path, nsqd: Server) -> None:
+    (folder / "wrapped.py").write_text(
+        "from framework import Middleware, handler, use_middleware\n"
+        "class A(Middleware):\n    def stop(self): ...\nclass B(A): ...\nuse_middleware(A(), B())\n"
+        '@handler("a", "b", middleware=[A()])\ndef f(m: bytes): ...\n'
+    )
+    done = call("check", "wrapped", "--broker", f"nsq://{nsqd.address}", cwd=folder)
+    assert "10 attempts, in wrapped.A, wrapped.B, wrapped.A\n" in done.stdout
+
+
 def test_a_bad_module_is_exit_2_and_the_rest_is_checked_all_the_same(folder: Path, nsqd: Server) -> None:
     done = call("check", "bad", "--broker", f"nsq://{nsqd.address}", cwd=folder)
     assert done.returncode == 2

@@ -281,6 +281,45 @@ def test_the_environment_and_a_file_are_settings_too(app: Callable[..., Path], n
     assert not (folder / "from-file.json").exists()
 
 
+ENDLESS = """
+    import time
+
+    class Pool(Middleware):
+        def stop(self):
+            print("stopping", flush=True)
+            time.sleep(60)
+
+    use_middleware(Pool())
+"""
+UNFIT = """
+    class Pool(Middleware):
+        def start(self):
+            raise ConnectionRefusedError("no database")
+
+    use_middleware(Pool())
+"""
+
+
+def test_middleware_that_does_not_start_is_exit_2_and_one_sentence_and_nothing_is_subscribed(
+    app: Callable[..., Path], start_nsqd: Callable[..., Server]
+) -> None:
+    nsqd = start_nsqd()
+    done = call("run", "shop", "--broker", broker(nsqd), cwd=app(UNFIT + SAY))
+    assert done.returncode == 2
+    said = [line for line in done.stderr.splitlines() if "INFO" not in line]
+    assert said == ["workers: middleware shop.Pool does not start: ConnectionRefusedError: no database"]
+    assert not nsqd.channel_stats("orders", "say")
+
+
+def test_a_second_signal_is_heeded_while_middleware_stops(app: Callable[..., Path], start_nsqd: Callable[..., Server]) -> None:
+    with working("run", "shop", "--broker", broker(start_nsqd()), cwd=app(ENDLESS + SAY)) as worker:
+        worker.signal(signal.SIGTERM)
+        worker.wait_for("stopping")
+        worker.signal(signal.SIGTERM)
+        assert worker.wait(deadline=10) == 128 + signal.SIGTERM
+    assert any("its stop() was given up" in line for line in worker.err)
+
+
 def test_it_must_be_the_first_argument_to_be_patched_in_time(app: Callable[..., Path]) -> None:
     folder = app(SAY)
     script = "from framework.cli.root import run_command; raise SystemExit(run_command(['run', 'shop']))"
