@@ -69,7 +69,7 @@ class DirectoryTransport:
     def probe(self) -> list[NodeInfo]:
         return [NodeInfo(node, "a directory", LIMITS) for node in self.nodes]
 
-    def connect(self, node: str, topic: str, channel: str, receiver: Receiver, **_: object) -> "DirectoryConnection":
+    def connect(self, node: str, topic: str, channel: str, receiver: Receiver) -> "DirectoryConnection":
         return DirectoryConnection(node, topic, channel, receiver)
 
     def producer(self) -> "DirectoryTransport":

@@ -235,7 +235,10 @@ class Sweep:
         for message, at in list(connection.in_flight.items()):
             if at > due:
                 break
-            connection.touch(message)
+            try:
+                connection.touch(message)
+            except AlreadySettled:  # its lease is over, which its connection has just found out
+                pass
 
     # -- the end
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from itertools import takewhile
 
+from framework.errors import AlreadySettled
 from framework.message import Message
 from framework.transports.contract import Connection, Limits
 
@@ -54,8 +55,14 @@ class LeaseKeeper:
             return True  # its lease runs out from here: the handler may run no longer
         if self._touches:
             self._received.setdefault(message, at)
-            self._connection.touch(message)
+            self._touch(message)
         return True
+
+    def _touch(self, message: Message) -> None:
+        try:
+            self._connection.touch(message)
+        except AlreadySettled:  # its connection has found out just now that the lease is over, and has counted it
+            pass
 
     def _too_late(self, message: Message, at: float, now: float) -> bool:
         """It ran out while the hub was blocked (the broker delivers it again), or a call would outlive its longest lease."""

@@ -307,9 +307,9 @@ class Transport(Protocol):
         (``Capabilities.auto_create``), before a handler is connected, for its topic and for that of its dead letters. Blocks;
         never longer than a few seconds. Raises BrokerUnreachable when not every node could be told."""
 
-    def connect(self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None) -> Connection:
-        """Dial, negotiate, subscribe with a grant of 0. Blocks up to its connect timeout. ``lease`` asks for
-        a lease of so many seconds; None takes the broker's default.
+    def connect(self, node: str, topic: str, channel: str, receiver: Receiver) -> Connection:
+        """Dial, negotiate, subscribe with a grant of 0. Blocks up to its connect timeout. How long a lease to ask for,
+        where a broker can be asked, is an option of its URL.
 
         Raises BrokerUnreachable, BrokerError, ProtocolError."""
 

@@ -233,7 +233,7 @@ class FakeBroker:
         self.ensured.append((topic, tuple(channels)))
 
     def connect(
-        self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None
+        self, node: str, topic: str, channel: str, receiver: Receiver
     ) -> FakeConnection:  # fmt: skip
         self.dials += 1
         gevent.sleep(0)

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from framework.engine.lease import LeaseKeeper, calls_ahead
+from framework.errors import AlreadySettled
 from framework.message import Message
 from framework.transports.contract import Limits
 
@@ -58,6 +59,21 @@ def test_only_the_front_is_looked_at(held: Held) -> None:
     look(held, LeaseKeeper(held, timeout=300), 21, {old: 0, young: 15})
     assert held.touched == [old]
     assert list(held.in_flight) == [young, old]
+
+
+def test_a_lease_that_turns_out_to_be_over_when_it_is_touched_hides_no_other(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    over, fine = held.receive(at=0), held.receive(at=0)
+    touch = held.touch
+
+    def touch_in_time(message: Message) -> None:
+        if message is over:
+            del held.in_flight[message]
+            raise AlreadySettled("its lease is over")
+        touch(message)
+
+    monkeypatch.setattr(held, "touch", touch_in_time)
+    assert look(held, LeaseKeeper(held, timeout=300), 30, {over: 0, fine: 0}) == []
+    assert held.touched == [fine]
 
 
 def test_nothing_due_asks_nothing(held: Held) -> None:

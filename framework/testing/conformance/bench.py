@@ -45,8 +45,8 @@ class Watched:
         self._transport = transport
         self.connections: list[Connection] = []
 
-    def connect(self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None) -> Connection:
-        connection = self._transport.connect(node, topic, channel, receiver, lease=lease)
+    def connect(self, node: str, topic: str, channel: str, receiver: Receiver) -> Connection:
+        connection = self._transport.connect(node, topic, channel, receiver)
         self.connections.append(connection)
         return connection
 

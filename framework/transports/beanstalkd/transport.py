@@ -76,10 +76,7 @@ class BeanstalkdTransport:
     def ensure(self, topic: str, channels: Collection[str]) -> None:
         """A tube keeps what it gets; and those of ``fanout=`` are known from the start."""
 
-    def connect(
-        self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None
-    ) -> BeanstalkdConnection:
-        """``lease`` changes nothing: who publishes a job says how long its lease is."""
+    def connect(self, node: str, topic: str, channel: str, receiver: Receiver) -> BeanstalkdConnection:
         tube = _urls.tube_of(topic, channel, self._options)
         return connect(node, topic, channel, tube, receiver, ttr=self._options.ttr, opens=self._options.headers)
 

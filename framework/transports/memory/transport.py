@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from framework import names
 from framework.errors import BadMessage, BadSetting, BrokerUnreachable, PublishError
 from framework.headers import NONE, Headers
-from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver, Transport
+from framework.transports.contract import Capabilities, NodeInfo, Receiver, Transport
 from framework.transports.memory.broker import MemoryBroker, MemoryNode, named
 from framework.transports.memory.connection import MemoryConnection
 
@@ -79,12 +79,11 @@ class MemoryTransport:
                         node.topic(topic).channel(channel)
                     node.topic(topic)
 
-    def connect(self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None) -> MemoryConnection:
+    def connect(self, node: str, topic: str, channel: str, receiver: Receiver) -> MemoryConnection:
         server = self._up(node)
-        limits = server.broker.limits
-        if lease is not None:
-            limits = Limits(min(lease, limits.max_lease), limits.max_lease, limits.max_grant)
-        return MemoryConnection(server, names.check("topic", topic), names.check("channel", channel), receiver, limits)
+        return MemoryConnection(
+            server, names.check("topic", topic), names.check("channel", channel), receiver, server.broker.limits
+        )
 
     def producer(self) -> MemoryProducer:
         return MemoryProducer(self.brokers)

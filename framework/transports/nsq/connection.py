@@ -45,13 +45,12 @@ def connect(
     receiver: Receiver,
     options: Options,
     *,
-    lease: float | None,
     max_defer: float = MAX_DEFER,
 ) -> NsqConnection:
     """Dial, negotiate, SUB; blocks. ``max_defer``: the longest delay that ``node`` keeps, in seconds.
 
     Raises BrokerUnreachable, TlsFailed, BrokerError, ProtocolError, BadSetting."""
-    with dial(node, options, lease=lease) as line:
+    with dial(node, options) as line:
         line.expect_ok("SUB", wire.sub(topic, channel))
         return NsqConnection(line, topic, channel, receiver, options.heartbeat, max_defer=max_defer, opens=options.headers)
 

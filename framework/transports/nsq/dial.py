@@ -86,9 +86,9 @@ class Line:
         """An nsqd that takes TLS only says so at the first command after IDENTIFY, and not at that. Raises NegotiationRefused."""
         self.expect_ok("IDENTIFY", wire.NOP + wire.identify({}))
 
-    def negotiate(self, options: Options, lease: float | None) -> None:
+    def negotiate(self, options: Options) -> None:
         """IDENTIFY, and what its answer leads to. Nothing is sent ahead: each layer begins with nsqd's OK on it."""
-        self.identity = self._identify(options, lease)
+        self.identity = self._identify(options)
         if options.tls:
             self._start_tls(options)
         if options.snappy and self._granted("snappy", self.identity.snappy):
@@ -98,8 +98,8 @@ class Line:
         if self.identity.auth_required:
             self._authenticate(credentials.auth_secret(options))
 
-    def _identify(self, options: Options, lease: float | None) -> Identity:
-        answer = self.ask(wire.MAGIC + wire.identify(_fields(options, lease)))
+    def _identify(self, options: Options) -> Identity:
+        answer = self.ask(wire.MAGIC + wire.identify(_fields(options)))
         try:
             return _identity.decode(answer)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -189,9 +189,7 @@ class Line:
 
 
 @contextmanager
-def dial(
-    node: str, options: Options = _DEFAULTS, *, lease: float | None = None, timeout: float = CONNECT_TIMEOUT
-) -> Iterator[Line]:
+def dial(node: str, options: Options = _DEFAULTS, *, timeout: float = CONNECT_TIMEOUT) -> Iterator[Line]:
     """A Line to ``node`` (``host:port``, or the path of a Unix socket), negotiated; closed at the end unless it was released.
     Times in seconds.
 
@@ -202,7 +200,7 @@ def dial(
     try:
         with limit:
             line = Line(node, _connected(node))
-            line.negotiate(options, lease)
+            line.negotiate(options)
             yield line
     except gevent.Timeout as error:
         if error is not limit:
@@ -234,7 +232,7 @@ def _connected(node: str) -> _socket.socket:
     return bare
 
 
-def _fields(options: Options, lease: float | None) -> dict[str, object]:
+def _fields(options: Options) -> dict[str, object]:
     """IDENTIFY's body. What is left out is nsqd's own default."""
     fields: dict[str, object] = {
         "client_id": options.client_id or f"{_hostname().partition('.')[0]}:{os.getpid()}",
@@ -248,7 +246,7 @@ def _fields(options: Options, lease: float | None) -> dict[str, object]:
         "deflate": options.deflate,
     }
     wanted = {
-        "msg_timeout": wire.milliseconds(options.msg_timeout if lease is None else lease),
+        "msg_timeout": wire.milliseconds(options.msg_timeout),
         "output_buffer_size": options.output_buffer_size,
         "sample_rate": options.sample_rate,
         "deflate_level": options.deflate_level if options.deflate else 0,

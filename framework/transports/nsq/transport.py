@@ -86,9 +86,9 @@ class NsqTransport:
         """By HTTP: a publish by TCP makes the topic alone, and what is in it then is for the channels that come first."""
         backlog.ensure(topic, channels, self._addresses)
 
-    def connect(self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None) -> NsqConnection:
+    def connect(self, node: str, topic: str, channel: str, receiver: Receiver) -> NsqConnection:
         max_defer = self._delays.of(node, self._discovery.http_of(node))
-        return connect(node, topic, channel, receiver, self._options, lease=lease, max_defer=max_defer)
+        return connect(node, topic, channel, receiver, self._options, max_defer=max_defer)
 
     def producer(self) -> Producer:
         made = NsqProducer(self.nodes, self._options, delays=self._delays)

@@ -286,7 +286,7 @@ def test_a_node_that_is_not_there_is_named():
 
     node = f"127.0.0.1:{free_port()}"
     with pytest.raises(BrokerUnreachable, match=node):
-        connect(node, "orders", "billing", None, Options(), lease=None)
+        connect(node, "orders", "billing", None, Options())
 
 
 def test_deleting_the_channel_ends_the_connection(nsqd, subscribe, tools):
