@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import gevent
 import pytest
+from gevent import socket
 
+from framework.nsqd.bodies import Bodies
 from framework.nsqd.broker import Broker
 from framework.nsqd.channel import Channel
+from framework.nsqd.link import Link
 from framework.nsqd.options import parse
 from framework.nsqd.store import Entry, Store
 from framework.nsqd.topic import Topic
+from framework.nsqd.underway import Memory
 from tests.nsqd.storing import payload
 from tests.nsqd.taking import Taker
 
@@ -72,3 +77,26 @@ def test_what_waited_in_a_topic_goes_to_channels_on_the_disk_and_in_memory(topic
     topic.pause(False)
     wait_until(lambda: [len(one.bodies) for one in takers] == [7, 7])
     assert [one.channel.depth for one in takers] == [0, 0]
+
+
+def test_a_client_without_heartbeats_may_take_its_time_to_read() -> None:
+    ours, theirs = socket.socketpair()
+    link = Link(ours, "", lambda *_: None, lambda: None, lambda: None, memory=Memory(1 << 20))
+    link.start_heartbeat(0)
+    link.outgoing.write([bytes(4 << 20)])
+    gevent.sleep(0.2)
+    assert not link.outgoing.closed
+    read = 0
+    while read < 4 << 20:
+        read += len(theirs.recv(1 << 20))
+    link.end()
+    theirs.close()
+
+
+def test_many_publishes_behind_a_few_bytes_are_taken_a_share_at_a_time() -> None:
+    """Others must be let run in between: a thousand times as many can lie behind bytes that were compressed."""
+    line = b"PUB t\n"
+    stream = SimpleNamespace(buffer=bytearray((line + payload(b"x")) * 2500), position=0)
+    read = Bodies(stream, parse([]))  # type: ignore[arg-type]
+    assert [read.run(line)[1] for _ in range(4)] == [1000, 1000, 500, 0]
+    assert stream.position == len(stream.buffer)

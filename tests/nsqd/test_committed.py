@@ -181,6 +181,67 @@ def test_what_is_committed_before_a_channels_declaration_waits_for_it(
     assert (nsqd.waiting("t"), topic.depth) == (10, 0)
 
 
+def test_a_channel_gets_nothing_of_what_others_get_before_it_is_committed(
+    start: Callable[[], Nsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a kill it would not be there: it begins when the log knows it."""
+    nsqd = start()
+    topic = nsqd.broker.topic("t")
+    there = Taker(channel(topic, "there"))
+    first, second, real = Event(), Event(), nsqd.broker.journal._thread.do
+    gates = [first, second]
+
+    def do(*arguments: Any) -> Any:
+        gates.pop(0).wait()
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nsqd.broker.journal._thread, "do", do)
+        publisher = gevent.spawn(publish, nsqd.broker, topic, 5)
+        wait_until(lambda: not gates[:-1])
+        late = Taker(topic.channel("late"))
+        first.set()
+        publisher.get()
+        assert len(there.ids(5)) == 5
+        late.channel.serve()
+        gevent.sleep(0.02)
+        assert not late.leases.messages
+        second.set()
+        nsqd.broker.settle(topic)
+    publish(nsqd.broker, topic, 2)
+    assert len(late.ids(2)) == 2
+
+
+def test_a_channel_that_was_made_anew_waits_for_a_declaration_of_its_own(
+    start: Callable[[], Nsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is committed is a channel of its name, which is deleted by then."""
+    nsqd = start()
+    topic = nsqd.broker.topic("t")
+    publish(nsqd.broker, topic)
+    first, second, real = Event(), Event(), nsqd.broker.journal._thread.do
+    gates = [first, second]
+
+    def do(*arguments: Any) -> Any:
+        gates.pop(0).wait()
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nsqd.broker.journal._thread, "do", do)
+        topic.channel("c")
+        wait_until(lambda: not gates[:-1])
+        topic.delete_channel("c")
+        made = topic.channel("c")
+        first.set()
+        wait_until(lambda: not gates)
+        assert not made.declared
+        assert (made.depth, topic.depth) == (0, 1), "it gets what waits when the log knows it"
+        second.set()
+        nsqd.broker.settle(topic)
+    assert made.declared
+    assert (made.depth, topic.depth) == (1, 0)
+
+
 def test_channels_that_were_made_together_get_what_waits_both(start: Callable[[], Nsqd], monkeypatch: pytest.MonkeyPatch) -> None:
     nsqd = start()
     topic = nsqd.broker.topic("t")

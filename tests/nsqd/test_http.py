@@ -227,6 +227,24 @@ def sized_one(body: bytes) -> bytes:
 
 
 @real
+def test_stats_of_a_client_that_said_nothing_name_its_host(pair: tuple[Server, Server], talk: Callable[..., Any]) -> None:
+    for server in pair:
+        client = talk(server)
+        client.send(b"SUB nobody c\n")
+        assert client.reply(1) == [b"OK"]
+        (shown,) = server.channel_stats("nobody", "c")["clients"]
+        assert (shown["client_id"], shown["hostname"]) == ("127.0.0.1", "127.0.0.1")
+
+
+@real
+def test_an_ephemeral_topic_has_nothing_on_the_disk(pair: tuple[Server, Server]) -> None:
+    for server in pair:
+        server.http("/pub?topic=brief%23ephemeral", b"x")
+        (topic,) = server.http("/stats?format=json&topic=brief%23ephemeral")["topics"]
+        assert (topic["depth"], topic["backend_depth"]) == (1, 0)
+
+
+@real
 def test_memory_statistics_have_nsqds_keys(pair: tuple[Server, Server]) -> None:
     theirs, ours = [server.http("/stats?format=json") for server in pair]
     assert list(ours) == list(theirs)

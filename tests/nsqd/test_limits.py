@@ -147,6 +147,18 @@ def test_one_may_go_beyond_so_that_two_halves_do_not_wait_for_each_other() -> No
     assert sorted(ended) == list(range(20))
 
 
+def test_what_a_body_has_already_is_not_counted_again_when_it_grows() -> None:
+    """Else clients would wait for memory that is free."""
+    memory = Memory(10 * FREE_BYTES)
+    first, second = memory.share(lambda: None), memory.share(lambda: None)
+    with gevent.Timeout(0.3):  # a wait is longer
+        for tenths in (4, 4.5, 5):
+            first.expect(int(tenths * FREE_BYTES))
+            second.expect(int(tenths * FREE_BYTES))
+        first.end()
+        second.expect(10 * FREE_BYTES)
+
+
 def test_who_holds_memory_and_sends_nothing_is_dropped_when_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(underway, "STALL_SECONDS", 0.05)
     monkeypatch.setattr(underway, "_LOOK_SECONDS", 0.02)

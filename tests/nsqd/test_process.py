@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.errors import BrokerUnreachable
-from framework.nsqd import golang, options
+from framework.nsqd import daemon, golang, options
 from framework.nsqd.embedded import EmbeddedNsqd, ensure, find
 from framework.testing.servers import Server, free_port
 from tests.nsqd.conftest import logged
@@ -60,6 +60,52 @@ def test_an_unknown_flag_is_refused_as_go_refuses_it() -> None:
 def test_a_wrong_value_is_refused_by_name(flags: list[str], words: str) -> None:
     with pytest.raises(options.BadFlag, match=re.escape(words)):
         options.parse(flags)
+
+
+EDGES = {
+    "node-id": (0, 1023),
+    "max-deflate-level": (1, 9),
+    "sync-every": (1, None),
+    "max-msg-size": (1, None),
+    "mem-queue-size": (0, None),
+}
+
+
+@pytest.mark.parametrize("flag", EDGES)
+def test_the_least_and_the_most_of_a_flag_are_taken_and_nothing_beyond(flag: str) -> None:
+    least, most = EDGES[flag]
+    for value in (least, least if most is None else most):
+        assert getattr(options.parse([f"--{flag}={value}"]), flag.replace("-", "_")) == value
+    for value in (least - 1, *([] if most is None else [most + 1])):
+        with pytest.raises(options.BadFlag, match=flag):
+            options.parse([f"--{flag}={value}"])
+
+
+@pytest.mark.parametrize("port", [1, 65535])
+def test_any_port_is_one_of_an_nsqlookupd(port: int) -> None:
+    assert options.parse([f"--lookupd-tcp-address=lookup:{port}"]).lookupd_tcp_addresses == [f"lookup:{port}"]
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "x", "", "-1", "\u0661"])
+def test_what_is_no_port_is_refused(port: str) -> None:
+    with pytest.raises(options.BadFlag, match="not <host>:<port>"):
+        options.parse([f"--lookupd-tcp-address=lookup:{port}"])
+    if port != "0":  # any that is free
+        with pytest.raises(options.BadFlag, match="not <host>:<port>"):
+            daemon.bind(f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize(
+    ("raw", "quoted"),
+    [
+        (b"a b", '"a b"'), (b"\x80", r'"\x80"'), (b"\xff", r'"\xff"'), (b"\x7f", r'"\x7f"'), (b"\x00", r'"\x00"'),
+        (b"\t", r'"\t"'),
+        (b'"', r'"\""'), (b"\\", r'"\\"'), ("\u00e9".encode(), '"\u00e9"'), ("\u2028".encode(), r'"\u2028"'),
+        ("\U000e0001".encode(), r'"\U000e0001"'),
+    ],
+)  # fmt: skip
+def test_what_was_sent_is_quoted_as_go_quotes_it(raw: bytes, quoted: str) -> None:
+    assert golang.quote(raw) == quoted
 
 
 def test_flags_are_read_in_all_of_gos_forms() -> None:
