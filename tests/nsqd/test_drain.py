@@ -222,15 +222,11 @@ def test_pauses_move_and_messages_of_a_paused_topic_wait_there_too(ours: Server,
 
 @pytest.mark.slow
 def test_a_topic_that_is_paused_over_there_is_named_with_what_to_do(nsqd: Server) -> None:
-    target = Target(f"nsq://127.0.0.1:{nsqd.tcp_port}")
-    for path in (
-        "topic/create?topic=still",
-        "channel/create?topic=still&channel=c",
-        "topic/pause?topic=still",
-        "pub?topic=still",
-    ):
-        nsqd.http(f"/{path}", b"x")
-    with pytest.raises(NotDrained, match="(it is paused there: unpause it)"):
+    target = Target(f"nsq://{nsqd.address}?http_port={nsqd.http_port}")
+    make(nsqd, "still", "c")
+    for path in ("topic/pause", "pub"):
+        nsqd.http(f"/{path}?topic=still", b"x")
+    with pytest.raises(NotDrained, match="it is paused there: unpause it"):
         target.wait_until_handed_over("still")
     nsqd.http("/topic/unpause?topic=still", b"")
     target.wait_until_handed_over("still")
