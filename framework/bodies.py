@@ -1,4 +1,4 @@
-"""Bodies on their way to a producer: as many at a time as one call is given, looked at and measured once."""
+"""Splits bodies into parts that one call of a producer can take; each body is checked and measured once."""
 
 from __future__ import annotations
 

@@ -42,7 +42,8 @@ class BrokerUnreachable(FrameworkError):
 
 
 class BrokerRefuses(BrokerUnreachable):
-    """Brokers answered, and let nobody in who comes as we do (TLS, AUTH): who asks again gets the same answer."""
+    """Every broker answered, and rejects every client with these credentials or options (TLS, AUTH): asking again gets the same
+    answer."""
 
 
 class TlsFailed(BrokerUnreachable):
@@ -54,10 +55,10 @@ class ProtocolError(FrameworkError):
 
 
 class BrokerError(FrameworkError):
-    """The broker answered with an error; ``code`` and ``words`` are the broker's own.
+    """The broker answered with an error; ``code`` and ``words`` are its own.
 
-    ``fatal`` tells whether the broker closes the connection after it. ``fix``: what a person can do about it, where that
-    is known; it ends the sentence. The subclasses are told apart by that.
+    ``fatal``: whether the broker closes the connection after it. ``fix``: what a person can do about it, where that is known;
+    it ends the sentence. Each subclass stands for one kind of fix.
     """
 
     def __init__(self, code: str, words: str = "", *, fatal: bool = True, fix: str = "") -> None:
@@ -73,11 +74,11 @@ class LeaseOver(BrokerError):
 
 
 class TryLater(BrokerError):
-    """The broker could not do it just now (it is exiting, or full). It is tried again without being asked."""
+    """The broker could not do it just now (it is exiting, or full). The framework tries again by itself."""
 
 
 class AccessDenied(BrokerError):
-    """The secret, or what it permits, does not suffice."""
+    """The broker rejects the secret, or the secret does not permit what was asked for."""
 
 
 class NegotiationRefused(BrokerError):
@@ -85,11 +86,12 @@ class NegotiationRefused(BrokerError):
 
 
 REFUSALS: tuple[type[FrameworkError], ...] = (TlsFailed, AccessDenied, NegotiationRefused)
-"""How one connection fails to a broker that refuses us: waiting does not mend it, where it has never been let in before."""
+"""How one connection fails to a broker that rejects its credentials or options. Waiting does not mend it, unless the broker has
+accepted them before."""
 
 
 def words_of(node: str, error: Exception) -> str:
-    """What ``error`` says, and that it is ``node`` that is meant: a broker's own words do not say whose they are."""
+    """What ``error`` says, with the name of ``node``: a broker's own words do not say which broker spoke."""
     words = str(error)
     return words if node in words else f"{node}: {words}"
 
@@ -105,9 +107,9 @@ class CommandRefused(BrokerError):
 class PublishError(FrameworkError):
     """A publish that did not end with the broker's OK.
 
-    ``stored`` is False when the broker certainly has not stored the messages, None when the
-    connection ended between sending and its answer (publishing again may then duplicate), and True
-    when it has stored them but says that it will not deliver them by itself.
+    ``stored`` is False when the broker certainly has not stored the messages. It is None when the connection ended between
+    sending and the answer: publishing again may then duplicate them. It is True when the broker has stored the messages but
+    says that it will not deliver them by itself.
     """
 
     def __init__(self, message: str, *, stored: bool | None = False) -> None:
@@ -129,11 +131,11 @@ class AlreadySettled(FrameworkError):
 
 
 class Retry(Exception):
-    """Raised by a handler: give the message back and deliver it again after ``delay`` seconds.
+    """Raised by a handler: give the message back, to be delivered again after ``delay`` seconds.
 
-    Without a delay the handler's own schedule decides (exponential, full jitter). A delay that is longer than the broker
-    takes is kept all the same. ``count=False``: it uses up no attempt, however often it is raised, for a message that is only
-    to wait: for a rate limit, an opening hour, another message.
+    Without a delay the handler's own schedule decides (exponential, full jitter). A delay that is longer than the broker's
+    longest is kept all the same. ``count=False``: it uses up no attempt, however often it is raised. This is for a message that
+    only has to wait: for a rate limit, an opening hour, another message.
     """
 
     reason = ""
@@ -149,10 +151,10 @@ class Retry(Exception):
 
 
 class Backoff(Exception):
-    """Raised by a handler: what it depends on is down. Its message is given back, and it gets no others for a while.
+    """Raised by a handler: what it depends on is down. Its message is given back, and the handler gets no others for a while.
 
-    Then it gets one, a probe; the first that does not fail ends the pause, each that does makes it longer. ``delay``: seconds
-    that the pause is to last at least.
+    Then it gets single messages to try. A try that does not fail helps to end the pause; one that fails makes it longer.
+    ``delay``: seconds that the pause lasts at least.
     """
 
     reason = ""

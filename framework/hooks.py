@@ -73,7 +73,8 @@ def name_of(one: Middleware) -> str:
 
 
 def each_once(middleware: Iterable[Middleware]) -> tuple[Middleware, ...]:
-    """What is named twice keeps its first place. By identity: an app's class may have an ``__eq__``."""
+    """``middleware`` without repeats: an object that is named twice keeps its first place. Compared by identity, as an app's
+    class may have an ``__eq__``."""
     return tuple({id(one): one for one in middleware}.values())
 
 

@@ -1,4 +1,4 @@
-"""The modules that a worker is named: importing them, and which of the handlers that are declared then are theirs."""
+"""Imports the modules that ``workers run`` names, and finds which of the declared handlers belong to them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def handlers_of(modules: Collection[str]) -> list[HandlerSpec]:
 
 
 def imported_along(handlers: Collection[HandlerSpec]) -> list[HandlerSpec]:
-    """Those that other modules declared, which ``handlers``' own have imported."""
+    """The handlers of other modules that the modules of ``handlers`` have imported."""
     return [spec for spec in registered() if spec not in handlers]
 
 

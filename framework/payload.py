@@ -1,4 +1,4 @@
-"""Between a message's body and the value that app code sees; what an annotation may be. No I/O."""
+"""Encodes and decodes bodies: between the bytes of a message and the value that app code sees. No I/O."""
 
 from __future__ import annotations
 

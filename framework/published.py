@@ -1,4 +1,4 @@
-"""How many messages each handler has stored by publishing: a tally that whoever publishes finds in its context. No I/O."""
+"""Counts the messages that each handler has stored by publishing. The counter is in a context variable. No I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def count(topic: str, messages: int) -> None:
 
 
 def take() -> dict[str, int]:
-    """What has been counted here since the last time, for a process that reports to another."""
+    """What has been counted here since the last call, for a process that reports to another."""
     mine = tally.get()
     if not mine:
         return {}

@@ -1,4 +1,4 @@
-"""Where app code is written, for sentences that name it."""
+"""Names the file and the line of app code, for messages about it."""
 
 from __future__ import annotations
 

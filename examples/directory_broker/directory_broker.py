@@ -108,7 +108,7 @@ class DirectoryConnection:
         if batch := [self.received(taken) for file in mine if (taken := move(file, "taken", after(LIMITS.lease), 1))]:
             self.receiver.tally.received += len(batch)
             self.receiver.deliver(self, batch)
-            get_hub().loop.run_callback(lambda: self.open and self.poll())  # now: the engine grants more to who brings more
+            get_hub().loop.run_callback(lambda: self.open and self.poll())  # now: a grant grows only while it is used up quickly
 
     def received(self, file: Path) -> Message:
         _, _, identity, deliveries = file.name.split(".")

@@ -1,4 +1,4 @@
-"""What a dead letter says, in whichever of its forms it was stored, and which letters are meant. No broker here."""
+"""Reads dead letters, in each form in which they may be stored, and selects them. No broker here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs of one handler, wherever it runs, for whoever asks from another thread: the handler itself, and the guardian."""
+"""The running calls of one handler, in whatever kind of slot. Other threads may ask: the handler itself, and the guardian."""
 
 from __future__ import annotations
 

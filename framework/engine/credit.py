@@ -215,9 +215,9 @@ class Credit:
     # -- every TURN, while crowded
 
     def rotate(self, now: float) -> None:
-        """Take turns from those that had theirs, and give the free ones to who has waited longest; give their grants after it.
-
-        A turn without work is short, because what it invites may come later: it stays taken for a period after the turn.
+        """Take turns from those that had theirs, and give the free ones to the lines that have waited longest; give their
+        grants after it. A turn without work is short, because what it invites may come later: it stays taken for a period after
+        the turn.
         """
         if not self.crowded:
             return

@@ -55,7 +55,7 @@ class Dialler:
         """What no waiting can mend: a node that cannot honour the handler's timeout."""
         self._admitted = False
         self._refusing: dict[str, Exception] = {}
-        """The nodes that answered the last dial by refusing us, and in what words."""
+        """The nodes that rejected this worker at the last dial, with their words."""
 
     @property
     def error(self) -> Exception | None:
@@ -74,7 +74,8 @@ class Dialler:
 
     @property
     def shut_out(self) -> BrokerRefuses | None:
-        """Every node refuses us, and none ever let us in: a wrong secret, certificate or option, which waiting does not mend."""
+        """Every node rejects this worker, and none ever accepted it: a wrong secret, certificate or option. Waiting does not
+        mend it."""
         if self._admitted or not self._known or not self._known <= self._refusing.keys():
             return None
         words = "; ".join(words_of(node, self._refusing[node]) for node in sorted(self._known))

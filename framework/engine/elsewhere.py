@@ -1,4 +1,5 @@
-"""What was stored elsewhere and then finished, as a dead letter or to wait: whether its finish was refused is learned later."""
+"""Messages that were stored in another topic and then finished, as dead letters or to wait: counts a finish that is refused
+later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each connection of a handler may send: ``credit``'s arithmetic, as far as the ``valve`` lets it, told to connections."""
+"""What each connection of a handler may send: computed by ``credit``, limited by the ``valve``, told to the connection."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where calls run that do not run on the hub: what threads and processes have in common. Greenlets need none of it.
+"""Where calls run that do not run on the hub: what thread slots and process slots have in common. Greenlets need none of it.
 
-A slot stays a greenlet in each kind: it waits here for its call, so that time limits, leases, the order of stopping and all that
-a failed message goes through are the same. Only the function itself runs elsewhere, in one of as many places as there are slots.
+A slot stays a greenlet in each kind: it waits here for its call. So time limits, leases, the order of stopping and the policies
+for a failed message are the same code. Only the function itself runs elsewhere, in one of as many places as there are slots.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls by timer the handlers that have something to be looked after, and no others: thousands may wait for their messages."""
+"""Calls by timer the handlers that have something to do, and no others: thousands of idle handlers cost nothing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a broker cannot carry of the handlers, as sentences, before anything is started. Nothing is connected or logged here.
+"""Says in sentences what a broker cannot do for the handlers, before anything is started. Nothing is connected or logged here.
 
-``workers check`` prints them, ``workers run`` ends with the first, and a connection is refused by the same words.
+``workers check`` prints all sentences, ``workers run`` ends with the first, and a connection is refused with the same words.
 """
 
 from __future__ import annotations

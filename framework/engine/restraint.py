@@ -1,6 +1,6 @@
-"""Holds a handler back when what it depends on fails: hears what was not done, and says to ``credit`` how many may come.
+"""Holds a handler back when what it depends on fails: counts failures, and tells ``credit`` how many messages may come.
 
-What is allowed when is ``backoff.Restraint``'s to say. The end of a pause is seen by looking, not by being told.
+The rules are in ``backoff.Restraint``. A timer finds the end of a pause; nobody reports it.
 """
 
 from __future__ import annotations

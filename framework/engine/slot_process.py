@@ -1,6 +1,6 @@
-"""One slot process as the worker sees it: started, given calls, listened to, killed. When, is ``slots_process``'s to say.
+"""One slot process as the worker sees it: started, given calls, listened to, killed. ``slots_process`` decides when.
 
-It is a fresh interpreter: a process that runs a hub must not be forked. What it runs is ``slot_child``.
+It is a fresh interpreter, because a process that runs a hub must not be forked. ``slot_child`` is what it runs.
 """
 
 from __future__ import annotations

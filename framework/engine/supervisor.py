@@ -259,9 +259,11 @@ class Supervisor:
             gevent.sleep(GLANCE)
 
     def _check_refusals(self) -> None:
-        """Raise for a handler that can never work as it is: at the start an error; later it is one bad node among others.
+        """Raise for a handler that can never work as it is. At the start that is an error; later it is one bad node among
+        others.
 
-        One that every broker refuses to let in is one of them: who starts it is told at once, not at the deadline."""
+        A handler that every broker rejects is one of them: the error comes at once, not at the deadline.
+        """
         for consumer, diallers in self._of_consumers():
             for refusal in [consumer.refusal, *(dialler.refusal for dialler in diallers)]:
                 if refusal is not None:

@@ -1,7 +1,4 @@
-"""When the hub last turned, how long its turns take, how much of the time it waits: for all that must share turns fairly.
-
-It changes nothing.
-"""
+"""Measures one hub: when it last turned, how long its turns take, what part of the time it waits. It changes nothing."""
 
 from __future__ import annotations
 

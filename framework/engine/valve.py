@@ -1,4 +1,5 @@
-"""Whether messages are asked for, beside what ``credit`` reckons: not in a pause, in a jam, or while some wait too long."""
+"""Decides whether a handler asks for messages: not in a pause, not in a jam, not while some wait too long. ``credit`` says how
+many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The way to each node, which all handlers of a worker share: how many dial it at once, and who does while it is away."""
+"""The way to each node, shared by all handlers of a worker: how many of them dial it at once, and which one dials while it is
+away."""
 
 from __future__ import annotations
 

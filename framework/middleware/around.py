@@ -1,7 +1,6 @@
-"""An app's own middleware around the calls of a handler, compiled to closures. It can neither finish a message by mistake nor
-have one handled twice.
+"""Puts an app's own middleware around the calls of a handler. None can finish a message by mistake, or call the handler twice.
 
-A middleware wraps the call, in place of being told before and after it: what it opens, ``with`` closes.
+A middleware wraps the call, and is not told before and after it: what it opens, ``with`` closes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What waits in ``<topic>.<channel>.later``: a JSON line that says whose message it is and when it is due, a newline, the body.
 
-Made from a message and made into it again; when that is to happen is ``later``'s to say.
+Messages are made into envelopes here, and back. ``later`` decides when.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What shall become of a message once its handler is through: values only, nobody acts here."""
+"""The outcomes of a call: what becomes of its message. Values only; other modules act on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of a handler's own exceptions mean Retry, Reject or Backoff. What becomes of a message by these is not said here."""
+"""Which exceptions of a handler mean Retry, Reject or Backoff. What those do to a message is not decided here."""
 
 from __future__ import annotations
 

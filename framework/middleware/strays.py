@@ -1,4 +1,4 @@
-"""A ``gevent.Timeout`` that another call left running is no fault of the message that it hits."""
+"""Recognises a ``gevent.Timeout`` that another call left running: the message that it hits has not failed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A bounded queue that a native thread empties: for what may block, such as writing a log line, so that a hub never waits for it.
+"""A bounded queue that a native thread empties: for what may block, such as writing a log line, so that a hub never waits for
+it.
 
-It knows neither lines nor records; who makes one says how an item is handled.
+It knows neither lines nor records: its maker says how an item is handled.
 """
 
 from __future__ import annotations

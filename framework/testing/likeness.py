@@ -1,7 +1,7 @@
-"""What a broker would refuse, known without one: so that a test on the broker in memory fails where production would.
+"""Says what a broker would refuse, without one: so that a test on the broker in memory fails where production would.
 
 The real transport says it, opened for a URL and never connected: its capabilities and the names that it takes. Sizes and leases
-are those of its URL, or the server's defaults.
+are those of its URL, or the defaults of the server.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 _LONGEST_BESIDE = 10.0
 """As much when only some of its nodes fail: nobody is refused for them."""
 _DIAL = 3.0
-"""Seconds that a node has to let the thread in."""
+"""Seconds that a node has to accept the connection of the thread."""
 _WORTH_SAYING = 1.0
 """Seconds after which it is logged that a broker is down: whoever gives up before that says so itself."""
 _END = 1.0
@@ -51,8 +51,8 @@ class Probe(Protocol):
 class Circuit:
     """Shared by all threads that publish through one producer.
 
-    ``dial(node, timeout)`` blocks until it is let in; what the thread makes by it is closed again. ``broker``: its name in
-    errors. ``nowhere``: what is to be said where ``nodes()`` knows of none.
+    ``dial(node, timeout)`` blocks until the node has accepted the connection; the thread closes the connections that it makes
+    so. ``broker``: its name in errors. ``nowhere``: the words of the error where ``nodes()`` names none.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Circuit:
         self.known: frozenset[str] = frozenset()
         """The nodes, as of the last look."""
         self.mute: set[str] = set()
-        """Those that let us in, and answered a publish neither in time nor since."""
+        """Nodes that accepted a connection, and answered a publish neither in time nor since."""
         self._failing: dict[str, float] = {}  # node -> since when
         self._words: dict[str, str] = {}  # node -> why
         self._down_since: float | None = None
@@ -104,7 +104,7 @@ class Circuit:
         return sorted(known, key=lambda node: (node in self._failing, random.random()))
 
     def failed(self, node: str, since: float, error: Exception) -> None:
-        """``node`` cannot be dialled, or does not answer. One that refuses us is not down."""
+        """``node`` cannot be dialled, or does not answer. A node that rejects our credentials is not down."""
         if isinstance(error, REFUSALS):
             return
         self._failing.setdefault(node, since)
@@ -115,12 +115,12 @@ class Circuit:
             self._begin_probing()
 
     def unanswered(self, node: str, error: Exception) -> None:
-        """``node`` owes the answer to a publish for long."""
+        """``node`` has not answered a publish for long."""
         self.mute.add(node)
         self.failed(node, monotonic(), error)
 
     def let_in(self, node: str) -> None:
-        """``node`` lets us in. For one that is mute that is no news."""
+        """``node`` accepted a connection. For a mute node this changes nothing."""
         if node not in self.mute:
             self.answered(node)
 
@@ -134,7 +134,7 @@ class Circuit:
             self._down_since, self._patience = None, 0.0
 
     def gave_up(self, timeout: float) -> None:
-        """Somebody has waited for ``timeout`` seconds in vain: while it is down, nobody waits that long again."""
+        """A publish has waited for ``timeout`` seconds in vain: while the broker is down, none waits that long again."""
         if self._down_since is not None:
             self._patience = max(self._patience, timeout)
 

@@ -28,7 +28,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _LAST_TRY = 0.02
 """Seconds that a try takes at least, where it is worth it."""
 _LEAST_DIAL, _MOST_DIAL = 1.0, 2.0
-"""Seconds that each of many nodes has to let us in, if there is as much time; the last has all of it."""
+"""Seconds that each of many nodes has to accept a connection, if there is as much time; the last has all of it."""
 # the patched ones are of a greenlet, not of a thread
 _thread_ident = monkey.get_original("_thread", "get_ident")
 _thread_local = monkey.get_original("threading", "local")
@@ -54,7 +54,7 @@ class Link(Protocol[Command_contra]):
     """Called on its hub when an answer is overdue; the outlet says what then."""
 
     def usable(self) -> bool:
-        """Whether nothing is known against it: it stands, and owes no answer for long."""
+        """Whether it can be used: it is connected, and no answer is long overdue."""
 
     def ask(self, command: Command_contra, until: float) -> Exception | None:
         """Send it and wait for its answer, ``until`` then at most: None is stored; else NotStored, Refused or PublishError."""
@@ -85,7 +85,7 @@ class Outlet(Generic[Command]):
         self._broker = broker
         self._link: Link[Command] | None = None
         self._left: list[Link[Command]] = []
-        """Links that owe answers for long: others wait for these, and nothing more is sent."""
+        """Links whose answers are long overdue: the publishes on them go on waiting, and nothing more is sent there."""
         self._dialling = BoundedSemaphore(1)
         self._thread = _thread_ident()
         self._closed = False

@@ -1,4 +1,4 @@
-"""The answer to a question that many ask at once: asked once for all of them, and as good as new for a moment."""
+"""Asks once for many who ask the same at once, and keeps the answer for a moment."""
 
 from __future__ import annotations
 

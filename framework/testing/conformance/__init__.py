@@ -10,7 +10,7 @@ Say how your broker is started (``Subject``, ``Node``), subclass ``Suite``, and 
             self.server, self.address = server, server.address
             self.url = f"thing://{server.address}"
         def up(self): self.server.start()
-        def down(self): self.server.kill()       # as hard as it promises to survive: SIGKILL where what it confirmed is on disk
+        def down(self): self.server.kill()       # SIGKILL, where what it confirmed is on disk
 
     class Thing(Subject):
         brief = 1.0                               # seconds: the lease of the nodes that are started with brief=True

@@ -1,4 +1,5 @@
-"""A receiver that handles nothing and forgives nothing: what a connection may tell the engine, and when, checked at each call."""
+"""A strict receiver for tests of a connection: checks at each call what a connection may tell the engine, and when. It handles
+nothing."""
 
 from __future__ import annotations
 
