@@ -1,4 +1,4 @@
-"""Chooses the kind of places for the slots of a handler."""
+"""Which places a handler's slots need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds out whether handlers have nothing left to do, by what their broker holds. It runs and stops nothing."""
+"""Whether handlers have nothing left to do, by what their broker holds. It runs and stops nothing."""
 
 from __future__ import annotations
 

@@ -49,4 +49,10 @@ def _measures(scheme: str, url: str) -> tuple[Limits, int]:
 
         server: Any = beanstalkd.read([url]).options
         return Limits(float(server.ttr), math.inf, LIMITS.max_grant), server.max_job_size
+    if scheme == "nats":
+        from framework.transports.nats import producer  # noqa: PLC0415
+        from framework.transports.nats import urls as nats  # noqa: PLC0415
+
+        jetstream: Any = nats.read([url]).options
+        return Limits(jetstream.ack_wait, math.inf, LIMITS.max_grant), jetstream.max_payload - producer.OVERHEAD
     return LIMITS, MAX_SIZE

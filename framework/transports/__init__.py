@@ -31,6 +31,7 @@ _MODULES = {
     "nsq+lookupd": "framework.transports.nsq.transport",
     "nsq+lookupd+https": "framework.transports.nsq.transport",
     "beanstalkd": "framework.transports.beanstalkd.transport",
+    "nats": "framework.transports.nats.transport",
     "memory": "framework.transports.memory.transport",
 }
 

@@ -46,6 +46,11 @@ class Refused(NotStored):
     """This node stores nothing now, and said so: another one may. Where there is no other, waiting does not help."""
 
 
+class InDoubt(NotStored):
+    """It may be stored, and may be sent again all the same, because the broker drops doubles. When there is no more time for
+    that, a publisher is told that nothing is known."""
+
+
 class Link(Protocol[Command_contra]):
     """A connection to ``node`` that publishes."""
 
@@ -95,21 +100,26 @@ class Outlet(Generic[Command]):
         """Return when a node has stored it. What was certainly not stored is tried again, for ``timeout`` seconds in all."""
         until = monotonic() + timeout
         refusing: set[str] = set()
-        for attempt in itertools.count():
-            try:
-                link = self._usable_link(until, timeout)
-                outcome = link.ask(command, until)
-            except FrameworkError as error:
-                outcome = error
-            if outcome is None:
-                self._heard(link)
-                return
-            if isinstance(outcome, PublishError):
-                self._circuit.gave_up(timeout)
-                raise outcome
-            if isinstance(outcome, Refused):
-                refusing.add(link.node)
-            self._pause_after(outcome, attempt, until, timeout, refusing)
+        doubt: InDoubt | None = None
+        try:
+            for attempt in itertools.count():
+                try:
+                    link = self._usable_link(until, timeout)
+                    outcome = link.ask(command, until)
+                except FrameworkError as error:
+                    outcome = error
+                if outcome is None:
+                    self._heard(link)
+                    return
+                if isinstance(outcome, PublishError):
+                    self._circuit.gave_up(timeout)
+                    raise outcome
+                if isinstance(outcome, Refused):
+                    refusing.add(link.node)
+                doubt = outcome if isinstance(outcome, InDoubt) else doubt
+                self._pause_after(outcome, attempt, until, timeout, refusing)
+        except PublishError as error:
+            raise _doubted(error, doubt) from error.__cause__
 
     def store_each(self, commands: Sequence[Command], timeout: float) -> list[PublishError | None]:
         """As ``store`` for each, many of them under way; the errors are returned in their place. A command that had to be
@@ -117,10 +127,12 @@ class Outlet(Generic[Command]):
         until = monotonic() + timeout
         refusing: set[str] = set()
         answers = self._try_each(commands, until, timeout, refusing)
+        doubts: dict[int, InDoubt] = {}
         for attempt in itertools.count():
             left = [i for i, each in enumerate(answers) if each is not None and not isinstance(each, PublishError)]
             if not left:
                 break
+            doubts |= {i: doubt for i in left if isinstance(doubt := answers[i], InDoubt)}
             try:
                 self._pause_after(answers[left[0]], attempt, until, timeout, refusing)
                 again = self._try_each([commands[i] for i in left], until, timeout, refusing)
@@ -129,7 +141,7 @@ class Outlet(Generic[Command]):
             if None in again:
                 until = monotonic() + timeout
             for i, each in zip(left, again, strict=True):
-                answers[i] = each
+                answers[i] = _doubted(each, doubts.get(i)) if isinstance(each, PublishError) else each
         if any(answers):
             self._circuit.gave_up(timeout)
         return [each for each in answers if each is None or isinstance(each, PublishError)]  # which all are now
@@ -260,6 +272,13 @@ def _note_silence(circuit: weakref.ref[Circuit], node: str, broker: str) -> None
     """A link lives as long as its hub has something to watch: through it nothing else must."""
     if (there := circuit()) is not None:
         there.unanswered(node, BrokerUnreachable(f"{broker} {node} does not answer"))
+
+
+def _doubted(error: PublishError, doubt: InDoubt | None) -> PublishError:
+    """What is to be said in the end of a command that was in doubt once."""
+    if doubt is None or error.stored is not False:
+        return error
+    return PublishError(f"{error}; before that: {doubt}", stored=None)
 
 
 def _pause(attempt: int) -> float:

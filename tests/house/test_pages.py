@@ -157,7 +157,7 @@ def play(story: Story, page: str) -> None:
     story.end()
 
 
-ALONE = {f"docs/{name}.md" for name in ("beanstalkd", "failure", "nsq", "nsqd", "spark", "tutorial")}
+ALONE = {f"docs/{name}.md" for name in ("beanstalkd", "failure", "nats", "nsq", "nsqd", "spark", "tutorial")}
 """Pages with a test of their own below."""
 
 
@@ -224,6 +224,11 @@ def test_the_page_about_beanstalkd(story: Story, start_beanstalkd: Callable[...,
     story.places = {**story.places, "queue1,queue2:11300": f"{one.address},{two.address}", "queue1:11300": one.address}
     story.places["queue1?"] = f"{one.address}?"
     play(story, "docs/beanstalkd.md")
+
+
+def test_the_page_about_nats(story: Story, start_nats: Callable[..., Server]) -> None:
+    story.places = {**story.places, "queue1,queue2:4222": start_nats().address}
+    play(story, "docs/nats.md")
 
 
 @pytest.mark.slow

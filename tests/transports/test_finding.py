@@ -41,7 +41,7 @@ def test_a_package_that_cannot_be_imported_is_named(installed: None) -> None:
         open_transports(["broken://x"])
 
 
-@pytest.mark.parametrize("url", ["nsq://{}", "nsq+lookupd://{}", "beanstalkd://{}"])
+@pytest.mark.parametrize("url", ["nsq://{}", "nsq+lookupd://{}", "beanstalkd://{}", "nats://{}"])
 def test_a_host_whose_name_no_resolver_takes_cannot_be_reached(url: str) -> None:
     """Its label is too long for IDNA, which says so by a UnicodeError: that must not end a worker with a traceback."""
     [transport] = open_transports([url.format("x" * 64)])

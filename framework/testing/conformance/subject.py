@@ -52,6 +52,8 @@ class Subject(ABC):
     """Other processes can use it by its URL."""
     ends_unheard_leases: bool = True
     """A lease runs out on time also while nothing at all is heard on its connection."""
+    drops_doubles: bool = False
+    """A publish whose answer was lost is sent again by its producer, because the broker drops doubles."""
     fills: bool = False
     """Its nodes can be made ``full``."""
     silence: float = 0.0

@@ -1,5 +1,4 @@
-"""Asks for the statistics of jobs that were delivered without asking, once they have been in flight for a while: their leases
-matter then."""
+"""Jobs that another one vouched for: in flight for a while they are asked for after all, because how long a lease is matters."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""NATS: its two protocols so far, that of clients (``wire``) and that between the servers of a cluster (``route_wire``)."""
+"""NATS: JetStream by the protocol of clients. Of that between the servers of a cluster there is the wire (``route_wire``)."""

@@ -10,9 +10,11 @@ import re
 from collections.abc import Iterable
 
 from framework.errors import BadMessage
+from framework.headers import NONE, Headers
 
 VERSION = b"NATS/1.0"
 _STATUS = re.compile(rb"NATS/1\.0[ \t]+(\d{3})[ \t]*([^\r\n]*)")
+_ONLY_AN_ID = VERSION + b"\r\nNats-Msg-Id:"
 _NAME = re.compile(r"[!-9;-~]+")
 
 
@@ -27,8 +29,8 @@ def encode(fields: Iterable[tuple[str, str]]) -> bytes:
 def _line(name: str, value: str) -> bytes:
     if not _NAME.fullmatch(name):
         raise BadMessage(f"header {name!r}: a name is of visible ASCII characters, without a colon")
-    if "\r" in value or "\n" in value or value != value.strip(" \t"):
-        raise BadMessage(f"header {name!r}: its value {value!r} has a line end, or blanks around it, which do not arrive")
+    if "\r" in value or "\n" in value:
+        raise BadMessage(f"header {name!r}: its value {value!r} has more than one line")
     try:
         return f"{name}: {value}".encode()
     except UnicodeEncodeError:
@@ -42,8 +44,19 @@ def decode(block: bytes) -> list[tuple[str, str]]:
     for line in rest.split(b"\n"):
         name, colon, value = line.removesuffix(b"\r").partition(b":")
         if colon and name:
-            fields.append((_text(name), _text(value.strip(b" \t"))))
+            fields.append((_text(name), _text(value.removeprefix(b" "))))
     return fields
+
+
+def for_handlers(block: bytes) -> Headers:
+    """What a handler is shown: all but what is NATS's own, whose names begin with ``Nats-``. Values of one name are joined."""
+    if not block or (block.startswith(_ONLY_AN_ID) and block.find(b"\n", len(_ONLY_AN_ID)) == len(block) - 3):
+        return NONE  # most messages: every one of ours has an id
+    shown: dict[str, str] = {}
+    for name, value in decode(block):
+        if not name.startswith("Nats-"):
+            shown[name] = f"{shown[name]}, {value}" if name in shown else value
+    return shown or NONE
 
 
 def find(block: bytes, name: bytes) -> bytes:

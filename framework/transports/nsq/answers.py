@@ -38,7 +38,7 @@ class Producer(msgspec.Struct):
 
 
 class Lookup(msgspec.Struct):
-    """The nsqds that have a topic."""
+    """Who has a topic."""
 
     producers: list[Producer] = []
     channels: list[str] = []

@@ -310,9 +310,7 @@ def test_one_header_is_found_in_any_case_and_only_where_a_line_begins():
     assert headers.find(block, b"Nats-Msg-Id") == b""
 
 
-@pytest.mark.parametrize(
-    "field", [("", "x"), ("a b", "x"), ("a:b", "x"), ("ä", "x"), ("a", "x\r\nb: y"), ("a", " x"), ("a", "\udcff")]
-)
+@pytest.mark.parametrize("field", [("", "x"), ("a b", "x"), ("a:b", "x"), ("ä", "x"), ("a", "x\r\nb: y"), ("a", "\udcff")])
 def test_headers_that_would_not_arrive_are_refused(field):
     with pytest.raises(BadMessage, match="header"):
         headers.encode([field])

@@ -1,0 +1,365 @@
+"""One subscription of one handler to one durable consumer, on a session that it shares: pulls as granted, says what is settled.
+
+JetStream does not say that a lease is over, and takes a settlement after that as any other: so leases are counted here, by what
+the server is known to have read, and what is settled later is not sent. Source: ADR-13 of NATS; the JetStream API reference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from time import monotonic
+from typing import NamedTuple
+
+import gevent
+from gevent.hub import get_hub
+
+from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError
+from framework.message import Message
+from framework.observe import hublog
+from framework.transports.contract import Limits, Receiver
+from framework.transports.nats import headers, wire
+from framework.transports.nats.leases import TOUCH_AT, Leases
+from framework.transports.nats.outbox import Said
+from framework.transports.nats.pulls import Pulls, request
+from framework.transports.nats.session import Session
+from framework.transports.nats.settling import ACK_MORE, ack, metadata, nak, snapshot, taken, touch
+from framework.transports.nats.streams import COUNTS, Api, version_of
+
+log = hublog.get(__name__)
+
+CLOSE_FLUSH = 1.0
+LOOK = 0.25
+"""Seconds between two looks at leases and silent pulls; less where leases are short."""
+RETRY = 1.0
+"""Seconds before a pull is sent again that the server has refused."""
+_EXPIRED = "nobody has heard of it for as long as its lease is: it is delivered again"
+_PAUSES = frozenset({100, 404, 408})
+"""Statuses that are no refusals: a sign of life, nothing there, no more in time."""
+_MAX_BATCH = re.compile(r"MaxRequestBatch of (\d+)")
+
+
+class Place(NamedTuple):
+    """What is subscribed to, in the engine's words and in JetStream's."""
+
+    node: str
+    topic: str
+    channel: str
+    stream: str
+    consumer: str
+
+
+class JetStreamConnection:
+    """``contract.Connection`` on JetStream. Made on the hub that it will live on, for a consumer that exists."""
+
+    def __init__(
+        self, session: Session, place: Place, limits: Limits, receiver: Receiver, *, ended: Callable[[Session], None]
+    ) -> None:  # fmt: skip
+        """``ended(session)``: it is not used here any more."""
+        self.node, self.topic, self.channel = place.node, place.topic, place.channel
+        self._place = place
+        self._ended = ended
+        self.limits = limits
+        self.granted = 0
+        self.in_flight: dict[Message, float] = {}
+        self._session = session
+        self._receiver = receiver
+        self._tally = receiver.tally
+        self._counts = version_of(session.info) >= COUNTS
+        self._next = f"$JS.API.CONSUMER.MSG.NEXT.{place.stream}.{place.consumer}".encode()
+        self._pulls = Pulls(lambda: session.sid(self))
+        self._replies: dict[Message, bytes] = {}
+        """Where each message in flight is settled."""
+        self._leases = Leases(session, limits.lease)
+        self._touches: list[bytes] = []
+        self._acks: list[bytes] = []
+        self._naks: list[bytes] = []
+        self._cancels: list[int] = []
+        self._unsent = 0
+        self._held: dict[bytes, float] = {}
+        """What was touched in the hub's place before the hub had read it: reply -> when."""
+        self._retry_at = 0.0
+        self._refusal = ""
+        self._draining = self._drained = self._closing = self._closed = False
+        self._anchor = session.sid(self)  # so that the session knows it while nothing is asked for
+        loop = get_hub().loop
+        self._timer = loop.timer(look := min(LOOK, limits.lease / 10), look)
+        self._timer.start(self._look)
+        self._deadline = loop.timer(CLOSE_FLUSH)
+
+    @property
+    def rescuable(self) -> Session:
+        """The socket that it shares."""
+        return self._session
+
+    @property
+    def exposed(self) -> int:
+        return max(self.granted, len(self.in_flight) + self._pulls.outstanding)
+
+    # --- what the engine says ------------------------------------------------------------------------------
+
+    def grant(self, n: int) -> None:
+        n = min(n, self.limits.max_grant)
+        if n != self.granted and not (self._draining or self._closing or self._closed):
+            self.granted = n
+            self._session.wants_to_speak(self)
+
+    def finish(self, message: Message) -> None:
+        self._acks.append(self._settle(message))
+        self._session.wants_to_speak(self)
+
+    def requeue(self, message: Message, delay: float) -> None:
+        longest = self.limits.max_requeue or 0.0
+        self._naks.append(nak(self._settle(message), min(delay, longest)))
+        self._session.wants_to_speak(self)
+
+    def _settle(self, message: Message) -> bytes:
+        """Where to say what became of it. JetStream would take it as well from whoever is too late."""
+        at = self.in_flight.pop(message, None)
+        if at is None:
+            raise AlreadySettled.of(message.id)
+        if self._leases.is_over(message, at, monotonic()):
+            self._lose(message)
+            raise AlreadySettled.of(message.id)
+        self._leases.drop(message)
+        return self._replies.pop(message)
+
+    def _lose(self, message: Message) -> None:
+        """Its lease is over, and it is out of flight."""
+        self._replies.pop(message, None)
+        self._leases.drop(message)
+        self._tally.lease_lost += 1
+        self._receiver.lost(self, message, _EXPIRED)
+
+    def touch(self, message: Message) -> None:
+        before = self.in_flight.pop(message, None)
+        if before is None:
+            raise AlreadySettled.of(message.id)
+        now = monotonic()
+        self.in_flight[message] = now
+        self._leases.touched(message, before, now)
+        self._touches.append(self._replies[message])
+        self._session.wants_to_speak(self)
+
+    def drain(self) -> None:
+        if self._draining or self._closed:
+            return
+        self._draining, self.granted = True, 0
+        self._session.wants_to_speak(self)
+        self._session.ping(self._confirm_drain)
+
+    def _confirm_drain(self) -> None:
+        if not (self._drained or self._closed):
+            self._drained = True
+            self._receiver.drained(self)
+
+    def unsent(self) -> int:
+        waiting = sum(map(len, self._naks)) + sum(len(each) + ACK_MORE for each in [*self._acks, *self._touches])
+        return waiting + self._unsent
+
+    def close(self) -> None:
+        """What is in flight is given back: another worker need not wait until its lease is over."""
+        if self._closing or self._closed:
+            return
+        self._closing, self.granted = True, 0
+        for message in list(self.in_flight):
+            self.requeue(message, 0.0)
+        self._session.wants_to_speak(self)
+        self._deadline.start(self._end, None)
+        self._session.ping(lambda: self._end(None))
+
+    # --- session.Owner -------------------------------------------------------------------------------------
+
+    def heard(self, messages: list[wire.Msg], at: float) -> None:
+        """Messages and statuses, as they came."""
+        batch: list[Message] = []
+        for each in messages:
+            if each.headers and (status := headers.status(each.headers))[0]:
+                self._status(each.sid, *status, at)
+            elif each.reply:
+                self._pulls.brought(each.sid, at)
+                batch.append(self._message(each, at))
+        if batch:
+            self._take(batch)
+        self._session.wants_to_speak(self)
+
+    def _message(self, said: wire.Msg, at: float) -> Message:
+        attempts, sequence, timestamp = metadata(said.reply)
+        message = Message(
+            sequence, timestamp, attempts if self._counts else 1, said.body, self, headers.for_handlers(said.headers)
+        )
+        self._replies[message] = said.reply
+        self.in_flight[message] = self._held.pop(said.reply, at) if self._held else at
+        return message
+
+    def _take(self, batch: list[Message]) -> None:
+        self._tally.received += len(batch)
+        if self._drained or self._closing:
+            for message in batch:
+                self.requeue(message, 0.0)
+        else:
+            self._receiver.deliver(self, batch)
+
+    def _status(self, sid: int, code: int, words: str, at: float) -> None:
+        if code == 100:
+            self._pulls.alive(sid, at)
+            return
+        self._pulls.ended(sid)
+        if code in _PAUSES:
+            return
+        if (limit := _MAX_BATCH.search(words)) is not None:
+            self._pulls.largest = int(limit[1])
+            return
+        if code == 503 or "deleted" in words.lower():
+            self._end(BrokerUnreachable(f"consumer of {self.topic}/{self.channel} on {self.node} is gone ({code} {words})"))
+            return
+        self._retry_at = at + RETRY
+        if words != self._refusal:
+            self._refusal = words
+            log.warning(
+                "%s/%s: nats-server %s refuses a pull: %d %s", self.topic, self.channel, self._session.server, code, words
+            )
+
+    def turn(self) -> None:
+        if self._acks or self._naks:
+            self._receiver.settled(self)
+
+    def collect(self) -> tuple[bytes, Sent | None]:
+        """In the order in which it is to be read: a touch before the settlement, and a pull before what is given back: a server
+        before 2.10.14 that has none for what comes again delivers its neighbour again as well (nats-server#5305)."""
+        if self._closed:
+            return b"", None
+        room = 0 if self._draining or self._closing else max(0, self.granted - len(self.in_flight))
+        parts = [touch(self._touches), ack(self._acks), *self._taken_back(room), *self._asked_for(room), *self._naks]
+        said = Sent(self, len(self._acks), len(self._naks), sum(map(len, parts)))
+        self._unsent += said.size
+        if self._touches:
+            self._session.prove()
+            self._touches.clear()
+        self._acks.clear()
+        self._naks.clear()
+        return b"".join(parts), said
+
+    def _taken_back(self, room: int) -> Iterable[bytes]:
+        self._cancels += self._pulls.excess(room)
+        if not self._cancels:
+            return []
+        sids, self._cancels = self._cancels, []
+        self._session.ping(lambda: self._gone(sids))
+        return map(wire.unsub, sids)
+
+    def _gone(self, sids: list[int]) -> None:
+        for sid in sids:
+            self._session.drop(sid)
+        self._pulls.gone(sids)
+        self._session.wants_to_speak(self)
+
+    def _asked_for(self, room: int) -> Iterable[bytes]:
+        now = monotonic()
+        if not room or now < self._retry_at:
+            return
+        for sid, count, fresh in self._pulls.wanted(room, now):
+            inbox = b"%b.%d" % (self._session.inbox, sid)
+            if fresh:
+                yield wire.sub(inbox, sid)
+            yield wire.pub(self._next, request(count), inbox)
+
+    def keep(self, heard: list[wire.Msg], now: float, expired: Collection[Message]) -> tuple[bytes, Sent | None]:
+        """What waits to be sent, and what is to be touched: of the messages in flight, and of those that came meanwhile."""
+        acks, naks = taken(self._acks), taken(self._naks)
+        due = [self._replies.get(one, b"") for one in self._leases.due(snapshot(self.in_flight.items()), now, expired)]
+        for said in heard:
+            if said.reply and now - self._held.get(said.reply, 0.0) >= self.limits.lease * TOUCH_AT:
+                self._held[said.reply] = now
+                due.append(said.reply)
+        parts = [touch([*taken(self._touches), *filter(None, due)]), ack(acks), *naks]
+        said_here = Sent(self, len(acks), len(naks), sum(map(len, parts)))
+        self._unsent += said_here.size
+        return b"".join(parts), said_here if said_here.size else None
+
+    def resumed(self) -> None:
+        for message, at in self._leases.kept():
+            if self.in_flight.pop(message, None) is not None:  # else it has been settled since
+                self.in_flight[message] = at
+
+    def refused(self, words: str) -> bool:
+        """A pull, or a settlement, that our user may not make."""
+        mine = f'"{self._next.decode()}"' in words
+        if mine:
+            self._end(BrokerUnreachable(f"{self.topic}/{self.channel}: nats-server {self._session.server}: {words}"))
+        return mine
+
+    def lost(self, error: Exception) -> None:
+        self._end(error)
+
+    def settlements_sent(self, said: Sent) -> None:
+        self._unsent -= said.size
+        if not self._closed:
+            self._tally.finished += said.acks
+            self._tally.requeued += said.naks
+
+    # --- leases --------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """At leases that are over, and at pulls of which nothing is heard."""
+        if self._closed or self._session.error is not None:
+            return
+        self._session.rescued()  # what was touched in the hub's place is known first
+        now = monotonic()
+        for message in self._leases.over(self.in_flight, now):
+            if self.in_flight.pop(message, None) is not None:
+                self._lose(message)
+        if late := self._pulls.silent(now):
+            log.debug(
+                "%s/%s: %d pulls are forgotten by nats-server %s", self.topic, self.channel, len(late), self._session.server
+            )
+            self._cancels += late
+            gevent.spawn(self._look_for_consumer)
+        if late or (self._retry_at and now >= self._retry_at) or self._session.leaving:
+            self._session.wants_to_speak(self)
+
+    def _look_for_consumer(self) -> None:
+        """A consumer that is gone answers nothing on 2.9; one that is there has lost the pulls, as with its leader."""
+        try:
+            gone = Api(self._session).consumer(self._place.stream, self._place.consumer) is None
+        except FrameworkError:  # the session's own pulse tells whether anybody is there
+            return
+        if gone:
+            self._end(BrokerUnreachable(f"consumer {self._place.consumer} of stream {self._place.stream} on {self.node} is gone"))
+
+    # --- the end -------------------------------------------------------------------------------------------
+
+    def _end(self, error: Exception | None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for timer in (self._timer, self._deadline):
+            timer.stop()
+            timer.close()
+        self._count_losses(self._session.leave(self))
+        self._ended(self._session)
+        self._receiver.closed(self, error)
+
+    def _count_losses(self, waiting: list[Said]) -> None:
+        """What JetStream will deliver again: all in flight, and every settlement that it has not been sent for certain."""
+        self._tally.lease_lost += len(self.in_flight) + len(self._acks) + len(self._naks)
+        self._tally.lease_lost += sum(each.acks + each.naks for each in waiting)
+        self.in_flight.clear()
+        self._replies.clear()
+        self._acks.clear()
+        self._naks.clear()
+        self._touches.clear()
+        self._pulls.clear()
+        self.granted = self._unsent = 0
+
+
+class Sent:
+    """Settlements of one connection on their way to the socket."""
+
+    __slots__ = ("acks", "naks", "owner", "size")
+
+    def __init__(self, owner: JetStreamConnection, acks: int, naks: int, size: int) -> None:
+        self.owner, self.acks, self.naks, self.size = owner, acks, naks, size
+
+    def sent(self) -> None:
+        self.owner.settlements_sent(self)

@@ -1,0 +1,74 @@
+"""Which leases of a connection are over, by our own clock: JetStream does not say so. No I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from operator import itemgetter
+
+from framework.message import Message
+from framework.transports.nats.session import Session
+
+CERTAIN = 0.95
+"""The part of a lease that we may count on: the server's clock of it began before ours."""
+TOUCH_AT = 1 / 3
+"""The part of a lease after which it is touched in the hub's place."""
+
+
+class Leases:
+    """Which leases are over, by our own clock: a touch counts once the server is known to have read it.
+
+    ``session.proven`` tells that. Times are monotonic."""
+
+    def __init__(self, session: Session, lease: float) -> None:
+        self._session = session
+        self._lease = lease
+        self._known: dict[Message, tuple[float, float]] = {}
+        """Message -> when its lease began for certain, and the touch that may have begun it anew."""
+        self._touched: dict[Message, float] = {}
+        """Message -> when it was touched in the hub's place."""
+
+    def touched(self, message: Message, before: float, now: float) -> None:
+        began, asked = self._known.get(message, (before, 0.0))
+        if asked <= self._session.proven:  # else that one counts first
+            self._known[message] = (max(began, asked), now)
+
+    def drop(self, message: Message) -> None:
+        if self._known:
+            self._known.pop(message, None)
+            self._touched.pop(message, None)
+
+    def over(self, in_flight: dict[Message, float], now: float) -> list[Message]:
+        """Those in flight whose lease has run out."""
+        limit = now - self._lease * CERTAIN
+        found = [message for message in list(self._known) if self._began(message) <= limit]
+        for message, at in in_flight.items():
+            if at > limit:
+                break
+            if message not in self._known:
+                found.append(message)
+        return found
+
+    def is_over(self, message: Message, at: float, now: float) -> bool:
+        """``at``: when it was received or touched."""
+        began = self._began(message) if message in self._known else at
+        return began <= now - self._lease * CERTAIN
+
+    def _began(self, message: Message) -> float:
+        began, asked = self._known[message]
+        return asked if 0 < asked <= self._session.proven else began
+
+    def kept(self) -> list[tuple[Message, float]]:
+        """What was touched in the hub's place since this was asked last, the oldest first."""
+        kept, self._touched = self._touched, {}
+        return sorted(kept.items(), key=itemgetter(1))
+
+    def due(self, in_flight: list[tuple[Message, float]], now: float, expired: Collection[Message]) -> list[Message]:
+        """In another thread: those to touch now, which are known as touched then."""
+        found = []
+        for message, at in in_flight:
+            last = self._touched.get(message, at)
+            if now - max(last, at) >= self._lease * TOUCH_AT and message not in expired:
+                self.touched(message, at, now)
+                self._touched[message] = now
+                found.append(message)
+        return found

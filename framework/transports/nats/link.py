@@ -1,0 +1,328 @@
+"""One publishing connection to a cluster: messages of many greenlets under way at once, each answered by a PubAck in an inbox.
+
+It lives on one hub. Whether to try again, and where, is the ``Outlet``'s to say. Each message has an id by which its stream drops
+doubles: so one whose answer was lost can be sent again. Source: the JetStream API reference (PubAck, Nats-Msg-Id); ADR-51.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from time import monotonic
+
+import gevent
+import msgspec
+from gevent.hub import Waiter, get_hub
+
+from framework.errors import BrokerUnreachable, FrameworkError, MessageRefused, PublishError
+from framework.message import Message
+from framework.transports.nats import headers, wire
+from framework.transports.nats.session import Session
+from framework.transports.nats.sessions import Servers
+from framework.transports.nats.streams import NANO, SCHEDULES, Api, Refusal, version_of
+from framework.transports.nats.urls import Options
+from framework.transports.outlet import InDoubt, NotStored, Refused
+
+WINDOW = 500
+"""Messages of one ``ask_each`` that are under way at a time."""
+CERTAIN = 0.8
+"""The part of the time for which a stream remembers ids that we count on: the server's clock is not ours."""
+_DOUBT = 1.0
+"""Seconds without a word, while an answer is owed, after which nothing more is sent there."""
+_IDLE = 0.001  # seconds after which a look at the socket comes before trusting it: one recv
+_TURN = 0.001  # seconds, in which the hub reads what has come
+_FULL = frozenset({10077, 10023, 10047, 10002})
+"""The stream, or the server, has no room, and drops nothing to make some."""
+_TOO_LARGE, _NO_SCHEDULES = 10054, frozenset({10188, 10189, 10190, 10191})
+_UNKNOWN = "whether the message is stored is not known"
+
+
+class PubAck(msgspec.Struct, frozen=True):
+    stream: str = ""
+    seq: int = 0
+    duplicate: bool = False
+    error: Refusal | None = None
+
+
+_puback = msgspec.json.Decoder(PubAck)
+
+
+class Command:
+    """A message to be stored. ``head``: its header block, with the id by which doubles are dropped."""
+
+    __slots__ = ("again", "body", "deferred", "first_sent", "head", "node", "subject", "topic")
+
+    def __init__(self, topic: str, subject: bytes, head: bytes, body: bytes, *, deferred: bool) -> None:
+        self.topic, self.subject, self.head, self.body, self.deferred = topic, subject, head, body, deferred
+        self.first_sent = math.inf
+        self.node = ""
+        """Where it may be stored already; empty: nowhere."""
+        self.again = False
+        """It may be sent there again."""
+
+
+class Link:
+    """``outlet.Link``, and a ``session.Owner``; made by ``to``."""
+
+    def __init__(self, node: str, session: Session, options: Options) -> None:
+        self.node = node
+        self.silent: Callable[[], None] = _nothing
+        self._session = session
+        self._options = options
+        self._doubted = 0.0
+        self._runs: dict[int, tuple[Run, int]] = {}
+        """The token of an inbox -> whose answer it is."""
+        self._tokens = 0
+        sid = session.sid(self)
+        session.say(wire.sub(session.inbox + b".*", sid))
+
+    @classmethod
+    def to(cls, servers: Servers, options: Options, timeout: float) -> Link:
+        """Dial one of ``servers``; blocks. Raises BrokerUnreachable, AccessDenied, BrokerError, ProtocolError."""
+        with servers.dial(timeout) as line:
+            return cls(servers.node, Session(line, options.ping_interval), options)
+
+    # --- publishers ----------------------------------------------------------------------------------------
+
+    def ask(self, command: Command, until: float) -> Exception | None:
+        return self.ask_each([command], until - monotonic())[0]
+
+    def ask_each(self, commands: Sequence[Command], timeout: float) -> list[Exception | None]:
+        if any(command.node for command in commands):
+            self._look_into_doubts(commands)
+        answers = self._run(commands, timeout)
+        missing = [i for i, answer in enumerate(answers) if isinstance(answer, _NoStream)]
+        if missing:
+            failure = self._make_streams({commands[i].topic for i in missing}, timeout)
+            again = [failure] * len(missing) if failure else self._run([commands[i] for i in missing], timeout)
+            for i, answer in zip(missing, again, strict=True):
+                answers[i] = answer
+        return answers
+
+    def _run(self, commands: Sequence[Command], timeout: float) -> list[Exception | None]:
+        if self._session.error is not None:
+            return [NotStored(str(self._session.error))] * len(commands)
+        return Run(self, commands, timeout).wait()
+
+    def _make_streams(self, topics: Collection[str], timeout: float) -> Exception | None:
+        try:
+            for topic in topics:
+                Api(self._session, min(timeout, 5.0)).ensure_stream(topic, self._options)
+        except FrameworkError as error:
+            return NotStored(f"no stream keeps {', '.join(sorted(topics))}, and none could be made: {error}")
+        return None
+
+    def obstacle(self, command: Command) -> Exception | None:
+        """Why it cannot be sent here at all."""
+        size = len(command.head) + len(command.body)
+        if size > self._session.info.max_payload:
+            words = f"nats-server {self._session.server} takes {self._session.info.max_payload} bytes (its max_payload)"
+            return MessageRefused(f"topic {command.topic!r}: a body with its headers has {size} bytes, and {words}", stored=False)
+        if command.deferred and version_of(self._session.info) < SCHEDULES:
+            words = f"nats-server {self._session.info.version} keeps no publish for later: run 2.12 or newer"
+            return MessageRefused(f"topic {command.topic!r}, delay: {words}", stored=False)
+        if command.node and not command.again:
+            return PublishError(f"topic {command.topic!r}: {_UNKNOWN}, and sending it again might double it", stored=None)
+        return None
+
+    def _look_into_doubts(self, commands: Sequence[Command]) -> None:
+        """Which of those that may be stored can be sent again, because their stream still remembers their ids."""
+        windows: dict[str, float] = {}
+        for command in commands:
+            if command.node == self.node:
+                if command.topic not in windows:
+                    windows[command.topic] = self._window(command.topic)
+                command.again = monotonic() - command.first_sent < CERTAIN * windows[command.topic]
+            else:
+                command.again = False
+
+    def _window(self, topic: str) -> float:
+        """Seconds for which the stream of ``topic`` drops doubles."""
+        try:
+            api = Api(self._session, 2.0)
+            stream = api.stream(api.stream_of(topic))
+        except FrameworkError:
+            return 0.0
+        return stream.config.duplicate_window / NANO if stream is not None else 0.0
+
+    def send(self, run: Run, number: int, command: Command) -> int:
+        """Say it with the next flush; returns where its last byte lies in the stream of all that is said."""
+        self._tokens += 1
+        self._runs[self._tokens] = run, number
+        inbox = b"%b.%d" % (self._session.inbox, self._tokens)
+        self._session.say(wire.pub(command.subject, command.body, inbox, headers=command.head))
+        return self._tokens
+
+    def usable(self) -> bool:
+        session = self._session
+        silent = monotonic() - session.heard_at
+        if session.error is None and silent > _IDLE:
+            if not self._runs:
+                session.poll()
+            elif silent > _DOUBT:  # the hub was blocked, perhaps; and answers are given on the hub only
+                gevent.sleep(_TURN)
+        return session.error is None and not session.leaving and self._doubted <= session.heard_at
+
+    def prove(self, until: float) -> Exception | None:
+        """As ``outlet.Link``: JetStream answers, and stores nothing."""
+        try:
+            self._session.ask(b"$JS.API.INFO", b"", max(0.0, until - monotonic()))
+        except FrameworkError as error:
+            return error
+        return None
+
+    def close(self) -> None:
+        self._session.end(BrokerUnreachable("the producer was closed"))
+
+    def shut(self) -> None:
+        self._session.shut()
+
+    def fileno(self) -> int:
+        return self._session.fileno()
+
+    # --- answers -------------------------------------------------------------------------------------------
+
+    def heard(self, messages: list[wire.Msg], at: float) -> None:
+        for message in messages:
+            token = message.subject.rpartition(b".")[2]
+            run, number = self._runs.pop(int(token) if token.isdigit() else 0, (None, 0))
+            if run is not None:
+                run.answered(number, self._verdict(message))
+
+    def _verdict(self, message: wire.Msg) -> Exception | None:
+        where = f"nats-server {self._session.server}"
+        if message.headers and headers.status(message.headers)[0] == 503:
+            return _NoStream(f"{where}: no stream keeps this subject")
+        try:
+            ack = _puback.decode(message.body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return PublishError(f"{where} answered a publish with {message.body[:80]!r}", stored=None)
+        if ack.error is None:
+            return None
+        return _refusal(ack.error, f"{where}: {ack.error.description} ({ack.error.err_code})")
+
+    def look(self, since: float) -> None:
+        """An answer is owed ``since`` then: whether the server is silent."""
+        now = monotonic()
+        if now - max(self._session.heard_at, since) >= _DOUBT:
+            self._doubted = now
+            self.silent()
+
+    def give_up(self, token: int) -> None:
+        self._runs.pop(token, None)
+
+    def turn(self) -> None: ...
+
+    def collect(self) -> tuple[bytes, None]:
+        return b"", None
+
+    def keep(self, heard: list[wire.Msg], now: float, expired: Collection[Message]) -> tuple[bytes, None]:
+        return b"", None
+
+    def resumed(self) -> None: ...
+
+    def refused(self, words: str) -> bool:
+        """A publish that our user may not make: the server says so, and answers nothing."""
+        mine = [(token, run, number) for token, (run, number) in self._runs.items() if f'"{run.subject(number)}"' in words]
+        for token, run, number in mine:
+            del self._runs[token]
+            run.answered(number, PublishError(f"nats-server {self._session.server}: {words}", stored=False))
+        return bool(mine)
+
+    def lost(self, error: Exception) -> None:
+        waiting, self._runs = list(self._runs.values()), {}
+        for run, number in waiting:
+            get_hub().loop.run_callback(run.answered, number, InDoubt(f"{error}; {_UNKNOWN}"))
+
+
+class Run:
+    """Several messages of one greenlet: each answer makes room for the next one, and the last one wakes it."""
+
+    def __init__(self, link: Link, commands: Sequence[Command], timeout: float) -> None:
+        self._link = link
+        self._commands = commands
+        self._timeout = timeout
+        self._answers: dict[int, Exception | None] = {}
+        self._under_way: dict[int, tuple[int, float]] = {}
+        """Number of a message -> its token, and since when its answer is owed; the oldest first."""
+        self._next = 0
+        self._over = False
+        self._waiter: Waiter[None] = Waiter()
+
+    def subject(self, number: int) -> str:
+        return self._commands[number].subject.decode()
+
+    def wait(self) -> list[Exception | None]:
+        look = min(_DOUBT, max(self._timeout, 0.001))
+        timer = get_hub().loop.timer(look, look)
+        try:
+            self._fill()
+            if len(self._answers) < len(self._commands):
+                timer.start(self._look)
+                self._waiter.get()
+        finally:
+            timer.stop()
+            timer.close()
+            self._over = True
+            for token, _ in self._under_way.values():
+                self._link.give_up(token)
+        return [self._answers[number] for number in range(len(self._commands))]
+
+    def _fill(self) -> None:
+        while self._next < len(self._commands) and len(self._under_way) < WINDOW:
+            number, command = self._next, self._commands[self._next]
+            self._next += 1
+            if (obstacle := self._link.obstacle(command)) is not None:
+                self._answers[number] = obstacle
+                continue
+            now = monotonic()
+            command.first_sent = min(command.first_sent, now)
+            self._under_way[number] = self._link.send(self, number, command), now
+
+    def answered(self, number: int, outcome: Exception | None) -> None:
+        """On the hub."""
+        if self._over or number not in self._under_way:
+            return
+        del self._under_way[number]
+        self._answers[number] = outcome
+        if isinstance(outcome, InDoubt):
+            self._commands[number].node = self._link.node
+        if len(self._under_way) <= WINDOW // 2 and self._next < len(self._commands):
+            self._fill()
+        if len(self._answers) == len(self._commands):
+            self._over = True
+            self._waiter.switch(None)
+
+    def _look(self) -> None:
+        """At answers that do not come."""
+        if not self._under_way or self._over:
+            return
+        now = monotonic()
+        oldest = next(iter(self._under_way.values()))[1]
+        self._link.look(oldest)
+        for number, (token, since) in list(self._under_way.items()):
+            if now - since >= self._timeout:
+                self._link.give_up(token)
+                self.answered(
+                    number, InDoubt(f"nats-server {self._link.node} gave no answer for {self._timeout:.1f} s; {_UNKNOWN}")
+                )
+
+
+class _NoStream(NotStored):
+    """Nobody answers for its subject."""
+
+
+def _refusal(error: Refusal, words: str) -> Exception:
+    if error.err_code in _FULL:
+        return Refused(words)
+    if error.err_code == _TOO_LARGE:
+        return MessageRefused(f"{words}: raise the stream's max_msg_size, or make the body smaller", stored=False)
+    if error.err_code in _NO_SCHEDULES:
+        return MessageRefused(f"{words}: a delay needs a stream with allow_msg_schedules", stored=False)
+    if error.code == 503:
+        return NotStored(words)
+    return PublishError(words, stored=False)
+
+
+def _nothing() -> None:
+    """Nobody has asked to be told."""

@@ -1,0 +1,162 @@
+"""What waits to be sent on a session, in the order in which it goes, and what the socket took only a part of.
+
+Whoever sends holds the session's lock: mostly the hub, and another native thread while that is blocked.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from time import monotonic
+from typing import Protocol
+
+from gevent.socket import socket
+
+from framework.message import Message
+from framework.transports.nats import wire
+
+
+class Said(Protocol):
+    """What an owner has said, and wants to know of."""
+
+    owner: Owner
+    acks: int
+    naks: int
+
+    def sent(self) -> None:
+        """All of it has been handed to the socket."""
+
+
+class Owner(Protocol):
+    """Whoever subscribes. Called on the hub but for ``keep``."""
+
+    def heard(self, messages: list[wire.Msg], at: float) -> None:
+        """What came on its SIDs in one read, in order. ``at``: monotonic time of the read."""
+
+    def turn(self) -> None:
+        """Before what it wants to say is collected, once in a turn."""
+
+    def collect(self) -> tuple[bytes, Said | None]:
+        """What it has to say. Called by whoever sends; the socket has room."""
+
+    def keep(self, heard: list[wire.Msg], now: float, expired: Collection[Message]) -> tuple[bytes, Said | None]:
+        """In another native thread: as ``collect``, while the hub is blocked; ``heard`` is what was read there so far."""
+
+    def resumed(self) -> None:
+        """The hub turns again after ``keep``; what was read meanwhile is still to come."""
+
+    def refused(self, words: str) -> bool:
+        """The server said -ERR; whether it was about this one's."""
+
+    def lost(self, error: Exception) -> None:
+        """The session has ended."""
+
+
+class Outbox:
+    """Owners are asked what they have to say when the socket has room for it, so that what one of them says stays in order."""
+
+    __slots__ = ("_asked", "_at", "_marks", "_queue", "_tail", "dirty", "pings", "queued", "sent")
+
+    def __init__(self) -> None:
+        self.dirty: dict[Owner, None] = {}
+        """Those who have something to say."""
+        self.pings: deque[tuple[float, Callable[[], None] | None]] = deque()
+        """When each PING that was not answered yet was sent, and who waits for its answer."""
+        self.queued = self.sent = 0
+        """Bytes ever made ready to be sent, and ever handed to the socket."""
+        self._queue: list[bytes] = []
+        self._asked: list[Callable[[], None] | None] = []
+        self._marks: deque[tuple[int, Said]] = deque()
+        self._tail = b""
+        self._at = 0
+
+    def say(self, command: bytes) -> None:
+        """Ahead of what owners have to say."""
+        self._queue.append(command)
+
+    def ping(self, then: Callable[[], None] | None) -> None:
+        """Behind all that is said in this turn."""
+        self._asked.append(then)
+
+    def prove(self) -> None:
+        """One PING at least."""
+        if not self._asked:
+            self._asked.append(None)
+
+    @property
+    def waiting(self) -> bool:
+        """The socket refused; nothing else is collected until it takes the rest, so that no copy grows."""
+        return bool(self._tail)
+
+    def send(self, sock: socket) -> None:
+        """Hand all to the socket. Raises OSError."""
+        if self._tail and not self._push(sock):
+            return
+        parts, self._queue = self._queue, []
+        dirty, self.dirty = self.dirty, {}
+        self.queued += sum(map(len, parts))
+        self._gather(parts, (owner.collect() for owner in dirty))
+        for then in self._asked:  # last of all: its answer says that the rest was read
+            self._add_ping(parts, monotonic(), then)
+        self._asked.clear()
+        self._put(sock, parts)
+
+    def send_in_its_place(
+        self, sock: socket, pongs: int, said: Iterable[tuple[bytes, Said | None]], now: float
+    ) -> None:  # fmt: skip
+        """From another thread: ``pongs`` answers, and what is ``said`` for owners. Raises OSError."""
+        if self._tail and not self._push(sock):
+            return
+        parts = [wire.PONG * pongs]
+        self.queued += len(parts[0])
+        self._gather(parts, said)
+        if any(parts[1:]):
+            self._add_ping(parts, now, None)
+        self._put(sock, parts)
+
+    def _gather(self, parts: list[bytes], said: Iterable[tuple[bytes, Said | None]]) -> None:
+        for part, mark in said:
+            parts.append(part)
+            self.queued += len(part)
+            if mark is not None:
+                self._marks.append((self.queued, mark))
+
+    def _add_ping(self, parts: list[bytes], at: float, then: Callable[[], None] | None) -> None:
+        parts.append(wire.PING)
+        self.queued += len(wire.PING)
+        self.pings.append((at, then))
+
+    def _put(self, sock: socket, parts: list[bytes]) -> None:
+        self._tail = b"".join(parts)
+        if self._tail:
+            self._push(sock)
+
+    def _push(self, sock: socket) -> bool:
+        """Whether the socket has taken all."""
+        try:
+            taken = sock.send(memoryview(self._tail)[self._at :])
+        except BlockingIOError:
+            return False
+        self.sent += taken
+        self._at += taken
+        if self._at < len(self._tail):
+            return False
+        self._tail, self._at = b"", 0
+        return True
+
+    @property
+    def untold(self) -> bool:
+        """Somebody does not know yet that what it said is with the socket."""
+        return bool(self._marks) and self._marks[0][0] <= self.sent
+
+    def tell(self) -> None:
+        """On the hub: let owners know what the socket has taken whole."""
+        while self._marks and self._marks[0][0] <= self.sent:
+            self._marks.popleft()[1].sent()
+
+    def forget(self, owner: Owner) -> list[Said]:
+        """``owner`` has ended: what it has said and the socket has not taken whole. Nobody is told of it any more."""
+        self.dirty.pop(owner, None)
+        mine = [mark for mark in self._marks if mark[1].owner is owner]
+        self._marks = deque(mark for mark in self._marks if mark not in mine)
+        return [said for _, said in mine]

@@ -1,0 +1,77 @@
+"""A request on a session and its answer: what JetStream's administration is asked by."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from gevent.hub import Waiter, get_hub
+
+from framework.errors import BrokerError, BrokerUnreachable
+from framework.message import Message
+from framework.transports.nats import wire
+
+if TYPE_CHECKING:
+    from framework.transports.nats.session import Session
+
+
+class Question:
+    """A request of one greenlet, and the inbox of its answer."""
+
+    def __init__(self, session: Session, to: bytes) -> None:
+        self._session = session
+        self._to = to
+        self._waiter: Waiter[wire.Msg | Exception] = Waiter()
+        self._over = False
+        self._sid = session.sid(self)
+        self._inbox = b"%b.%d" % (session.inbox, self._sid)
+
+    def wait(self, to: bytes, body: bytes, timeout: float) -> wire.Msg:
+        session = self._session
+        if session.error is not None:
+            raise session.error
+        session.say(wire.sub(self._inbox, self._sid) + wire.pub(to, body, self._inbox))
+        slow = BrokerUnreachable(f"nats-server {session.server} gave no answer to {to.decode()} for {timeout:g} s")
+        alarm = get_hub().loop.timer(timeout)
+        alarm.start(self._answer, slow)
+        try:
+            answer: wire.Msg | Exception = self._waiter.get()
+        finally:
+            alarm.stop()
+            alarm.close()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def end(self) -> None:
+        self._over = True
+        self._session.drop(self._sid)
+        if self._session.error is None:
+            self._session.say(wire.unsub(self._sid))
+
+    def _answer(self, answer: wire.Msg | Exception) -> None:
+        if not self._over:
+            self._over = True
+            self._waiter.switch(answer)
+
+    def heard(self, messages: list[wire.Msg], at: float) -> None:
+        self._answer(messages[0])
+
+    def turn(self) -> None: ...
+
+    def collect(self) -> tuple[bytes, None]:
+        return b"", None
+
+    def keep(self, heard: list[wire.Msg], now: float, expired: Collection[Message]) -> tuple[bytes, None]:
+        return b"", None
+
+    def resumed(self) -> None: ...
+
+    def refused(self, words: str) -> bool:
+        mine = f'"{self._to.decode()}"' in words or f'"{self._inbox.decode()}"' in words
+        if mine:
+            self._answer(BrokerError(words, fatal=False))
+        return mine
+
+    def lost(self, error: Exception) -> None:
+        self._answer(BrokerUnreachable(str(error)))

@@ -1,0 +1,61 @@
+"""What is said of messages where they are acknowledged, and what that subject tells of them. No I/O here.
+
+Source: the JetStream API reference, acknowledgements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from framework.errors import ProtocolError
+from framework.message import Message
+from framework.transports.nats import wire
+
+_ACK = b" 4\r\n+ACK\r\n"
+_WPI = b" 4\r\n+WPI\r\n"
+ACK_MORE = len(b"PUB " + _ACK)
+
+
+def ack(replies: Sequence[bytes]) -> bytes:
+    """A +ACK for each of ``replies``, joined."""
+    return b"PUB " + (_ACK + b"PUB ").join(replies) + _ACK if replies else b""
+
+
+def touch(replies: Sequence[bytes]) -> bytes:
+    """A +WPI for each of ``replies``, joined."""
+    return b"PUB " + (_WPI + b"PUB ").join(replies) + _WPI if replies else b""
+
+
+def nak(reply: bytes, delay: float) -> bytes:
+    """-NAK; ``delay`` in seconds."""
+    return wire.pub(reply, b'-NAK {"delay":%d}' % round(delay * 1e9) if delay > 0 else b"-NAK")
+
+
+def metadata(reply: bytes) -> tuple[int, bytes, int]:
+    """How often a message has been delivered, its number in the stream, and when it was stored (ns).
+
+    ``$JS.ACK.<stream>.<consumer>.<deliveries>.<stream seq>.<consumer seq>.<ns>.<pending>``; newer servers may put a
+    domain and a hash before the stream. Raises ProtocolError."""
+    parts = reply.split(b".")
+    at = 4 if len(parts) == 9 else 6
+    try:
+        return int(parts[at]), parts[at + 1], int(parts[at + 3])
+    except (IndexError, ValueError):
+        raise ProtocolError(f"not a message of JetStream: it is to be acknowledged at {reply[:80]!r}") from None
+
+
+def taken(waiting: list[bytes]) -> list[bytes]:
+    """All of it, from a list to which the hub may be adding: each step is one that nothing interrupts."""
+    count = len(waiting)
+    some = waiting[:count]
+    del waiting[:count]
+    return some
+
+
+def snapshot(some: Iterable[tuple[Message, float]]) -> list[tuple[Message, float]]:
+    """Of what the hub may be changing."""
+    while True:
+        try:
+            return list(some)
+        except RuntimeError:  # it changed
+            continue

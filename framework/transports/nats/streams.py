@@ -1,0 +1,296 @@
+"""JetStream's administration over a session: which stream has a subject, what a consumer is like, making what is missing.
+
+What is there is never changed: where it differs from what we would make, the difference is put in words. Source: the JetStream
+API reference (``$JS.API``), and nats-server's jetstream_errors_generated.go for the codes.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import gevent
+import msgspec
+
+from framework.errors import BrokerError, BrokerUnreachable, NegotiationRefused, ProtocolError, TryLater
+from framework.transports.nats import headers, wire
+from framework.transports.nats.session import Session
+from framework.transports.nats.urls import Options, mapped
+
+TIMEOUT = 5.0
+"""Seconds that a server may take. A missing consumer answers nothing at all on 2.9, nor does a cluster without a leader."""
+FRESH = 2.0
+"""Seconds for which a stream is a new one."""
+SETTLING = 0.2
+NANO = 10**9
+NO_STREAM, NO_CONSUMER, NAME_IN_USE, CONSUMER_EXISTS = 10059, 10014, 10058, 10148
+_DISABLED = frozenset({10039, 10076, 10035})
+COUNTS = (2, 10, 14)
+"""The version from which deliveries are counted right: before it, what is due again while no pull waits counts more than once,
+and then once more from 1 (nats-server#5305)."""
+SCHEDULES = (2, 12)
+"""The version that began to deliver a message at a time of its publisher's choosing (ADR-51)."""
+LATER = "_at."
+"""Before the subjects of messages that are not to be delivered yet."""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class StreamConfig(msgspec.Struct, frozen=True):
+    name: str = ""
+    subjects: list[str] = []
+    retention: str = "limits"
+    discard: str = "old"
+    max_age: int = 0
+    max_msgs: int = -1
+    max_bytes: int = -1
+    max_msgs_per_subject: int = -1
+    duplicate_window: int = 0
+    allow_msg_schedules: bool = False
+
+
+class StreamState(msgspec.Struct, frozen=True):
+    messages: int = 0
+    subjects: dict[str, int] | None = None
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """STREAM.INFO, and an entry of STREAM.LIST."""
+
+    config: StreamConfig = StreamConfig()
+    created: datetime = datetime.fromtimestamp(0, UTC)
+    state: StreamState = StreamState()
+    error: Refusal | None = None
+
+
+class ConsumerConfig(msgspec.Struct, frozen=True):
+    ack_policy: str = "none"
+    ack_wait: int = 0
+    max_deliver: int = -1
+    max_ack_pending: int = -1
+    filter_subject: str = ""
+    filter_subjects: list[str] = []
+    deliver_subject: str = ""
+    deliver_policy: str = "all"
+    backoff: list[int] = []
+    max_batch: int = 0
+    max_expires: int = 0
+
+
+class Consumer(msgspec.Struct, frozen=True):
+    """CONSUMER.INFO."""
+
+    name: str = ""
+    stream_name: str = ""
+    config: ConsumerConfig = ConsumerConfig()
+    num_pending: int = 0
+    num_ack_pending: int = 0
+    error: Refusal | None = None
+
+    @property
+    def lease(self) -> float:
+        """Seconds: the shortest time after which it delivers again."""
+        return min([self.config.ack_wait, *self.config.backoff]) / NANO
+
+
+class _Page(msgspec.Struct, frozen=True):
+    """A part of a list, which has ``total`` entries."""
+
+    total: int = 0
+    streams: list[Any] | None = None
+    consumers: list[Any] | None = None
+    error: Refusal | None = None
+
+
+Answer = TypeVar("Answer", Stream, Consumer, _Page)
+
+
+class Api:
+    """Requests to the JetStream of the servers behind a session. Each blocks its greenlet, ``timeout`` seconds at most.
+
+    Raise BrokerUnreachable, TryLater (JetStream is not ready), BrokerError, ProtocolError.
+    """
+
+    def __init__(self, session: Session, timeout: float = TIMEOUT) -> None:
+        self._session = session
+        self._timeout = timeout
+
+    # --- streams
+
+    def stream_of(self, topic: str) -> str:
+        """The name of the stream that keeps ``topic``; empty where there is none."""
+        names = list(self._pages("STREAM.NAMES", "streams", {"subject": topic}))
+        return names[0] if names else ""
+
+    def stream(self, name: str, subjects: str = "") -> Stream | None:
+        """Its configuration, and how many messages it has of ``subjects``; None where there is none."""
+        body = {"subjects_filter": subjects} if subjects else {}
+        answer = self._ask(Stream, f"STREAM.INFO.{name}", body)
+        return None if _is(answer.error, NO_STREAM) else self._good(answer, f"stream {name}")
+
+    def ensure_stream(self, topic: str, options: Options) -> str:
+        """The name of the stream that keeps ``topic``, made if there is none."""
+        name = self.stream_of(topic) or self._made(topic, options)
+        self._let_settle(name)
+        return name
+
+    def _made(self, topic: str, options: Options) -> str:
+        config = stream_config(topic, options, self._schedules)
+        answer = self._ask(Stream, f"STREAM.CREATE.{config['name']}", config)
+        if _is(answer.error, NAME_IN_USE):  # made in this moment by another; or somebody's, of other subjects
+            if name := self.stream_of(topic):
+                return name
+            raise NegotiationRefused(
+                "STREAM",
+                str(config["name"]),
+                fix=f"there is such a stream, and it does not keep subject {topic}: add that to its subjects",
+            )
+        self._good(answer, f"stream {config['name']}")
+        return str(config["name"])
+
+    def _let_settle(self, name: str) -> None:
+        """Two that make one stream at the same moment each get one on 2.9, of which one is lost with its consumers and all that
+        was stored in it (2 of 60 times): nobody uses it until that has been decided."""
+        made = self.stream(name) if version_of(self._session.info) < (2, 10) else None
+        if made is not None and abs(time.time() - made.created.timestamp()) < FRESH:
+            gevent.sleep(SETTLING)
+
+    def streams(self) -> Iterator[Stream]:
+        """All of them."""
+        for entry in self._pages("STREAM.LIST", "streams", {}):
+            yield msgspec.convert(entry, Stream, strict=False)
+
+    def topics(self) -> set[str]:
+        """The subjects that streams keep: those that they name, and of wildcards those of which there are messages."""
+        found: set[str] = set()
+        for stream in self.streams():
+            exact = {one for one in stream.config.subjects if "*" not in one and ">" not in one}
+            found |= exact
+            if any(one not in exact and not one.startswith(LATER) for one in stream.config.subjects):
+                info = self.stream(stream.config.name, ">")
+                found |= set((info and info.state.subjects) or ())
+        return {one for one in found if not one.startswith(LATER)}
+
+    @property
+    def _schedules(self) -> bool:
+        return version_of(self._session.info) >= SCHEDULES
+
+    # --- consumers
+
+    def consumer(self, stream: str, name: str) -> Consumer | None:
+        """None where there is none."""
+        answer = self._ask(Consumer, f"CONSUMER.INFO.{stream}.{name}", {})
+        if answer.error is not None and answer.error.err_code in (NO_CONSUMER, NO_STREAM):
+            return None
+        return self._good(answer, f"consumer {stream}/{name}")
+
+    def ensure_consumer(self, stream: str, topic: str, channel: str, options: Options) -> Consumer:
+        """The durable of ``channel``, made if there is none."""
+        name = mapped(channel)
+        found = self.consumer(stream, name)
+        if found is not None:
+            return found
+        request = {"stream_name": stream, "config": consumer_config(topic, name, options), "action": "create"}
+        answer = self._ask(Consumer, f"CONSUMER.DURABLE.CREATE.{stream}.{name}", request)
+        if _is(answer.error, CONSUMER_EXISTS) and (found := self.consumer(stream, name)):
+            return found
+        return self._good(answer, f"consumer {stream}/{name}")
+
+    def consumers(self, stream: str) -> list[str]:
+        """The names of those of ``stream``."""
+        return list(self._pages(f"CONSUMER.NAMES.{stream}", "consumers", {}))
+
+    # --- asking
+
+    def _pages(self, what: str, field: str, body: dict[str, object]) -> Iterator[Any]:
+        at = 0
+        while True:
+            page = self._good(self._ask(_Page, what, body | {"offset": at}), what)
+            entries = getattr(page, field) or []
+            yield from entries
+            at += len(entries)
+            if not entries or at >= page.total:
+                return
+
+    def _ask(self, kind: type[Answer], what: str, body: Mapping[str, object]) -> Answer:
+        answer = self._session.ask(f"$JS.API.{what}".encode(), msgspec.json.encode(body), self._timeout)
+        if headers.status(answer.headers)[0] == 503:
+            raise TryLater(
+                "503", f"nats-server {self._session.server} has no JetStream that answers {what}: start it with --jetstream"
+            )
+        try:
+            return msgspec.json.decode(answer.body, type=kind, strict=False)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ProtocolError(
+                f"nats-server {self._session.server} answered {what} with {answer.body[:80]!r}: {error}"
+            ) from None
+
+    def _good(self, answer: Answer, what: str) -> Answer:
+        if answer.error is None:
+            return answer
+        refused = answer.error
+        where = f"{refused.description} ({what}, nats-server {self._session.server})"
+        if refused.err_code in _DISABLED:
+            raise TryLater(str(refused.err_code), where)
+        raise BrokerError(str(refused.err_code), where, fatal=False)
+
+
+def _is(error: Refusal | None, code: int) -> bool:
+    return error is not None and error.err_code == code
+
+
+def version_of(info: wire.Info) -> tuple[int, ...]:
+    """``2.10.14`` as numbers; empty for what is no version, which is taken for an old one."""
+    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", info.version)
+    return tuple(map(int, numbers.groups())) if numbers else ()
+
+
+def stream_config(topic: str, options: Options, schedules: bool) -> dict[str, object]:
+    """What is made where no stream keeps ``topic``. Limits there are none: nothing is dropped that was not handled."""
+    config: dict[str, object] = {
+        "name": mapped(topic), "subjects": [topic], "retention": options.retention, "storage": "file", "discard": "new",
+        "num_replicas": options.replicas, "duplicate_window": 120 * NANO,
+    }  # fmt: skip
+    if schedules:
+        config |= {
+            "subjects": [topic, f"{LATER}{topic}.*"],
+            "allow_msg_schedules": True,
+            "discard": "old",
+        }  # beside new they are refused
+    return config
+
+
+def consumer_config(topic: str, name: str, options: Options) -> dict[str, object]:
+    """What is made for a channel that has none. How often a message is delivered is counted here, and limited nowhere."""
+    return {
+        "durable_name": name, "name": name, "ack_policy": "explicit", "ack_wait": round(options.ack_wait * NANO),
+        "max_deliver": -1,
+        "max_ack_pending": options.max_ack_pending, "filter_subject": topic, "deliver_policy": "all", "replay_policy": "instant",
+        "max_waiting": 512,
+    }  # fmt: skip
+
+
+def refusal(found: Consumer, topic: str) -> str:
+    """Why ``found`` cannot serve a handler of ``topic``; empty: it can."""
+    config = found.config
+    what = f"consumer {found.name} of stream {found.stream_name}"
+    if config.deliver_subject:
+        return f"{what} pushes (deliver_subject={config.deliver_subject}), and a worker pulls: name another channel"
+    if config.ack_policy != "explicit":
+        return f"{what} has ack_policy={config.ack_policy}, and a worker acknowledges each message: name another channel"
+    wanted = [config.filter_subject] if config.filter_subject else config.filter_subjects
+    if wanted and wanted != [topic]:
+        return f"{what} is of {', '.join(wanted)} and not of {topic}: name another channel"
+    return ""
+
+
+def unreachable(error: BrokerError) -> BrokerUnreachable:
+    """For those who look and count: an answer that helps nobody is as good as none."""
+    return BrokerUnreachable(str(error))

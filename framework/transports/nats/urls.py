@@ -1,0 +1,166 @@
+"""What a broker URL of NATS says: which clusters, by which servers each, who we are, which options. Nothing is looked up here.
+
+A URL is one cluster, whose servers all serve the same streams: ``nats://a:4222,b:4222``. Several URLs are several clusters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from framework import names
+from framework.errors import BadName, BadSetting, WrongUse
+from framework.transports import addresses
+
+PORT = 4222
+_OPTIONS = ("ack_wait", "ping_interval", "max_payload", "max_ack_pending", "replicas", "retention")
+_RETENTIONS = ("limits", "workqueue")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The query parameters. Times in seconds, sizes in bytes."""
+
+    ack_wait: float = 30.0
+    """The lease of the consumers that are made here; one that exists keeps its own."""
+    ping_interval: float = 10.0
+    """A server that answers nothing for two of these is given up."""
+    max_payload: int = 1024 * 1024
+    """The max_payload of the servers: what is larger with its headers is refused before it is sent."""
+    max_ack_pending: int = 10_000
+    """Of the consumers that are made here: how many messages all workers of a channel may hold at once."""
+    replicas: int = 1
+    """Of the streams that are made here."""
+    retention: str = "limits"
+    """Of the streams that are made here: ``limits`` keeps what was handled, ``workqueue`` does not, and takes one channel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """How we say who we are. What is empty is not said. Never shown."""
+
+    user: str = ""
+    password: str = ""
+    token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The servers of one URL."""
+
+    node: str
+    """How it is called: by its first server."""
+    servers: tuple[str, ...]
+    login: Login
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Every broker URL given, read. Addresses as ``host:port``, IPv6 hosts in brackets."""
+
+    clusters: Mapping[str, Cluster]
+    options: Options
+
+
+def read(urls: Sequence[str]) -> Addresses:
+    """Read ``nats://[user:password@|token@]host[:4222][,…]``, with ``?ack_wait=30s`` and the like.
+
+    Raises BadSetting naming the URL, without what is secret in it, and the fix."""
+    clusters: dict[str, Cluster] = {}
+    bare = []
+    for url in urls:
+        login, shown = _login(url)
+        servers = tuple(dict.fromkeys(addresses.hosts(shown, PORT, broker="NATS")))
+        clusters.setdefault(servers[0], Cluster(servers[0], servers, login))
+        bare.append(shown)
+    given = addresses.options(bare, _OPTIONS)
+    default = Options()
+    return Addresses(
+        clusters,
+        Options(
+            ack_wait=_time(given, "ack_wait", default.ack_wait, 0.1, 86_400.0),
+            ping_interval=_time(given, "ping_interval", default.ping_interval, 0.5, 120.0),
+            max_payload=addresses.size("max_payload", given, default.max_payload),
+            max_ack_pending=addresses.size("max_ack_pending", given, default.max_ack_pending),
+            replicas=_replicas(given.get("replicas", "1")),
+            retention=_retention(given.get("retention", default.retention)),
+        ),
+    )
+
+
+def _login(url: str) -> tuple[Login, str]:
+    """Who we are, and the URL without it."""
+    scheme, _, rest = url.partition("://")
+    place = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    said, at, hosts = place.rpartition("@")
+    if not at:
+        return Login(), url
+    bare = f"{scheme}://{rest.replace(place, hosts, 1)}"
+    user, colon, password = said.partition(":")
+    if not user or (colon and not password):
+        raise BadSetting(f"broker URL {bare!r}: before the @ stands user:password, or a token; one of them is empty")
+    if colon:
+        return Login(user=unquote(user), password=unquote(password)), bare
+    return Login(token=unquote(user)), bare
+
+
+def _time(given: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:
+    if name not in given:
+        return default
+    seconds = addresses.seconds(given[name])
+    if seconds is None or not least <= seconds <= most:
+        raise BadSetting(f"{name}={given[name]!r} in a broker URL: write {least:g}s to {most:g}s, such as {name}={default:g}s")
+    return seconds
+
+
+def _replicas(text: str) -> int:
+    if text not in ("1", "3", "5"):
+        raise BadSetting(f"replicas={text!r} in a broker URL: write 1, 3 or 5, and no more than the cluster has servers")
+    return int(text)
+
+
+def _retention(text: str) -> str:
+    if text not in _RETENTIONS:
+        raise BadSetting(f"retention={text!r} in a broker URL: write {' or '.join(_RETENTIONS)}")
+    return text
+
+
+# --- names -------------------------------------------------------------------------------------------------
+
+
+def accept(topic: str, channels: Sequence[str], options: Options) -> None:
+    """``contract.Transport.accept``."""
+    check(topic)
+    for channel in channels:
+        if channel.endswith(names.EPHEMERAL):
+            raise BadName(f"channel {channel!r}: NATS keeps every durable consumer; leave {names.EPHEMERAL!r} out")
+    if len(set(channels)) > 1 and options.retention == "workqueue":
+        listed = ", ".join(sorted(set(channels)))
+        raise WrongUse(
+            f"topic {topic!r} has the channels {listed}, but a stream with retention=workqueue gives each message to "
+            "one of them: leave retention= out of the broker URL, or give each channel a topic of its own"
+        )
+
+
+def check(topic: str) -> None:
+    """Raises BadName for a topic that is no subject."""
+    if topic.endswith(names.EPHEMERAL):
+        raise BadName(f"topic {topic!r}: NATS has no topics that are not kept; leave {names.EPHEMERAL!r} out")
+    if not all(topic.split(".")) or topic.startswith("_INBOX."):
+        raise BadName(
+            f"topic {topic!r} is no subject to NATS: it has words with one dot between them, and does not begin with _INBOX"
+        )
+
+
+def mapped(name: str) -> str:
+    """The name of the stream of a topic, or of the consumer of a channel: it, but for dots, which NATS does not take there.
+
+    Names have no ``~``, so that no two of them become one."""
+    return name.replace(".", "~")
+
+
+def unmapped(name: str) -> str:
+    """The channel of a consumer."""
+    return name.replace("~", ".")

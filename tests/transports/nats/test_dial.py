@@ -1,0 +1,141 @@
+"""Servers that are none, or not the one that is meant: one sentence that names it, and nothing waits for long."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import gevent
+import pytest
+from gevent.server import StreamServer
+
+from framework.errors import BadSetting, BrokerError, BrokerUnreachable, FrameworkError, NegotiationRefused, ProtocolError
+from framework.testing.servers import free_port
+from framework.transports import open_transports
+from framework.transports.nats import urls
+from framework.transports.nats.dial import dial
+from framework.transports.nats.session import Session
+
+INFO = b'INFO {"client_id":1,"version":"2.15.1","max_payload":1000} \r\n'
+
+
+@pytest.fixture
+def fake():
+    """``fake(script)``: a server's address; ``script(sock)`` is what it does."""
+    servers = []
+
+    def start(script) -> str:
+        def serve(sock, _address) -> None:
+            try:
+                script(sock)
+            except OSError:
+                pass
+
+        servers.append(StreamServer(("127.0.0.1", 0), serve))
+        servers[-1].start()
+        return f"127.0.0.1:{servers[-1].server_port}"
+
+    yield start
+    for server in servers:
+        server.stop(0)
+
+
+def speaks(*words: bytes):
+    def script(sock) -> None:
+        for word in words:
+            sock.sendall(word)
+        gevent.sleep(10)
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "said"),
+    [
+        ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], ProtocolError, "not a nats-server's bytes"),
+        ([b'INFO {"x":"' + b"x" * 70_000], ProtocolError, "a line of more than"),
+        ([b"INFO {nonsense}\r\n"], ProtocolError, "JSON that cannot be read"),
+        ([b"PING\r\n"], ProtocolError, "begins with INFO"),
+        ([b'INFO {"server_id":"N","version":"2.15.1"} \r\n'], NegotiationRefused, "no port for clients"),
+        ([INFO, b"-ERR 'maximum connections exceeded'\r\n"], BrokerError, "maximum connections exceeded"),
+        ([INFO, b"MSG a 1 2\r\nhi\r\n"], ProtocolError, "before anything was subscribed to"),
+    ],
+)
+def test_what_is_no_nats_server_or_does_not_let_us_in_is_one_sentence(fake, words, error, said):
+    node = fake(speaks(*words))
+    with pytest.raises(error, match=re.escape(said)) as raised, dial(node, timeout=2.0):
+        pass
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("words", [[], [INFO], [b"INFO {"]])
+def test_a_server_that_answers_nothing_is_given_up_in_time(fake, words):
+    began = time.monotonic()
+    with pytest.raises(BrokerUnreachable, match=r"did not answer within 0\.3 s"), dial(fake(speaks(*words)), timeout=0.3):
+        pass
+    assert time.monotonic() - began < 3
+
+
+def test_the_route_port_of_a_server_is_told_from_its_client_port(start_nats):
+    port = free_port()
+    start_nats(f'cluster {{ name: C, listen: "127.0.0.1:{port}" }}', jetstream=False)
+    with pytest.raises(NegotiationRefused, match="no port for clients"), dial(f"127.0.0.1:{port}"):
+        pass
+
+
+def test_garbage_in_the_middle_ends_a_session_and_all_who_use_it_are_told(fake):
+    def script(sock) -> None:
+        sock.sendall(INFO + b"PONG\r\n")
+        sock.recv(65536)
+        gevent.sleep(0.1)
+        sock.sendall(b"what is this\r\n")
+        gevent.sleep(10)
+
+    with dial(fake(script)) as line:
+        session = Session(line, 10.0)
+    with pytest.raises(BrokerUnreachable, match="not a nats-server's bytes"):
+        session.ask(b"$JS.API.INFO", b"", 5.0)
+    assert isinstance(session.error, FrameworkError)
+
+
+def test_servers_of_a_url_are_one_cluster_and_the_one_that_answers_is_used(start_nats):
+    server, away = start_nats(), f"127.0.0.1:{free_port()}"
+    (transport,) = open_transports([f"nats://{away},{server.address}"])
+    assert transport.discover("orders", "billing") == {away}
+    assert [info.node for info in transport.probe()] == [away]
+    producer = transport.producer()
+    producer.publish("orders", [b"x"])
+    producer.close()
+    assert transport.backlog("orders", "billing") == {away: 1}
+
+
+# --- URLs --------------------------------------------------------------------------------------------------
+
+
+def test_a_url_says_servers_login_and_options():
+    read = urls.read(["nats://me:se%40cret@a,b:4333?ack_wait=10s&max_payload=2000", "nats://tkn@c?ack_wait=10s"])
+    assert list(read.clusters) == ["a:4222", "c:4222"]
+    first, second = read.clusters.values()
+    assert (first.servers, first.login) == (("a:4222", "b:4333"), urls.Login(user="me", password="se@cret"))
+    assert second.login == urls.Login(token="tkn")
+    assert (read.options.ack_wait, read.options.max_payload) == (10.0, 2000)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nats://host/orders", "nats://hush:@host", "nats://:hush@host", "nats://host?nope=1", "nats://hush@host?ack_wait=soon",
+        "nats://host?ack_wait=0s", "nats://host?retention=interest", "nats://host?replicas=2", "nats://host:0", "nats://",
+        "nats://hush@host:port", "nats://host?max_ack_pending=none",
+    ],
+)  # fmt: skip
+def test_a_url_that_cannot_be_used_is_refused_by_a_sentence_without_its_secret(url):
+    with pytest.raises(BadSetting) as refused:
+        urls.read([url])
+    assert "\n" not in str(refused.value)
+    assert "hush" not in str(refused.value)
+
+
+def test_names_are_mapped_where_jetstream_takes_no_dot_and_back():
+    assert urls.mapped("orders.eu.billing.dead") == "orders~eu~billing~dead"
+    assert urls.unmapped(urls.mapped("a.b-c_d")) == "a.b-c_d"

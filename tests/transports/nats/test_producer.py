@@ -1,0 +1,139 @@
+"""Publishing to a real nats-server, beyond the conformance suite: nothing twice, and what a server refuses is said at once."""
+
+from __future__ import annotations
+
+import time
+
+import gevent
+import pytest
+
+from framework.errors import BadMessage, BrokerRefuses, MessageRefused, PublishError
+from framework.transports import open_transports
+
+from .conftest import until
+
+pytestmark = pytest.mark.real
+
+
+def kept(transport, topic: str = "orders") -> int:
+    return sum(transport.backlog(topic, "billing").values())
+
+
+def test_a_publish_whose_answer_was_lost_is_sent_again_and_stored_once(kit, start_proxy):
+    proxy = start_proxy(kit.server.address)
+    (transport,) = open_transports([f"nats://{proxy.address}"])
+    producer = kit.producer(transport)
+    producer.publish("orders", [b"first"])
+    proxy.to_client.swallow()
+    asking = gevent.spawn(producer.publish_each, "orders", [b"%d" % number for number in range(5)])
+    until(lambda: kept(kit.open()) == 6)
+    proxy.restore()
+    assert asking.get(timeout=20) == [None] * 5
+    assert kept(kit.open()) == 6
+
+
+def test_what_stays_unknown_is_said_to_be_unknown(kit, start_proxy):
+    proxy = start_proxy(kit.server.address)
+    (transport,) = open_transports([f"nats://{proxy.address}"])
+    producer = kit.producer(transport)
+    producer.publish("orders", [b"first"])
+    proxy.to_client.swallow()
+    with pytest.raises(PublishError) as unknown:
+        producer.publish("orders", [b"second"], timeout=1.0)
+    assert unknown.value.stored is None
+    assert kept(kit.open()) == 2
+
+
+def test_a_stream_that_remembers_no_id_for_long_is_not_sent_to_again(kit, start_proxy):
+    kit.session.ask(b"$JS.API.STREAM.CREATE.S", b'{"name":"S","subjects":["orders"],"duplicate_window":100000000}', 5.0)
+    proxy = start_proxy(kit.server.address)
+    (transport,) = open_transports([f"nats://{proxy.address}"])
+    producer = kit.producer(transport)
+    producer.publish("orders", [b"first"])
+    proxy.to_client.swallow()
+    asking = gevent.spawn(producer.publish_each, "orders", [b"second"])
+    until(lambda: kept(kit.open()) == 2)
+    gevent.sleep(0.2)
+    proxy.restore()
+    [error] = asking.get(timeout=20)
+    assert error.stored is None
+    assert kept(kit.open()) == 2
+
+
+def test_a_user_who_may_not_publish_there_is_told_so_at_once_in_the_servers_words(make_kit):
+    kit = make_kit('authorization { users: [ { user: u, password: p, permissions: { publish: { deny: "secret.>" } } } ] }')
+    producer = kit.producer(kit.open(login="u:p@"))
+    began = time.monotonic()
+    with pytest.raises(PublishError, match='Violation for Publish to "secret\\.plan"') as refused:
+        producer.publish("secret.plan", [b"x"], timeout=10.0)
+    assert refused.value.stored is False
+    assert time.monotonic() - began < 5
+    producer.publish("orders", [b"x"])
+
+
+@pytest.mark.parametrize(
+    ("config", "login"),
+    [("authorization { user: u, password: 'p w' }", "u:p%20w@"), ("authorization { token: tkn }", "tkn@")],
+)
+def test_user_and_password_or_a_token_let_us_in_and_others_are_refused_in_a_sentence_without_them(make_kit, config, login):
+    kit = make_kit(config)
+    transport = kit.open(login=login)
+    assert [info.server.split()[0] for info in transport.probe()] == ["nats-server"]
+    kit.producer(transport).publish("orders", [b"x"])
+    for wrong in ("", "hush@", "u:hush@"):
+        with pytest.raises(BrokerRefuses, match="user, password or token") as refused:
+            kit.open(login=wrong).probe()
+        assert "hush" not in str(refused.value)
+
+
+def test_a_body_over_what_the_server_takes_is_refused_before_it_is_sent(make_kit):
+    kit = make_kit("max_payload: 1000")
+    producer = kit.producer(kit.open())
+    with pytest.raises(MessageRefused, match="takes 1000 bytes"):
+        producer.publish("orders", [b"x" * 1000])
+    producer.publish("orders", [b"x" * 900])
+    with pytest.raises(BadMessage, match="up to 446 beside the headers"):
+        kit.producer(kit.open("?max_payload=500")).publish("orders", [b"x" * 600])
+
+
+def test_a_stream_that_is_full_and_drops_nothing_refuses_and_takes_again_what_it_has_room_for(kit):
+    kit.session.ask(b"$JS.API.STREAM.CREATE.S", b'{"name":"S","subjects":["orders"],"max_msgs":2,"discard":"new"}', 5.0)
+    producer = kit.producer(kit.open())
+    producer.publish("orders", [b"1", b"2"])
+    with pytest.raises(PublishError, match="maximum messages exceeded") as refused:
+        producer.publish("orders", [b"3"])
+    assert refused.value.stored is False
+    kit.session.ask(b"$JS.API.STREAM.PURGE.S", b"", 5.0)
+    producer.publish("orders", [b"3"])
+
+
+def test_a_key_of_ones_own_drops_doubles_and_several_messages_cannot_share_one(kit):
+    transport = kit.open()
+    producer = kit.producer(transport)
+    for _ in range(2):
+        producer.publish("orders", [b"bill 7"], headers={"Nats-Msg-Id": "bill-7"})
+    assert kept(transport) == 1
+    with pytest.raises(BadMessage, match="publish each by itself"):
+        producer.publish("orders", [b"1", b"2"], headers={"Nats-Msg-Id": "bill-8"})
+
+
+@pytest.mark.slow
+def test_a_server_that_keeps_nothing_for_later_says_so_in_one_sentence(make_kit):
+    kit = make_kit(version="2.9")
+    with pytest.raises(MessageRefused, match=r"delay: nats-server 2.9.10 keeps no publish for later: run 2.12 or newer"):
+        kit.producer(kit.open()).publish("orders", [b"x"], delay=5.0)
+
+
+def test_a_server_without_jetstream_is_named_with_the_fix(make_kit):
+    kit = make_kit(jetstream=False)
+    with pytest.raises(PublishError, match="start it with --jetstream") as refused:
+        kit.producer(kit.open()).publish("orders", [b"x"], timeout=1.0)
+    assert refused.value.stored is False
+
+
+def test_ten_thousand_messages_are_stored_by_a_few_hundred_at_a_time(kit):
+    transport = kit.open()
+    producer = kit.producer(transport)
+    bodies = [b"%d" % number for number in range(10_000)]
+    assert producer.publish_each("orders", bodies) == [None] * 10_000
+    assert kept(transport) == 10_000

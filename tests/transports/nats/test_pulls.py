@@ -1,0 +1,90 @@
+"""How many messages may come: pulls asked for, brought, ended and taken back are never more than what was granted."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.transports.nats.pulls import BEAT, EXPIRES, Pulls, request
+
+
+def make() -> Pulls:
+    numbers = itertools.count(1)
+    return Pulls(lambda: next(numbers))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["grant", "bring", "end", "gone"]), st.integers(0, 60)), max_size=60))
+def test_what_may_still_come_is_never_more_than_the_largest_room_that_was_not_confirmed_to_be_over(steps):
+    pulls, open_pulls, cancelled, room = make(), {}, [], 0
+    rooms = [0]
+    for what, number in steps:
+        if what == "grant":
+            room = number
+            rooms = [*rooms, room] if cancelled or pulls.outstanding > room else [room]
+            cancelled += pulls.excess(room)
+        elif what == "bring" and open_pulls:
+            sid = sorted(open_pulls)[number % len(open_pulls)]
+            pulls.brought(sid, 0.0)
+            open_pulls[sid] -= 1
+            room -= 1
+        elif what == "end" and open_pulls:
+            sid = sorted(open_pulls)[number % len(open_pulls)]
+            if sid not in cancelled:
+                pulls.ended(sid)
+                open_pulls.pop(sid)
+        elif what == "gone":
+            pulls.gone(cancelled)
+            for sid in cancelled:
+                open_pulls.pop(sid, None)
+            cancelled = []
+        open_pulls = {sid: left for sid, left in open_pulls.items() if left}
+        for sid, count, _ in pulls.wanted(max(0, room), 0.0):
+            assert sid not in open_pulls or not open_pulls[sid]
+            open_pulls[sid] = count
+        assert pulls.outstanding == sum(open_pulls.values())
+        assert pulls.outstanding <= max(rooms)
+
+
+def test_small_gaps_are_not_asked_for_one_by_one():
+    pulls = make()
+    assert [count for _, count, _ in pulls.wanted(100, 0.0)] == [100]
+    for _ in range(49):
+        pulls.brought(1, 0.0)
+    assert pulls.wanted(100, 0.0) == []
+    pulls.brought(1, 0.0)
+    assert [count for _, count, _ in pulls.wanted(100, 0.0)] == [50]
+
+
+def test_a_sid_is_used_again_once_its_pull_is_over_for_certain():
+    pulls = make()
+    assert pulls.wanted(1, 0.0) == [(1, 1, True)]
+    pulls.brought(1, 0.0)
+    assert pulls.wanted(1, 0.0) == [(1, 1, False)]
+    assert pulls.excess(0) == [1]
+    assert pulls.wanted(1, 0.0) == [], "it may still bring one"
+    pulls.gone([1])
+    assert pulls.wanted(1, 0.0) == [(2, 1, True)]
+
+
+def test_a_consumers_largest_batch_is_kept_to():
+    pulls = make()
+    pulls.largest = 40
+    assert [count for _, count, _ in pulls.wanted(100, 0.0)] == [40, 40, 20]
+
+
+def test_a_pull_that_nothing_is_heard_of_for_two_beats_is_taken_back():
+    pulls = make()
+    pulls.wanted(5, 0.0)
+    pulls.alive(1, BEAT)
+    assert pulls.silent(2 * BEAT + 2) == []
+    assert pulls.silent(3 * BEAT + 2) == [1]
+    assert pulls.silent(3 * BEAT + 2) == []
+
+
+def test_the_beat_of_a_pull_is_no_longer_than_servers_take():
+    body = msgspec.json.decode(request(7))
+    assert body["batch"] == 7
+    assert 2 * body["idle_heartbeat"] <= body["expires"] == EXPIRES * 10**9
