@@ -17,16 +17,25 @@ from framework.transports.contract import NodeInfo, Transport
 
 log = hublog.get(__name__)
 
+AT_ONCE = 32
+"""Handlers asked for at the same time: a greenlet for each of thousands would take longer than the questions."""
+
 Described = Mapping[str, Sequence[NodeInfo]]
 """A handler's name -> what the nodes say that they can do for it."""
 
 
 def described(handlers: Sequence[HandlerSpec], transport: Transport, seconds: float) -> Described:
-    """All asked at once. What has not been answered in ``seconds`` holds up nobody: it is left out."""
-    asked = {spec.name: gevent.spawn(_described, spec, transport) for spec in handlers}
-    gevent.joinall(list(asked.values()), timeout=seconds)
-    answers = {name: one.value or [] for name, one in asked.items()}
-    gevent.killall(list(asked.values()), block=False)
+    """Many asked at once. What has not been answered in ``seconds`` holds up nobody: it is left out."""
+    answers: dict[str, Sequence[NodeInfo]] = {spec.name: [] for spec in handlers}
+    waiting = iter(handlers)
+
+    def ask() -> None:
+        for spec in waiting:
+            answers[spec.name] = _described(spec, transport)
+
+    asking = [gevent.spawn(ask) for _ in range(min(AT_ONCE, len(handlers)))]
+    gevent.joinall(asking, timeout=seconds)
+    gevent.killall(asking, block=False)
     return answers
 
 

@@ -110,6 +110,23 @@ def test_a_handler_is_judged_by_what_its_own_topic_and_channel_are_granted():
     assert sorted(asked) == sorted(names)
 
 
+def test_of_hundreds_of_handlers_each_is_asked_for_and_some_at_a_time():
+    cluster, running, most = Cluster(), 0, 0
+
+    def describe(topic: str, channel: str) -> list[NodeInfo]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        gevent.sleep(0)
+        running -= 1
+        return [NodeInfo("one:1", "streams 2", Limits(60.0, 60.0, 2500))]
+
+    cluster.describe = describe
+    specs = [make_spec(function, f"orders{number}", "billing", {"timeout": 120}) for number in range(300)]
+    assert len(App(specs, Settings())._misfits(cluster)) == 300
+    assert 1 < most <= 32
+
+
 def test_run_refuses_before_any_connection():
     handlers = [make_spec(function, "orders", channel) for channel in ("a", "b")]
     with pytest.raises(WrongUse, match="topic 'orders' has 2 channels, and this broker keeps one copy: leave one"):

@@ -31,6 +31,7 @@ def page(letter: Letter, dead_topic: str) -> Iterator[str]:
     yield f"died       {_time(letter.dead, exact=True)}"
     yield f"letter in  {dead_topic} ({letter.message.node})"
     yield f"reason     {printable(letter.reason)}"
+    yield from (f"header     {printable(name)}: {printable(value)}" for name, value in letter.headers.items())
     if letter.traceback:
         yield "traceback"
         yield from (f"  {printable(line)}" for line in letter.traceback.splitlines())
@@ -42,7 +43,18 @@ def as_dict(letter: Letter, dead_topic: str) -> dict[str, Any]:
     """For JSON; the body as text where it is UTF-8, else as base64."""
     fields = {name: getattr(letter, name) for name in ("id", "topic", "channel", "node", "attempts", "reason")}
     times = {"published": letter.published, "dead": letter.dead}
-    return {"dead_topic": dead_topic, **fields, **times, "traceback": letter.traceback, **_json_body(letter.body)}
+    return {
+        "dead_topic": dead_topic,
+        **fields,
+        **times,
+        "traceback": letter.traceback,
+        **_json_headers(letter),
+        **_json_body(letter.body),
+    }
+
+
+def _json_headers(letter: Letter) -> dict[str, Any]:
+    return {"headers": dict(letter.headers)} if letter.headers else {}
 
 
 def json_line(values: Any) -> str:

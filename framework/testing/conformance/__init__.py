@@ -38,8 +38,8 @@ started about four times, and each case has topics of its own. The chapters may 
 - ``Crashes``: a worker is killed or told to stop; needs a broker that other processes can reach.
 
 Whatever a case does, when it ends the ledger of each of its workers must add up: received = finished + requeued + dead +
-lease_lost. Cases that take more than about five seconds are marked ``slow``. Nothing here patches; gevent's hub runs in the
-test's thread.
+lease_lost + lost. Cases that take more than about five seconds are marked ``slow``. Nothing here patches; gevent's hub runs in
+the test's thread.
 """
 
 import pytest
