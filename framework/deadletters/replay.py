@@ -30,7 +30,7 @@ class Replay:
     def __init__(self, sweep: Sweep, *, to: str | None = None, all_channels: bool = False) -> None:
         self.replayed = 0
         self.failed = 0
-        """Letters that no broker would take: they stay."""
+        """Letters that no broker would take: they stay where they are."""
         self.why_failed = ""
         """Why the first of them did."""
         self.targets: set[str] = set()

@@ -192,7 +192,7 @@ class Guardian:
 
 @contextmanager
 def _never_failing() -> Iterator[None]:
-    """One fault must not cost the others their guardian."""
+    """An error here must not end the guardian of the other connections."""
     try:
         yield
     except Exception:

@@ -1,6 +1,7 @@
-"""Connects a handler to where its messages wait that have to wait longer than the broker takes, once there is such a place.
+"""Subscribes a handler to its ``.later`` topic, where its messages wait that wait longer than the broker allows, once that
+topic exists.
 
-What is in their envelopes, and when they are due, is ``middleware.later``'s to say.
+``middleware.later`` says what is in the envelopes, and when they are due.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Places(Protocol):
         """Called every 100 ms: say what has gone wrong."""
 
     def close(self) -> None:
-        """Wake who waits, and end what can be ended."""
+        """Wake the slots that wait, and end what can be ended."""
 
 
 class Queue:

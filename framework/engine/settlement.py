@@ -1,4 +1,4 @@
-"""What the outcome of a call means for its messages: told to their connections, and to the ledger what those cannot know."""
+"""Settles the messages of a call by its outcome: tells their connections, and the ledger what those cannot know."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from framework.message import Message
 from framework.middleware.outcome import BatchOutcome, Dead, Deferred, Fault, Outcome, Requeue, Told
 
 Heed = Callable[[Message, Requeue | Deferred | Dead], None]
-"""Hears of a message that was not done, and whose fault that was."""
+"""Is told of each message that was not done, and where the fault was."""
 
 
 class Settlement:

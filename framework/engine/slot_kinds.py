@@ -1,4 +1,4 @@
-"""Which places a handler's slots need."""
+"""Chooses the kind of places for the slots of a handler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stop as it was asked for, from anywhere: how often, when, and until when what runs may go on. It stops nothing by itself."""
+"""The state of a stop: how often it was asked for, when, and until when running calls may go on. It stops nothing by itself."""
 
 from __future__ import annotations
 

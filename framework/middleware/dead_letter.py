@@ -95,7 +95,7 @@ def compile_bury(spec: HandlerSpec, publish: Publish, again: Failed) -> Bury:
 
 
 def unanswered(spec: HandlerSpec) -> str:
-    """The reason of a message whose attempts are used up although none of them said that it failed."""
+    """The reason of a message that has no attempts left, although none of them reported a failure."""
     return (
         f"no answer from the last of max_attempts={spec.max_attempts} attempts: its worker was killed, its lease was over, "
         "or the limit was higher then"
@@ -119,7 +119,7 @@ def topic_name(topic: str, channel: str, suffix: str = SUFFIX) -> str:
 
 
 def lasting(topic: str, channel: str) -> tuple[str, str]:
-    """Whose dead letters they are: the names without ``#ephemeral``, which changes nothing about where they are."""
+    """The owner of dead letters: the names without ``#ephemeral``, which changes nothing about where the letters are."""
     return topic.removesuffix(EPHEMERAL), channel.removesuffix(EPHEMERAL)
 
 

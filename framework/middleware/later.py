@@ -259,8 +259,9 @@ class WaitingRoom:
         return ago < self._delays().hop(ago + left) / 2
 
     def _a_strangers(self, envelope: Message, header: Header) -> Outcome:
-        """The names of two handlers can make one topic (orders + eu.billing, orders.eu + billing). Nobody handles, ends or
-        counts down what is another's: each channel has a copy, and this one waits for ever; or who gets it passes it on."""
+        """The names of two handlers can make one topic (orders + eu.billing, orders.eu + billing). A message of the other is
+        not handled, ended or counted down here. Where each channel has a copy, this copy waits for ever; elsewhere it is passed
+        on."""
         if header.owner not in self._strangers:
             self._strangers.add(header.owner)
             log.warning(

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
+import msgspec
+
 from framework.hooks import Ending
 from framework.message import Message
 
@@ -60,8 +62,7 @@ Outcome: TypeAlias = Requeue | Dead | Deferred | None
 """None, the one that must cost nothing: it is done, never deliver it again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(msgspec.Struct, frozen=True, eq=False, gc=False):
     """``outcome`` of what the handler knew as ``message``. When it is settled, ``tell(message, ending)`` says how."""
 
     outcome: Outcome

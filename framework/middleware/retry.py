@@ -155,7 +155,7 @@ def requeue_after(error: BaseException, seconds: float) -> Requeue:
 
 
 def fault_of(error: BaseException) -> tuple[Fault, float]:
-    """Whose fault it was, and the pause that was asked for."""
+    """Where the fault was, and how long the pause should be."""
     if isinstance(error, Backoff):
         return Fault.DEPENDENCY, error.delay or 0.0
     return (Fault.NONE if isinstance(error, Retry | Reject) else Fault.MESSAGE), 0.0

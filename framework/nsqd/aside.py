@@ -1,4 +1,4 @@
-"""A native thread beside the hub, for what blocks on the disk: one thing after another."""
+"""A native thread beside the hub, for calls that block on the disk: one after another."""
 
 from __future__ import annotations
 

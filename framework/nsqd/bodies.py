@@ -1,4 +1,4 @@
-"""What follows a command's line: sizes and bodies, checked in nsqd's order and refused in its words."""
+"""Reads what follows the line of a command: sizes and bodies, checked in the order of nsqd and refused in its words."""
 
 from __future__ import annotations
 

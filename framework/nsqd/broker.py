@@ -194,7 +194,7 @@ class Broker:
             self._correct()
 
     def _correct(self) -> None:
-        """Nobody waits for what the storage has found damaged, and the counts are right again."""
+        """No channel waits for messages that the storage has found damaged, and the counts are right again."""
         while self._store.corrections:
             found = self._store.corrections.pop(0)
             if (topic := self._numbers.get(found.topic)) is not None:

@@ -1,4 +1,4 @@
-"""What a burst leaves behind in the allocator goes back to the system. With glibc; other allocators are left alone."""
+"""Gives memory that a burst left in the allocator back to the system. With glibc; other allocators are left alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a data folder holds that is not finished, topic by topic, for whom, and how far it has been moved away. No network."""
+"""Lists the messages of a data folder that are not finished, by topic and channel, and how far each topic has been moved away.
+No network."""
 
 from __future__ import annotations
 

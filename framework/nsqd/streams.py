@@ -70,7 +70,7 @@ class Incoming:
         return self.take(len(self.buffer) - self.position)
 
     def end(self) -> None:
-        """Let go of all that it holds: who reads may be held on to for longer."""
+        """Free all that it holds: a client that reads may stay referenced for longer."""
         self.buffer, self.position = bytearray(), 0
         self._receive = _nothing
         self._share.end()

@@ -1,4 +1,4 @@
-"""Long work on the hub in slices, so that timers, heartbeats and all other clients have their turn meanwhile."""
+"""Cuts long work on the hub into slices, so that timers, heartbeats and all other clients run between them."""
 
 from __future__ import annotations
 

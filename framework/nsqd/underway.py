@@ -1,4 +1,4 @@
-"""The memory of bodies that are being received, over all clients: a bound for their sum. It reads and holds no bytes itself."""
+"""Bounds the memory of bodies that are being received, over all clients. It reads and holds no bytes itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _LOOK_SECONDS = 0.5
 
 
 class Memory:
-    """At most about ``most`` bytes. Who finds no room waits; the first of those may go beyond, so that one comes to its end."""
+    """At most about ``most`` bytes. A client that finds no room waits. The first of those may go beyond, so that one body comes
+    to its end."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -1,4 +1,4 @@
-"""Who uses the nsqd of a data folder: each user holds a shared lock on a file there, which ends with its process, however
+"""Counts the users of the nsqd of a data folder: each holds a shared lock on a file there, which ends with its process, however
 that ends. It starts and stops nothing."""
 
 from __future__ import annotations

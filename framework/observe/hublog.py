@@ -68,7 +68,7 @@ class _Queue:
         """All that is logged in the hub's thread comes here."""
         self._dropped = 0
         self._stuck = False
-        """Nobody waits a second time for a log that did not come to its end."""
+        """A log that did not come to its end is not waited for a second time."""
         self._writer: gevent.Greenlet | None = None
 
     def put(self, record: logging.LogRecord) -> None:

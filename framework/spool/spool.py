@@ -67,6 +67,7 @@ class Spool:
         self._window = window
         self._lock_file: int | None = None
         self._next = 1
+        """Where the search for a free number begins: behind the newest, once something was landed."""
         self._seen = Seen(window)
         self._here: Any = gevent.monkey.get_original("threading", "local")()  # what each native thread has for itself
         self._mutex: Any = gevent.monkey.get_original("threading", "Lock")()  # shared with the pool's native threads
@@ -172,7 +173,6 @@ class Spool:
 
     def _learn(self) -> None:
         kept = segments.listing(self.folder)
-        self._next = kept[-1].number + 1 if kept else 1
         self._seen = Seen(self._window)
         for one in _newest(kept, self._window):
             self._seen.update(_keys(one))

@@ -1,4 +1,4 @@
-"""Whether handlers have nothing left to do, by what their broker holds. It runs and stops nothing."""
+"""Finds out whether handlers have nothing left to do, by what their broker holds. It runs and stops nothing."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from framework.testing import servers
 
 sys.path.append(str(Path(__file__).parents[2]))  # they are part of the project, not of the package
-from benchmarks import consume, crowd, idle, latency, measure, publish
+from benchmarks import consume, crowd, idle, latency, measure, middleware, publish
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nsqd")]  # the fixture skips where there is no real nsqd
 
@@ -43,6 +43,14 @@ def test_the_waits_of_nsqds_that_take_turns_are_measured(monkeypatch):
     waits = crowd.run(3, seconds=2.0)
     assert len(waits) == 27
     assert min(waits) > 0
+
+
+def test_the_cost_of_middleware_is_measured(capsys):
+    middleware.main(["--rounds", "1", "--messages", "1000"])
+    _, *lines = capsys.readouterr().out.splitlines()
+    costs = {line.rsplit(maxsplit=1)[0].strip(): float(line.split()[-1]) for line in lines}
+    assert costs.keys() == middleware.CASES.keys()
+    assert min(costs.values()) > 0
 
 
 @pytest.mark.parametrize("wrong", [["--connections", "2"], ["--clients", "ours", "--connections", "0"], ["--body", "0"]])

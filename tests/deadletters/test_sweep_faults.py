@@ -88,6 +88,12 @@ def test_what_comes_again_is_held_without_its_body(broker: MemoryBroker, monkeyp
         assert [message.body for message in session.leases] == [b""] * 3
 
 
+def test_letters_are_read_as_they_come(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeping, "QUIET", 30.0)
+    with sweep_of(over(broker.url)) as sweep, gevent.Timeout(10):
+        assert len(list(sweep.chosen(Selection()))) == 3
+
+
 def test_it_ends_as_soon_as_all_is_given_back(broker: MemoryBroker) -> None:
     with sweep_of(over(broker.url)) as sweep:
         assert len(list(sweep.chosen(Selection()))) == 3

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gevent
@@ -123,6 +125,18 @@ def test_the_first_that_comes_back_is_opened_also_by_a_slot_that_was_busy_when_i
     running.until(lambda: len(seen) == 3)
     assert seen == [b"again", b"long", b"again"]
     running.stop()
+
+
+def test_a_message_that_came_back_is_touched_from_a_slot_process_by_its_envelope(
+    broker: Any, limited: Any, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "modules"))
+    jobs = importlib.import_module("process_jobs")
+    running = run(jobs.touch_when_it_comes_back, dead=limited, slots="process", concurrency=1)
+    broker.publish("orders", b"one")
+    running.until(lambda: any(one.touches for one in broker.connections() if one.topic == "orders.billing.later"))
+    running.until(lambda: not any(one.in_flight for one in broker.connections()))
+    assert running.stop()["finished"] == 1
 
 
 @pytest.mark.parametrize("batch", [0, 5])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -425,8 +426,9 @@ def give_twice(server: Server) -> None:
     server.start()
 
 
-def test_a_message_that_nsqd_has_twice_does_not_leave_the_handler_without_any(start_nsqd, run, monkeypatch):
+def test_a_message_that_nsqd_has_twice_does_not_leave_the_handler_without_any(start_nsqd, run, monkeypatch, caplog):
     """nsqd then counts one in flight for ever, and a grant of 1 is none."""
+    caplog.set_level(logging.DEBUG)
     monkeypatch.setattr(connection, "RENEWAL", 0.1)
     server = start_nsqd("--mem-queue-size=0")
     server.http("/topic/create?topic=orders", b"")
@@ -448,4 +450,5 @@ def test_a_message_that_nsqd_has_twice_does_not_leave_the_handler_without_any(st
         publish(server, [body])
         worker.until(lambda: seen[-1] == body)  # noqa: B023
     assert seen == [b"twice", b"twice", b"first after", b"second after"]
+    assert f"nsqd {server.address} may count messages as in flight that are not: subscribing anew" in caplog.text
     assert worker.stop() == {"received": 4, "finished": 3, "requeued": 0, "dead": 0, "lease_lost": 1}

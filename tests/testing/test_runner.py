@@ -469,3 +469,28 @@ def test_an_item_of_a_batch_that_the_handler_cannot_take_is_an_error_too(broker,
         worker.run(bill)
     assert worker.run(bill, raise_errors=False) is not None
     assert Order(7) in billed
+
+
+def test_each_run_starts_and_stops_middleware_and_has_it_hear_of_outcomes(broker, worker):
+    notes = []
+
+    class Noting(Middleware):
+        def start(self):
+            notes.append("start")
+
+        def after(self, message, outcome):
+            notes.append(outcome)
+
+        def stop(self):
+            notes.append("stop")
+
+    @handler("orders", "billing", middleware=[Noting()], slots="thread")
+    def bill(message: Message) -> None:
+        if message.attempts == 1:
+            raise Retry(delay=3600)
+
+    framework.publish("orders", {"id": 7})
+    worker.run(bill)
+    assert notes == ["start", "requeued", "finished", "stop"]
+    worker.run(bill)
+    assert notes[4:] == ["start", "stop"]

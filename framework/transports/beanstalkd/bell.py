@@ -83,7 +83,7 @@ class Bell:
             self.pipe.rescue(lambda: () if self.reserving else touches)
 
     def retire(self) -> None:
-        """End it without losing a job: a reserve that waits is answered at once, and then the server closes."""
+        """End it without losing a job: the server answers a waiting reserve at once, and then closes."""
         self.retired = True
         self.since = monotonic()
         self.pipe.shut()
@@ -94,7 +94,7 @@ class Bell:
         return len(self.pipe.awaited) - self.reserving
 
     def overdue(self, now: float) -> bool:
-        """The server owes an answer for too long. (It may be unread: the hub may have been blocked.)"""
+        """An answer of the server is overdue. (It may be unread: the hub may have been blocked.)"""
         if not (self.retired or self.pipe.awaited):
             return False
         waits = WAIT if self.reserving and not (self.unanswered or self.retired) else 0.0

@@ -91,7 +91,7 @@ class Bells:
 
     @property
     def promised(self) -> bool:
-        """One waits, or will in a moment. After a failure nobody counts on the next one that is dialled."""
+        """A bell waits for a job, or will in a moment. After a failure the next one that is dialled does not count."""
         return self.waiting is not None or (self.dialling is not None and self._redial == _REDIAL)
 
     def wait_no_more(self) -> None:
@@ -212,7 +212,7 @@ class Bells:
             bell.retire()
 
     def drop_retired(self) -> None:
-        """Those that said that they go, and were not let go: the server is away, or it would have answered."""
+        """Bells that announced their end, and whose server has not closed: the server is away, or it would have answered."""
         for bell in [bell for bell in self.all if bell.retired]:
             self._drop(bell, f"beanstalkd {self._node} did not close a connection")
 

@@ -290,7 +290,7 @@ class Client:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Two that ask at once would have each other's answers."""
+        """Two greenlets that ask at once would have the answers of each other."""
         self._check_thread()
         if self._busy:
             raise WrongUse("another greenlet waits for an answer on this client: make one client for each")

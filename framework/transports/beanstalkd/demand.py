@@ -1,4 +1,4 @@
-"""How many more jobs are asked for, and by whom: by the desk while there are any, by a bell while there may be one."""
+"""How many more jobs to ask for, and on which connection: the desk while there are any, a bell while there may be one."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Owner(_hold.Owner, Protocol):
 
 
 class Intake(Protocol):
-    """Whom a desk gives its jobs, and what it learns of any. All of it is called on the hub."""
+    """What a desk gives its jobs to, and tells what it learns of them. All of it is called on the hub."""
 
     def reserved(self, poll: Poll, hold: Hold) -> None:
         """``poll`` got a job."""
@@ -161,7 +161,7 @@ class Desk:
         self.pipe.rescue(lambda: touches)
 
     def overdue(self, now: float) -> bool:
-        """The server owes an answer for too long. (It may be unread: the hub may have been blocked.)"""
+        """An answer of the server is overdue. (It may be unread: the hub may have been blocked.)"""
         return bool(self.pipe.awaited) and now - self.since > _hold.GRACE
 
     # --- answers -------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ class Owner(Protocol):
         """All that can be known of ``hold`` is."""
 
     def free(self, hold: Hold) -> None:
-        """``hold`` is not ours any more, and was never delivered."""
+        """The job of ``hold`` is no longer reserved by this connection, and was never delivered."""
 
 
 class Intake:

@@ -207,7 +207,7 @@ class Link:
     # --- answers that do not come --------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Whoever has waited for long enough waits no more; the answers, should they come, are nobody's."""
+        """Publishers that have waited for long enough wait no more. Answers that come later are dropped."""
         self._pipe.poll()  # a hub that was blocked has answers waiting
         now, heard = monotonic(), self._pipe.heard
         waiting = [batch for batch in self._pending if batch is not None and batch.waiter is not None]
@@ -266,4 +266,4 @@ def _fail(waiting: Sequence[Batch], sent: int, error: Exception) -> None:
 
 
 def _nothing() -> None:
-    """Nobody has asked to be told."""
+    """Nothing waits for this answer."""

@@ -44,7 +44,7 @@ class Pipe:
         self.heard = monotonic()
         """When something was read last."""
         self.came = self.heard
-        """Since when the jobs that are being taken are kept by nobody: they came then, or were touched in the hub's place."""
+        """From when on nothing has kept the jobs that are being taken: they came then, or were touched in the hub's place."""
         self.sent = 0
         """Bytes that the socket has taken."""
         self.awaited: deque[object] = deque()

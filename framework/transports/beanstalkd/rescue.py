@@ -1,7 +1,7 @@
-"""What another thread does for a connection while the hub is blocked: it keeps the jobs that the connection has.
+"""Keeps the jobs of a connection while the hub is blocked; runs in another thread. No I/O here.
 
 beanstalkd pushes nothing and has no heartbeats, so only leases are at stake: those of jobs in flight, of jobs that wait to be
-delivered, of jobs that were settled and not sent, and of jobs whose RESERVED lies unread in a socket. No I/O here.
+delivered, of jobs that were settled and not sent, and of jobs whose RESERVED lies unread in a socket.
 """
 
 from __future__ import annotations

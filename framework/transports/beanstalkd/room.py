@@ -24,7 +24,8 @@ class Room:
     """Of one connection."""
 
     def __init__(self, node: str, let_go: Callable[[list[Hold]], None], guarded: Callable[..., None]) -> None:
-        """``let_go`` is called with jobs that were kept long enough; ``guarded(work)`` runs what a timer asks for."""
+        """``let_go`` is called with jobs that were kept long enough. ``guarded(work)`` runs the work of a timer, and catches
+        what that raises."""
         self.full = False
         self.kept: dict[Hold, None] = {}
         self._node = node

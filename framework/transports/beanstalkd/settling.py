@@ -1,4 +1,5 @@
-"""How jobs ended: kept until it can be said, told to whoever keeps each job, and counted; taken back where it was in vain."""
+"""Keeps how jobs ended until it can be sent, sends it on the connection that holds each job, and counts it. A count is taken
+back where the server refused."""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ class Settling:
     # --- in vain -------------------------------------------------------------------------------------------
 
     def refused(self, verb: str) -> None:
-        """The server did not do what had been counted."""
+        """The server refused a settlement that was counted already."""
         if verb == "release":
             self._tally.requeued -= 1
         else:
@@ -101,7 +102,7 @@ class Settling:
         self._tally.lease_lost += released + finished
 
     def lose(self, hold: Hold) -> None:
-        """Its keeper is gone."""
+        """The connection that held the job has ended."""
         if hold in self.settled:
             self.settled.remove(hold)
             self._tally.lease_lost += 1

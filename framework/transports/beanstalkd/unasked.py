@@ -1,4 +1,5 @@
-"""Jobs that another one vouched for: in flight for a while they are asked for after all, because how long a lease is matters."""
+"""Asks for the statistics of jobs that were delivered without asking, once they have been in flight for a while: their leases
+matter then."""
 
 from __future__ import annotations
 

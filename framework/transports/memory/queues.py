@@ -1,6 +1,6 @@
-"""What one node of the memory broker holds: topics, channels, and what each connection has in flight.
+"""The messages of one node of the memory broker: topics, channels, and what each connection has in flight.
 
-Plain state: no lock, no hub, no clock. Whoever calls holds the broker's lock, and says what time it is.
+Plain state: no lock, no hub, no clock. The caller holds the lock of the broker, and says what time it is.
 """
 
 from __future__ import annotations

@@ -132,7 +132,8 @@ def unsub(sid: int, after: int = 0) -> bytes:
 
 
 def check_payload(size: int, largest: int, what: str) -> None:
-    """Routes take any size, and would bring clients more than these accept: who publishes must look itself. Raises BadMessage."""
+    """Routes take any size, and would bring clients more than these accept. So a publisher must check its own sizes. Raises
+    BadMessage."""
     if size > largest:
         raise BadMessage(
             f"{what} has {size} bytes with its headers, and NATS takes up to {largest} (max_payload): make it smaller"

@@ -38,7 +38,7 @@ class Producer(msgspec.Struct):
 
 
 class Lookup(msgspec.Struct):
-    """Who has a topic."""
+    """The nsqds that have a topic."""
 
     producers: list[Producer] = []
     channels: list[str] = []

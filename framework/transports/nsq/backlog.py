@@ -1,4 +1,4 @@
-"""Which topics there are and how many messages each nsqd keeps of one, and for whom, by HTTP: TCP has no word for it."""
+"""Which topics there are, and how many messages each nsqd keeps for each channel, by HTTP: the TCP protocol cannot say it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which channels a topic has, by the HTTP APIs of its servers: nsqd's TCP protocol has no word for it. It changes nothing."""
+"""Which channels a topic has, by the HTTP APIs of its servers, because the TCP protocol of nsqd cannot say it. It changes
+nothing."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class NoAnswer(PublishError):
 
 
 class _Nobody:
-    """Whoever waited for the answer waits no more."""
+    """The publisher that waited for the answer waits no more."""
 
     def switch(self, outcome: Exception | None) -> None: ...
 
@@ -161,8 +161,11 @@ class Link:
             self._look_at(until)
 
     def usable(self) -> bool:
-        """Whether nothing is known against it. Where the hub does not run between publishes (a plain thread),
-        heartbeats and the end of the stream wait unseen in the socket: they are read first."""
+        """Whether it can be used.
+
+        Where the hub does not run between publishes (a plain thread), heartbeats and the end of the stream wait unseen in the
+        socket: they are read first.
+        """
         silent = monotonic() - self._last_read
         if self.error is None and silent > _IDLE:
             if not self._pending:
@@ -279,7 +282,7 @@ class Link:
         self._look()
 
     def _look(self) -> None:
-        """Whoever has waited for long enough waits no more; the answer, should it come, is nobody's."""
+        """A publisher that has waited for long enough waits no more. An answer that comes later is dropped."""
         now = monotonic()
         over = [i for i, each in enumerate(self._pending) if each[3] <= now]
         if self._pending:

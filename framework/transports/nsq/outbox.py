@@ -1,4 +1,4 @@
-"""What waits to be sent on one subscription, in the order in which it goes, and what the socket took only a part of."""
+"""The commands that wait to be sent on one subscription, in their order, and what the socket took only a part of."""
 
 from __future__ import annotations
 

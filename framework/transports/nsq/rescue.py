@@ -1,7 +1,8 @@
-"""What another thread does on a connection while the hub is blocked, kept until the hub learns of it. No I/O and no lock here.
+"""Keeps a connection and its leases while the hub is blocked; runs in another thread, and is handed to the hub after. No I/O
+and no lock here.
 
-It reads, because a socket that stays full is one that nsqd gives up writing to; and what it reads it also touches, or the
-messages would be delivered again while they wait for the hub.
+It reads, because nsqd gives up writing to a socket that stays full. What it reads it also touches, or the messages would be
+delivered again while they wait for the hub.
 """
 
 from __future__ import annotations

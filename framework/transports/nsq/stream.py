@@ -126,7 +126,7 @@ class Tls:
     """TLS over two buffers: the socket stays ours, which a watcher, gevent's patches and other native threads require."""
 
     def __init__(self, context: ssl.SSLContext, server_name: str | None, *, server_side: bool = False) -> None:
-        """``server_name`` is whom a client expects; None at the server's side."""
+        """``server_name``: the name that a client expects in the certificate; None on the side of the server."""
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side, server_hostname=server_name)
 

@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from framework import Batch, Message
+from framework import Batch, Message, Retry
 
 log = logging.getLogger("shop")
 STARTED = os.environ.get("STARTED")
@@ -64,6 +64,14 @@ def hang(message: Message) -> None:
         note(os.getpid(), started.pid)
         while True:
             pass
+
+
+def touch_when_it_comes_back(message: Message) -> None:
+    if message.attempts == 1:
+        raise Retry(delay=1.0)
+    message.touch()
+    if message.lease_lost or message.seconds_left > 60 or message.topic != "orders":
+        raise ValueError(f"it is not as it was: {message.topic}, {message.seconds_left} s left")
 
 
 def raises(message: Message) -> None:

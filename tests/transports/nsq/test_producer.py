@@ -482,6 +482,17 @@ def test_no_answer_at_all_ends_the_wait_at_the_deadline(fake_nsqd, make_producer
     assert caught.value.stored is None
 
 
+def test_the_wait_ends_at_its_deadline_and_not_when_the_connection_is_looked_at_next(fake_nsqd, make_producer, monkeypatch):
+    monkeypatch.setattr("framework.transports.nsq.link._TICK", 60.0)
+    producer = make_producer(fake_nsqd(lambda sock, file: file.read()))
+    began = time.monotonic()
+    for timeout in (2.0, 0.2):  # the later one is waited for first
+        gevent.spawn(producer.publish, "orders", [b"x"], timeout=timeout)
+    with pytest.raises(PublishError, match="gave no answer"):
+        producer.publish("orders", [b"x"], timeout=0.5)
+    assert 0.5 <= time.monotonic() - began < 10
+
+
 def test_whoever_waits_for_an_answer_leaves_the_hub_at_rest(fake_nsqd, make_producer):
     """The wait is longer than the time after which the silence is looked into."""
     producer = make_producer(fake_nsqd(lambda sock, file: file.read()), deadline=2.5)
