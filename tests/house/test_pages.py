@@ -42,7 +42,7 @@ def bill(order: dict) -> None: ...
 # -- what can be read
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md"], ids=name_of)
 def test_no_line_is_longer_than_an_editor_is_wide(page: Path) -> None:
     lines = page.read_text().splitlines()
     assert [f"line {n}: {len(line)}" for n, line in enumerate(lines, 1) if len(line) > LONGEST] == []
