@@ -324,7 +324,8 @@ def test_the_last_of_several_hears_first_and_one_that_fails_changes_nothing(brok
     assert "SystemExit" in caplog.text
 
 
-def test_it_hears_that_a_lease_was_lost(broker, run):
+@pytest.mark.parametrize("fails", [False, True])
+def test_it_hears_that_a_lease_was_lost(broker, run, fails):
     notes: list[tuple[object, ...]] = []
 
     def handle(message: Message) -> None:
@@ -332,6 +333,8 @@ def test_it_hears_that_a_lease_was_lost(broker, run):
             [connection] = [one for node in broker.nodes.values() for one in node.connections if one.in_flight]
             connection.close()
             gevent.sleep(0.01)
+            if fails:
+                raise ValueError("too late")
 
     worker = run(handle, middleware=(Heard(notes),))
     broker.publish("orders", b"x")
