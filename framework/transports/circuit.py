@@ -29,6 +29,8 @@ _LONGEST_BESIDE = 10.0
 """As much when only some of its nodes fail: nobody is refused for them."""
 _DIAL = 3.0
 """Seconds that a node has to accept the connection of the thread."""
+_AS_LONG = 1.05
+"""Times what somebody has waited in vain: what is left of a timeout after some computing is the same timeout to its caller."""
 _WORTH_SAYING = 1.0
 """Seconds after which it is logged that a broker is down: whoever gives up before that says so itself."""
 _END = 1.0
@@ -83,7 +85,7 @@ class Circuit:
         if since is None:
             return
         seconds = monotonic() - since
-        if timeout <= self._patience or seconds >= timeout:
+        if timeout <= _AS_LONG * self._patience or seconds >= timeout:
             raise PublishError(f"no {self._broker} could be reached for {seconds:.1f} s: {self._why()}", stored=False)
 
     def nodes(self) -> list[str]:
