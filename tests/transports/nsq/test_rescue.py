@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -162,3 +166,73 @@ def without_the_hub(condition, seconds=10.0):
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.02)
+
+
+@pytest.fixture
+def scripted():
+    """An nsqd in a native thread, which answers while no hub turns: two messages, and every line that it was told."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    lines, peers = [], []
+
+    def serve():
+        peer, _ = listening.accept()
+        file = peer.makefile("rb")
+        file.read(4)
+        file.readline()
+        file.read(int.from_bytes(file.read(4)))
+        peer.sendall(wire.encode_frame(0, b'{"version":"1","max_rdy_count":9,"msg_timeout":1000,"max_msg_timeout":900000}'))
+        file.readline()
+        peer.sendall(wire.encode_frame(0, b"OK"))
+        for number in (1, 2):
+            peer.sendall(wire.encode_frame(2, struct.pack(">qH", 0, 1) + b"%016d" % number + b"body"))
+        peers.append(peer)
+        lines.extend(line for line in file)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield SimpleNamespace(address=f"127.0.0.1:{listening.getsockname()[1]}", lines=lines, peers=peers)
+    listening.close()
+    for peer in peers:
+        peer.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+
+
+def test_what_the_hub_and_the_rescue_have_to_say_is_said_without_a_turn_of_the_hub(scripted, kit):
+    receiver = kit.Recorder()
+    connection = kit.subscribe(scripted.address, receiver)
+    kit.until(lambda: len(receiver.messages) == 2)
+    kept, back = receiver.messages
+    connection.touch(kept)
+    connection.requeue(back, 0)
+    connection.drain()
+    scripted.peers[0].sendall(wire.encode_frame(0, wire.HEARTBEAT))
+    without_the_hub(lambda: connection.rescue(time.monotonic() + 10, ()) or b"NOP\n" in scripted.lines)
+    said = [line for line in scripted.lines if not line.startswith(b"RDY ")]
+    assert said.count(b"TOUCH %b\n" % kept.id) >= 2, "the hub's, and the rescue's own"
+    assert said.count(b"REQ %b 0\n" % back.id) == said.count(b"CLS\n") == said.count(b"NOP\n") == 1
+    assert not [line for line in said if line.startswith(b"TOUCH") and back.id in line]
+
+
+def test_what_was_sent_in_the_hubs_place_is_counted_and_what_is_given_back_is_not_touched(scripted, kit):
+    receiver = kit.Recorder()
+    connection = kit.subscribe(scripted.address, receiver)
+    kit.until(lambda: len(receiver.messages) == 2)
+    kept, back = receiver.messages
+    connection.granted = 5
+    connection.release([kept])
+    assert connection.granted == 0
+    connection.release([kept])
+    without_the_hub(lambda: b"REQ %b 0\n" % back.id in scripted.lines)
+    connection.rescue(time.monotonic() + 10, ())
+    without_the_hub(lambda: b"TOUCH %b\n" % kept.id in scripted.lines)
+    assert b"TOUCH %b\n" % back.id not in scripted.lines
+    connection.requeue(kept, 0)
+    connection.rescue(time.monotonic() + 10, ())
+    connection.write_off()
+    assert (receiver.tally.requeued, receiver.tally.lease_lost) == (2, 0)
+    told = list(scripted.lines)
+    connection.rescue(time.monotonic() + 99, ())
+    connection.release(())
+    assert connection._rescue is None, "nothing is done for what has ended"
+    assert scripted.lines[: len(told)] == told
+    connection._stop_watchers()
