@@ -119,7 +119,7 @@ class App:
             self._write_ledgers(supervisor)
 
     def _leave(self, supervisor: Supervisor, leave: Callable[[], NoReturn]) -> NoReturn:
-        """Whoever blocks everything may hold the log, or nobody reads it: its last words get a second."""
+        """The handler that blocks everything may hold the lock of the log, or nothing reads it: its last lines get a second."""
 
         def say(words: str) -> None:
             log.error("%s", words)
@@ -133,7 +133,7 @@ class App:
 
     @property
     def time_left(self) -> float:
-        """After ``run``: seconds of the time to drain that nobody has needed; what the app does at the end of its process may."""
+        """After ``run``: the seconds that are left of the time to drain; the app's exit functions may use them."""
         left = self._supervisor.time_left if self._supervisor is not None else math.inf
         return min(left, self.settings.drain)
 
@@ -223,7 +223,7 @@ def _publisher(transports: Sequence[Transport], timeout: float) -> Iterator[Publ
 
 
 def _stop_without(nsqd: EmbeddedNsqd, supervisor: Supervisor) -> None:
-    """Nobody would start it again: better that whoever started this worker is told than that it waits for ever."""
+    """The embedded nsqd has ended, and nothing would start it again: the worker ends as well, so that its supervisor is told."""
     while not nsqd.ended:
         gevent.sleep(_LOOK_SECONDS)
     supervisor.stop(now=True)

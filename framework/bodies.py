@@ -11,7 +11,7 @@ CHUNK_BYTES = 1_000_000
 
 
 class Bodies(list[bytes]):
-    """Of bytes, and none is empty. Nobody changes it once it is made."""
+    """A list of bytes, none of them empty. It is not changed once it is made."""
 
     __slots__ = ("sizes", "total")
 

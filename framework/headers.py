@@ -30,7 +30,7 @@ def check(headers: object) -> dict[str, str]:
 
 
 def known(headers: Headers) -> Headers:
-    """``headers`` that somebody else wrote, if they may be published; else none."""
+    """``headers`` of another program, if they may be published; else none."""
     try:
         return check(headers) or NONE
     except WrongUse:

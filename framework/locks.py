@@ -26,7 +26,7 @@ HUB_PATIENCE = 1.0
 
 
 class Lock:
-    """As ``threading.Lock``. A native lock; who waits for it beside a hub lets the hub turn, and is woken by the release."""
+    """As ``threading.Lock``. A native lock: a greenlet that waits for it lets its hub turn, and is woken by the release."""
 
     __slots__ = ("__weakref__", "_native", "_waiting")
 
@@ -45,7 +45,7 @@ class Lock:
         if timeout < 0 and timeout != _FOR_EVER:
             raise ValueError("timeout value must be a non-negative number")
         hub = gevent.hub._get_hub()
-        if hub is None:  # a thread without greenlets: it holds up nobody
+        if hub is None:  # a thread without greenlets: it may simply block
             return bool(self._native.acquire(True, timeout))
         if getcurrent() is hub:
             return self._acquire_in_hub(timeout)
@@ -62,7 +62,7 @@ class Lock:
         while True:
             bell = hub.loop.async_()
             self._waiting.append(bell)
-            if self._native.acquire(False):  # released before the release could see who waits
+            if self._native.acquire(False):  # released before the release could see this waiter
                 self._forget(bell)
                 return True
             self._await(hub, bell, deadline)

@@ -36,7 +36,7 @@ class Origin(Protocol):
 
 
 class Calls(Protocol):
-    """Whoever calls the handler for the messages of a connection. All of this may be asked from any thread."""
+    """What calls the handler for the messages of a connection. All of it may be asked from any thread."""
 
     def ends_at(self, message: Message) -> float | None:
         """Monotonic time at which the call that has ``message`` must be over; None when no call has it."""
@@ -49,7 +49,7 @@ class Calls(Protocol):
 
 
 calls_of: WeakKeyDictionary[Any, Calls] = WeakKeyDictionary()
-"""Connection -> who calls the handler for its messages. Here, and not in every message, because few handlers ask."""
+"""Connection -> what calls the handler for its messages. Here, and not in every message, because few handlers ask."""
 
 
 class Message(msgspec.Struct, gc=False, eq=False):
@@ -116,8 +116,8 @@ class Message(msgspec.Struct, gc=False, eq=False):
     def lease_lost(self) -> bool:
         """For its handler while it runs: whether the message is no longer its own, and is delivered again whatever it does.
 
-        The connection has ended, the broker has given the message to another, or the handler's time is over and the
-        message was given back. In a thread, which nobody can interrupt, it is the sign to stop.
+        The connection has ended, the broker has given the message to another worker, or the time of the handler is over and the
+        message was given back. A thread cannot be interrupted: for a handler in a thread this is the sign to stop.
         """
         calls = calls_of.get(self.connection)
         return calls is not None and calls.lost(self)

@@ -239,7 +239,7 @@ def _checked_timeout(timeout: float) -> float:
 
 
 def _transports(brokers: Sequence[str | Transport]) -> tuple[list[Transport], list[Transport]]:
-    """Those opened here, which are nobody else's to close, and all."""
+    """The transports that were opened here, which only this publisher closes, and all transports."""
     opened = open_transports([broker for broker in brokers if isinstance(broker, str)])
     return opened, [broker for broker in brokers if not isinstance(broker, str)] + opened
 

@@ -48,9 +48,8 @@ def reach(settings: Settings) -> list[Transport]:
 
 
 def probe(transport: Transport, deadline: float | None) -> list[NodeInfo]:
-    """Ask every node who it is until all answer.
-
-    Raises BrokerRefuses at once, and BrokerUnreachable after ``deadline`` seconds (None: never)."""
+    """Ask every node for its name and version until all answer. Raises BrokerRefuses at once, and BrokerUnreachable after
+    ``deadline`` seconds (None: never)."""
     until = None if deadline is None else time.monotonic() + deadline
     while True:
         try:

@@ -216,7 +216,7 @@ class Publishing:
             self._timeout = None
 
     def _store(self, lines: list[bytes]) -> None:
-        """What may be stored is sent again. Raises PublishError when nobody takes it, with the count."""
+        """What may be stored is sent again. Raises PublishError when no broker takes it, with the count."""
         unknown = 0
         for left in reversed(range(_TRIES)):
             try:

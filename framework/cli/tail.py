@@ -71,7 +71,7 @@ def _require_channel(topic: str, transports: Sequence[Transport]) -> None:
 
 
 class Tail:
-    """Prints until it has printed ``count`` messages, nobody reads its output any more, or it is stopped."""
+    """Prints until it has printed ``count`` messages, its output is not read any more, or it is stopped."""
 
     def __init__(self, count: int | None) -> None:
         self._left = count

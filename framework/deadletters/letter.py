@@ -97,7 +97,8 @@ class Selection:
     """How many at most."""
 
     def takes(self, letter: Letter) -> bool:
-        """Whether ``letter`` is meant; ``limit`` is for who counts. One that died nobody knows when is in no span of time."""
+        """Whether ``letter`` is meant. ``limit`` is left to the caller that counts. A letter whose time of death is not known
+        is in no span of time."""
         if self.ids and letter.id not in self.ids:
             return False
         if self.reason.casefold() not in letter.reason.casefold():

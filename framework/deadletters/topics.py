@@ -80,7 +80,7 @@ def _find(transport: Transport, wanted: Collection[str] | None, channel: str) ->
 
 
 def _look(transport: Transport, name: str, channel: str) -> DeadTopic:
-    """Whoever subscribes first gets the letters: where that was another channel, a count of 0 would be a lie."""
+    """The first channel of a topic gets the letters. Where that was another channel, a count of 0 would be a lie."""
     nodes = transport.backlog(name, channel)
     if transport.capabilities.fan_out and not any(nodes.values()):
         for other in sorted(transport.channels(name) - {channel}):

@@ -1,13 +1,14 @@
-"""Who may have how many in flight: the share of one handler's ``max_in_flight`` that each of its connections is granted.
+"""Divides the ``max_in_flight`` of one handler among its connections: how many messages each may have in flight.
 
 State and arithmetic only: no clock, no hub, no connection. Times are monotonic seconds that the caller passes in.
 
 The rule is sum(max(granted, in flight)) <= max_in_flight, always. Lowering a grant recalls nothing that is on its way, and no
-broker acknowledges it; so what was granted stays taken for one to two more ticks before another connection may have it, and for
+broker acknowledges it. So what was granted stays taken for one to two more ticks before another connection may have it, and for
 as long as its connection says that it is exposed to more.
 
 A grant is what is in flight plus a headroom. The headroom follows the traffic, because a broker sends at once when its client
-has no headroom left, and waits for its output buffer otherwise: it doubles when used up quickly, and falls to what came when not.
+has no headroom left, and waits for its output buffer otherwise. It doubles when it is used up quickly, and else falls to the
+number of messages that came.
 """
 
 from __future__ import annotations
@@ -190,8 +191,7 @@ class Credit:
 
     def tick(self, now: float, settled: int, elapsed: float) -> list[Line]:
         """Let go of what was taken a period ago, and share anew. ``settled`` messages ended in the last ``elapsed`` seconds.
-
-        Returns the lines in the order in which they should be given their grants again: who has least is first.
+        Returns the lines in the order in which they should be given their grants again: the line with the least is first.
         """
         for line in self.lines:
             line.peak_before, line.peak = line.peak, line.granted
@@ -267,7 +267,7 @@ class Credit:
         if self._limit == 0:
             return 0
         if self.crowded and line.granted == 0:
-            return 0  # its turn is given by rotate, or the busiest would always be quicker than who waits
+            return 0  # its turn is given by rotate, or the busiest would always be quicker than one that waits
         others = self.taken - line.taken
         # When the handlers become slower, what is taken is over the budget for a while: who has no more than an even part of
         # it keeps that, or all would fall to one at once, the pace and the budget with them, and so on.
@@ -287,7 +287,7 @@ class Credit:
         self.taken += line.taken - before
 
     def _share(self) -> None:
-        """Set the levels, while some line is in want, so that all who want get the same and nobody more than it uses."""
+        """Set the levels, while some line is in want, so that all lines in want get the same, and none more than it uses."""
         wanting = [line for line in self.lines if line.wanting]
         if wanting and len(self.lines) > 1:
             self._calm = 0

@@ -59,7 +59,7 @@ class Dialler:
 
     @property
     def error(self) -> Exception | None:
-        """Why there was no connection, the last time that there was none; another handler may have been the one who dialled."""
+        """The error of the last time that there was no connection; another handler may have dialled then."""
         return self._error or next((way.error for way in map(self._ways.__getitem__, self._nodes) if way.error), None)
 
     @property
@@ -193,7 +193,7 @@ class Dialler:
             self.look()
 
     def let_go(self, node: str) -> None:
-        """Nobody dials it any more."""
+        """No handler dials it any more."""
         self._untried.discard(node)
         self._refusing.pop(node, None)
         self._nodes.pop(node, None)

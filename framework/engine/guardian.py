@@ -60,9 +60,8 @@ _get_ident = monkey.get_original("_thread", "get_ident")
 
 
 class Guardian:
-    """Made and started on the hub's thread. ``consumers`` may grow.
-
-    ``leave()`` ends the process, with nothing in flight; None: nobody may end it from here.
+    """Made and started on the hub's thread. ``consumers`` may grow. ``leave()`` ends the process, with nothing in flight; None:
+    it must not be ended from here.
     """
 
     def __init__(self, turns: Turns, consumers: Sequence[Consumer], stop: Stop, leave: Callable[[], object] | None) -> None:
@@ -149,7 +148,7 @@ class Guardian:
                         connection.release(kept)
 
     def _end(self, leave: Callable[[], object]) -> None:
-        """The handler does not come back, and nobody else would end the process."""
+        """The handler does not return, and nothing else would end the process."""
         until = clock() + GRACE
         self._release(clock())
         while clock() < until and any(connection.unsent() for connection in self._connections()):

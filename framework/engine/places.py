@@ -47,7 +47,7 @@ class Places(Protocol):
         """Wait until a place is free; False when there will be none."""
 
     def calls(self) -> list[Call]:
-        """What runs, calls that nobody waits for any more included. May be asked from any thread."""
+        """What runs, calls included whose slot waits no more. May be asked from any thread."""
 
     @property
     def ended(self) -> bool:

@@ -27,7 +27,7 @@ class Settlement:
 
     @property
     def telling(self) -> bool:
-        """Somebody who hears of what was settled is not through with it."""
+        """A middleware that hears of what was settled is not through with it."""
         return self._telling > 0
 
     def settle(self, job: Any, outcome: Outcome | Told | BatchOutcome, *, heed: bool = True) -> None:

@@ -7,7 +7,7 @@ import time
 
 
 class Stop:
-    """``drain``: seconds that what runs may take to end. Written by whoever asks, read by the hub's thread and the guardian."""
+    """``drain``: seconds that running calls may take to end. Any thread may write it; the hub and the guardian read it."""
 
     def __init__(self, drain: float) -> None:
         self.drain = drain

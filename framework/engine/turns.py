@@ -1,4 +1,5 @@
-"""Measures one hub: when it last turned, how long its turns take, what part of the time it waits. It changes nothing."""
+"""Measures one hub, for code that must share its turns fairly: when it last turned, how long its turns take, how much of the
+time it waits. It changes nothing."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Way:
 
 
 class Ways:
-    """The ways of one transport's nodes, each kept for as long as somebody holds it."""
+    """The ways of the nodes of one transport, each kept for as long as a handler uses it."""
 
     def __init__(self) -> None:
         self._ways: WeakValueDictionary[str, Way] = WeakValueDictionary()

@@ -1,4 +1,4 @@
-"""The ``after`` hooks of an app's middleware: who hears of a message's end once it is settled. They change nothing."""
+"""Calls the ``after`` hooks of an app's middleware, once a message has been settled. They change nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = hublog.get(__name__)
 
 
 def compile_after(spec: HandlerSpec, chain: Chain) -> Chain:
-    """``chain`` with outcomes that say who is to hear of them: the last middleware first. Without any, ``chain`` itself."""
+    """``chain`` with outcomes that name the middleware to call: the last one first. Without any, ``chain`` itself."""
     middleware = [one for one in reversed(spec.middleware) if hooks.overridden(one, "after")]
 
     def tell(message: Message, ending: Ending) -> None:

@@ -63,8 +63,11 @@ def dies_of_time(message: Message, spec: HandlerSpec) -> bool:
 
 
 def compile_bury(spec: HandlerSpec, publish: Publish, again: Failed) -> Bury:
-    """Stores the dead letter. One that cannot be stored is not lost: the message comes again, by ``again``. Of a message that is
-    no longer ours to settle none is written: it is delivered again, and whoever gives it up then writes it."""
+    """Stores the dead letter. A message whose letter cannot be stored is not lost: it comes again, by ``again``.
+
+    Where the lease of the message is known to be lost, no letter is written: the message is delivered again, and the worker
+    that gives it up then writes the letter.
+    """
     topic = topic_name(spec.topic, spec.channel)
     last_words: dict[tuple[str, bytes], tuple[str, str]] = {}
 

@@ -367,7 +367,8 @@ class Channel:
             self.give_up(range(found.low, found.high))
 
     def give_up(self, gone: Container[int]) -> None:
-        """Nobody waits for messages that the log cannot give again; what is in memory of them is delivered all the same."""
+        """The channel no longer waits for messages that the log cannot give again. Those that are in memory are delivered all
+        the same."""
         lost = [one for one in (*self.again, *(entry[2] for entry in self.deferred)) if one.body is None and one.seq in gone]
         if not lost:
             return
@@ -402,7 +403,7 @@ class Channel:
         for client in list(self.clients):
             client.close("the channel was deleted")
         self.clients.clear()
-        self._forget()  # its messages are not small, and who refers to it may do so for a while
+        self._forget()  # its messages are not small, and some references to it may last for a while
 
     def _forget(self) -> None:
         for leases in self.holders:

@@ -62,7 +62,7 @@ def listen(address: str) -> socket.socket:
 
 
 def bind(address: str) -> socket.socket:
-    """Likewise, and nobody can connect yet."""
+    """Likewise, and no client can connect yet."""
     if "/" in address:
         return _bind_at(address, socket.socket(socket.AF_UNIX), address)
     host, _, port = address.rpartition(":")

@@ -25,7 +25,7 @@ _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104
 
 
 class EmbeddedNsqd:
-    """An nsqd on a data folder. ``process`` is None when somebody else started it."""
+    """An nsqd on a data folder. ``process`` is None when another process started it."""
 
     users: Users | None = None
     """While it is used through here: what keeps an nsqd that a worker started from ending."""

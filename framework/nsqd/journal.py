@@ -66,7 +66,7 @@ class _Next:
         return bool(self.entries or self.topics)
 
     def end(self, error: Exception) -> None:
-        """Let nobody wait for it any more."""
+        """Wake all that wait for it."""
         for group in (self.published, self.declared):
             if not group.done.is_set():
                 group.end(error)

@@ -176,7 +176,7 @@ class Link:
         self.outgoing.close()
         self.incoming.end()
         self._stream.close()
-        self._stream, self.tls = _Bare(-1), None  # layers are large, and who is gone is in a circle of references still
+        self._stream, self.tls = _Bare(-1), None  # layers are large, and a client that has gone is in a circle of references
         self._read_out()
         self._sock.close()
 

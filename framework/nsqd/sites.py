@@ -34,7 +34,7 @@ class Sites:
             raise Status(403, "FORBIDDEN_ORIGIN")
 
     def _is_here(self, name: str) -> bool:
-        """Nobody can make a browser say an address, or a name under localhost, and mean somewhere else."""
+        """No other site can make a browser name an address, or a name under localhost, and mean another place."""
         return name in self._own or name in self._names or not name or name.endswith(".localhost") or _is_address(name)
 
     def _is_foreign(self, environ: dict[str, Any], host: str) -> bool:

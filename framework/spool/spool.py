@@ -254,7 +254,7 @@ def _keys(one: segments.Segment) -> list[Key]:
 
 
 def ensure_epoch(root: Path) -> str:
-    """The UUID of this life of the spool; minted durably by whoever comes first."""
+    """The UUID of this life of the spool; the first process that comes makes it, durably."""
     known = epoch(root)
     if known is not None:
         return known

@@ -52,7 +52,8 @@ class Lane:
         self._on_hub(lambda: setattr(self, "_held", True))
 
     def swallow(self) -> None:
-        """Read and drop everything, the end of the stream too: nobody is told. ``restore`` cuts what lost bytes this way."""
+        """Read and drop everything, the end of the stream too, and tell neither side. ``restore`` cuts what lost bytes this
+        way."""
         self._on_hub(lambda: setattr(self, "_swallows", True))
 
     def _restore(self) -> None:

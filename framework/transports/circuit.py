@@ -26,13 +26,13 @@ log = hublog.get(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 """Seconds between two looks at a broker that is down."""
 _LONGEST_BESIDE = 10.0
-"""As much when only some of its nodes fail: nobody is refused for them."""
+"""The same, when only some of its nodes fail: no publish is refused for them."""
 _DIAL = 3.0
 """Seconds that a node has to accept the connection of the thread."""
 _AS_LONG = 1.05
 """Times what somebody has waited in vain: what is left of a timeout after some computing is the same timeout to its caller."""
 _WORTH_SAYING = 1.0
-"""Seconds after which it is logged that a broker is down: whoever gives up before that says so itself."""
+"""Seconds after which it is logged that a broker is down. A publish that gives up before that raises its own error."""
 _END = 1.0
 """Seconds that the end of the process waits for the thread."""
 # the patched ones are of a greenlet, not of a thread
@@ -71,9 +71,9 @@ class Circuit:
         self._failing: dict[str, float] = {}  # node -> since when
         self._words: dict[str, str] = {}  # node -> why
         self._down_since: float | None = None
-        self._patience = 0.0  # the longest that somebody has waited in vain since then
+        self._patience = 0.0  # the longest that a publish has waited in vain since then
         self._closed = False
-        self._lock = _new_rlock()  # of the thread: nobody waits for anything else while holding it
+        self._lock = _new_rlock()  # of the thread: while it is held, nothing else is waited for
         self._thread: _Thread | None = None
         _everywhere.add(self)
 

@@ -29,7 +29,7 @@ class Capabilities:
     delay_levels: tuple[float, ...] = ()
     """Where a broker keeps only some delays: these, ascending. One between two is kept as the longer: late, and never early."""
     acknowledges: bool = True
-    """What was delivered and not finished is delivered again. Else each message comes once, to whoever is there."""
+    """What was delivered and not finished is delivered again. Else each message comes once, to whichever client is connected."""
     priority: bool = False
     """A publish may say how urgent it is."""
     headers: bool = False
@@ -255,7 +255,7 @@ class Transport(Protocol):
         """A worker begins on ``hub``, gevent's of this thread: called once, before it connects. Does not block."""
 
     def close(self) -> None:
-        """Nobody uses it any more, and its connections and producers have been closed: let go of what they shared. Blocks for a
+        """It is not used any more, and its connections and producers have been closed: free what they shared. Blocks for a
         second at most. Does nothing where there is nothing left."""
 
     @property
@@ -317,5 +317,5 @@ class Transport(Protocol):
         """A producer over all its nodes; connects lazily."""
 
     def probe(self) -> list[NodeInfo]:
-        """Ask every node who it is. Blocks. Raises BrokerUnreachable naming those that do not answer, BrokerRefuses when
-        one answers that it does not let us in."""
+        """Ask every node for its name and version. Blocks. Raises BrokerUnreachable naming those that do not answer,
+        BrokerRefuses when one rejects the credentials or options of its URL."""

@@ -11,7 +11,7 @@ class Forgetting(Protocol):
     """A connection, or else what runs on the hub."""
 
     def forget(self) -> None:
-        """Stop all that goes on, and ``let_go`` of sockets; nobody is to be told."""
+        """Stop all that goes on, and ``let_go`` of sockets, without a word to any peer."""
 
 
 def let_go(fd: int) -> None:

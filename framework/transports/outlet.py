@@ -72,7 +72,7 @@ class Link(Protocol[Command_contra]):
         nothing is stored. Else why there was no answer."""
 
     def close(self) -> None:
-        """Close it, on its own thread; whoever waits for an answer gets NotStored or PublishError."""
+        """Close it, on its own thread; publishes that wait for an answer get NotStored or PublishError."""
 
     def shut(self) -> None:
         """End it from another native thread, whose hub then sees the end of the stream."""
@@ -163,7 +163,7 @@ class Outlet(Generic[Command]):
             self._circuit.answered(link.node)
 
     def _pause_after(self, failure: Exception | None, attempt: int, until: float, timeout: float, refusing: set[str]) -> None:
-        """Before the next try. Raises PublishError when there is no time for one, or nobody left to try."""
+        """Before the next try. Raises PublishError when there is no time for one, or no node left to try."""
         if refusing and refusing >= self._circuit.known:
             raise PublishError(str(failure), stored=False)
         left = until - monotonic()

@@ -16,7 +16,7 @@ QUIET = 0.3
 
 
 class Contract(Cases):
-    """What a connection promises, whoever uses it. A part of ``Core``."""
+    """The promises of a connection, to any caller. A part of ``Core``."""
 
     # -- what is found
 

@@ -1,4 +1,4 @@
-"""What the suite must know of a broker, and be able to do to it: the two classes that someone who brings a transport fills in."""
+"""The two classes that the author of a transport fills in: what the suite must know of a broker, and be able to do to it."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Bells:
         self.all[bell] = None
         self._spare.append(bell)
 
-    # --- who waits -----------------------------------------------------------------------------------------
+    # --- waiting -------------------------------------------------------------------------------------------
 
     def wait(self) -> None:
         """Have one wait for a job, or soon; where no more can be had, the tube is looked at now and then."""

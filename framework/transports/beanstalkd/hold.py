@@ -86,7 +86,7 @@ def check(owner: Owner, reply: wire.Reply, verb: str, message: Message) -> None:
 
 
 def strange(reply: wire.Reply, verb: str) -> Exception:
-    """The error that an answer nobody expects is."""
+    """The error for an answer that was not expected."""
     if reply.word in wire.ERRORS:
         return BrokerError(reply.word, f"in answer to {verb}")
     return ProtocolError(f"not a beanstalkd's answer to {verb}: {reply.word}")

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Rescue:
-    """One blocked hub's worth, on one connection."""
+    """The state of one time that the hub was blocked, on one connection."""
 
     def __init__(self) -> None:
         self.touched: dict[Message, float] = {}

@@ -64,7 +64,7 @@ class Line:
         self.decoder = wire.Decoder()
         self.identity = Identity("", 0, 0, 0)
         self.pending: list[bytes | BrokerError] = []
-        """After ``release``: frames that came with or after the last answer, for whoever reads next."""
+        """After ``release``: frames that came with or after the last answer, for the next reader."""
         self._stream: Socket | None = sock
         self._rest = b""  # read, and not yet taken: perhaps of the layer that comes next
 

@@ -44,14 +44,14 @@ _ANSWER = len(wire.encode_frame(wire.FRAME_RESPONSE, wire.OK))
 
 
 class Asker(Protocol):
-    """Whoever waits for an answer. Called in the hub, in the order of its commands."""
+    """A publisher that waits for an answer. Called in the hub, in the order of its commands."""
 
     def switch(self, outcome: Exception | None, /) -> object: ...
 
 
 Pending = tuple[Asker, int, float, float]
-"""A command whose answer is awaited: by whom; where its last byte lies in the stream of all commands; since when; until when.
-A plain tuple, because every publish makes one."""
+"""A command whose answer is awaited: its publisher; where its last byte lies in the stream of all commands; since when; until
+when. A plain tuple, because every publish makes one."""
 
 
 class NoAnswer(PublishError):
@@ -185,7 +185,7 @@ class Link:
         return bool(self._pending) and self._pending[0][0] is _NOBODY
 
     def close(self) -> None:
-        """Close it; whoever waits for an answer gets NotStored or PublishError."""
+        """Close it; publishes that wait for an answer get NotStored or PublishError."""
         self._end(BrokerUnreachable("the producer was closed"))
 
     def shut(self) -> None:

@@ -18,7 +18,7 @@ TOUCH_AT = 1 / 3
 
 
 class Rescue:
-    """One blocked hub's worth, on one connection. Whoever calls it holds the connection's lock."""
+    """The state of one time that the hub was blocked, on one connection. The caller holds the lock of the connection."""
 
     __slots__ = ("error", "finished", "frames", "given_back", "heartbeats", "held", "messages", "requeued")
 
