@@ -40,6 +40,15 @@ def test_a_probe_asks_as_well(brief: Server) -> None:
     assert transport.capabilities.max_defer == 4
 
 
+def test_each_node_that_answers_describes_its_own_and_one_that_does_not_is_left_out(brief: Server) -> None:
+    gone = f"127.0.0.1:{free_port()}"
+    [transport] = open_transports([f"nsq://{brief.address},{gone}?http_port={brief.http_port}"])
+    [node] = transport.describe("orders", "billing")
+    assert (node.node, node.limits.max_requeue) == (brief.address, 4)
+    assert (node.capabilities.max_requeue, node.capabilities.max_defer, transport.capabilities.max_defer) == (4, 4, 4)
+    assert brief.http("/stats?format=json")["topics"] == []
+
+
 def test_of_several_nodes_the_shortest_is_that_of_a_publish(brief: Server, nsqd: Server) -> None:
     delays = LongestDelays(Options())
     assert (delays.of(nsqd.address, nsqd.http_address), delays.longest) == (3600, 3600)
