@@ -46,8 +46,8 @@ DRAIN = 1.5
 def blocked(nsqd: Server, tmp_path: Path) -> Callable[[str], Any]:
     """``blocked("loop")``: a worker whose handler has begun to block the hub with two of six messages, and two more wait."""
 
-    def start(how: str) -> Any:
-        (tmp_path / "shop.py").write_text(textwrap.dedent(SHOP).replace("BLOCK()", f"{how}()"))
+    def start(how: str, options: str = "timeout=60") -> Any:
+        (tmp_path / "shop.py").write_text(textwrap.dedent(SHOP).replace("BLOCK()", f"{how}()").replace("timeout=60", options))
         nsqd.http("/mpub?topic=orders", b"1\n2\n3\n4\n5\n6")
         arguments = ("run", "shop", "--broker", f"nsq://{nsqd.address}?heartbeat=1s", "--drain", str(DRAIN), "--ledger", "ledger")
         return working(*arguments, cwd=tmp_path, ready="started 2")
@@ -83,6 +83,19 @@ def test_what_has_not_started_is_given_back_at_once_and_what_runs_when_the_proce
         "received": 4, "finished": 0, "requeued": 4, "dead": 0, "lease_lost": 0,
     }  # fmt: skip
     assert any("a handler still blocks the hub after the time to drain" in line for line in worker.err)
+
+
+def test_what_another_worker_would_give_up_unrun_is_kept_for_the_hub_as_long_as_there_is_time(blocked, nsqd):
+    """It has had its last delivery. To store it with its count takes a hub that turns; at the end it is given back anyway."""
+    with blocked("loop", "timeout=60, max_attempts=1") as worker:
+        worker.wait_until(lambda: counts(nsqd)[0] == 4)
+        worker.signal(signal.SIGTERM)
+        worker.wait_until(lambda: counts(nsqd)[1] == 0)
+        time.sleep(0.7)  # in which the guardian comes by twice
+        assert (counts(nsqd)[0], worker.process.poll()) == (4, None)
+        assert end(worker, within=20) == 0
+    stats = nsqd.channel_stats("orders", "bill")
+    assert (stats["depth"], stats["in_flight_count"], stats["requeue_count"]) == (6, 0, 4)
 
 
 def test_a_second_signal_does_not_wait_for_the_drain(blocked, nsqd, tmp_path):
