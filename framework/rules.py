@@ -1,4 +1,4 @@
-"""What an option of ``@handler`` may be. Which options there are is ``handler``'s to say."""
+"""The rules for values of an option of ``@handler``. The options themselves are in ``handler``."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The rule of the option that names middleware; what each must be is ``hooks``'s to say."""
+    """The rule of the option that names middleware; ``hooks`` checks each of them."""
 
     default: tuple[object, ...] = ()
 

@@ -161,7 +161,7 @@ def interrupting() -> Iterator[None]:
         hub = _get_hub()
         if hub is None or getcurrent() is hub.parent:
             raise Interrupted(number)
-        # Here it would cut a callback in two: messages that were read, and not yet delivered, would be nobody's to give back.
+        # Here it would cut a callback in two: messages that were read, and not yet delivered, would never be given back.
         hub.loop.run_callback_threadsafe(hub.parent.throw, Interrupted(number))
 
     before = {number: signal.signal(number, interrupt) for number in _numbers()}

@@ -234,7 +234,7 @@ class Outgoing:
             gevent.sleep(0.005)
 
     def close(self) -> None:
-        """Forget what was not sent; the socket itself is its owner's to close."""
+        """Forget what was not sent; the owner of the socket closes it."""
         self.closed = True
         self._parts = []
         self.size = 0

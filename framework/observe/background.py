@@ -133,7 +133,7 @@ _alive: weakref.WeakSet[Background[Any]] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """In a child: the thread stayed in the parent, and what was queued is the parent's to handle."""
+    """In a child: the thread stayed in the parent, which handles what was queued."""
     for one in list(_alive):
         one._dropped = 0
         one._begin()

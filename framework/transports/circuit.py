@@ -1,8 +1,8 @@
-"""What the producers of a process know of nodes that fail them: nobody waits again for a broker that is known to be down.
+"""Remembers which nodes fail the producers of a process, so that no publish waits again for a broker that is known to be down.
 
-When every node fails, a publish is refused at once if as much time as it has itself has gone by in vain already. A native thread
-dials what fails until it answers: a thread that publishes may not turn its hub between two publishes. Of a node that let us in
-and did not answer a publish it asks more than that.
+When every node fails, a publish is refused at once if publishes have waited in vain for as long as its own timeout. A native
+thread dials the failing nodes until they answer, because a thread that publishes may not turn its hub between two publishes. A
+node that accepted a connection and did not answer a publish must answer a harmless command as well.
 """
 
 from __future__ import annotations

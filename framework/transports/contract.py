@@ -39,7 +39,7 @@ class Capabilities:
     ordered: bool = False
     """Messages are delivered in the order in which they were stored, as long as one at a time is in flight."""
     lease_at_publish: bool = False
-    """How long the leases of a message are is its publisher's to say."""
+    """The publisher of a message says how long its leases are."""
     longer_delay: str = ""
     """What to change at the broker for longer delays of publishes, written as ``longer_lease``."""
     discovers: bool = True

@@ -1,7 +1,8 @@
-"""What one native thread publishes through: one link to one node at a time, found again when it breaks. It knows no protocol.
+"""The connection through which one native thread publishes: one link to one node at a time, replaced when it breaks. It knows
+no protocol.
 
-What was certainly not stored is sent again, to any node, until a deadline; what may be stored never is. When a broker is down is
-the ``circuit``'s to know.
+A message that was certainly not stored is sent again, to any node, until a deadline. One that may be stored is never sent
+again. The ``circuit`` knows when a broker is down.
 """
 
 from __future__ import annotations
@@ -198,8 +199,9 @@ class Outlet(Generic[Command]):
     def _dial(self, until: float, timeout: float) -> Link[Command]:
         """Try every node once, in random order, those last that fail.
 
-        Raises PublishError when each refuses us and none ever let us in: a wrong secret, certificate or option; and when the
-        broker is known to be down for long enough."""
+        Raises PublishError when every node rejects this client and none ever accepted it (a wrong secret, certificate or
+        option), and when the broker is known to be down for long enough.
+        """
         nodes = self._nodes(until)
         failures: list[str] = []
         refusals = 0
@@ -221,7 +223,7 @@ class Outlet(Generic[Command]):
                 self._admitted = True
                 return link
         if refusals == len(nodes) and not self._admitted:
-            raise PublishError(f"no {self._broker} lets us in: {'; '.join(failures)}", stored=False)
+            raise PublishError(f"no {self._broker} accepts this client: {'; '.join(failures)}", stored=False)
         raise BrokerUnreachable("; ".join(failures) or ("the producer was closed" if self._closed else "there was no time left"))
 
     def _nodes(self, until: float) -> list[str]:

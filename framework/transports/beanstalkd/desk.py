@@ -2,7 +2,7 @@
 
 It reserves many jobs at once by ``reserve-with-timeout 0``, each answered at once: a job, or that there is none. So a job that it
 holds can be touched and settled at any time. Where a job is about to run out of its time and none is ready, that answer is
-DEADLINE_SOON; it means no more than TIMED_OUT does, because who asks again, and when, is the owner's to say.
+DEADLINE_SOON; it means no more than TIMED_OUT does, because the owner decides when to ask again.
 """
 
 from __future__ import annotations

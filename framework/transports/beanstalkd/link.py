@@ -1,6 +1,6 @@
 """One publishing connection to a beanstalkd: puts of many greenlets pipelined, their answers matched to them in order.
 
-It lives on one hub. Whether to try again, and where, is the ``Outlet``'s to say.
+It lives on one hub. The ``Outlet`` decides whether to try again, and where.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A socket to a beanstalkd on the hub: replies read by a watcher, commands sent at once. What they mean is its owner's to say.
+"""A socket to a beanstalkd on the hub: replies read by a watcher, commands sent at once. Its owner knows what they mean.
 
 While the hub is blocked another native thread may read and send in its place (``rescue``): whoever uses the socket, the decoder,
 the tail, the inbox, or what is awaited, holds the lock.

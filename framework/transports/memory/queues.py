@@ -184,7 +184,7 @@ class Channel:
     # -- messages go
 
     def take(self, subscriber: Subscriber, now: float) -> list[Stored]:
-        """What ``subscriber`` has room for; its lease is the subscriber's to note."""
+        """What ``subscriber`` has room for; the subscriber notes the lease."""
         self.release(now)
         room = subscriber.room()
         return self.ready.take(room) if room > 0 else []

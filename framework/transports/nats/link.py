@@ -1,6 +1,6 @@
 """One publishing connection to a cluster: messages of many greenlets under way at once, each answered by a PubAck in an inbox.
 
-It lives on one hub. Whether to try again, and where, is the ``Outlet``'s to say. Each message has an id by which its stream drops
+It lives on one hub. The ``Outlet`` decides whether to try again, and where. Each message has an id by which its stream drops
 doubles: so one whose answer was lost can be sent again. Source: the JetStream API reference (PubAck, Nats-Msg-Id); ADR-51.
 """
 

@@ -32,7 +32,7 @@ class Servers:
 
     @contextmanager
     def dial(self, timeout: float = CONNECT_TIMEOUT, *, avoid: str = "") -> Iterator[Line]:
-        """A Line to the first server that lets us in; ``avoid`` is asked last. Raises as ``dial.dial`` does, for all of them."""
+        """A Line to the first server that accepts us; ``avoid`` is asked last. Raises as ``dial.dial`` does, for all of them."""
         line, failures = None, list[FrameworkError]()
         order = self._order(avoid)
         for server in order:
@@ -50,7 +50,7 @@ class Servers:
         raise BrokerUnreachable("; ".join(words_of(server, error) for server, error in zip(order, failures, strict=True)))
 
     def _order(self, avoid: str) -> list[str]:
-        """The one that let us in last, then those of the URL, then what they told of."""
+        """The server that accepted us last, then those of the URL, then those that they named."""
         known = list(dict.fromkeys([*self._cluster.servers, *random.sample(self._told, len(self._told))]))
         known.sort(key=lambda server: (server == avoid, server != self._last))
         return known[:8]

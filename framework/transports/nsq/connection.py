@@ -1,6 +1,6 @@
 """One subscription on one nsqd: reads on the hub, hands batches to its receiver, joins settlements into one send.
 
-It knows no policy: what is granted, finished or touched, and when, is its receiver's to say. While the hub is blocked another
+It knows no policy: its receiver decides what is granted, finished or touched, and when. While the hub is blocked another
 native thread may read and send in its place (``rescue``): whoever uses the socket, the decoder or the tail holds the lock.
 Source: TCP protocol specification; nsqd's protocol_v2.go for what happens after CLS and after errors.
 """

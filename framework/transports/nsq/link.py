@@ -1,6 +1,6 @@
 """One publishing connection to an nsqd: commands of many greenlets pipelined, its OKs matched to them in order.
 
-It lives on one hub. Whether to try again, and where, is the producer's to say.
+It lives on one hub. The producer decides whether to try again, and where.
 Source: TCP protocol specification, PUB, MPUB and DPUB; nsqd answers in order and closes after any error here.
 """
 
