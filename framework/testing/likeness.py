@@ -49,7 +49,7 @@ def _measures(scheme: str, url: str) -> tuple[Limits, int]:
 
         server: Any = beanstalkd.read([url]).options
         return Limits(float(server.ttr), math.inf, LIMITS.max_grant), server.max_job_size
-    if scheme == "nats":
+    if scheme in ("nats", "nats+tls", "tls"):
         from framework.transports.nats import producer  # noqa: PLC0415
         from framework.transports.nats import urls as nats  # noqa: PLC0415
 

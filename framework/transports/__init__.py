@@ -32,6 +32,8 @@ _MODULES = {
     "nsq+lookupd+https": "framework.transports.nsq.transport",
     "beanstalkd": "framework.transports.beanstalkd.transport",
     "nats": "framework.transports.nats.transport",
+    "nats+tls": "framework.transports.nats.transport",
+    "tls": "framework.transports.nats.transport",
     "memory": "framework.transports.memory.transport",
 }
 

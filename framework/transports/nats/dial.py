@@ -8,40 +8,57 @@ from __future__ import annotations
 
 import _socket
 import socket
+import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 import gevent
 from gevent import socket as gsocket
 
-from framework.errors import AccessDenied, BrokerError, BrokerUnreachable, NegotiationRefused, ProtocolError
+from framework.errors import AccessDenied, BrokerError, BrokerUnreachable, NegotiationRefused, ProtocolError, TlsFailed
 from framework.transports.addresses import split_address
-from framework.transports.nats import wire
-from framework.transports.nats.urls import Login
+from framework.transports.nats import credentials, wire
+from framework.transports.nats.urls import Login, Secrets
+from framework.transports.stream import Socket, Stream, Tls
 from framework.version import AGENT
 
 RECV_SIZE = 65536
 CONNECT_TIMEOUT = 5.0
-_NOBODY = Login()
 _KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
 )
 
 
+_NOBODY, _NO_FILES = Login(), Secrets()
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a server is entered. ``tls``: or not at all."""
+
+    login: Login = _NOBODY
+    tls: bool = False
+    secrets: Secrets = _NO_FILES
+
+
+_PLAIN = Way()
+
+
 class Line:
     """A dialled socket on which we were let in. ``server`` is its address, ``info`` what it said of itself."""
 
-    def __init__(self, server: str, sock: gsocket.socket) -> None:
+    def __init__(self, server: str, sock: _socket.socket) -> None:
         self.server = server
         self.info = wire.Info()
         self.decoder = wire.ClientDecoder()
         self.events: list[wire.ClientEvent] = []
         """After ``enter``: what came behind the last answer, for whoever reads next."""
-        self._sock = sock
+        self._stream: Socket | None = sock
 
-    def enter(self, login: Login) -> None:
-        """Raises AccessDenied, NegotiationRefused, BrokerError, BrokerUnreachable, ProtocolError."""
+    def enter(self, way: Way) -> None:
+        """Raises AccessDenied, NegotiationRefused, TlsFailed, BrokerError, BrokerUnreachable, ProtocolError, BadSetting."""
         said = self._next()
         if not isinstance(said, wire.Info):
             raise ProtocolError(f"{self.server} began with {said!r:.80}, and a nats-server begins with INFO")
@@ -49,53 +66,91 @@ class Line:
             raise NegotiationRefused(
                 "INFO", "", fix=f"{self.server} is no port for clients of a nats-server: name that, 4222 as a rule"
             )
-        if said.tls_required:
-            raise NegotiationRefused(
-                "INFO", "", fix=f"nats-server {self.server} takes TLS only, which this version does not speak"
-            )
         self.info = said
-        self._sock.sendall(wire.connect(_fields(login)) + wire.PING)
+        if way.tls or said.tls_required:
+            self._start_tls(way)
+        self._send(wire.connect(_fields(way.login) | credentials.signed(way.secrets, said.nonce)) + wire.PING)
         while (answer := self._next()) is not wire.Word.PONG:
             if isinstance(answer, wire.Err):
                 raise refusal(answer.words)
             if answer is wire.Word.PING:
-                self._sock.sendall(wire.PONG)
+                self._send(wire.PONG)
             elif isinstance(answer, wire.Msg):
                 raise ProtocolError(f"{self.server} sent a message before anything was subscribed to: it is no nats-server")
 
     def _next(self) -> wire.ClientEvent:
         while not self.events:
-            data = self._sock.recv(RECV_SIZE)
-            if not data:
-                raise BrokerUnreachable(f"nats-server {self.server} closed the connection while it was being set up")
             try:
-                self.events = self.decoder.feed(data)
+                self.events = self.decoder.feed(self._receive())
             except ProtocolError as error:
                 raise ProtocolError(f"{self.server}: {error}") from None
         return self.events.pop(0)
 
-    def close(self) -> None:
-        self._sock.close()
+    def _start_tls(self, way: Way) -> None:
+        """Behind INFO, which is in clear, and before anything is said of who we are."""
+        if not (self.info.tls_required or self.info.tls_available):
+            raise TlsFailed(f"nats-server {self.server} speaks no TLS, which was asked for: configure tls {{}} there")
+        tls = Tls(credentials.tls_context(way.secrets), credentials.server_name(self.server))
+        done, out = tls.shake(b"")
+        try:
+            while not done:
+                self._send(out)
+                done, out = tls.shake(self._receive())
+            self._send(out)
+        except ssl.SSLError:
+            with suppress(OSError):
+                self._send(tls.farewell())  # the alert that tells the server's log why
+            raise
+        assert self._stream is not None
+        self._stream = Stream(self._stream, tls)
 
-    def release(self) -> _socket.socket:
-        """The socket itself, non-blocking, out of gevent's hands."""
-        sock = _socket.socket(fileno=self._sock.detach())
-        sock.setblocking(False)
-        return sock
+    def _send(self, data: bytes) -> None:
+        assert self._stream is not None
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[self._stream.send(left) :]
+            except BlockingIOError:
+                gsocket.wait_write(self._stream.fileno())
+
+    def _receive(self) -> bytes:
+        assert self._stream is not None
+        while True:
+            try:
+                data = self._stream.recv(RECV_SIZE)
+            except BlockingIOError:
+                gsocket.wait_read(self._stream.fileno())
+            else:
+                break
+        if not data:
+            raise BrokerUnreachable(f"nats-server {self.server} closed the connection while it was being set up")
+        return data
+
+    def close(self) -> None:
+        """Unless it was released."""
+        if self._stream is not None:
+            self._stream.close()
+
+    def release(self) -> Socket:
+        """The stream itself: the caller closes it."""
+        stream, self._stream = self._stream, None
+        assert stream is not None
+        return stream
 
 
 def refusal(words: str) -> BrokerError:
     """A -ERR that ends a connection, as an error of the class that tells what can be done."""
     start = words.lower()
     if start.startswith(("authorization violation", "user authentication", "account authentication")):
-        return AccessDenied(words, fix="the user, password or token before the @ of the broker URL is missing, or wrong")
+        fix = "the user, password or token before the @ of the broker URL is missing or wrong, or the NKEY of nkey_file="
+        return AccessDenied(words, fix=fix)
     if start.startswith(("secure connection", "tls")):
         return NegotiationRefused(words)
     return BrokerError(words)
 
 
 @contextmanager
-def dial(server: str, login: Login = _NOBODY, timeout: float = CONNECT_TIMEOUT) -> Iterator[Line]:
+def dial(server: str, way: Way = _PLAIN, timeout: float = CONNECT_TIMEOUT) -> Iterator[Line]:
     """A Line to ``server``, closed at the end unless it was released. ``timeout``: seconds for all that is done with it.
 
     Raises BrokerUnreachable (refused, unknown host, silent), AccessDenied, NegotiationRefused, BrokerError, ProtocolError.
@@ -105,12 +160,14 @@ def dial(server: str, login: Login = _NOBODY, timeout: float = CONNECT_TIMEOUT) 
     try:
         with limit:
             line = Line(server, _connected(server))
-            line.enter(login)
+            line.enter(way)
             yield line
     except gevent.Timeout as error:
         if error is not limit:
             raise
         raise BrokerUnreachable(f"nats-server {server} did not answer within {timeout:g} s") from None
+    except ssl.SSLError as error:
+        raise credentials.refusal(server, error) from error
     except (OSError, UnicodeError) as error:  # UnicodeError: a host name that IDNA refuses
         raise BrokerUnreachable(f"nats-server {server} cannot be reached: {error}") from error
     finally:
@@ -118,11 +175,14 @@ def dial(server: str, login: Login = _NOBODY, timeout: float = CONNECT_TIMEOUT) 
             line.close()
 
 
-def _connected(server: str) -> gsocket.socket:
+def _connected(server: str) -> _socket.socket:
+    """The socket itself, non-blocking, out of gevent's hands."""
     sock = gsocket.create_connection(split_address(server))
     for level, option, value in _KEEPALIVE:
         sock.setsockopt(level, option, value)
-    return sock
+    bare = _socket.socket(fileno=sock.detach())
+    bare.setblocking(False)
+    return bare
 
 
 def _fields(login: Login) -> dict[str, object]:

@@ -10,10 +10,9 @@ from collections.abc import Callable, Collection, Iterable
 from time import monotonic
 from typing import Protocol
 
-from gevent.socket import socket
-
 from framework.message import Message
 from framework.transports.nats import wire
+from framework.transports.stream import Socket
 
 
 class Said(Protocol):
@@ -88,7 +87,7 @@ class Outbox:
         """The socket refused; nothing else is collected until it takes the rest, so that no copy grows."""
         return bool(self._tail)
 
-    def send(self, sock: socket) -> None:
+    def send(self, sock: Socket) -> None:
         """Hand all to the socket. Raises OSError."""
         if self._tail and not self._push(sock):
             return
@@ -102,7 +101,7 @@ class Outbox:
         self._put(sock, parts)
 
     def send_in_its_place(
-        self, sock: socket, pongs: int, said: Iterable[tuple[bytes, Said | None]], now: float
+        self, sock: Socket, pongs: int, said: Iterable[tuple[bytes, Said | None]], now: float
     ) -> None:  # fmt: skip
         """From another thread: ``pongs`` answers, and what is ``said`` for owners. Raises OSError."""
         if self._tail and not self._push(sock):
@@ -126,12 +125,12 @@ class Outbox:
         self.queued += len(wire.PING)
         self.pings.append((at, then))
 
-    def _put(self, sock: socket, parts: list[bytes]) -> None:
+    def _put(self, sock: Socket, parts: list[bytes]) -> None:
         self._tail = b"".join(parts)
         if self._tail:
             self._push(sock)
 
-    def _push(self, sock: socket) -> bool:
+    def _push(self, sock: Socket) -> bool:
         """Whether the socket has taken all."""
         try:
             taken = sock.send(memoryview(self._tail)[self._at :])

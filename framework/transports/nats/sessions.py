@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 from gevent import monkey
 from gevent.lock import Semaphore
 
 from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, words_of
-from framework.transports.nats.dial import CONNECT_TIMEOUT, Line, dial
+from framework.transports.nats.dial import CONNECT_TIMEOUT, Line, Way, dial
 from framework.transports.nats.session import Session
-from framework.transports.nats.urls import Cluster, Options
+from framework.transports.nats.urls import Cluster, Options, Secrets
 
 _get_ident = monkey.get_original("_thread", "get_ident")
 
@@ -20,8 +21,9 @@ _get_ident = monkey.get_original("_thread", "get_ident")
 class Servers:
     """Those of one cluster, as far as they are known: of the URL, and what they say of each other. Shared by threads."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, way: Way) -> None:
         self.node = cluster.node
+        self._way = replace(way, login=cluster.login)
         self._cluster = cluster
         self._told: tuple[str, ...] = ()
         self._last = ""
@@ -37,7 +39,7 @@ class Servers:
         order = self._order(avoid)
         for server in order:
             try:
-                with dial(server, self._cluster.login, timeout / len(order) if len(order) > 1 else timeout) as line:
+                with dial(server, self._way, timeout / len(order) if len(order) > 1 else timeout) as line:
                     self.learn(line)
                     yield line
                     return
@@ -59,8 +61,9 @@ class Servers:
 class Sessions:
     """``with sessions.use(node) as session``. A hub has its own; those of other hubs are left alone."""
 
-    def __init__(self, clusters: Mapping[str, Cluster], options: Options) -> None:
-        self.servers = {node: Servers(cluster) for node, cluster in clusters.items()}
+    def __init__(self, clusters: Mapping[str, Cluster], options: Options, secrets: Secrets) -> None:
+        way = Way(tls=options.tls, secrets=secrets)
+        self.servers = {node: Servers(cluster, way) for node, cluster in clusters.items()}
         self._options = options
         self._open: dict[tuple[str, int], Session] = {}
         self._users: dict[Session, int] = {}

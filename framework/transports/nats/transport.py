@@ -13,7 +13,7 @@ from framework import names
 from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, NegotiationRefused, words_of
 from framework.observe import hublog
 from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver, Transport
-from framework.transports.nats import streams
+from framework.transports.nats import credentials, streams
 from framework.transports.nats import urls as _urls
 from framework.transports.nats.connection import JetStreamConnection, Place
 from framework.transports.nats.producer import NatsProducer
@@ -31,8 +31,10 @@ NEWER = "run nats-server 2.12 or newer, which keeps schedules"
 
 
 def open(urls: Sequence[str]) -> Transport:
-    """A transport over all of ``urls`` (``nats://``). Raises BadSetting; connects to nothing."""
-    return NatsTransport(_urls.read(urls))
+    """A transport over all of ``urls`` (``nats://``, ``tls://``). Raises BadSetting; connects to nothing."""
+    addresses = _urls.read(urls)
+    credentials.check(addresses.options, addresses.secrets)
+    return NatsTransport(addresses)
 
 
 class NatsTransport:
@@ -46,7 +48,7 @@ class NatsTransport:
     def __init__(self, addresses: _urls.Addresses) -> None:
         self._addresses = addresses
         self._options = addresses.options
-        self._sessions = Sessions(addresses.clusters, addresses.options)
+        self._sessions = Sessions(addresses.clusters, addresses.options, addresses.secrets)
         self.capabilities = replace(self.capabilities, fan_out=self._options.retention != "workqueue")
 
     def start(self, hub: Any) -> None:

@@ -15,7 +15,8 @@ from framework.errors import BadName, BadSetting, WrongUse
 from framework.transports import addresses
 
 PORT = 4222
-_OPTIONS = ("ack_wait", "ping_interval", "max_payload", "max_ack_pending", "replicas", "retention")
+_FILES = ("tls_ca", "tls_cert", "tls_key", "nkey_file")
+_OPTIONS = ("ack_wait", "ping_interval", "max_payload", "max_ack_pending", "replicas", "retention", "tls", *_FILES)
 _RETENTIONS = ("limits", "workqueue")
 
 
@@ -33,6 +34,8 @@ class Options:
     """Of the consumers that are made here: how many messages all workers of a channel may hold at once."""
     replicas: int = 1
     """Of the streams that are made here."""
+    tls: bool = False
+    """TLS, or nothing. Without it, it is spoken where the server asks for it."""
     retention: str = "limits"
     """Of the streams that are made here: ``limits`` keeps what was handled, ``workqueue`` does not, and takes one channel."""
 
@@ -44,6 +47,17 @@ class Login:
     user: str = ""
     password: str = ""
     token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """Files: whom to trust, and what to show. Empty: none."""
+
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    nkey_file: str = ""
+    """The seed of an NKEY."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +76,11 @@ class Addresses:
 
     clusters: Mapping[str, Cluster]
     options: Options
+    secrets: Secrets = Secrets()
 
 
 def read(urls: Sequence[str]) -> Addresses:
-    """Read ``nats://[user:password@|token@]host[:4222][,…]``, with ``?ack_wait=30s`` and the like.
+    """Read ``nats://[user:password@|token@]host[:4222][,…]`` and ``tls://…``, with ``?ack_wait=30s`` and the like.
 
     Raises BadSetting naming the URL, without what is secret in it, and the fix."""
     clusters: dict[str, Cluster] = {}
@@ -77,6 +92,7 @@ def read(urls: Sequence[str]) -> Addresses:
         bare.append(shown)
     given = addresses.options(bare, _OPTIONS)
     default = Options()
+    tls = _yes(given.get("tls", "false")) or any(url.partition("://")[0] in ("tls", "nats+tls") for url in urls)
     return Addresses(
         clusters,
         Options(
@@ -86,8 +102,22 @@ def read(urls: Sequence[str]) -> Addresses:
             max_ack_pending=addresses.size("max_ack_pending", given, default.max_ack_pending),
             replicas=_replicas(given.get("replicas", "1")),
             retention=_retention(given.get("retention", default.retention)),
+            tls=tls,
         ),
+        _secrets({name: given.get(name, "") for name in _FILES}),
     )
+
+
+def _secrets(files: Mapping[str, str]) -> Secrets:
+    if files["tls_key"] and not files["tls_cert"]:
+        raise BadSetting("tls_key in a broker URL without tls_cert: give the file of the certificate as well")
+    return Secrets(**files)
+
+
+def _yes(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise BadSetting(f"tls={text!r} in a broker URL: write true or false")
+    return text == "true"
 
 
 def _login(url: str) -> tuple[Login, str]:
