@@ -220,7 +220,6 @@ def test_pauses_move_and_messages_of_a_paused_topic_wait_there_too(ours: Server,
     assert found == {"c": (False, 10), "held": (True, 10)}
 
 
-@pytest.mark.slow
 def test_a_topic_that_is_paused_over_there_is_named_with_what_to_do(nsqd: Server) -> None:
     target = Target(f"nsq://{nsqd.address}?http_port={nsqd.http_port}")
     make(nsqd, "still", "c")
@@ -233,6 +232,7 @@ def test_a_topic_that_is_paused_over_there_is_named_with_what_to_do(nsqd: Server
     target.close()
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_it_loses_nothing_and_repeats_little(
     ours: Server, nsqd: Server, take: Callable[..., list[bytes]], start_proxy: Callable[[str], Proxy]
 ) -> None:
