@@ -143,13 +143,14 @@ def test_a_log_that_lost_its_last_segment_costs_what_that_had(folder: Path) -> N
     publish(opened, *[b"gone"] * 5)
     opened.append([declared(LONELY)])
     gone = opened.topics[TOPIC].next
-    opened.save([TopicSave(TOPIC, gone)], [saved(gone - 3)])
+    opened.save([TopicSave(TOPIC, gone)], [saved(gone - 2, put={gone - 3: Pending(LATER, 2)})])
     opened.close()
     segment(folder, 2).unlink()
     again = Store(folder)
     assert len(again.reports) == 1
     assert "3 messages lost" in again.reports[0]
-    assert again.topics[TOPIC].channels["c"].waiting == 0
+    assert again.topics[TOPIC].channels["c"].waiting == len(again.topics[TOPIC].channels["c"].pending) == 0
+    assert again.index.later(CHANNEL) == [], "what nobody can finish any more stays no row for ever"
     assert again.topics.keys() == {TOPIC, LONELY}
     (batch,) = publish(again, b"c")
     assert batch.first > gone
@@ -159,6 +160,18 @@ def test_a_log_that_lost_its_last_segment_costs_what_that_had(folder: Path) -> N
     assert last.reports == []
     assert (last.topics[TOPIC].channels["c"].waiting, everything(last)) == (1, [b"a", b"b", b"c"])
     last.close()
+
+
+def test_a_segment_that_somebody_deleted_costs_what_it_had(folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    bodies = several(folder, copy)
+    Store(copy).close()
+    segment(copy, 2).unlink()
+    again = Store(copy)
+    assert everything(again) == bodies[:5] + bodies[10:]
+    lost = re.findall(r"(\d+) messages lost", " ".join(again.reports))
+    assert sum(map(int, lost)) == sum(-one.within(0, 1 << 63) for one in again.corrections) == 5
+    again.close()
 
 
 def test_a_lost_end_is_accounted_for_whenever_the_start_was_cut_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,24 +7,29 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from framework.nsqd.store import (
+    Batch,
     Declaration,
     Declare,
+    Declared,
     Entry,
     FolderInUse,
     FolderUnusable,
     Pending,
     Store,
     Syncing,
+    TopicSave,
     log,
     record,
+    recovery,
 )
-from tests.nsqd.storing import TOPIC, declared, everything, killed, payload, publish, saved, segment
+from tests.nsqd.storing import CHANNEL, TOPIC, declared, everything, killed, payload, publish, saved, segment
 
 
 def test_messages_come_back_in_order_and_numbered_without_gaps(opened: Store) -> None:
@@ -317,3 +322,46 @@ def test_bodies_are_read_in_the_order_asked_for_until_they_are_many_bytes(opened
     publish(opened, b"e" * 100)
     found = opened.bodies(TOPIC, [batch.end, seqs[0]], 100)
     assert {seq: one and one[1] for seq, one in found.items()} == {batch.end: b"e" * 100}
+
+
+@pytest.mark.parametrize(("code", "left"), [(errno.ENOSPC, False), (errno.EIO, True)], ids=["a full disk", "another fault"])
+def test_the_reserve_is_for_declarations_on_a_full_disk_alone(
+    opened: Store, monkeypatch: pytest.MonkeyPatch, code: int, left: bool
+) -> None:
+    assert opened.reserve.whole
+    write, tried = opened.log.write, list[int]()
+
+    def once(batches: list[Batch]) -> int:
+        tried.append(1)
+        if len(tried) == 1:
+            raise OSError(code, "refused")
+        return write(batches)
+
+    monkeypatch.setattr(opened.log, "write", once)
+    with pytest.raises(OSError, match="refused") if left else nullcontext():
+        opened.append([declared(8)])
+    assert opened.reserve.whole == left
+    assert opened.log.numbers == [1], "what is in reserve does not do for a segment's head"
+
+
+def test_a_state_of_a_channel_that_is_gone_is_not_taken_for_that_of_a_new_one(opened: Store) -> None:
+    """They have one name. The old one's position would let messages of the new one go."""
+    (batch,) = publish(opened, b"a", b"b")
+    anew = Declared(CHANNEL + 1, batch.first)
+    opened.append([Declare(TOPIC, Declaration("t7", channels={"c": anew}))])
+    opened.save([TopicSave(TOPIC, batch.end)], [saved(batch.end)])
+    assert opened.topics[TOPIC].channels["c"].cursor == batch.first
+    assert [row.cursor for row in opened.index.channels(TOPIC)] == [batch.first]
+
+
+def test_a_start_that_fails_lets_everything_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Store(folder).close()
+    before = sorted(os.listdir("/proc/self/fd"))
+
+    def fails(store: Store) -> None:
+        raise OSError("refused")
+
+    monkeypatch.setattr(recovery, "recover", fails)
+    with pytest.raises(FolderUnusable):
+        Store(folder)
+    assert sorted(os.listdir("/proc/self/fd")) == before

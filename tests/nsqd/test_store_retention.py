@@ -251,3 +251,20 @@ def test_numbers_of_deleted_topics_are_kept_no_longer_than_the_segments_that_nam
     opened._roll()
     opened.sweep()
     assert opened.retired == {8}  # not saved yet
+
+
+def test_records_of_which_little_would_be_saved_are_not_moved(opened: Store) -> None:
+    """Moved, a record keeps the size of each message: of short ones that is most of it, and it would be moved for ever."""
+    batches = [publish(opened, *[b"x"] * 500)[0] for _ in range(8)]
+    opened._roll()
+    opened.save([TopicSave(TOPIC, batches[-1].end)], [saved(batches[-1].end, inflight=[one.first + 7 for one in batches])])
+    assert opened._compactor.plan(1) is None
+
+
+def test_a_message_that_is_nowhere_keeps_no_record(opened: Store) -> None:
+    """The index has lost its row, and a channel waits for it still."""
+    (gone,), (finished,) = publish(opened, b"gone"), publish(opened, b"finished" * 20)
+    opened._roll()
+    opened.save([TopicSave(TOPIC, finished.end)], [saved(finished.end, inflight=[gone.first])])
+    opened.index.remove_batch(TOPIC, gone.first)
+    assert opened._compactor.plan(1) == []
