@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from framework.handler import _registry
 from framework.message import Message
 from framework.middleware.dead_letter import letters
 from framework.testing import servers
+from framework.testing.fixtures import memory_broker, runner
 from framework.testing.servers import ROOT, Server, free_port, running
 from tests.house.pages import LANGUAGES, PAGES, Block, anchors, blocks, links, name_of
 from tests.house.story import Story
@@ -157,7 +159,7 @@ def play(story: Story, page: str) -> None:
     story.end()
 
 
-ALONE = {f"docs/{name}.md" for name in ("beanstalkd", "failure", "nats", "nsq", "nsqd", "spark", "tutorial")}
+ALONE = {f"docs/{name}.md" for name in ("beanstalkd", "failure", "how-to", "nats", "nsq", "nsqd", "spark", "tutorial")}
 """Pages with a test of their own below."""
 
 
@@ -167,6 +169,7 @@ def test_a_page_does_what_it_says(story: Story, page: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_the_tutorial(story: Story) -> None:
     play(story, "docs/tutorial.md")
 
@@ -205,6 +208,42 @@ def test_the_page_about_failure(story: Story, nsqd_here: Callable[..., Server]) 
     nsqd.http("/pub?topic=orders.billing.dead", dead_letter(0x0C4A7E5D1B2F3A60))
     play(story, "docs/failure.md")
     assert nsqd.channel_stats("orders", "billing")["depth"] == 1
+
+
+def test_the_page_of_short_answers(story: Story, nsqd_here: Callable[..., Server], places: dict[str, str]) -> None:
+    nsqd = nsqd_here(f"--lookupd-tcp-address={places['127.0.0.1:4160']}")
+    make_channel(nsqd)
+    nsqd.http("/topic/create?topic=orders.billing.dead", b"")
+    use(story, nsqd)
+    with memory_broker() as broker, publishing(nsqd), runner(broker) as worker:
+        play(story, "docs/how-to.md")
+        page = vars(story.module)
+        broker.publish("mails", {"to": "one"})
+        broker.publish("mails", {"to": "two"})
+        broker.publish("readings", "none")
+        ends = {name: worker.run(page[name]) for name in ("send", "bill", "store")}
+    assert (ends["send"].finished, ends["send"].requeued) == (2, 1)
+    assert ends["bill"].finished == 1
+    assert (ends["store"].finished, ends["store"].dead) == (1002, 1)
+    assert page["database"].execute("SELECT count(*) FROM readings").fetchone() == (1002,)
+
+
+@contextmanager
+def publishing(nsqd: Server) -> Iterator[None]:
+    """Messages of ``orders`` come every moment."""
+    over = threading.Event()
+
+    def publish() -> None:
+        while not over.wait(0.1):
+            nsqd.http("/pub?topic=orders", b"{}")
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_the_page_about_the_embedded_nsqd(story: Story, nsqd_here: Callable[..., Server]) -> None:
