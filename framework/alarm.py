@@ -1,4 +1,7 @@
-"""A timer that can be set again, on the hub's own loop: thousands of them cost nothing while they wait."""
+"""Timers that can be set again, on the hub's own loop: thousands of them cost nothing while they wait.
+
+One of gevent's that is started a second time goes on with what was left when it stopped: nothing, once it has rung.
+"""
 
 from __future__ import annotations
 
@@ -39,3 +42,28 @@ class Alarm:
     def _fire(self) -> None:
         self.cancel()
         self._ring()
+
+
+class Countdown:
+    """Calls once on the hub, ``seconds`` after each ``start``."""
+
+    def __init__(self, loop: Any, seconds: float) -> None:
+        self._timer = loop.timer(0.0, max(_SOONEST, seconds))
+
+    @property
+    def active(self) -> bool:
+        return bool(self._timer.active)
+
+    def start(self, call: Callable[..., None], *arguments: object) -> None:
+        """Anew, whatever was left of the last time. ``call`` must not block."""
+        self._timer.again(self._fire, call, arguments)
+
+    def stop(self) -> None:
+        self._timer.stop()
+
+    def close(self) -> None:
+        self._timer.close()
+
+    def _fire(self, call: Callable[..., None], arguments: tuple[object, ...]) -> None:
+        self._timer.stop()
+        call(*arguments)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from framework.alarm import Countdown
 from framework.message import Message
 
 
@@ -21,7 +22,7 @@ class BatchQueue:
         self._size = size
         self._linger = linger
         self._ready = ready
-        self._timer = hub.loop.timer(linger)
+        self._timer = Countdown(hub.loop, linger)
         self._ripe = False
 
     def __bool__(self) -> bool:
@@ -55,7 +56,7 @@ class BatchQueue:
         if seconds < self._linger:
             self._linger = seconds
             self.close()
-            self._timer = self._hub.loop.timer(seconds)
+            self._timer = Countdown(self._hub.loop, seconds)
             self._wait()
 
     def close(self) -> None:

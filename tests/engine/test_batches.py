@@ -36,6 +36,26 @@ def test_a_lone_message_waits_for_the_linger_and_no_longer(broker, run):
     assert 0.14 < handled[0] - began < 0.6
 
 
+def test_each_small_batch_waits_for_the_whole_linger(broker, run):
+    """A timer of gevent's that is started again has nothing left of its time: the second batch went at once."""
+    began, waited, sizes = [0.0], [], []
+
+    def function(batch):
+        waited.append(time.monotonic() - began[0])
+        sizes.append(len(batch))
+
+    worker = run(function, batch=50, linger=0.3)
+    worker.until(lambda: worker.supervisor.ready)
+    for number in range(1, 4):
+        began[0] = time.monotonic()
+        broker.publish("orders", b"x")
+        gevent.sleep(0.1)
+        broker.publish("orders", b"y")
+        worker.until(lambda: len(sizes) == number)  # noqa: B023
+    assert sizes == [2, 2, 2]
+    assert min(waited) >= 0.29
+
+
 def test_batches_fill_while_all_slots_are_busy(broker, run):
     gate, sizes = Event(), []
 

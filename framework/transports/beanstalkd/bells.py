@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import gevent
 from gevent.hub import get_hub
 
+from framework.alarm import Countdown
 from framework.errors import BrokerUnreachable, FrameworkError
 from framework.message import Message
 from framework.observe import hublog
@@ -66,7 +67,7 @@ class Bells:
         self._tube = tube
         self._owner = owner
         self._guarded = guarded
-        self._knock = get_hub().loop.timer(KNOCK)
+        self._knock = Countdown(get_hub().loop, KNOCK)
 
     def add(self, line: Line) -> None:
         """One more, on a line that watches the tube."""

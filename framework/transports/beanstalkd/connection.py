@@ -8,6 +8,7 @@ from time import monotonic
 
 from gevent.hub import get_hub
 
+from framework.alarm import Countdown
 from framework.errors import AlreadySettled, BrokerUnreachable
 from framework.message import Message
 from framework.observe import hublog
@@ -94,7 +95,7 @@ class BeanstalkdConnection:
         self._draining = self._drained = self._closing = self._closed = False
         self._pulse = self._loop.timer(_PULSE, _PULSE)
         self._pulse.start(self._guarded, self._check_pulse)
-        self._deadline = self._loop.timer(CLOSE_FLUSH)
+        self._deadline = Countdown(self._loop, CLOSE_FLUSH)
         forget_in_child(self)
 
     def _guarded(self, work: Callable[..., None], *arguments: object) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from gevent.hub import get_hub
 
+from framework.alarm import Countdown
 from framework.transports.beanstalkd.bells import Bells
 from framework.transports.beanstalkd.desk import Desk
 
@@ -33,7 +34,7 @@ class Demand:
         self._desk = desk
         self._bells = bells
         self._guarded = guarded
-        self._patience = get_hub().loop.timer(_PATIENCE)
+        self._patience = Countdown(get_hub().loop, _PATIENCE)
 
     @property
     def room(self) -> int:

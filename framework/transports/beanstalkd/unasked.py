@@ -8,6 +8,7 @@ from time import monotonic
 
 from gevent.hub import get_hub
 
+from framework.alarm import Countdown
 from framework.message import Message
 from framework.transports.beanstalkd.hold import Hold
 
@@ -25,7 +26,7 @@ class Unasked:
         self._ask = ask
         self._guarded = guarded
         self._holds: list[Hold] = []
-        self._timer = get_hub().loop.timer(LATER)
+        self._timer = Countdown(get_hub().loop, LATER)
 
     def add(self, holds: list[Hold]) -> None:
         """Some of these were delivered just now, and are in flight still."""

@@ -309,6 +309,36 @@ def test_half_open_connections_hold_the_stop_for_a_moment_only(server, client, r
     assert receiver.tally.balance(0) == 0
 
 
+def test_a_close_long_after_the_drain_still_waits_for_what_the_server_says(server, client, receiver, start_proxy):
+    """The time that a drain gives the bells was over: what was left of it, nothing, was all that a close had."""
+    proxy = start_proxy(server.address)
+    connection = connect(proxy.address, "orders", "billing", "orders", receiver, ttr=60.0)
+    connection.grant(3)
+    client.put(b"x")
+    until(lambda: receiver.messages)
+    connection.drain()
+    gevent.sleep(connection_module.CLOSE_FLUSH + 0.2)
+    proxy.delay(0.2)
+    connection.finish(receiver.messages[0])
+    connection.close()
+    until(lambda: receiver.ends)
+    assert not connection.unsent()
+    assert tube_stats(server)["cmd-delete"] == 1
+    assert (receiver.tally.finished, receiver.tally.lease_lost) == (1, 0)
+
+
+def test_where_no_bell_can_be_had_the_tube_is_looked_at_now_and_then_and_no_more(server, receiver, subscribe, monkeypatch):
+    looks = []
+    connection = subscribe(server.address)
+    monkeypatch.setattr(bells, "MOST", 0)
+    connection.bells._spare.clear()
+    look = connection.look
+    monkeypatch.setattr(connection, "look", lambda: (looks.append(1), look()))
+    connection.grant(5)
+    gevent.sleep(1.0)
+    assert 3 <= len(looks) <= 12  # every 0.1 s
+
+
 def test_a_bell_that_is_still_being_dialled_holds_up_no_stop(server, receiver, subscribe):
     connection = subscribe(server.address)
     connection.bells._dial(pause=600.0)
