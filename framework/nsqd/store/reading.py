@@ -7,12 +7,14 @@ numbers of a topic likewise by one scan of each. Neither is done twice while the
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from framework.nsqd.store.compaction import dense
 from framework.nsqd.store.index import EMPTIED, FINISHED, Row
 from framework.nsqd.store.log import Broken
 from framework.nsqd.store.record import Batch, decode
+from framework.nsqd.store.record import bodies as each_body
 from framework.nsqd.store.state import ChannelState, Correction, TopicState
 
 if TYPE_CHECKING:
@@ -41,6 +43,26 @@ def read(store: Store, topic: int, seq: int, max_bytes: int) -> list[Batch]:
             if batches and held >= max_bytes:
                 break
     return batches
+
+
+def bodies(store: Store, topic: int, seqs: Iterable[int], max_bytes: int) -> dict[int, tuple[int, bytes] | None]:
+    """The store's ``bodies``."""
+    found: dict[int, tuple[int, bytes] | None] = {}
+    held = 0
+    asked = dict.fromkeys(seqs)
+    for seq in asked:
+        if held >= max_bytes:
+            break
+        if seq in found:
+            continue
+        for batch in store.read(topic, seq, 1):
+            each = each_body(batch.payload, batch.count)
+            for at, body in enumerate(each, batch.first):
+                if at in asked and at not in found:
+                    found[at] = batch.ts, body
+                    held += len(body)
+        found.setdefault(seq, None)
+    return found
 
 
 def checked(store: Store, row: Row) -> Batch | None:

@@ -316,22 +316,7 @@ class Store:
         """(time of publishing in ns, body) of each of these messages, in this order; None for one that the log does not have.
 
         The one that makes it ``max_bytes`` is the last: those behind are not in the answer."""
-        found: dict[int, tuple[int, bytes] | None] = {}
-        held = 0
-        wanted = dict.fromkeys(seqs)
-        for seq in wanted:
-            if held >= max_bytes:
-                break
-            if seq in found:
-                continue
-            for batch in self.read(topic, seq, 1):
-                each = record.bodies(batch.payload, batch.count)
-                for at, body in enumerate(each, batch.first):
-                    if at in wanted and at not in found:
-                        found[at] = batch.ts, body
-                        held += len(body)
-            found.setdefault(seq, None)
-        return found
+        return reading.bodies(self, topic, seqs, max_bytes)
 
     # --- retention -----------------------------------------------------------------------------------------------
 
