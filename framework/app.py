@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import gevent
 
 from framework import publisher
-from framework.engine.fitness import described, misfits
+from framework.engine.fitness import described, misfits, notes
 from framework.engine.refusals import cautions, refusals
 from framework.engine.supervisor import Supervisor
 from framework.errors import BadSetting, BrokerUnreachable, WrongUse
@@ -183,7 +183,10 @@ class App:
 
     def _misfits(self, transport: Transport) -> list[str]:
         """What nodes cannot do for the handlers whose topics they have, seen before anything is subscribed there."""
-        return misfits(self.handlers, transport, described(self.handlers, transport, _DESCRIBE_SECONDS))
+        found = described(self.handlers, transport, _DESCRIBE_SECONDS)
+        for words in notes(self.handlers, found):
+            log.info("%s", words)
+        return misfits(self.handlers, transport, found)
 
     def _write_ledgers(self, supervisor: Supervisor) -> None:
         ledgers = {name: ledger.as_dict() for name, ledger in supervisor.ledgers.items()}

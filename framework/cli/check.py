@@ -10,7 +10,7 @@ import click
 from framework.cli import options
 from framework.cli.brokers import probe, running
 from framework.cli.exit_codes import Exit, as_text
-from framework.engine.fitness import described, misfits
+from framework.engine.fitness import Described, described, misfits, notes
 from framework.engine.refusals import cautions, refusals
 from framework.errors import BrokerUnreachable, WrongUse
 from framework.handler import HandlerSpec
@@ -59,18 +59,19 @@ def command(modules: tuple[str, ...], settings: Settings) -> int:
     _check_ledger(settings, findings)
     handlers = _check_modules(modules, findings)
     for transport, nodes in _check_brokers(settings, findings):
-        for words in dict.fromkeys([*refusals(handlers, transport, nodes), *_misfits(handlers, transport, settings, nodes)]):
+        found = _described(handlers, transport, settings, nodes)
+        for words in dict.fromkeys([*refusals(handlers, transport, nodes), *misfits(handlers, transport, found)]):
             findings.bad("handler", words, Exit.WRONG_USE)
-        for words in cautions(handlers, transport):
+        for words in [*cautions(handlers, transport), *notes(handlers, found)]:
             findings.note("handler", words)
     return findings.code
 
 
-def _misfits(handlers: Sequence[HandlerSpec], transport: Transport, settings: Settings, nodes: Sequence[NodeInfo]) -> list[str]:
+def _described(handlers: Sequence[HandlerSpec], transport: Transport, settings: Settings, nodes: Sequence[NodeInfo]) -> Described:
     """What only a question for each handler's own topic and channel tells; nobody is asked who did not answer before."""
     if not nodes or not running(settings):
-        return []
-    return misfits(handlers, transport, described(handlers, transport, _DESCRIBE_SECONDS))
+        return {spec.name: [] for spec in handlers}
+    return described(handlers, transport, _DESCRIBE_SECONDS)
 
 
 def _shown(value: object) -> str:

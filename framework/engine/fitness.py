@@ -13,6 +13,7 @@ from framework.engine.refusals import unfit
 from framework.errors import FrameworkError
 from framework.handler import HandlerSpec
 from framework.observe import hublog
+from framework.source import place_of
 from framework.transports.contract import NodeInfo, Transport
 
 log = hublog.get(__name__)
@@ -44,6 +45,12 @@ def misfits(handlers: Sequence[HandlerSpec], transport: Transport, found: Descri
 
     Of a topic that no node has yet, any may be given it: they are misfits only when none fits."""
     return [words for spec in handlers for words in _misfits(spec, transport, found[spec.name])]
+
+
+def notes(handlers: Sequence[HandlerSpec], found: Described) -> list[str]:
+    """A sentence for everything else that the nodes have to say of the topics and channels of the handlers."""
+    said = (f"{place_of(spec.function)}: {words}" for spec in handlers for node in found[spec.name] for words in node.notes)
+    return list(dict.fromkeys(said))
 
 
 def _described(spec: HandlerSpec, transport: Transport) -> list[NodeInfo]:

@@ -39,7 +39,8 @@ def unfit(spec: HandlerSpec, node: NodeInfo, capabilities: Capabilities) -> list
     """A sentence for everything that ``node``, of a broker with ``capabilities``, cannot do for ``spec``; empty: it fits."""
     can = node.capabilities or capabilities
     words = lease_refusal(spec, node.node, node.limits, can)
-    return [*([words] if words else []), *(_lacking([spec], can) if can != capabilities else [])]
+    obstacles = [f"{place_of(spec.function)}: {obstacle}" for obstacle in node.obstacles]
+    return [*([words] if words else []), *(_lacking([spec], can) if can != capabilities else []), *obstacles]
 
 
 def _lacking(handlers: Sequence[HandlerSpec], capabilities: Capabilities) -> list[str]:

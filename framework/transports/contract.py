@@ -83,6 +83,10 @@ class NodeInfo:
     limits: Limits
     capabilities: Capabilities | None = None
     """What it can do, which depends on its version and settings; None: all that its transport says."""
+    obstacles: tuple[str, ...] = ()
+    """Why it cannot serve the topic and channel that were asked for, in sentences: their handler is refused at start."""
+    notes: tuple[str, ...] = ()
+    """What else somebody who runs a handler of them should know, in sentences: shown by ``workers check``, logged at start."""
 
 
 class Tally(Protocol):

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import gevent
 import msgspec
 
-from framework.errors import BrokerError, BrokerUnreachable, NegotiationRefused, ProtocolError, TryLater
+from framework.errors import BrokerError, NegotiationRefused, ProtocolError, TryLater
 from framework.transports.nats import headers, wire
 from framework.transports.nats.session import Session
 from framework.transports.nats.urls import Options, mapped
@@ -207,6 +207,11 @@ class Api:
         """The names of those of ``stream``."""
         return list(self._pages(f"CONSUMER.NAMES.{stream}", "consumers", {}))
 
+    def all_consumers(self, stream: str) -> list[Consumer]:
+        """Those of ``stream``, with their configurations."""
+        found = (self.consumer(stream, name) for name in self.consumers(stream))
+        return [consumer for consumer in found if consumer is not None]
+
     # --- asking
 
     def _pages(self, what: str, field: str, body: dict[str, object]) -> Iterator[Any]:
@@ -275,22 +280,3 @@ def consumer_config(topic: str, name: str, options: Options) -> dict[str, object
         "max_ack_pending": options.max_ack_pending, "filter_subject": topic, "deliver_policy": "all", "replay_policy": "instant",
         "max_waiting": 512,
     }  # fmt: skip
-
-
-def refusal(found: Consumer, topic: str) -> str:
-    """Why ``found`` cannot serve a handler of ``topic``; empty: it can."""
-    config = found.config
-    what = f"consumer {found.name} of stream {found.stream_name}"
-    if config.deliver_subject:
-        return f"{what} pushes (deliver_subject={config.deliver_subject}), and a worker pulls: name another channel"
-    if config.ack_policy != "explicit":
-        return f"{what} has ack_policy={config.ack_policy}, and a worker acknowledges each message: name another channel"
-    wanted = [config.filter_subject] if config.filter_subject else config.filter_subjects
-    if wanted and wanted != [topic]:
-        return f"{what} is of {', '.join(wanted)} and not of {topic}: name another channel"
-    return ""
-
-
-def unreachable(error: BrokerError) -> BrokerUnreachable:
-    """For those who look and count: an answer that helps nobody is as good as none."""
-    return BrokerUnreachable(str(error))

@@ -13,7 +13,7 @@ from framework import names
 from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, NegotiationRefused, words_of
 from framework.observe import hublog
 from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver, Transport
-from framework.transports.nats import credentials, streams
+from framework.transports.nats import credentials, judgement, streams
 from framework.transports.nats import urls as _urls
 from framework.transports.nats.connection import JetStreamConnection, Place
 from framework.transports.nats.producer import NatsProducer
@@ -70,7 +70,13 @@ class NatsTransport:
         api = Api(session)
         stream = api.stream_of(topic) if topic else ""
         consumer = api.consumer(stream, _urls.mapped(channel)) if stream and channel else None
-        return self._info(node, session, consumer.lease if consumer else self._options.ack_wait)
+        found = self._info(node, session, consumer.lease if consumer else self._options.ack_wait)
+        there = api.stream(stream) if stream else None
+        if there is None:
+            return found
+        others = api.all_consumers(stream) if consumer is None and there.config.retention == "workqueue" else []
+        obstacles = judgement.obstacles(there, consumer, others, topic)
+        return replace(found, obstacles=tuple(obstacles), notes=tuple(judgement.notes(there, consumer, self._options)))
 
     def _info(self, node: str, session: Session, lease: float) -> NodeInfo:
         version = streams.version_of(session.info)
@@ -117,7 +123,7 @@ class NatsTransport:
         session = self._sessions.take(node)
         try:
             [consumer] = self._ensured(session, topic, [channel])
-            if words := streams.refusal(consumer, topic):
+            if words := judgement.refusal(consumer, topic):
                 raise NegotiationRefused("CONSUMER", "", fix=words)
             limits = self._info(node, session, consumer.lease).limits
             place = Place(node, topic, channel, consumer.stream_name, consumer.name)
@@ -165,12 +171,8 @@ class NatsTransport:
 
 def _channels(api: Api, topic: str) -> set[str]:
     stream = api.stream_of(topic)
-    found = set()
-    for name in api.consumers(stream) if stream else []:
-        consumer = api.consumer(stream, name)
-        if consumer is not None and not streams.refusal(consumer, topic):
-            found.add(_urls.unmapped(name))
-    return found
+    consumers = api.all_consumers(stream) if stream else []
+    return {_urls.unmapped(consumer.name) for consumer in consumers if not judgement.refusal(consumer, topic)}
 
 
 def _backlog(api: Api, topic: str, channel: str) -> int | None:
