@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from framework.errors import PublishError
-from framework.transports.outlet import Outlet, Outlets
+from framework.transports.outlet import InDoubt, NotStored, Outlet, Outlets
 
 DEADLINE = 10.0
 
@@ -133,3 +136,53 @@ def test_many_threads_that_publish_first_while_it_is_closed_leave_no_connection(
             assert racing.all_closed()
     finally:
         sys.setswitchinterval(interval)
+
+
+class Doubtful(Link):
+    """Answers what it is told to, one after the other, and the last for ever."""
+
+    def __init__(self, *outcomes: Exception | None) -> None:
+        super().__init__()
+        self.outcomes = list(outcomes)
+
+    def ask(self, command: str, until: float) -> Exception | None:
+        return self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+
+    def ask_each(self, commands: Sequence[str], timeout: float) -> list[Exception | None]:
+        return [self.ask(command, timeout) for command in commands]
+
+
+def outlets(*outcomes: Exception | None) -> Outlets[str]:
+    link = Doubtful(*outcomes)
+    return Outlets(lambda: {"node"}, lambda node, timeout: link, broker="broker")
+
+
+def test_what_is_in_doubt_is_sent_again_where_doubles_are_dropped() -> None:
+    made = outlets(InDoubt("no answer"), None)
+    made.here().store("x", 5.0)
+    made.close()
+    made = outlets(InDoubt("no answer"), NotStored("not now"), None)
+    assert made.here().store_each(["x"], 5.0) == [None]
+    made.close()
+
+
+@pytest.mark.parametrize("last", [NotStored("not now"), PublishError("refused", stored=False)])
+def test_what_was_in_doubt_once_is_never_said_to_be_refused(last: Exception) -> None:
+    made = outlets(InDoubt("no answer"), last)
+    with pytest.raises(PublishError, match="before that: no answer") as unknown:
+        made.here().store("x", 0.3)
+    assert unknown.value.stored is None
+    made.close()
+    made = outlets(InDoubt("no answer"), last)
+    [error] = made.here().store_each(["x"], 0.3)
+    assert error is not None
+    assert error.stored is None
+    made.close()
+
+
+def test_what_was_never_in_doubt_is_said_to_be_refused() -> None:
+    made = outlets(NotStored("not now"))
+    with pytest.raises(PublishError) as refused:
+        made.here().store("x", 0.3)
+    assert refused.value.stored is False
+    made.close()

@@ -229,7 +229,8 @@ class JetStreamConnection:
         before 2.10.14 that has none for what comes again delivers its neighbour again as well (nats-server#5305)."""
         if self._closed:
             return b"", None
-        room = 0 if self._draining or self._closing else max(0, self.granted - len(self.in_flight))
+        stops = self._draining or self._closing or self._session.leaving
+        room = 0 if stops else max(0, self.granted - len(self.in_flight))
         parts = [touch(self._touches), ack(self._acks), *self._taken_back(room), *self._asked_for(room), *self._naks]
         said = Sent(self, len(self._acks), len(self._naks), sum(map(len, parts)))
         self._unsent += said.size
@@ -315,8 +316,17 @@ class JetStreamConnection:
             )
             self._cancels += late
             gevent.spawn(self._look_for_consumer)
-        if late or (self._retry_at and now >= self._retry_at) or self._session.leaving:
+        if late or (self._retry_at and now >= self._retry_at):
             self._session.wants_to_speak(self)
+        if self._session.leaving:
+            self._move()
+
+    def _move(self) -> None:
+        """The server is about to end: take what it has for us no more, and go elsewhere when what is here is settled and said."""
+        if self._pulls:
+            self._session.wants_to_speak(self)
+        elif not (self.in_flight or self.unsent()):
+            self._end(BrokerUnreachable(f"nats-server {self._session.server} is about to end (lame duck mode)"))
 
     def _look_for_consumer(self) -> None:
         """A consumer that is gone answers nothing on 2.9; one that is there has lost the pulls, as with its leader."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 import gevent
@@ -147,6 +148,20 @@ def test_a_grant_is_asked_for_in_few_pulls_and_taken_back_when_it_falls(kit):
     until(lambda: len(held.taken) == 3)
     gevent.sleep(0.2)
     assert len(held.taken) == 3
+
+
+def test_a_server_in_lame_duck_mode_is_left_before_it_closes_and_what_is_in_flight_is_settled_first(kit):
+    transport = kit.open()
+    idle, busy = kit.hold(transport, "quiet"), kit.hold(transport, grant=1)
+    producer = kit.producer(transport)
+    producer.publish("orders", [b"1", b"2"])
+    until(lambda: busy.taken)
+    kit.server.process.send_signal(signal.SIGUSR2)  # it closes its clients 10 s later at the earliest
+    until(lambda: idle.receiver.closings, 5.0)
+    assert not busy.receiver.closings
+    busy.connection.finish(busy.taken[0])
+    until(lambda: busy.receiver.closings, 5.0)
+    assert (busy.tally.finished, busy.tally.lease_lost, len(busy.taken)) == (1, 0, 1)
 
 
 def test_while_the_hub_is_blocked_leases_are_kept_and_what_was_settled_is_sent(make_kit):
