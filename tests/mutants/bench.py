@@ -88,11 +88,13 @@ class Bench:
         original = file.read_text()
         mutated, tests = mutant.text(original), lines.order(mutant, original, places)
         while tests:
-            self._write(file, mutated)
-            by = self._first_failure(tests, lines.limit)
-            suspects = [by] if by in tests else tests  # what keeps pytest from starting is no one test's word
-            again = by and self._first_failure(suspects, lines.limit)
-            self._write(file, original)
+            try:
+                self._write(file, mutated)
+                by = self._first_failure(tests, lines.limit)
+                suspects = [by] if by in tests else tests  # what keeps pytest from starting is no one test's word
+                again = by and self._first_failure(suspects, lines.limit)
+            finally:
+                self._write(file, original)
             if again and (by not in tests or self._is_sound(by, lines.limit)):
                 return Verdict(mutant, True, by, time.monotonic() - began)
             tests = tests[tests.index(by) + 1 :] if by in tests else []
