@@ -138,7 +138,7 @@ def _learn(names: Iterable[str], bench: Bench, jobs: int) -> Lines:
     lines = bench.learn(places, jobs)
     print(f"{len(lines)} tests in {time.monotonic() - began:.0f} s", flush=True)
     for test in lines.failed:
-        print(f"is not asked, as it failed once without any mutant: {test}", flush=True)
+        print(f"is not asked, because it failed without any mutant: {test}", flush=True)
     return lines
 
 

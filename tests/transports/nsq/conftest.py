@@ -94,7 +94,7 @@ def subscribe() -> Iterator[Callable[..., NsqConnection]]:
     made: list[NsqConnection] = []
 
     def open_one(node: str, receiver: Recorder, *, lease: float | None = None, **options: object) -> NsqConnection:
-        made.append(connect(node, TOPIC, CHANNEL, receiver, Options(**options, msg_timeout=lease or 0.0)))
+        made.append(connect(node, TOPIC, CHANNEL, receiver, Options(**{"msg_timeout": lease or 0.0} | options)))
         return made[-1]
 
     yield open_one
