@@ -1,0 +1,97 @@
+"""The figures of the pages are those of the code: each is found on its page in the words that are made from the constant."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from framework import app
+from framework.engine import backoff, guardian, later, tie, unstarted, ways
+from framework.middleware import dead_letter
+from framework.middleware.envelope import Header, sealed
+from framework.middleware.later import LEAST_HOP
+from framework.observe import background, hublog, stderr
+from framework.settings import Settings
+from framework.testing import runner
+from framework.testing.servers import ROOT
+from framework.transports.beanstalkd import bells, connection, producer
+from framework.transports.nsq import register
+from tests.conformance.variants import VARIANTS
+
+FIGURES = {
+    "failure": [
+        f"1, 2, 4, … seconds, at most {backoff.RETRY_CAP / 60:g} minutes",
+        f"{unstarted.MOST:,} messages of each handler",
+        "gives back with a delay of a second",
+        f"its last {backoff.HISTORY} messages failed, at least {backoff.FEWEST_FAILURES} different ones",
+        f"({backoff.KNOWN:,} of them are remembered)",
+        "When two did not fail",
+        f"at most `longest_pause` ({Settings().longest_pause:g})",
+        f"its last {dead_letter.TRACEBACK_LIMIT} characters",
+        "Workers look once a minute",
+        "no delay of a tenth of a second or more",
+    ],
+    "slots": [
+        f"Up to {background.SIZE:,} pieces wait",
+        "waits two seconds for its last lines",
+        "has blocked the hub for 1.0 s",
+    ],
+    "promises": [
+        "for two seconds at most",
+        f"within `--drain` ({Settings().drain:g} s)",
+        f"[`publish_timeout`](settings.md), {Settings().publish_timeout:g} s",
+        "A second after `--drain` it ends the process",
+    ],
+    "testing": [f"A batch waits {runner.LINGER * 1000:g} ms at most"],
+    "beanstalkd": [
+        f"{bells.MOST} at most",
+        f"and {connection.MAX_GRANT} the jobs reserved on one",
+        f"Count {bells.MOST + 1} open files",
+        "looks at an empty tube ten times a second",
+        "handlers and five seconds",
+    ],
+    "nsq": [
+        f"all connect, {ways.AT_ONCE} at a time",
+        f"stood for {tie.STEADY:g} seconds",
+        f"made anew within {backoff.RECONNECT_BASE:g} s",
+        f"every {backoff.RECONNECT_CAP:g} seconds in the end",
+        f"Above {register.CROWD} topics",
+        "at least every half second for a minute",
+        "asked for their limits, for half a second",
+    ],
+    "transports": ["`examples/directory_broker` is one in 160 lines", "more than forty broken variants"],
+}
+ROUND = [
+    unstarted.PUT_OFF == 1, backoff.VOTES == 2, later.POLL == 60, LEAST_HOP == 0.1, hublog._FLUSH_SECONDS == 2,
+    stderr._FLUSH_SECONDS == 2, guardian.WORTH_A_WORD == 1, guardian.GRACE == 1, bells.KNOCK == 0.1, producer.MARGIN == 5,
+    backoff.RECONNECT_OFTEN == 0.5, ways.LOST == 60, app._DESCRIBE_SECONDS == 0.5, len(VARIANTS) > 40,
+]  # fmt: skip
+"""The constants whose figures stand on the pages as words."""
+
+
+@pytest.mark.parametrize(("page", "words"), [(page, words) for page, figures in FIGURES.items() for words in figures])
+def test_the_page_has_the_figure_of_the_code(page: str, words: str) -> None:
+    assert words in " ".join((ROOT / "docs" / f"{page}.md").read_text().split())
+
+
+def test_the_figures_that_are_words_are_those_of_the_code_too() -> None:
+    assert all(ROUND)
+
+
+def test_an_envelope_is_as_large_as_the_page_about_failure_says() -> None:
+    usual, largest = (envelope(topic, channel) for topic, channel in (("orders", "billing"), ("t" * 64, "c" * 64)))
+    words = f"(about {math.ceil(usual / 10) * 10} bytes, {math.ceil(largest / 10) * 10} where its names are the longest)"
+    assert words in " ".join((ROOT / "docs" / "failure.md").read_text().split())
+
+
+def envelope(topic: str, channel: str) -> int:
+    """Bytes beside the body."""
+    now = 1_700_000_000.123
+    header = Header(topic, channel, "0c4a7e5d1b2f3a60", "127.0.0.1:4150", int(now * 1e9), 3, now + 7200, stored=now, hops=2)
+    return len(sealed(header, b""))
+
+
+def test_the_example_of_a_transport_is_as_long_as_the_page_says() -> None:
+    lines = (ROOT / "examples" / "directory_broker" / "directory_broker.py").read_text().count("\n")
+    assert lines <= 160
