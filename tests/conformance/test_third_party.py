@@ -34,13 +34,13 @@ def subject():
         yield subject
 
 class TestThing(Suite):
-    def test_it(self, bench): bench.until(lambda: False, seconds=0.01)
+    def test_theirs(self, bench): bench.until(lambda: False, seconds=0.01)
 """
 
 
 def test_a_file_of_twenty_lines_runs_the_suite_and_what_fails_shows_the_values_that_were_compared(tmp_path: Path) -> None:
     (tmp_path / "test_thing.py").write_text(THEIRS)
-    options = ["-q", "--strict-markers", "-p", "no:cacheprovider", "-k", "handled_once or slow_network or idle_worker or test_it"]
+    options = ["-q", "--strict-markers", "-p", "no:cacheprovider", "-k", "handled_once or slow_network or idle_worker or theirs"]
     command = [sys.executable, "-m", "pytest", *options, "test_thing.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
