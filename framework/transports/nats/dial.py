@@ -1,4 +1,4 @@
-"""Dials a nats-server and is let in (INFO, CONNECT, PING, PONG): what sessions, publishers and probes have in common.
+"""Dials a nats-server and introduces itself (INFO, CONNECT, PING, PONG): what sessions, publishers and probes have in common.
 
 It blocks its greenlet and ends with a plain non-blocking socket for a watcher on the hub.
 Source: the client protocol of the NATS documentation, INFO and CONNECT; nats-server's client.go for its errors.
@@ -47,14 +47,14 @@ _PLAIN = Way()
 
 
 class Line:
-    """A dialled socket on which we were let in. ``server`` is its address, ``info`` what it said of itself."""
+    """A dialled socket whose server has accepted us. ``server`` is its address, ``info`` what it said of itself."""
 
     def __init__(self, server: str, sock: _socket.socket) -> None:
         self.server = server
         self.info = wire.Info()
         self.decoder = wire.ClientDecoder()
         self.events: list[wire.ClientEvent] = []
-        """After ``enter``: what came behind the last answer, for whoever reads next."""
+        """After ``enter``: what came behind the last answer, for the next reader."""
         self._stream: Socket | None = sock
 
     def enter(self, way: Way) -> None:

@@ -1,4 +1,4 @@
-"""The sessions of a transport: one for each cluster and hub, dialled when it is needed, closed when nobody uses it."""
+"""The sessions of a transport: one for each cluster and hub, dialled when it is needed, closed when it is used no more."""
 
 from __future__ import annotations
 
