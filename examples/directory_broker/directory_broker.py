@@ -16,7 +16,7 @@ from uuid import uuid4
 from gevent import get_hub
 
 from framework import AlreadySettled, BadMessage, BadSetting, Message, WrongUse
-from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver
+from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver, Transport
 
 LIMITS = Limits(lease=60.0, max_lease=float("inf"), max_grant=1000)
 
@@ -31,63 +31,6 @@ def move(file: Path, state: str, moment: str, more: int = 0) -> Path | None:
         return file.rename(file.with_name(f"{state}.{moment}.{identity}.{int(deliveries) + more}"))
     except FileNotFoundError:  # somebody else was quicker
         return None
-
-
-class DirectoryTransport:
-    capabilities = Capabilities(touch=True, attempts=True, fan_out=False, max_requeue=86_400.0, max_defer=86_400.0)
-
-    def __init__(self, urls: Sequence[str]) -> None:
-        if wrong := [url for url in urls if not url.startswith("dir:///") or "?" in url]:
-            raise BadSetting(f"broker URL {wrong[0]!r}: write dir:// and an absolute path, as dir:///tmp/queue")
-        self.nodes = {url.removeprefix("dir://") for url in urls}
-
-    def start(self, hub: object) -> None: ...
-
-    def close(self) -> None: ...
-
-    def accept(self, topic: str, channels: Collection[str]) -> None:
-        if len(set(channels)) > 1:
-            raise WrongUse(f"topic {topic!r} is one queue here: give each of {', '.join(channels)} a topic of its own")
-
-    def describe(self, topic: str, channel: str) -> list[NodeInfo]:
-        return self.probe()
-
-    def discover(self, topic: str, channel: str) -> set[str]:
-        return self.nodes
-
-    def ensure(self, topic: str, channels: Collection[str]) -> None: ...
-
-    def topics(self) -> set[str]:
-        return {path.name for node in self.nodes for path in Path(node).glob("*")}
-
-    def channels(self, topic: str) -> set[str]:
-        return set()
-
-    def backlog(self, topic: str, channel: str) -> dict[str, int]:
-        return {node: len(list(Path(node, topic).glob("[rt]*"))) for node in self.nodes if Path(node, topic).exists()}
-
-    def probe(self) -> list[NodeInfo]:
-        return [NodeInfo(node, "a directory", LIMITS) for node in self.nodes]
-
-    def connect(self, node: str, topic: str, channel: str, receiver: Receiver) -> "DirectoryConnection":
-        return DirectoryConnection(node, topic, channel, receiver)
-
-    def producer(self) -> "DirectoryTransport":
-        return self  # it has no connection to keep
-
-    def publish(self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, **_: object) -> None:
-        if not all(bodies):
-            raise BadMessage(f"topic {topic!r}: an empty body, which other brokers would not take: give it a byte")
-        folder = Path(min(self.nodes), topic)
-        folder.mkdir(parents=True, exist_ok=True)
-        for body in bodies:
-            file = folder / f"new.0.{uuid4().hex}.0"
-            file.write_bytes(body)
-            move(file, "ready", after(delay))
-
-    def publish_each(self, topic: str, bodies: Sequence[bytes], **options: float) -> list[None]:
-        self.publish(topic, bodies, **options)
-        return [None] * len(bodies)
 
 
 class DirectoryConnection:
@@ -158,3 +101,49 @@ class DirectoryConnection:
             for message in list(self.in_flight):
                 self.requeue(message, 0.0)
             self.receiver.closed(self, None)
+
+
+class DirectoryTransport(Transport):  # whose start, close and ensure do nothing, as here
+    capabilities = Capabilities(touch=True, attempts=True, fan_out=False, max_requeue=86_400.0, max_defer=86_400.0)
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        if wrong := [url for url in urls if not url.startswith("dir:///") or "?" in url]:
+            raise BadSetting(f"broker URL {wrong[0]!r}: write dir:// and an absolute path, as dir:///tmp/queue")
+        self.nodes = {url.removeprefix("dir://") for url in urls}
+
+    def accept(self, topic: str, channels: Collection[str]) -> None:
+        if len(set(channels)) > 1:
+            raise WrongUse(f"topic {topic!r} is one queue here: give each of {', '.join(channels)} a topic of its own")
+
+    def discover(self, topic: str, channel: str) -> set[str]:
+        return self.nodes
+
+    def topics(self) -> set[str]:
+        return {path.name for node in self.nodes for path in Path(node).glob("*")}
+
+    def channels(self, topic: str) -> set[str]:
+        return set()
+
+    def backlog(self, topic: str, channel: str) -> dict[str, int]:
+        return {node: len(list(Path(node, topic).glob("[rt]*"))) for node in self.nodes if Path(node, topic).exists()}
+
+    def probe(self, *_: str) -> list[NodeInfo]:
+        return [NodeInfo(node, "a directory", LIMITS) for node in self.nodes]
+
+    describe, connect = probe, DirectoryConnection
+
+    def producer(self) -> "DirectoryTransport":
+        return self  # it has no connection to keep
+
+    def publish(self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, **_: object) -> None:
+        if not all(bodies):
+            raise BadMessage(f"topic {topic!r}: an empty body, which other brokers would not take: give it a byte")
+        (folder := Path(min(self.nodes), topic)).mkdir(parents=True, exist_ok=True)
+        for body in bodies:
+            file = folder / f"new.0.{uuid4().hex}.0"
+            file.write_bytes(body)
+            move(file, "ready", after(delay))
+
+    def publish_each(self, topic: str, bodies: Sequence[bytes], **options: float) -> list[None]:
+        self.publish(topic, bodies, **options)
+        return [None] * len(bodies)

@@ -179,7 +179,7 @@ def test_large_messages_that_are_given_back_come_again_whole(shared: Server, tal
 
 def test_a_deferred_message_does_not_hold_up_the_others(shared: Server, talk: Talks) -> None:
     client = talk(shared)
-    client.send(b"SUB mix c\nRDY 10\nDPUB mix 400\n" + sized(b"later") + pub("mix", b"1", b"2"))
+    client.send(b"SUB mix c\nRDY 10\nDPUB mix 1500\n" + sized(b"later") + pub("mix", b"1", b"2"))
     client.get(3)
     assert bodies(client) == [b"1", b"2", b"later"]
 
