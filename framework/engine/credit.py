@@ -269,7 +269,7 @@ class Credit:
         if self.crowded and line.granted == 0:
             return 0  # its turn is given by rotate, or the busiest would always be quicker than one that waits
         others = self.taken - line.taken
-        # When the handlers become slower, what is taken is over the budget for a while: who has no more than an even part of
+        # When the handlers become slower, what is taken is over the budget for a while: a line with no more than an even part of
         # it keeps that, or all would fall to one at once, the pace and the budget with them, and so on.
         room = min(self._limit - others, max(self.budget - others, self.budget // len(self.lines)))
         floor = min(line.granted, 1)  # what others have too much is not taken from an idle line's one

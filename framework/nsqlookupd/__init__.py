@@ -1,1 +1,1 @@
-"""The embedded nsqlookupd: who has which topic, told by nsqds over TCP and asked for over HTTP. It keeps nothing on disk."""
+"""The embedded nsqlookupd: which nsqd has which topic, told by nsqds over TCP and asked over HTTP. It keeps nothing on disk."""

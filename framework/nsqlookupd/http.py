@@ -1,4 +1,4 @@
-"""nsqlookupd's HTTP API: who has a topic, and administration of the names. Source: nsqlookupd v1.3.0 http.go."""
+"""nsqlookupd's HTTP API: which nsqds have a topic, and administration of the names. Source: nsqlookupd v1.3.0 http.go."""
 
 from __future__ import annotations
 

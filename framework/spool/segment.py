@@ -92,7 +92,7 @@ def _write_and_sync(path: Path, rows: pa.RecordBatch) -> None:
 def _name(fresh: Path, folder: Path, number: int, rows: int) -> Segment:
     # A name holds the rows too, so that alone would let two writers take one number (where flock does nothing, as on some
     # network file systems). So a number is claimed first, by an exclusive link; a claim goes only once the folder has its
-    # number or a later one, and who holds one looks at the folder before it names anything. Not a rename: that replaces what
+    # number or a later one, and its holder looks at the folder before it names anything. Not a rename: that replaces what
     # another writer has finished already, and both then finish their messages at the broker (measured: 1,000 of 2,000 lost).
     while True:
         claim = folder / f"{number:020d}{_CLAIM}"

@@ -1,4 +1,4 @@
-"""A broker that refuses us is named at once, and not waited for; one that had let us in before is tried again, for ever."""
+"""A broker that rejects this client is named at once, and not waited for; one that had accepted it before is tried for ever."""
 
 from __future__ import annotations
 

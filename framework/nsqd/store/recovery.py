@@ -255,7 +255,7 @@ class _Scan:
             )
 
     def _await_moved(self) -> None:
-        """With the index gone, nobody knows who had not finished what was moved: every channel past it gets it once more."""
+        """With the index gone, it is not known which channels had not finished what was moved: each past it gets it again."""
         for number, runs in self._moved.items():
             topic = self._store.topics.get(number)
             for channel in topic.channels.values() if topic else ():
