@@ -206,14 +206,20 @@ class Session:
             log.warning("nats-server %s: %s", self.server, words)
 
     def _check_pulse(self) -> None:
-        """A hub that was blocked has answers waiting in the socket: read before judging the peer dead."""
+        """A hub that was blocked has answers waiting in the socket: read before judging the peer dead. One that was asked nothing
+        owes no answer."""
         limit = 2 * self._interval
-        if monotonic() - self.heard_at > limit:
+        if self._owed() > limit:
             self._read()
-        if monotonic() - self.heard_at > limit and self.error is None:
+        if self._owed() > limit and self.error is None:
             self.end(BrokerUnreachable(f"nats-server {self.server} was silent for {limit:g} s: the connection is dead"))
         elif not self._outbox.pings:
             self.ping()
+
+    def _owed(self) -> float:
+        """Seconds for which the server has said nothing although it was asked."""
+        pings = self._outbox.pings
+        return monotonic() - max(self.heard_at, pings[0][0]) if pings else 0.0
 
     # --- sending -------------------------------------------------------------------------------------------
 

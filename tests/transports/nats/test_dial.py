@@ -109,6 +109,26 @@ def test_servers_of_a_url_are_one_cluster_and_the_one_that_answers_is_used(start
     assert transport.backlog("orders", "billing") == {away: 1}
 
 
+def test_a_hub_that_did_not_turn_for_long_does_not_take_a_quiet_server_for_a_dead_one(start_nats):
+    with dial(start_nats().address) as line:
+        session = Session(line, 0.2)
+    time.sleep(1.0)
+    assert session.ask(b"$JS.API.INFO", b"", 5.0).body
+    assert session.error is None
+    session.close()
+
+
+def test_a_server_that_stands_still_is_given_up_after_two_intervals(start_nats):
+    server = start_nats()
+    with dial(server.address) as line:
+        session = Session(line, 0.2)
+    with server.frozen():
+        began = time.monotonic()
+        while session.error is None and time.monotonic() - began < 10:
+            gevent.sleep(0.02)
+    assert "was silent for 0.4 s" in str(session.error)
+
+
 # --- URLs --------------------------------------------------------------------------------------------------
 
 
