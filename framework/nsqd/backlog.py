@@ -30,8 +30,8 @@ class Backlog:
         self._topic = channel.topic
         self.waiting = state.waiting
         """Messages that were never delivered, in memory or not."""
-        self.done_ahead: list[int] = []
-        """Deferred messages that were finished before the cursor came to them."""
+        self.done_ahead = state.done
+        """Deferred messages that were finished before the cursor came to them: their rows go when it has passed them."""
         self._ahead = state.ahead
         self._next = state.cursor
         self._batches: deque[Batch] = deque()

@@ -63,10 +63,8 @@ def test_rows_of_what_was_given_back_go_when_it_is_finished(ours: Server, talk: 
     assert eventually(lambda: rows(ours) == []), rows(ours)
 
 
-def test_the_row_of_what_was_finished_ahead_of_the_cursor_goes_when_the_cursor_has_passed(
-    start_embedded: Callable[..., Server], talk: Talks
-) -> None:
-    server = start_embedded("--mem-queue-size=1")  # what is due comes behind one other, not behind all
+def finished_ahead(server: Server, talk: Talks) -> Any:
+    """A client that has finished a deferred message before the cursor came to it: the index has a row that says so."""
     client = talk(server)
     client.send(b"SUB ahead c\n" + pub("ahead", *[b"%d" % at for at in range(5)]) + b"DPUB ahead 300\n" + sized(b"due"))
     client.reply(7)
@@ -80,11 +78,35 @@ def test_the_row_of_what_was_finished_ahead_of_the_cursor_goes_when_the_cursor_h
     assert len(client.messages) < 6, "it came last, which shows nothing"
     client.send(b"RDY 0\n" + fin(client.messages[-1][0]))
     assert eventually(lambda: [due for _, due, _ in rows(server)] == [FINISHED]), rows(server)
+    return client
+
+
+def test_the_row_of_what_was_finished_ahead_of_the_cursor_goes_when_the_cursor_has_passed(
+    start_embedded: Callable[..., Server], talk: Talks
+) -> None:
+    server = start_embedded("--mem-queue-size=1")  # what is due comes behind one other, not behind all
+    client = finished_ahead(server, talk)
     client.send(b"RDY 5\n")
     client.get(6)
     client.send(fin(*[message_id for message_id, _, _ in client.messages[-5:]]))
     assert eventually(lambda: rows(server) == []), rows(server)
     assert sorted(bodies(client)) == [b"0", b"1", b"2", b"3", b"4", b"due"]
+
+
+@pytest.mark.parametrize("ended", [Server.stop, Server.kill], ids=["a stop", "a kill"])
+def test_the_row_of_what_was_finished_ahead_of_the_cursor_goes_also_after_a_restart(
+    start_embedded: Callable[..., Server], talk: Talks, ended: Callable[[Server], object]
+) -> None:
+    server = start_embedded("--mem-queue-size=1")
+    before = bodies(finished_ahead(server, talk))
+    ended(server)
+    server.start()
+    client = talk(server)
+    client.send(b"SUB ahead c\nRDY 5\n")
+    client.get(6 - len(before))
+    client.send(fin(*[message_id for message_id, _, _ in client.messages]))
+    assert eventually(lambda: rows(server) == []), rows(server)
+    assert sorted(before + bodies(client)) == [b"0", b"1", b"2", b"3", b"4", b"due"]
 
 
 # --- the step after a save that failed ----------------------------------------------------------------------------------

@@ -346,4 +346,5 @@ def _load_pending(store: Store, channel: ChannelState, damaged: list[tuple[int, 
     for seq in channel.inflight:
         rows[seq] = Pending(0, (rows[seq].attempts if seq in rows else 0) + 1)
     channel.ahead = {seq for seq in rows if seq >= channel.cursor}
+    channel.done = sorted(finished.difference(channel.inflight))
     channel.pending = {seq: row for seq, row in rows.items() if seq not in finished or seq in channel.inflight}

@@ -55,6 +55,8 @@ class ChannelState:
     """What was in flight, requeued or deferred, by sequence number."""
     ahead: set[int] = field(default_factory=set)
     """Deferred messages at or behind the cursor that are in ``pending``, or finished already."""
+    done: list[int] = field(default_factory=list)
+    """Messages that were finished before the cursor came to them; also those that it has passed since."""
 
 
 @dataclass
