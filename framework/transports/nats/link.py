@@ -73,8 +73,8 @@ class Link:
         self._runs: dict[int, tuple[Run, int]] = {}
         """The token of an inbox -> whose answer it is."""
         self._tokens = 0
-        sid = session.sid(self)
-        session.say(wire.sub(session.inbox + b".*", sid))
+        self._inbox = session.inbox + b".acks"  # a word more than those of questions have, whose numbers are tokens here
+        session.say(wire.sub(self._inbox + b".*", session.sid(self)))
 
     @classmethod
     def to(cls, servers: Servers, options: Options, timeout: float) -> Link:
@@ -149,7 +149,7 @@ class Link:
         """Say it with the next flush; returns where its last byte lies in the stream of all that is said."""
         self._tokens += 1
         self._runs[self._tokens] = run, number
-        inbox = b"%b.%d" % (self._session.inbox, self._tokens)
+        inbox = b"%b.%d" % (self._inbox, self._tokens)
         self._session.say(wire.pub(command.subject, command.body, inbox, headers=command.head))
         return self._tokens
 

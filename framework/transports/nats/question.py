@@ -50,9 +50,10 @@ class Question:
             self._session.say(wire.unsub(self._sid))
 
     def _answer(self, answer: wire.Msg | Exception) -> None:
+        """From any greenlet: a publisher may read what came for another, and who closes a session tells all who wait on it."""
         if not self._over:
             self._over = True
-            self._waiter.switch(answer)
+            get_hub().loop.run_callback(self._waiter.switch, answer)  # a Waiter is switched to from the hub only
 
     def heard(self, messages: list[wire.Msg], at: float) -> None:
         self._answer(messages[0])
