@@ -47,6 +47,8 @@ class Place(NamedTuple):
     channel: str
     stream: str
     consumer: str
+    longest_pull: int = 0
+    """Nanoseconds; 0: any."""
 
 
 class JetStreamConnection:
@@ -263,7 +265,7 @@ class JetStreamConnection:
             inbox = b"%b.%d" % (self._session.inbox, sid)
             if fresh:
                 yield wire.sub(inbox, sid)
-            yield wire.pub(self._next, request(count), inbox)
+            yield wire.pub(self._next, request(count, self._place.longest_pull), inbox)
 
     def keep(self, heard: list[wire.Msg], now: float, expired: Collection[Message]) -> tuple[bytes, Sent | None]:
         """What waits to be sent, and what is to be touched: of the messages in flight, and of those that came meanwhile."""

@@ -32,6 +32,8 @@ def refusal(found: Consumer, topic: str) -> str:
         return f"{what} pushes (deliver_subject={config.deliver_subject}), and a worker pulls: name another channel"
     if config.ack_policy != "explicit":
         return f"{what} has ack_policy={config.ack_policy}, and a worker acknowledges each message: name another channel"
+    if config.headers_only:
+        return f"{what} leaves bodies out (headers_only), and a handler needs them: name another channel"
     if _filters(found) not in ([], [topic]):
         return f"{what} is of {', '.join(_filters(found))} and not of {topic}: name another channel"
     return ""

@@ -121,6 +121,9 @@ class Pulls:
         self.outstanding = 0
 
 
-def request(count: int) -> bytes:
-    """The body of a pull for ``count`` messages."""
-    return msgspec.json.encode({"batch": count, "expires": round(EXPIRES * _NANO), "idle_heartbeat": round(BEAT * _NANO)})
+def request(count: int, longest: int = 0) -> bytes:
+    """The body of a pull for ``count`` messages. ``longest``: ns after which it may end at most, where the consumer has such a
+    limit; 0: none. A pull of more is refused, and so is one whose signs of life are further apart than half of it."""
+    ours = round(EXPIRES * _NANO)
+    expires = min(ours, longest or ours)
+    return msgspec.json.encode({"batch": count, "expires": expires, "idle_heartbeat": min(round(BEAT * _NANO), expires // 2)})

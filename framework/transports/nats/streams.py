@@ -82,6 +82,7 @@ class ConsumerConfig(msgspec.Struct, frozen=True):
     backoff: list[int] = []
     max_batch: int = 0
     max_expires: int = 0
+    headers_only: bool = False
 
 
 class Consumer(msgspec.Struct, frozen=True):

@@ -126,7 +126,7 @@ class NatsTransport:
             if words := judgement.refusal(consumer, topic):
                 raise NegotiationRefused("CONSUMER", "", fix=words)
             limits = self._info(node, session, consumer.lease).limits
-            place = Place(node, topic, channel, consumer.stream_name, consumer.name)
+            place = Place(node, topic, channel, consumer.stream_name, consumer.name, consumer.config.max_expires)
             return JetStreamConnection(session, place, limits, receiver, ended=self._sessions.give_back)
         except BaseException:
             self._sessions.give_back(session)

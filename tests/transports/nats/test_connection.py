@@ -42,6 +42,7 @@ def test_all_handlers_of_a_transport_share_one_socket_and_the_last_one_closes_it
         ({"filter_subject": "orders.eu", "ack_policy": "explicit"}, "is of orders.eu and not of orders.us"),
         ({"ack_policy": "all", "filter_subject": "orders.us"}, "ack_policy=all"),
         ({"ack_policy": "explicit", "deliver_subject": "there"}, "deliver_subject=there"),
+        ({"ack_policy": "explicit", "filter_subject": "orders.us", "headers_only": True}, "leaves bodies out"),
     ],
 )
 def test_a_consumer_that_cannot_serve_is_refused_by_its_difference_and_not_changed(kit, config, words):
@@ -74,6 +75,17 @@ def test_a_stream_and_a_consumer_that_fit_are_used_as_they_are(kit):
     assert transport.topics() == {"orders.eu"}
     assert transport.channels("orders.eu") == {"billing"}
     assert transport.channels("orders.us") == set()
+
+
+@pytest.mark.parametrize("longest", [10**9, 7 * 10**9])
+def test_a_consumer_whose_pulls_may_not_wait_as_long_as_ours_do_is_asked_for_less(kit, longest):
+    admin(kit, "STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
+    config = {"durable_name": "billing", "ack_policy": "explicit", "filter_subject": "orders.eu", "max_expires": longest}
+    admin(kit, "CONSUMER.DURABLE.CREATE.ORDERS.billing", {"stream_name": "ORDERS", "config": config})
+    transport = kit.open()
+    held = kit.hold(transport, "orders.eu")
+    kit.producer(transport).publish("orders.eu", [b"x"])
+    until(lambda: held.bodies == [b"x"], 5.0)
 
 
 def test_what_is_settled_after_its_lease_is_not_sent(kit):
