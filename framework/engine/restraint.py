@@ -12,6 +12,8 @@ from framework.engine.backoff import Restraint
 from framework.engine.credit import Credit
 from framework.engine.slots import clock
 from framework.message import Message
+from framework.middleware.dead_letter import LATER
+from framework.middleware.envelope import opened
 from framework.middleware.outcome import Dead, Deferred, Fault, Requeue
 from framework.observe import hublog
 
@@ -60,7 +62,7 @@ class Watch:
         if outcome.fault is Fault.DEPENDENCY:
             begins, why = restraint.is_down(now, outcome.pause), "the handler raised Backoff"
         else:
-            begins = restraint.failed((message.node, message.id), now)
+            begins = restraint.failed(_key(message), now)
             why = "most messages that were tried after the pause failed" if again else "most of its last messages failed"
         if begins:
             self._say(why, restraint.until - now)
@@ -91,3 +93,9 @@ class Watch:
             "handler %s: %s; it gets no messages for %.1f s, then one at a time to try (pause %d)",
             self._name, why, seconds, level,
         )  # fmt: skip
+
+
+def _key(message: Message) -> tuple[str, bytes]:
+    """What it is known by when it comes again: in an envelope, which has another id each time, by what that says it was."""
+    found = opened(message) if message.topic.endswith(LATER) else None
+    return (message.node, message.id) if found is None else (found[0].node, found[0].id.encode("latin-1"))

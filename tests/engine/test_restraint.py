@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import gevent
@@ -42,6 +43,31 @@ class Dependency:
 
 def numbered(count: int) -> list[bytes]:
     return [b"%d" % n for n in range(count)]
+
+
+@pytest.mark.parametrize("batch", [0, 3])
+def test_a_few_poison_messages_that_wait_in_envelopes_pause_nobody_however_often_they_fail(
+    broker: Any, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """Each time they come back under another id: the broker takes no delay as long as that of a retry."""
+    monkeypatch.setattr(backoff, "retry_delay", lambda attempts: 0.4)
+    broker.capabilities = replace(broker.capabilities, max_requeue=0.3, max_defer=0.3)
+    failures: list[bytes] = []
+
+    def publish(topic: str, body: bytes, *, delay: float = 0.0) -> None:
+        broker.publish(topic)  # the topic is there at once
+        gevent.spawn_later(delay, broker.publish, topic, body)
+
+    def handle(job: Any) -> None:
+        failures.extend(message.body for message in (job if batch else [job]))
+        raise ValueError("poison")
+
+    running = run(handle, dead=publish, max_attempts=0, batch=batch, linger=0.01)
+    broker.publish("orders", *numbered(backoff.FEWEST_FAILURES - 1))
+    running.until(lambda: len(failures) >= 4 * backoff.FEWEST_FAILURES)
+    running.stop()
+    assert set(failures) == set(numbered(backoff.FEWEST_FAILURES - 1))
+    assert "it gets no messages" not in caplog.text
 
 
 @pytest.mark.parametrize("error", [Backoff, ValueError])
