@@ -168,6 +168,18 @@ def test_a_flipped_bit_of_a_field_costs_its_record_and_is_counted(
             raise
 
 
+@pytest.mark.parametrize("bit", [63, 62, 40, 2])
+@pytest.mark.parametrize("indexed", [True, False], ids=["with the index", "without"])
+def test_numbers_that_no_message_of_the_topic_had_are_not_believed(
+    healthy: Path, tmp_path: Path, baselines: dict[bool, Run], bit: int, indexed: bool
+) -> None:
+    moved = [spot for spot in spots(healthy) if spot.kind.startswith("moved")]
+    assert moved
+    for spot in moved:
+        at = 8 * (spot.offset + FIELDS["first"][0] + 7 - bit // 8) + bit % 8  # its number is written with the highest byte first
+        check(healthy, tmp_path / "copy", spot.segment, at, indexed=indexed, baseline=baselines[indexed])
+
+
 @pytest.mark.parametrize("indexed", [True, False], ids=["with the index", "without"])
 def test_a_flipped_bit_anywhere_costs_its_record_and_is_counted(
     healthy: Path, tmp_path: Path, baselines: dict[bool, Run], indexed: bool

@@ -196,10 +196,10 @@ class Numbers:
             piece = one.piece
             if one.lost or not piece.messages:
                 continue
-            if piece.moved:
+            if piece.moved and piece.first + piece.messages <= self._next.get(piece.topic, 0):
                 one.lost.append((piece.topic, piece.first, piece.first + piece.messages))
-            elif piece.topic not in self._next:
-                one.unknown = piece.messages
+            elif piece.moved or piece.topic not in self._next:
+                one.unknown = piece.held  # its header lies: of a topic's numbers, or of the topic
             elif self._asked.get(piece.topic, 0) <= at:
                 low = self._next[piece.topic]
                 one.lost.append((piece.topic, low, low + piece.messages))
