@@ -181,6 +181,15 @@ def test_numbers_that_no_message_of_the_topic_had_are_not_believed(
 
 
 @pytest.mark.parametrize("indexed", [True, False], ids=["with the index", "without"])
+def test_a_record_that_was_moved_is_known_by_more_than_the_bit_that_says_so(
+    healthy: Path, tmp_path: Path, baselines: dict[bool, Run], indexed: bool
+) -> None:
+    for spot in spots(healthy):
+        at = 8 * (spot.offset + FIELDS["count"][0]) + 7
+        check(healthy, tmp_path / "copy", spot.segment, at, indexed=indexed, baseline=baselines[indexed])
+
+
+@pytest.mark.parametrize("indexed", [True, False], ids=["with the index", "without"])
 def test_a_flipped_bit_anywhere_costs_its_record_and_is_counted(
     healthy: Path, tmp_path: Path, baselines: dict[bool, Run], indexed: bool
 ) -> None:

@@ -57,7 +57,8 @@ def _piece(data: bytes, offset: int) -> Piece:
         end = following if following >= 0 else len(data)
         whole = _is_declaration(data[start:end])
     messages, held = _count(data[start:end], said.messages)
-    return Piece(offset, end - offset, whole, said.topic, said.first, messages, held, said.moved)
+    moved = said.moved or _is_hollow(data[start:end])
+    return Piece(offset, end - offset, whole, said.topic, said.first, messages, held, moved)
 
 
 def _ends(data: bytes, offset: int) -> bool:
@@ -117,6 +118,12 @@ def _repaired(payload: bytes, said: int, before: list[int]) -> tuple[list[int], 
         if size is not None:
             offset += _SIZE.size + size
     return before, False
+
+
+def _is_hollow(payload: bytes) -> bool:
+    """Whether it lacks bodies of finished messages, as only a record that was moved does."""
+    sizes, whole = _sizes(payload, {})
+    return whole and 0 in sizes
 
 
 def _is_declaration(payload: bytes) -> bool:
