@@ -1,0 +1,91 @@
+"""When the subscription to a ``.later`` topic rests from another app's copies where nothing is delayed, and how it ends."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import gevent
+import pytest
+
+from framework.engine import later
+from framework.engine.later import LaterDialler, _Pacing
+from framework.handler import make_spec
+from framework.message import Message
+from framework.middleware.envelope import Header, sealed
+
+SPEC = make_spec(lambda message: None, "orders", "eu.billing")
+
+
+class Node:
+    """As much of a connection as is asked for; it never says that it is drained."""
+
+    node, topic, channel = "a:4150", "orders.eu.billing.later", "eu.billing"
+
+    def __init__(self) -> None:
+        self.in_flight: dict[Message, float] = {}
+        self.drained_at = self.closed_at = 0.0
+
+    def drain(self) -> None:
+        self.drained_at = time.monotonic()
+
+    def close(self) -> None:
+        self.closed_at = time.monotonic()
+
+
+class Consumer:
+    """As much of a consumer."""
+
+    spec, tally, stopping = SPEC, None, False
+    settled = lost = drained = closed = staticmethod(lambda *_: None)
+
+    def __init__(self) -> None:
+        self.accounts: dict[Any, Any] = {}
+
+    def deliver(self, connection: Any, batch: list[Message]) -> None: ...
+
+
+def anothers(connection: Any, number: int) -> Message:
+    body = sealed(Header("orders.eu", "billing", f"{number:016x}", "a:4150", 1_700_000_000_000_000_000, 1, 0.0), b"x")
+    return Message(b"%016x" % number, 1_700_000_000_000_000_000, 1, body, connection)
+
+
+@pytest.mark.parametrize("fan_out", [True, False])
+def test_it_rests_when_a_copy_comes_again_and_where_there_is_one_queue_for_all_at_once(fan_out: bool) -> None:
+    rests: list[Any] = []
+    dialler: Any = SimpleNamespace(
+        keeps_delays=lambda _: False,
+        rest=rests.append,
+        transport=SimpleNamespace(capabilities=SimpleNamespace(fan_out=fan_out)),
+    )
+    connection: Any = Node()
+    pacing = _Pacing(Consumer(), dialler)  # type: ignore[arg-type]
+    pacing.deliver(connection, [anothers(connection, 1), anothers(connection, 2)])
+    assert len(rests) == (not fan_out)
+    pacing.deliver(connection, [anothers(connection, 1)])
+    assert len(rests) == 1 + (not fan_out)
+
+
+def leave(connection: Node, *, drained: bool) -> None:
+    consumer = Consumer()
+    consumer.accounts[connection] = SimpleNamespace(drained=drained)
+    dialler: Any = SimpleNamespace(consumer=consumer)
+    leaving = gevent.spawn(LaterDialler._leave, dialler, connection)
+    leaving.get(timeout=5)
+
+
+def test_a_connection_whose_broker_never_says_that_it_is_drained_is_closed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(later, "GOODBYE", 0.3)
+    connection = Node()
+    leave(connection, drained=False)
+    assert connection.closed_at - connection.drained_at >= 0.3
+
+
+def test_one_that_is_drained_is_closed_once_what_came_on_it_is_settled() -> None:
+    connection: Any = Node()
+    message = anothers(connection, 1)
+    connection.in_flight[message] = time.monotonic()
+    gevent.spawn_later(0.3, connection.in_flight.clear)
+    leave(connection, drained=True)
+    assert connection.closed_at - connection.drained_at >= 0.29
