@@ -94,8 +94,10 @@ def test_a_stop_takes_no_more_and_gives_back_what_is_not_kept(nsqd, kit, held):
     kept, settled, _ = receiver.messages
     connection.finish(settled)
     connection.release([kept])
-    nsqd.http("/pub?topic=orders", b"4")
+    # Only then: what nsqd reads on another socket before it would be delivered.
     without_the_hub(lambda: (stats(nsqd)["clients"][0]["ready_count"], stats(nsqd)["in_flight_count"]) == (0, 2))
+    nsqd.http("/pub?topic=orders", b"4")
+    without_the_hub(lambda: (stats(nsqd)["depth"], stats(nsqd)["in_flight_count"]) == (1, 2))
     assert stats(nsqd)["requeue_count"] == 0, "nothing is given back before nsqd knows that no more is wanted"
     connection.release([kept])
     without_the_hub(lambda: (stats(nsqd)["in_flight_count"], stats(nsqd)["depth"], stats(nsqd)["requeue_count"]) == (1, 2, 1))
