@@ -1,0 +1,75 @@
+"""CI runs a few failed tests once more by themselves, says so, and fails for all that fail again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+FAILS_ONCE = """
+from pathlib import Path
+import pytest
+
+@pytest.mark.parametrize("name", ["a", "b@c"])
+def test_fails_once(name):
+    seen = Path(f"seen-{name}")
+    if not seen.exists():
+        seen.touch()
+        raise AssertionError("the first time")
+"""
+FAILS_ALWAYS = "def test_fails_always():\n    assert False\n"
+
+
+@pytest.fixture
+def project(tmp_path):
+    """What ``tools/test`` finds around itself, with checks that find nothing."""
+    tools, binaries, tests = tmp_path / "tools", tmp_path / ".venv/bin", tmp_path / "tests"
+    for folder in (tools, binaries, tests):
+        folder.mkdir(parents=True)
+    shutil.copy(ROOT / "tools/test", tools / "test")
+    for stub in (tools / "find-java", tools / "apt-install", *(binaries / name for name in ("ruff", "mypy", "lint-imports"))):
+        write_script(stub, "true")
+    write_script(binaries / "python", f'exec "{sys.executable}" "$@"')
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\nmarkers = ['slow', 'spark']\n")
+    return tmp_path
+
+
+def write_script(path, command):
+    path.write_text(f"#!/bin/sh\n{command}\n")
+    path.chmod(0o755)
+
+
+def run(project: Path, tests: str, second_tries: int) -> tuple[int, str]:
+    (project / "tests/test_it.py").write_text(tests)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    command = ["sh", "tools/test", "fast"]
+    environment = clean | {"SECOND_TRIES": str(second_tries), "FAST_AT_A_TIME": "1"}
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout
+
+
+def test_what_passes_only_then_is_named_and_stops_nothing(project):
+    code, said = run(project, FAILS_ONCE, 3)
+    assert code == 0
+    named = said.split("PASSED ONLY WHEN RUN AGAIN")[1]
+    assert "test_fails_once[a]" in named
+    assert "test_fails_once[b@c]" in named
+    assert said.count("the first time") >= 2, "the first failures are printed"
+
+
+@pytest.mark.parametrize(
+    ("tests", "second_tries"),
+    [(FAILS_ONCE + FAILS_ALWAYS, 3), (FAILS_ONCE, 1), (FAILS_ONCE, 0), ("def broken(:\n", 3), ("", 3)],
+    ids=["fails-again", "too-many", "nobody-asked", "does-not-compile", "no-test-at-all"],
+)
+def test_all_else_fails(project, tests, second_tries):
+    code, said = run(project, tests, second_tries)
+    assert code != 0
+    assert "PASSED ONLY" not in said
+    assert "fast tests" in said.split("== seconds")[1]
