@@ -13,7 +13,7 @@ import pytest
 
 from framework.nsqd.store import Batch, Declaration, Declare, Declared, Store, TopicSave, log, reading, record, recovery
 from tests.nsqd.faults import failed_transactions
-from tests.nsqd.storing import CHANNEL, TOPIC, declared, everything, flip, killed, payload, publish, saved, segment
+from tests.nsqd.storing import CHANNEL, TOPIC, declared, everything, flip, killed, lose_index, payload, publish, saved, segment
 
 
 def test_a_torn_tail_is_cut_and_reported_and_nothing_else_is_lost(opened: Store, folder: Path, tmp_path: Path) -> None:
@@ -156,18 +156,50 @@ def test_a_damaged_declaration_costs_no_message_when_the_index_is_lost(folder: P
         again.close()
 
 
+def without_first_declaration(folder: Path) -> None:
+    """The index is lost, and both copies of the declaration that came before the messages are damaged."""
+    lose_index(folder)
+    data = segment(folder).read_bytes()
+    segment(folder).write_bytes(data.replace(b'"t7"', b'"t6"', 2))
+
+
 def test_a_channel_that_a_later_declaration_names_gets_what_came_before_it(folder: Path) -> None:
     opened = Store(folder)
     opened.append([declared()])
     (first,) = publish(opened, b"a", b"b")
     opened.append([Declare(TOPIC, Declaration("t7", channels={"c": Declared(CHANNEL, first.first)}))])
     opened.close()
-    (folder / "index.db").unlink()
-    data = segment(folder).read_bytes()
-    segment(folder).write_bytes(data.replace(b'{"name":"t7"}', b'{"name":"t6"}'))
+    without_first_declaration(folder)
     again = Store(folder)
     assert list(again.topics[TOPIC].channels) == ["c"]
     assert again.topics[TOPIC].channels["c"].waiting == 2
+    again.close()
+
+
+def test_a_channel_that_a_later_declaration_names_gets_what_it_may_have_had_in_flight(folder: Path) -> None:
+    """A cursor says which messages were delivered, not which were finished."""
+    opened = Store(folder)
+    opened.append([declared()])
+    (first,) = publish(opened, b"a", b"b")
+    opened.append([Declare(TOPIC, Declaration("t7", channels={"c": Declared(CHANNEL, first.end)}))])
+    opened.close()
+    without_first_declaration(folder)
+    again = Store(folder)
+    assert again.topics[TOPIC].channels["c"].waiting == 2
+    assert publish(again, b"c")[0].first >= first.end, "a number is given once"
+    again.close()
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["serves", "is paused"])
+def test_what_no_channel_had_waits_in_its_topic_though_a_later_declaration_alone_names_it(folder: Path, paused: bool) -> None:
+    opened = Store(folder)
+    opened.append([declared()])
+    publish(opened, b"a", b"b")
+    opened.append([Declare(TOPIC, Declaration("t7", paused=paused))])
+    opened.close()
+    without_first_declaration(folder)
+    again = Store(folder)
+    assert (again.topics[TOPIC].name, again.topics[TOPIC].depth) == ("t7", 2)
     again.close()
 
 

@@ -268,3 +268,14 @@ def test_a_message_that_is_nowhere_keeps_no_record(opened: Store) -> None:
     opened.save([TopicSave(TOPIC, finished.end)], [saved(finished.end, inflight=[gone.first])])
     opened.index.remove_batch(TOPIC, gone.first)
     assert opened._compactor.plan(1) == []
+
+
+def test_what_a_long_transaction_took_beside_the_index_is_given_back(opened: Store, folder: Path) -> None:
+    """SQLite itself keeps its write-ahead log as long as it ever was."""
+    (batch,) = publish(opened, b"x")
+    puts = {seq: Pending(1 << 60, 1) for seq in range(200_000)}
+    opened.save([TopicSave(TOPIC, batch.end)], [saved(batch.end, put=puts)])
+    beside = folder / "index.db-wal"
+    assert beside.stat().st_size > 4 << 20, "the test is about a long one"
+    opened.save(channels=[saved(batch.end)])
+    assert beside.stat().st_size <= 1 << 20

@@ -188,7 +188,7 @@ class _Scan:
         self._dropped.discard(batch.topic)  # a later topic, with the number of one that was forgotten
         self._numbers.met(batch.topic, batch.first, batch.first)
         if orphans := self._orphans.pop(batch.topic, None):
-            _adopt(store.topics[batch.topic], orphans[0], orphans[1])
+            _adopt(store.topics[batch.topic], orphans[0])
 
     def _flush(self) -> None:
         self._store.index.add_batches(self._rows)
@@ -293,9 +293,10 @@ def _later(channel: ChannelState, runs: list[tuple[int, int]]) -> Iterator[Later
             yield LaterRow(channel.id, seq, 0, 0)
 
 
-def _adopt(topic: TopicState, low: int, high: int) -> None:
-    """Its first declaration is damaged: whoever is named in a later one may not have had what came before."""
-    topic.next = max(topic.next, high)
+def _adopt(topic: TopicState, low: int) -> None:
+    """Its first declaration is damaged: whoever is named in a later one may not have had what came before, from ``low`` on.
+
+    The later one says which number is next, which is above those of all that came before it."""
     topic.pumped = min(topic.pumped, low)
     for channel in topic.channels.values():
         channel.cursor = min(channel.cursor, low)
