@@ -81,7 +81,7 @@ class SealingProducer:
 def _all_sealed(topic: str, bodies: Sequence[bytes], headers: Headers) -> Sequence[bytes]:
     if isinstance(bodies, bytes | str) or not set(map(type, bodies)) <= {bytes}:
         return bodies  # refused by the inner producer
-    if not all(bodies):
+    if not headers and not all(bodies):
         raise BadMessage(f"topic {topic!r}: one of {len(bodies)} messages is empty; give it a body or leave it out")
     found = [sealed(headers, body) for body in bodies]
     return bodies if all(map(_same, found, bodies)) else found  # what was checked already need not be checked again

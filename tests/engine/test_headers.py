@@ -16,6 +16,7 @@ from framework.handler import make_spec
 from framework.message import Message
 from framework.publisher import Publisher
 from framework.transports import memory, open_transports
+from framework.transports.enveloped import sealed
 
 _numbers = itertools.count(1)
 MODULES = Path(__file__).parent / "modules"
@@ -64,3 +65,24 @@ def test_a_dead_letter_keeps_them_and_a_replay_gives_them_back(url: str) -> None
             pass
     handled(url, lambda message: seen.append(dict(message.headers)))
     assert seen == [{"traceparent": "00-1"}]
+
+
+@pytest.mark.real
+def test_a_message_that_is_headers_alone_dies_and_comes_back(nsqd: Any) -> None:
+    """We publish none, others do: to nsqd an envelope is not empty."""
+
+    def reject(message: Message) -> None:
+        raise Reject("no use")
+
+    url = f"nsq://{nsqd.address}?headers=true"
+    seen: list[tuple[bytes, dict[str, str]]] = []
+    nsqd.http("/pub?topic=orders", sealed({"traceparent": "00-1"}, b""))
+    handled(url, reject)
+    [topic] = find(open_transports([url]))
+    with Sweep(topic) as sweep:
+        replay = Replay(sweep)
+        for _ in replay.run(sweep.chosen(Selection())):
+            pass
+    assert (replay.replayed, replay.failed) == (1, 0), replay.why_failed
+    handled(url, lambda message: seen.append((message.body, dict(message.headers))))
+    assert seen == [(b"", {"traceparent": "00-1"})]

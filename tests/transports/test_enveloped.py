@@ -97,7 +97,9 @@ def test_a_producer_gets_sealed_bodies_and_all_else_as_it_was() -> None:
     assert producer.publish_each("orders", plain, headers={"a": "1"}) == [None, None]
     assert inner.stored.pop()[1] == [b'workers-headers/1\n{"a":"1"}\n' + body for body in plain]
     with pytest.raises(BadMessage, match="empty"):
-        producer.publish("orders", [b"x", b""], headers={"a": "1"})
+        producer.publish("orders", [b"x", b""])
     assert inner.stored == []
+    producer.publish("orders", [b""], headers={"a": "1"})  # a letter's, which others published
+    assert inner.stored.pop()[1] == [b'workers-headers/1\n{"a":"1"}\n']
     producer.close()
     assert inner.stored == ["closed"]
