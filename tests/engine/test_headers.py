@@ -74,7 +74,7 @@ def test_a_message_that_is_headers_alone_dies_and_comes_back(nsqd: Any) -> None:
     def reject(message: Message) -> None:
         raise Reject("no use")
 
-    url = f"nsq://{nsqd.address}?headers=true"
+    url = f"nsq://{nsqd.address}?headers=true&http_port={nsqd.http_port}"
     seen: list[tuple[bytes, dict[str, str]]] = []
     nsqd.http("/pub?topic=orders", sealed({"traceparent": "00-1"}, b""))
     handled(url, reject)
