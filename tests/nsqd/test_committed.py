@@ -401,7 +401,7 @@ def test_a_removal_that_fails_is_made_again_whole(start: Callable[[], Nsqd], mon
     for _ in range(3):
         nsqd.store.sweep()
     assert len(nsqd.store.log.numbers) == 1
-    assert set(nsqd.store.ranges) <= set(nsqd.store.log.numbers)
+    assert set(nsqd.store.catalog.ranges) <= set(nsqd.store.log.numbers)
     assert {segment for segment, *_ in nsqd.store.index.ranges()} <= set(nsqd.store.log.numbers)
 
 

@@ -150,7 +150,7 @@ def test_only_damage_is_taken_for_damage(folder: Path, monkeypatch: pytest.Monke
     assert content(folder) == before
     again = Store(folder)  # the refused one has let the folder go
     assert everything(again) == [b"a"]
-    assert not again.rebuilt
+    assert not again.catalog.rebuilt
     again.close()
 
 

@@ -26,7 +26,7 @@ from framework.nsqd.store import (
     log,
     misnamed,
     record,
-    store,
+    recovery,
 )
 from framework.nsqd.store.log import Found, Log
 from tests.nsqd.storing import CHANNEL, TOPIC, declared, everything, killed, lose_index, publish, saved, segment
@@ -183,9 +183,9 @@ def test_a_lost_end_is_accounted_for_whenever_the_start_was_cut_short(folder: Pa
     publish(opened, b"b", b"c")
     opened.close()
     os.truncate(segment(folder), end + 5)
-    for place, name in ((log.Log, "roll"), (store.Store, "_roll"), (index.Index, "put_batches")):
+    for place, name in ((log.Log, "roll"), (recovery, "begin_segment"), (index.Index, "put_batches")):
         with monkeypatch.context() as patch:
-            patch.setattr(place, name, refused(getattr(place, name), after=name == "_roll"))
+            patch.setattr(place, name, refused(getattr(place, name), after=name == "begin_segment"))
             with pytest.raises(FolderUnusable):
                 Store(folder)
     again = Store(folder)

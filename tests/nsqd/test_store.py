@@ -358,7 +358,7 @@ def test_a_start_that_fails_lets_everything_go(folder: Path, monkeypatch: pytest
     Store(folder).close()
     before = sorted(os.listdir("/proc/self/fd"))
 
-    def fails(store: Store) -> None:
+    def fails(*parts: object) -> None:
         raise OSError("refused")
 
     monkeypatch.setattr(recovery, "recover", fails)

@@ -445,7 +445,7 @@ def test_a_gap_that_cannot_be_noted_is_read_over(folder: Path, monkeypatch: pyte
     opened.close()
     again = Store(folder)
     again.index.remove_batch(TOPIC, gone.first)
-    monkeypatch.setattr(reading, "_examine_all", lambda store: None)
+    monkeypatch.setattr(reading.Reader, "_examine_all", lambda self: None)
     with failed_transactions():
         assert again.bodies(TOPIC, [gone.first, gone.end], 100).keys() == {gone.first, gone.end}
         assert everything(again) == [b"a", b"b"]

@@ -219,7 +219,7 @@ class StoreMachine(RuleBasedStateMachine):
         compactor = self.opened._compactor
         for segment in self.opened.log.numbers[:-1]:
             if not self.full and (found := compactor.plan(segment)):
-                compactor._move(found)
+                compactor.move(found)
         self.kill(lose_index)
 
     @precondition(lambda self: not self.full)

@@ -141,7 +141,7 @@ def test_the_index_may_end_in_a_segment_that_went(opened: Store, folder: Path, t
     assert opened.log.numbers[-1] - opened.log.numbers[0] >= len(opened.log.numbers)
     again = Store(killed(opened, folder, tmp_path / "copy"))
     assert again.reports == []
-    assert not again.rebuilt
+    assert not again.catalog.rebuilt
     again.close()
 
 
@@ -241,16 +241,16 @@ def test_numbers_of_deleted_topics_are_kept_no_longer_than_the_segments_that_nam
     opened.append([declared(8)])
     opened.flush()
     opened._roll()
-    assert opened.retired == {TOPIC}
+    assert opened.catalog.retired == {TOPIC}
     opened.sweep()
-    assert opened.retired == set()
+    assert opened.catalog.retired == set()
     opened._roll()
     assert opened.log.written == 0
     assert opened.log.size < 300  # one topic, twice
     opened.append([dropped(8)])
     opened._roll()
     opened.sweep()
-    assert opened.retired == {8}  # not saved yet
+    assert opened.catalog.retired == {8}  # not saved yet
 
 
 def test_records_of_which_little_would_be_saved_are_not_moved(opened: Store) -> None:

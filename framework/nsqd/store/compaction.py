@@ -7,15 +7,15 @@ the same row for it, at another place, and a crash at any moment leaves the old 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from framework.nsqd.store.index import Row
+from framework.nsqd.store.catalog import Catalog
+from framework.nsqd.store.index import Index, Row
+from framework.nsqd.store.log import Log
 from framework.nsqd.store.record import HEADER_BYTES, Batch, bodies
-
-if TYPE_CHECKING:
-    from framework.nsqd.store.state import TopicState
-    from framework.nsqd.store.store import Store
+from framework.nsqd.store.state import TopicState
 
 _WORTH = 4
 """A segment is rewritten when it is this many times as big as what it is kept for."""
@@ -45,8 +45,16 @@ class Moving(NamedTuple):
 class Compactor:
     """Looks at one segment after another, seldom enough not to be felt. For the thread that saves."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(
+        self, log: Log, index: Index, catalog: Catalog,
+        read: Callable[[Row], Batch | None], move: Callable[[Sequence[Batch]], None],
+    ) -> None:  # fmt: skip
+        """``read`` gives the record that a row names, None when it is damaged; ``move`` writes records once more."""
+        self._log = log
+        self._index = index
+        self._catalog = catalog
+        self._read = read
+        self._write = move
         self._next = 0
         self._rest_until = 0.0
 
@@ -57,7 +65,7 @@ class Compactor:
         segment = next((one for one in segments if one >= self._next), segments[0])
         self._next = segment + 1
         found = self.look(segment)
-        return segment if found is not None and self._move(found) else None
+        return segment if found is not None and self.move(found) else None
 
     def look(self, segment: int) -> list[Moving] | None:
         """``plan``, or None while it is not time to look at anything again."""
@@ -70,10 +78,10 @@ class Compactor:
 
     def plan(self, segment: int) -> list[Moving] | None:
         """What to move so that ``segment`` can go; None when it is too much."""
-        left = self._store.log.length(segment) // _WORTH
+        left = self._log.length(segment) // _WORTH
         found: list[Moving] = []
-        for number, (low, high) in self._store.held(segment).items():
-            topic = self._store.topics.get(number)
+        for number, (low, high) in self._catalog.held(segment).items():
+            topic = self._catalog.topics.get(number)
             moving = [] if topic is None else self._plan_topic(topic, segment, low, high, left)
             if moving is None:
                 return None
@@ -84,7 +92,7 @@ class Compactor:
         return found
 
     def _plan_topic(self, topic: TopicState, segment: int, low: int, high: int, most: int) -> list[Moving] | None:
-        index, channels = self._store.index, list(topic.channels.values())
+        index, channels = self._index, list(topic.channels.values())
         floor = max(low, min([topic.pumped, *(one.cursor for one in channels)]))
         pending = {seq for one in channels for seq in one.inflight if low <= seq < floor}
         for channel in channels:
@@ -101,32 +109,33 @@ class Compactor:
 
     def _tail(self, topic: int, floor: int, high: int) -> range:
         """The messages from ``floor`` on of the record that begins before it, if there is one."""
-        rows = self._store.index.batches(topic, floor, 1) if floor < high else []
+        rows = self._index.batches(topic, floor, 1) if floor < high else []
         return range(floor, rows[0].first + rows[0].n) if rows and rows[0].first < floor and not rows[0].dead else range(0)
 
     def _holds(self, topic: int, segment: int, seq: int) -> Row | None:
         """The record of the segment that has the message, and was not emptied."""
-        rows = self._store.index.batches(topic, seq, 1)
+        rows = self._index.batches(topic, seq, 1)
         if rows and rows[0].first <= seq < rows[0].first + rows[0].n and rows[0].seg == segment and not rows[0].dead:
             return rows[0]
         return None
 
-    def _move(self, moving: list[Moving]) -> bool:
+    def move(self, moving: list[Moving]) -> bool:
+        """Whether all of it is at the end of the log now. Raises OSError."""
         group: list[Batch] = []
         for one in moving:
-            batch = self._read(one)
+            batch = self._moved(one)
             if batch is None:
                 return False  # damaged: the next look at the segment finds it accounted for
             group.append(batch)
             if sum(len(each.payload) for each in group) > _GROUP_BYTES:
-                self._store.move(group)
+                self._write(group)
                 group = []
-        self._store.move(group)
+        self._write(group)
         return True
 
-    def _read(self, one: Moving) -> Batch | None:
+    def _moved(self, one: Moving) -> Batch | None:
         row = one.row
-        batch = self._store.checked(row)
+        batch = self._read(row)
         if batch is None:
             return None
         payload = batch.payload if one.kept is None else _hollow(batch, one.kept)

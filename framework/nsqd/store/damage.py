@@ -219,3 +219,8 @@ def _believe(own: list[Damage], first: int) -> None:
         piece = one.piece
         if piece.messages and piece.first + piece.messages <= first:
             one.lost.append((piece.topic, piece.first, piece.first + piece.messages))
+
+
+def say_damaged(count: int) -> tuple[str, str]:
+    """What is said of damaged bytes before and behind the place where they are kept."""
+    return f"are damaged: {count} messages lost", "; all others are served"

@@ -6,14 +6,11 @@ The index is kept, so what was finished stays finished. What it knows behind the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from framework.nsqd.store import unfinished
+from framework.nsqd.store.catalog import Catalog
+from framework.nsqd.store.index import Index, Row
 from framework.nsqd.store.log import Broken, Log
-from framework.nsqd.store.reading import wanted
-
-if TYPE_CHECKING:
-    from framework.nsqd.store.index import Row
-    from framework.nsqd.store.store import Store
 
 _RUN = 10_000
 """Messages that are accounted for at once: as few steps as possible, in little memory."""
@@ -29,20 +26,20 @@ def find(log: Log, position: tuple[int, int]) -> tuple[int, int] | None:
     return None  # a segment that is gone was removed, because all of it was finished
 
 
-def whole(store: Store, segment: int, size: int) -> int:
+def whole(log: Log, index: Index, segment: int, size: int) -> int:
     """Where the last whole record of the segment ends."""
-    for item in store.log.scan(segment, store.index.end_within(segment, size)):
+    for item in log.scan(segment, index.end_within(segment, size)):
         if isinstance(item, Broken) and item.torn:
             return item.offset
     return size
 
 
-def bury(store: Store, segment: int, offset: int) -> int:
+def bury(log: Log, index: Index, catalog: Catalog, segment: int, offset: int) -> int:
     """Have nobody wait for what the index knows behind ``offset`` of ``segment``; how many messages somebody waited for."""
     count = 0
-    for topic, low, high, dead in list(_runs(store.index.beyond(segment, offset, store.log.active))):
-        count += 0 if dead else wanted(store, topic, low, high)
-        store.index.bury_damaged(topic, low, high)
+    for topic, low, high, dead in list(_runs(index.beyond(segment, offset, log.active))):
+        count += 0 if dead else unfinished.count(catalog, index, topic, low, high)
+        index.bury_damaged(topic, low, high)
     return count
 
 

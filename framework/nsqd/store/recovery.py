@@ -9,69 +9,60 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from framework.nsqd.store import lostend, record, saving
+from framework.nsqd.store import loading, lostend, record, saving, unfinished
+from framework.nsqd.store.catalog import Catalog
 from framework.nsqd.store.compaction import dense
-from framework.nsqd.store.damage import Damage, Numbers, pieces
-from framework.nsqd.store.index import EMPTIED, FINISHED, LaterRow, Row, unpack
-from framework.nsqd.store.log import Broken, Found
-from framework.nsqd.store.reading import say_damaged, wanted
-from framework.nsqd.store.state import ChannelState, Declare, Pending, TopicState
-
-if TYPE_CHECKING:
-    from framework.nsqd.store.store import Store
+from framework.nsqd.store.damage import Damage, Numbers, pieces, say_damaged
+from framework.nsqd.store.folder import Folder
+from framework.nsqd.store.index import EMPTIED, Index, LaterRow, Row
+from framework.nsqd.store.log import Broken, Found, Log
+from framework.nsqd.store.segment import begin as begin_segment
+from framework.nsqd.store.state import ChannelState, TopicState
 
 _ROWS = 10_000
 """Given to the index at once."""
 
 
-def recover(store: Store) -> tuple[int, int]:
-    """Load the index, scan the log from where it ends, cut a torn tail; returns the indexed position."""
-    position = store.index.position()
-    _load(store)
-    store.rebuilt = position is None
-    found = _Scan(store)
+def recover(folder: Folder, log: Log, index: Index, catalog: Catalog) -> list[TopicState]:
+    """Fill the catalog from the index and from the log behind it, and cut a torn tail.
+
+    Returns the topics that have another name now: the log is to be told.
+    """
+    position = index.position()
+    loading.load(index, catalog)
+    catalog.rebuilt = position is None
+    found = _Scan(folder, log, index, catalog)
     try:
-        with store.index.transaction():
-            if position is not None and (end := lostend.find(store.log, position)) is not None:
+        with index.transaction():
+            if position is not None and (end := lostend.find(log, position)) is not None:
                 found.lose_end(end, position)
                 position = end
-            found.run(position or (store.log.numbers[0], 0))
+            found.run(position or (log.numbers[0], 0))
             found.settle(position)
-            store._position = found.end
+            catalog.position = found.end
             if found.shortened:  # before the index says that it is accounted for: what was declared there is in the index alone
-                store._roll()
+                begin_segment(log, catalog)
     except BaseException:
         found.forget_files()
         raise
     if found.torn is not None:
-        store.log.cut(found.torn)
+        log.cut(found.torn)
     if found.headless:
-        store._roll()
-    for topic in store.topics.values():
-        _load_backlog(store, topic)
-    _declare(store, found.adopted + _part_namesakes(store))
-    return store._position
-
-
-def _load(store: Store) -> None:
-    for topic in store.index.topics():
-        store.topics[topic.id] = TopicState(topic.id, topic.name, topic.next, topic.pumped, bool(topic.paused))
-    for row in store.index.channels():
-        if row.topic in store.topics:
-            state = ChannelState(row.id, row.name, row.cursor, bool(row.paused), list(unpack(row.inflight)))
-            store.topics[row.topic].channels[row.name] = state
-    store.retired.update(store.index.retired())
-    for segment, number, low, high in store.index.ranges():
-        store.ranges.setdefault(segment, {})[number] = (low, high)
+        begin_segment(log, catalog)
+    for topic in catalog.topics.values():
+        loading.load_backlog(index, topic)
+    return found.adopted + _part_namesakes(folder, catalog)
 
 
 class _Scan:
     """The records behind the position that the index has."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, folder: Folder, log: Log, index: Index, catalog: Catalog) -> None:
+        self._folder = folder
+        self._log = log
+        self._index = index
+        self._catalog = catalog
         self._numbers = Numbers()
         self._rows: list[tuple[int, ...]] = []
         self._declared: set[int] = set()
@@ -83,7 +74,7 @@ class _Scan:
         self._files: list[Path] = []
         self._lacks = False
         """Something that was confirmed is not there any more."""
-        self.end = (store.log.active, store.log.size)
+        self.end = (log.active, log.size)
         self.torn: int | None = None
         """Where the active segment is to be cut."""
         self.adopted: list[TopicState] = []
@@ -95,41 +86,41 @@ class _Scan:
 
     def lose_end(self, end: tuple[int, int], indexed: tuple[int, int]) -> None:
         """Account for what the index has behind the end of the log."""
-        store, (segment, size) = self._store, end
-        whole = lostend.whole(store, segment, size)
-        count = lostend.bury(store, segment, whole)
-        rest = store.log.read(segment, whole, size - whole)
+        segment, size = end
+        whole = lostend.whole(self._log, self._index, segment, size)
+        count = lostend.bury(self._log, self._index, self._catalog, segment, whole)
+        rest = self._log.read(segment, whole, size - whole)
         kept = ""
         if rest:
-            self._files.append(store.folder.set_aside(_name(segment, whole), rest))
+            self._files.append(self._folder.set_aside(_name(segment, whole), rest))
             kept = f", the start of a record kept in {self._files[-1]}"
-        store.reports.append(
+        self._folder.reports.append(
             f"the log ends at {size} of segment {segment}, the index at {indexed[1]} of {indexed[0]}: "
             f"{count} messages lost{kept}; all others are served"
         )
         self._lacks = True
-        self.shortened = segment == store.log.active
+        self.shortened = segment == self._log.active
 
     def run(self, position: tuple[int, int]) -> None:
         """Have the index know where every message is."""
-        for topic in self._store.topics.values():
+        for topic in self._catalog.topics.values():
             self._numbers.begin(topic.id, topic.next)
         before = None
-        for segment in [number for number in self._store.log.numbers if number >= position[0]]:
+        for segment in [number for number in self._log.numbers if number >= position[0]]:
             if before is not None and segment != before + 1:
                 self._numbers.restart()
             before = segment
             offset = position[1] if segment == position[0] else 0
             declared = self._segment(segment, offset)
-            if segment == self._store.log.active and not offset:
-                self.headless = not declared >= self._store.topics.keys()
+            if segment == self._log.active and not offset:
+                self.headless = not declared >= self._catalog.topics.keys()
         self._flush()
 
     def _segment(self, segment: int, offset: int) -> set[int]:
         """Returns the topics that it declares."""
         declared: set[int] = set()
-        ranges = self._store.ranges.setdefault(segment, {})
-        for item in self._store.log.scan(segment, offset):
+        ranges = self._catalog.ranges.setdefault(segment, {})
+        for item in self._log.scan(segment, offset):
             if isinstance(item, Broken):
                 self._broken(segment, item)
             elif item.batch.count:
@@ -145,7 +136,7 @@ class _Scan:
         end = first + count
         if topic in self._dropped:
             return
-        state = self._store.topics.get(topic)
+        state = self._catalog.topics.get(topic)
         if state is None:
             low, high, so_far = self._orphans.get(topic, (end if batch.moved else first, end, 0))
             self._orphans[topic] = low if batch.moved else min(low, first), max(high, end), so_far + count
@@ -173,14 +164,14 @@ class _Scan:
             runs.append((low, high))
 
     def _declaration(self, item: Found) -> None:
-        batch, store = item.batch, self._store
+        batch = item.batch
         said = record.declaration(batch)
         if said.segment:
             return
-        store._apply(batch)
+        self._catalog.apply(batch)
         if said.dropped:
             self._flush()
-            store.index.remove_topic(batch.topic)
+            self._index.remove_topic(batch.topic)
             self._dropped.add(batch.topic)
             self._orphans.pop(batch.topic, None)
             return
@@ -188,17 +179,17 @@ class _Scan:
         self._dropped.discard(batch.topic)  # a later topic, with the number of one that was forgotten
         self._numbers.met(batch.topic, batch.first, batch.first)
         if orphans := self._orphans.pop(batch.topic, None):
-            _adopt(store.topics[batch.topic], orphans[0])
+            _adopt(self._catalog.topics[batch.topic], orphans[0])
 
     def _flush(self) -> None:
-        self._store.index.add_batches(self._rows)
+        self._index.add_batches(self._rows)
         self._rows.clear()
 
     def _broken(self, segment: int, broken: Broken) -> None:
-        data = self._store.log.read(segment, broken.offset, broken.length)
+        data = self._log.read(segment, broken.offset, broken.length)
         for piece in pieces(data):
             at = broken.offset + piece.offset
-            if segment == self._store.log.active and broken.torn and not piece.whole and at + piece.length == self.end[1]:
+            if segment == self._log.active and broken.torn and not piece.whole and at + piece.length == self.end[1]:
                 self.torn, self.end = at, (segment, at)
                 self._set_aside(segment, at, piece.length, "are the start of a record that was never confirmed: cut off")
             else:
@@ -207,11 +198,11 @@ class _Scan:
     def _set_aside(self, segment: int, offset: int, length: int, words: str, after: str = "") -> None:
         """Keep the bytes and report them, unless an earlier recovery has."""
         name = _name(segment, offset)
-        data = self._store.log.read(segment, offset, length)
-        if self._store.folder.has_set_aside(name, data):
+        data = self._log.read(segment, offset, length)
+        if self._folder.has_set_aside(name, data):
             return
-        self._files.append(self._store.folder.set_aside(name, data))
-        self._store.reports.append(f"{length} bytes at {offset} of segment {segment} {words}, kept in {self._files[-1]}{after}")
+        self._files.append(self._folder.set_aside(name, data))
+        self._folder.reports.append(f"{length} bytes at {offset} of segment {segment} {words}, kept in {self._files[-1]}{after}")
 
     def forget_files(self) -> None:
         """Nothing of this recovery was kept: it is reported when it is done again."""
@@ -222,63 +213,63 @@ class _Scan:
 
     def settle(self, position: tuple[int, int] | None) -> None:
         """Have the index know all the rest that the scan has found."""
-        store = self._store
+        index, catalog = self._index, self._catalog
         self._numbers.finish()
         damaged = bool(self._numbers.damages) or self.torn is not None or self._lacks
-        if store.rebuilt or damaged:
+        if catalog.rebuilt or damaged:
             self._adopt_orphans()
-        saving.put_declared(store.index, store.topics, self._declared | self._dropped, store.log.active)
-        for number in self._orphans.keys() - store.topics.keys():
-            store.index.retire(number, store.log.active)
-            store.retired.add(number)
-        store._declared.clear()
-        if store.rebuilt:
+        saving.put_declared(index, catalog.topics, self._declared | self._dropped, self._log.active)
+        for number in self._orphans.keys() - catalog.topics.keys():
+            index.retire(number, self._log.active)
+            catalog.retired.add(number)
+        catalog.take_unindexed()
+        if catalog.rebuilt:
             self._await_moved()
         for damage in self._numbers.damages:
             self._account(damage)
         if damaged:
             self._leap()
         if position != self.end or damaged:
-            store.index.put_batches([], self.end)
-            saving.put_grown(store.index, store.topics, store.topics)
+            index.put_batches([], self.end)
+            saving.put_grown(index, catalog.topics, catalog.topics)
 
     def _adopt_orphans(self) -> None:
         for number, (low, high, count) in self._orphans.items():
-            if number in self._store.retired:
+            if number in self._catalog.retired:
                 continue  # published while it was deleted
             topic = TopicState(number, f"recovered-{number:08x}", high, low)
-            self._store.topics[number] = topic
+            self._catalog.topics[number] = topic
             self._declared.add(number)
             self.adopted.append(topic)
-            self._store.reports.append(
+            self._folder.reports.append(
                 f"the name of a topic is damaged: its {count} messages wait in topic {topic.name!r}; its channels are not known"
             )
 
     def _await_moved(self) -> None:
         """With the index gone, it is not known which channels had not finished what was moved: each past it gets it again."""
         for number, runs in self._moved.items():
-            topic = self._store.topics.get(number)
+            topic = self._catalog.topics.get(number)
             for channel in topic.channels.values() if topic else ():
-                self._store.index.put_later(_later(channel, runs))
+                self._index.put_later(_later(channel, runs))
 
     def _account(self, damage: Damage) -> None:
         """Let nobody wait for what is damaged, and report what that is."""
         count = damage.unknown
         for topic, low, high in damage.lost:
-            if self._store.index.count(topic, low, high):
+            if self._index.count(topic, low, high):
                 continue  # moved, and another copy is good
-            moved = self._store.rebuilt and damage.piece.moved  # then every channel would have got it
-            count += damage.piece.held if moved else wanted(self._store, topic, low, high)
-            self._store.index.bury_damaged(topic, low, high)
+            moved = self._catalog.rebuilt and damage.piece.moved  # then every channel would have got it
+            count += damage.piece.held if moved else unfinished.count(self._catalog, self._index, topic, low, high)
+            self._index.bury_damaged(topic, low, high)
         words, after = say_damaged(count)
         self._set_aside(damage.segment, damage.offset, damage.length, words, after)
 
     def _leap(self) -> None:
         """What is damaged may have been delivered under its numbers: never use them for another message."""
         now = time.time_ns()
-        for topic in self._store.topics.values():
+        for topic in self._catalog.topics.values():
             if topic.next < now:
-                self._store.index.add_batches([Row(topic.id, topic.next, now - topic.next, EMPTIED, 0, 0, 0)])
+                self._index.add_batches([Row(topic.id, topic.next, now - topic.next, EMPTIED, 0, 0, 0)])
                 topic.next = now
 
 
@@ -302,50 +293,17 @@ def _adopt(topic: TopicState, low: int) -> None:
         channel.cursor = min(channel.cursor, low)
 
 
-def _part_namesakes(store: Store) -> list[TopicState]:
+def _part_namesakes(folder: Folder, catalog: Catalog) -> list[TopicState]:
     """Give the older of two topics with one name another: clients could reach one of them only. It was deleted, and the record
     that said so is damaged, or is gone with the index."""
     newest: dict[str, TopicState] = {}
     parted: list[TopicState] = []
-    for topic in store.topics.values():
+    for topic in catalog.topics.values():
         other = newest.setdefault(topic.name, topic)
         if other is not topic:
             older, newest[topic.name] = (topic, other) if topic.next < other.next else (other, topic)
             parted.append(older)
     for topic in parted:
         was, topic.name = topic.name, f"recovered-{topic.id:08x}"
-        store.reports.append(f"there are two topics {was!r}: what the older one has waits in topic {topic.name!r}")
+        folder.reports.append(f"there are two topics {was!r}: what the older one has waits in topic {topic.name!r}")
     return parted
-
-
-def _declare(store: Store, renamed: list[TopicState]) -> None:
-    """The log knows them by their new names from now on."""
-    if renamed:
-        try:
-            store.append([Declare(topic.id, topic.declaration()) for topic in renamed])
-        except OSError:
-            pass  # no room: without its index it would give them the same names again
-
-
-def _load_backlog(store: Store, topic: TopicState) -> None:
-    if topic.channels and not topic.paused:
-        topic.pumped = topic.next
-    topic.depth = store.index.count(topic.id, topic.pumped, topic.next)
-    damaged = store.index.damaged(topic.id)
-    for channel in topic.channels.values():
-        _load_pending(store, channel, damaged)
-        channel.waiting = store.index.count(topic.id, channel.cursor, topic.pumped) - len(channel.ahead)
-
-
-def _load_pending(store: Store, channel: ChannelState, damaged: list[tuple[int, int]]) -> None:
-    """What was in flight when the process ended stays pending and counts as one attempt more."""
-    rows = {row.seq: Pending(row.due, row.attempts) for row in store.index.later(channel.id)}
-    for low, high in damaged:  # it may have been in flight when that was found: nobody can give it again
-        channel.inflight = [seq for seq in channel.inflight if not low <= seq < high]
-        rows = {seq: row for seq, row in rows.items() if not low <= seq < high}
-    finished = {seq for seq, row in rows.items() if row.due == FINISHED}
-    for seq in channel.inflight:
-        rows[seq] = Pending(0, (rows[seq].attempts if seq in rows else 0) + 1)
-    channel.ahead = {seq for seq in rows if seq >= channel.cursor}
-    channel.done = sorted(finished.difference(channel.inflight))
-    channel.pending = {seq: row for seq, row in rows.items() if seq not in finished or seq in channel.inflight}

@@ -1,0 +1,14 @@
+"""Begins a segment of the log, with a head from which the log alone could be read."""
+
+from __future__ import annotations
+
+from framework.nsqd.store.catalog import Catalog
+from framework.nsqd.store.log import Log
+
+
+def begin(log: Log, catalog: Catalog) -> None:
+    """Its head says again all that a rebuild needs, as older segments will be removed. Raises OSError."""
+    # After a failed sync the old segment may lack what was confirmed before it. The heads have what it declares.
+    again = [batch for batch in log.unsynced() if batch.count] if log.suspect else []
+    start = log.roll(catalog.heads(), again)
+    catalog.accept(again, log.active, start)
