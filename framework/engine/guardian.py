@@ -142,7 +142,7 @@ class Guardian:
         """Take no more, and give back what has not started; past the time to drain what runs as well."""
         for consumer in list(self._consumers):
             with _never_failing():
-                kept = consumer.kept() if now < self._stop.until else ()
+                kept = consumer.shutdown.kept() if now < self._stop.until else ()
                 for connection in list(consumer.accounts):
                     if isinstance(connection, Releasable):
                         connection.release(kept)

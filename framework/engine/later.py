@@ -217,7 +217,7 @@ class _Pacing:
     def deliver(self, connection: Connection, batch: list[Message]) -> None:
         others = [] if self._dialler.keeps_delays(connection) else list(filter(self._is_anothers, batch))
         self._consumer.deliver(connection, batch)
-        if others and not self._consumer.stopping and self._have_all_come(others):
+        if others and not self._consumer.shutdown.begun and self._have_all_come(others):
             self._seen.clear()
             self._dialler.rest(connection)
 

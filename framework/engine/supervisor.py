@@ -114,7 +114,7 @@ class Supervisor:
     @property
     def left_behind(self) -> bool:
         """After ``run``: a handler still runs, in a thread that cannot be ended."""
-        return any(consumer.left_behind for consumer in self._consumers)
+        return any(consumer.shutdown.left_behind for consumer in self._consumers)
 
     @property
     def time_left(self) -> float:
@@ -130,7 +130,7 @@ class Supervisor:
         """
         self._stop.ask(now)
         for consumer in list(self._consumers):
-            consumer.hold()
+            consumer.shutdown.hold()
         self._ring()
 
     def pause(self, name: str) -> None:
@@ -172,12 +172,12 @@ class Supervisor:
 
     def _adjust(self, consumer: Consumer) -> None:
         name = consumer.spec.name
-        if consumer.paused != (name in self._paused):
-            log.info("handler %s: %s", name, "goes on" if consumer.paused else "paused; what has come is handled")
-            consumer.pause(name in self._paused)
-        if consumer.max_in_flight != self._max_in_flight[name]:
+        if consumer.flow.paused != (name in self._paused):
+            log.info("handler %s: %s", name, "goes on" if consumer.flow.paused else "paused; what has come is handled")
+            consumer.flow.pause(name in self._paused)
+        if consumer.flow.max_in_flight != self._max_in_flight[name]:
             log.info("handler %s: max_in_flight is now %d", name, self._max_in_flight[name])
-            consumer.resize(self._max_in_flight[name])
+            consumer.flow.resize(self._max_in_flight[name])
 
     def _ring(self) -> None:
         bell = self._bell
@@ -302,21 +302,21 @@ class Supervisor:
         for dialler in self._diallers:
             dialler.stop()
         for consumer in self._consumers:
-            consumer.drain()
+            consumer.shutdown.drain()
         gevent.sleep(0.001)  # a turn of the hub: what was said so far has gone out
-        self._wait(lambda consumer: consumer.deaf, HEARD)
+        self._wait(lambda consumer: consumer.shutdown.deaf, HEARD)
         for consumer in self._consumers:
-            consumer.give_back_unstarted()
-        self._wait(lambda consumer: not consumer.handling, self._stop.drain, hurry=True)
+            consumer.shutdown.give_back_unstarted()
+        self._wait(lambda consumer: not consumer.shutdown.handling, self._stop.drain, hurry=True)
         for consumer in self._consumers:  # on the hub, because it throws into slots, which come back to where it is
-            hub.loop.run_callback(consumer.abandon)
+            hub.loop.run_callback(consumer.shutdown.abandon)
         gevent.sleep(0.001)
-        self._wait(lambda consumer: consumer.quiet, self._goodbye)
+        self._wait(lambda consumer: consumer.shutdown.quiet, self._goodbye)
 
     @property
     def _goodbye(self) -> float:
         """Seconds, at most, for what must be said before the sockets close: CLS and its answer, the last settlements."""
-        return max([GOODBYE, *(consumer.goodbye for consumer in self._consumers)])
+        return max([GOODBYE, *(consumer.shutdown.goodbye for consumer in self._consumers)])
 
     def _wait(self, condition: Callable[[Consumer], bool], seconds: float, *, hurry: bool = False) -> None:
         """Until ``condition`` holds for all handlers, but no longer than ``seconds``; with ``hurry``, until told to stop now."""
@@ -328,9 +328,9 @@ class Supervisor:
 
     def _end(self, hub: Any) -> None:
         for consumer in self._consumers:
-            hub.loop.run_callback(consumer.close)
+            hub.loop.run_callback(consumer.shutdown.close)
         gevent.sleep(0.001)
-        self._wait(lambda consumer: consumer.ended, GOODBYE)
+        self._wait(lambda consumer: consumer.shutdown.ended, GOODBYE)
 
     # -- the hub
 
@@ -363,7 +363,7 @@ class Supervisor:
         for dialler in self._diallers:
             dialler.stop()
         for consumer in self._consumers:
-            consumer.forget()
+            consumer.shutdown.forget()
         for timer in self._timers:
             timer.stop()
 

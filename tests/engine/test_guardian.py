@@ -95,7 +95,7 @@ class Running:
         self.greenlet = gevent.spawn(self.supervisor.run)
         self.until(lambda: self.supervisor.ready)
         self.consumer = self.supervisor._consumers[0]
-        self.consumer._credit._concurrency = 1000
+        self.consumer.flow.credit._concurrency = 1000
         self.ledger = self.supervisor.ledgers[spec.name]
 
     @property

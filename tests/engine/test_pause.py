@@ -54,14 +54,14 @@ def test_resume_asks_for_as_much_as_before_in_the_same_turn_of_the_hub(broker, r
     worker.until(broker.connections)
     (connection,) = broker.connections()
     consumer = worker.supervisor._consumers[0]
-    consumer._credit.lines[0].headroom = 64
-    consumer._grants._decay.start(lambda: None)  # the traffic does not slacken
+    consumer.flow.credit.lines[0].headroom = 64
+    consumer.flow.grants._decay.start(lambda: None)  # the traffic does not slacken
     consumer.settled(connection)
     assert connection.granted == 64
-    consumer.pause(True)
+    consumer.flow.pause(True)
     assert connection.granted == 0
     gevent.sleep(0.15)
-    consumer.pause(False)
+    consumer.flow.pause(False)
     assert connection.granted == 64
     worker.stop()
 
@@ -71,10 +71,10 @@ def test_a_hub_that_hardly_waits_keeps_what_it_may_be_sent_where_an_idle_one_low
     worker = run(lambda message: None, max_in_flight=2500, concurrency=100)
     worker.until(broker.connections)
     consumer = worker.supervisor._consumers[0]
-    hub = consumer._grants._turns = SimpleNamespace(mean=0.0, idle=0.0)
-    line = consumer._credit.lines[0]
+    hub = consumer.flow.grants._turns = SimpleNamespace(mean=0.0, idle=0.0)
+    line = consumer.flow.credit.lines[0]
     line.headroom, line.since = 64, time.monotonic()
-    consumer._grants._decay.start(consumer._grants._lower)
+    consumer.flow.grants._decay.start(consumer.flow.grants._lower)
     gevent.sleep(5 * credit.SPAN)
     assert line.headroom == 64
     hub.idle = 1.0

@@ -76,7 +76,7 @@ def opened(tmp_path: Path) -> Iterator[Path]:
 def prefetch(worker: Any) -> None:
     """Let messages wait for a slot, as if the handlers had been quick until now."""
     worker.until(lambda: worker.supervisor.ready)
-    worker.supervisor._consumers[0]._credit._concurrency = 50
+    worker.supervisor._consumers[0].flow.credit._concurrency = 50
 
 
 def test_every_message_is_handled_once_and_the_books_add_up(broker, work, journal):

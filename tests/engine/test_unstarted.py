@@ -15,7 +15,7 @@ from framework.transports.contract import Limits
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
-    monkeypatch.setattr("framework.engine.consumer.PUT_OFF", 0.05)
+    monkeypatch.setattr("framework.engine.waiting.PUT_OFF", 0.05)
 
 
 def waiting(run, function, **options):
@@ -23,8 +23,8 @@ def waiting(run, function, **options):
     worker = run(function, concurrency=1, max_attempts=1, **options)
     worker.until(lambda: worker.supervisor.ready)
     consumer = worker.supervisor._consumers[0]
-    consumer._credit._concurrency = 100
-    consumer._credit.bear(float("inf"))
+    consumer.flow.credit._concurrency = 100
+    consumer.flow.credit.bear(float("inf"))
     return worker, consumer
 
 

@@ -406,7 +406,7 @@ def test_what_runs_is_finished_and_what_has_not_started_is_with_another_worker_a
         gate.wait()
 
     first = run(url(server), spec(slow, concurrency=2, max_in_flight=100))
-    first.supervisor._consumers[0]._credit._concurrency = 50  # prefetch as if the handlers had been quick until now
+    first.supervisor._consumers[0].flow.credit._concurrency = 50  # prefetch as if the handlers had been quick until now
     put(server, [b"%d" % i for i in range(60)])
     first.until(lambda: tube_stats(server)["current-jobs-reserved"] >= 30)
     second = run(url(server), spec(lambda message: elsewhere.append(message.body), max_in_flight=100))

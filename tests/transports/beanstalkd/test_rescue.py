@@ -57,7 +57,7 @@ def test_a_handler_that_computes_for_long_costs_no_lease(server, run, aside, cou
             compute(3 * TTR)
 
     worker = run(url(server), spec(function, concurrency=1))
-    worker.supervisor._consumers[0]._credit._concurrency = 1000  # prefetch as if the handlers had been quick until now
+    worker.supervisor._consumers[0].flow.credit._concurrency = 1000  # prefetch as if the handlers had been quick until now
     until(lambda: tube_stats(server).get("current-waiting"))
     put(aside, count)
     worker.until(lambda: worker.ledger.finished == count)
