@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 Key = tuple[str, str, bytes]
-"""(node, topic, message id): an id alone is not unique, nsqd makes them per topic (nsqd guid.go)."""
+"""(node, topic, message id and time): an id alone is not unique, nsqd makes them per topic (nsqd guid.go)."""
 
 WINDOW = 500_000
-"""How many ids are remembered at the least; about 90 bytes each, and at the most twice as many are held."""
+"""How many ids are remembered at the least; about 100 bytes each, and at the most twice as many are held."""
+_LIFE = b"@"  # in the ids of beanstalkd jobs, before what names this life of the server
+
+
+def key_of(node: str, topic: str, message_id: bytes, timestamp: int) -> Key:
+    """What all deliveries of one message have in common, and no other message has.
+
+    An id may be given out again: by an nsqd whose clock was set back, by a NATS stream that was made anew. The time at which
+    the broker took the message tells these apart, because it is the same in each delivery. beanstalkd's is not, as it is made
+    from an age in seconds, but a beanstalkd id names its server's life and is not given out again.
+    """
+    return node, topic, message_id if _LIFE in message_id else b"%b %d" % (message_id, timestamp)
 
 
 class Seen:

@@ -24,7 +24,7 @@ import gevent.monkey
 
 from framework.errors import WrongUse
 from framework.spool import segment as segments
-from framework.spool.seen import WINDOW, Key, Seen
+from framework.spool.seen import WINDOW, Key, Seen, key_of
 from framework.spool.segment import SpoolError
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Spool:
     def _new(self, batch: Batch) -> dict[Key, Message]:
         new: dict[Key, Message] = {}
         for message in batch:
-            key = (message.node, message.topic, message.id)
+            key = key_of(message.node, message.topic, message.id, message.timestamp)
             if key not in self._seen:
                 new.setdefault(key, message)
         return new
@@ -246,11 +246,11 @@ def _newest(kept: list[segments.Segment], rows: int) -> list[segments.Segment]:
 
 def _keys(one: segments.Segment) -> list[Key]:
     try:
-        table = segments.read(one.path, ["nsqd", "topic", "message_id"])
+        table = segments.read(one.path, ["nsqd", "topic", "message_id", "timestamp_ns"])
     except FileNotFoundError:  # a reader that has committed it deleted it just now
         return []
-    nodes, topics, ids = (column.to_pylist() for column in table.columns)
-    return [(node, topic, message_id.encode("latin-1")) for node, topic, message_id in zip(nodes, topics, ids, strict=True)]
+    rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+    return [key_of(node, topic, message_id.encode("latin-1"), timestamp) for node, topic, message_id, timestamp in rows]
 
 
 def ensure_epoch(root: Path) -> str:

@@ -28,7 +28,7 @@ def test_a_killed_collector_loses_nothing_and_doubles_nothing(
     nsqd.http("/topic/create?topic=orders", b"")
     nsqd.http("/channel/create?topic=orders&channel=archive", b"")
     nsqd.http("/mpub?topic=orders", b"\n".join(sent))
-    command = [sys.executable, str(SCRIPT), str(tmp_path / "spool"), nsqd.address]
+    command = [sys.executable, str(SCRIPT), str(tmp_path / "spool"), f"nsq://{nsqd.address}"]
 
     assert subprocess.run([*command, point], timeout=30, check=False).returncode == -signal.SIGKILL
     *before, last = map(int, (tmp_path / "batches").read_text().split())

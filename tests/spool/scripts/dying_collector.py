@@ -1,4 +1,4 @@
-"""A collector worker that kills itself, once, at the point it is told: ``dying_collector.py SPOOL ADDRESS POINT``.
+"""A collector worker that kills itself, once, at the point it is told: ``dying_collector.py SPOOL URL POINT``.
 
 Points: ``written`` (the file is durable and has no name yet), ``claimed`` (nor has it one now, but its number is taken),
 ``named`` (it has its name, the folder is not synced), ``durable`` (landed, nothing finished), ``never``. The size of each batch
@@ -16,7 +16,7 @@ from framework.handler import HandlerSpec
 from framework.message import Batch
 from framework.spool import Spool, segment
 
-SPOOL, ADDRESS, POINT = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+SPOOL, URL, POINT = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 landed = 0
 
 
@@ -51,7 +51,7 @@ def main() -> None:
         topic="orders", channel="archive", function=spool.land, decode=None, concurrency=1, max_in_flight=1000,
         timeout=30, max_attempts=0, batch=1000, linger=0.05,
     )  # fmt: skip
-    supervisor = Supervisor([spec], open_transports([f"nsq://{ADDRESS}"]), publish=lambda *_: None)
+    supervisor = Supervisor([spec], open_transports([URL]), publish=lambda *_: None)
     signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
     supervisor.run()
 

@@ -1,0 +1,79 @@
+"""A broker that gives an id out again, for another message, costs none: the spool does not take it for the first one again."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from framework import Publisher
+from framework.message import Batch, Message
+from framework.spool import Spool
+from framework.testing.servers import Server
+from tests.spool.test_kill import SCRIPT, landed
+
+MakeBatch = Callable[..., Batch]
+
+
+def later(batch: Batch, nanoseconds: int, *, suffix: bytes = b"") -> Batch:
+    """Messages with the same ids, which the broker took later, or says so."""
+    return Batch([Message(m.id + suffix, m.timestamp + nanoseconds, 1, m.body, m.connection) for m in batch])
+
+
+def test_an_nsqd_whose_clock_was_set_back_gives_ids_out_again(tmp_path: Path, batch: MakeBatch) -> None:
+    """nsqd's ids are milliseconds and a count (guid.go): a second message of the same id differs by nanoseconds."""
+    with Spool(tmp_path) as spool:
+        assert spool.land(batch(0, 10)) == 10
+        assert spool.land(later(batch(0, 10), 1)) == 10
+        assert spool.land(batch(0, 10)) == spool.land(later(batch(0, 10), 1)) == 0, "these are delivered again"
+    with Spool(tmp_path) as after_a_restart:
+        assert after_a_restart.land(batch(0, 10)) == after_a_restart.land(later(batch(0, 10), 1)) == 0
+        assert after_a_restart.land(later(batch(0, 10), 2)) == 10
+
+
+def test_an_id_that_names_the_life_of_its_server_is_known_whatever_time_it_has(tmp_path: Path, batch: MakeBatch) -> None:
+    """beanstalkd says how many seconds old a job is, from which no two deliveries get the same time."""
+    life = b"@5f3a9c01"
+    with Spool(tmp_path) as spool:
+        assert spool.land(later(batch(0, 10), 0, suffix=life)) == 10
+        assert spool.land(later(batch(0, 10), 1_000_000, suffix=life)) == 0
+    with Spool(tmp_path) as after_a_restart:
+        assert after_a_restart.land(later(batch(0, 10), 2_000_000, suffix=life)) == 0
+        assert after_a_restart.land(later(batch(0, 10), 2_000_000, suffix=b"@00000000")) == 10
+
+
+@pytest.mark.real
+def test_a_nats_server_that_lost_its_streams_counts_from_one_again(start_nats: Callable[..., Server], tmp_path: Path) -> None:
+    nats = start_nats()
+    url = f"nats://{nats.address}"
+    collector = subprocess.Popen([sys.executable, str(SCRIPT), str(tmp_path / "spool"), url, "never"])
+    try:
+        first, second = [[b"%s %d" % (name, n) for n in range(200)] for name in (b"first", b"second")]
+        publish_and_wait(url, first, tmp_path, Counter(first))
+        nats.stop()
+        shutil.rmtree(nats.data / "jetstream")
+        nats.start()
+        publish_and_wait(url, second, tmp_path, Counter(first + second))
+        collector.send_signal(signal.SIGTERM)
+        assert collector.wait(20) == 0
+    finally:
+        collector.kill()
+        collector.wait()
+    assert landed(tmp_path) == Counter(first + second)
+
+
+def publish_and_wait(url: str, bodies: Sequence[bytes], tmp_path: Path, wanted: Counter[bytes]) -> None:
+    """Return when ``wanted`` is landed, or has not been for a long time."""
+    with closing(Publisher(url)) as publisher:
+        publisher.publish_many("orders", bodies, timeout=20)
+    until = time.monotonic() + 20
+    while landed(tmp_path) != wanted and time.monotonic() < until:
+        time.sleep(0.05)
