@@ -10,6 +10,7 @@ from pathlib import Path
 
 from framework.testing import servers
 from framework.testing.proxy import Proxy
+from tests.chaos import nats_faults
 from tests.chaos.trial import BURST, Scenario, Trial, Verdict
 
 _LEASE = "--msg-timeout=5s"
@@ -248,5 +249,6 @@ ALL: dict[str, tuple[Scenario, int, int]] = {
     "finishes": (finishes_dropped, 20, 3),
     "slow": (slow_network, 10, 1),
     "disk": (full_disk_under_the_spool, 20, 3),
+    **nats_faults.ALL,
 }
 """Name -> what to do, how often at length, how often in CI."""
