@@ -142,7 +142,10 @@ def refusal(words: str) -> BrokerError:
     """A -ERR that ends a connection, as an error of the class that tells what can be done."""
     start = words.lower()
     if start.startswith(("authorization violation", "user authentication", "account authentication")):
-        fix = "the user, password or token before the @ of the broker URL is missing or wrong, or the NKEY of nkey_file="
+        fix = (
+            "the user, password or token before the @ of the broker URL is missing or wrong, or what is in nkey_file= or "
+            "creds_file="
+        )
         return AccessDenied(words, fix=fix)
     if start.startswith(("secure connection", "tls")):
         return NegotiationRefused(words)

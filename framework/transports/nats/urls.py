@@ -15,7 +15,7 @@ from framework.errors import BadName, BadSetting, WrongUse
 from framework.transports import addresses
 
 PORT = 4222
-_FILES = ("tls_ca", "tls_cert", "tls_key", "nkey_file")
+_FILES = ("tls_ca", "tls_cert", "tls_key", "nkey_file", "creds_file")
 _OPTIONS = ("ack_wait", "ping_interval", "max_payload", "max_ack_pending", "replicas", "retention", "tls", *_FILES)
 _RETENTIONS = ("limits", "workqueue")
 
@@ -58,6 +58,8 @@ class Secrets:
     tls_key: str = ""
     nkey_file: str = ""
     """The seed of an NKEY."""
+    creds_file: str = ""
+    """The JWT of a user of an account, and the seed of that user's NKEY."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,8 @@ def read(urls: Sequence[str]) -> Addresses:
 def _secrets(files: Mapping[str, str]) -> Secrets:
     if files["tls_key"] and not files["tls_cert"]:
         raise BadSetting("tls_key in a broker URL without tls_cert: give the file of the certificate as well")
+    if files["nkey_file"] and files["creds_file"]:
+        raise BadSetting("nkey_file and creds_file in a broker URL: give one of them, creds_file where the server has operators")
     return Secrets(**files)
 
 
