@@ -45,6 +45,19 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, demo: Callable[..., Run],
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("moment", ["broker: ...", "workers: ...", "publish: ...", "Spark: ..."])
+def test_a_kill_leaves_nothing_running(tmp_path: Path, demo: Callable[..., Run], moment: str) -> None:
+    """The demo can do nothing any more: each process is told by the system."""
+    run = demo("--output", str(tmp_path / "out"))
+    run.wait_for(moment)
+    if moment == "Spark: ...":
+        run.wait_until_it_runs(JVM)
+    run.process.kill()
+    run.process.wait()
+    assert run.none_is_left()
+
+
+@pytest.mark.slow
 def test_a_reader_of_its_output_that_goes_leaves_nothing_running(tmp_path: Path, demo: Callable[..., Run]) -> None:
     """As in ``make demo | head -1``."""
     run = demo("--output", str(tmp_path / "out"))

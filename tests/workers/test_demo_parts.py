@@ -70,13 +70,28 @@ class TestTheFolder:
             folder.begin(tmp_path)
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted(made)
 
-    def test_that_another_demo_uses_is_refused(self, tmp_path: Path) -> None:
+    def test_that_another_demo_uses_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(folder, "_PATIENCE", 0.2)
         held = folder.begin(tmp_path / "demo")
         (tmp_path / "demo" / "summary.json").touch()
         with pytest.raises(WrongUse, match="another demo"):
             folder.begin(tmp_path / "demo")
         assert (tmp_path / "demo" / "summary.json").exists()
         os.close(held)
+
+    def test_in_which_a_process_of_a_killed_demo_still_works_is_waited_for(self, tmp_path: Path) -> None:
+        held = folder.begin(tmp_path / "demo")
+        late = tmp_path / "demo" / "archive"
+        left = Child(
+            "left",
+            [sys.executable, "-c", f"import os, time; time.sleep(1); os.mkdir({str(late)!r})"],
+            tmp_path / "log",
+            keeps=[held],
+        )
+        os.close(held)  # as a kill -9 does
+        os.close(folder.begin(tmp_path / "demo"))
+        assert left.process.wait() == 0
+        assert not late.exists()
 
     def test_that_is_a_file_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -9,11 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 _POLL = 0.05  # seconds
 _TELLING_CODES = (2, 3)  # of `workers`: wrong use, no broker
 STOP_SECONDS = 12.0  # from SIGTERM to SIGKILL
+_PR_SET_PDEATHSIG = 1
+_prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None  # here: what runs after a fork should load nothing
 
 
 class ChildDied(Exception):
@@ -26,9 +30,20 @@ class ChildDied(Exception):
 
 
 class Child:
-    """One process, the first of a group of its own, so that a Ctrl-C at the terminal does not reach it."""
+    """One process, the first of a group of its own, so that a Ctrl-C at the terminal does not reach it.
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, *, environ: Mapping[str, str] | None = None) -> None:
+    On Linux it gets SIGTERM also when this process is killed. ``keeps``: file descriptors that it has open as well.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        *,
+        environ: Mapping[str, str] | None = None,
+        keeps: Sequence[int] = (),
+    ) -> None:
         self.name = name
         self.log = log
         with log.open("ab") as output:
@@ -39,6 +54,8 @@ class Child:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(environ or {})},
                 start_new_session=True,
+                pass_fds=keeps,
+                preexec_fn=partial(_end_with, os.getpid()),  # noqa: PLW1509 (it takes no lock)
             )
 
     @property
@@ -108,6 +125,14 @@ class Children:
         for child in reversed(self._running.copy()):
             self.end(child)
         kill(below)
+
+
+def _end_with(parent: int) -> None:
+    """Where the system can do it, this process gets SIGTERM when its ``parent`` ends, however that ends."""
+    if _prctl is not None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it ended before it was asked for
+            os._exit(1)
 
 
 def descendants(pid: int) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import time
 from pathlib import Path
 
 from framework import WrongUse
@@ -16,8 +17,12 @@ WORK = "work"
 """Logs, spools, the broker's data: what the run needs and nobody reads afterwards, unless something went wrong."""
 
 
+_PATIENCE = 5.0
+"""Seconds for which the processes of a demo that was killed are waited for; their job takes the longest, about three."""
+
+
 def begin(folder: Path) -> int:
-    """Make the folder, or empty one that a demo made; returns a handle whose lock ends with the process.
+    """Make the folder, or empty one that a demo made; returns a handle whose lock ends with the last process that has it.
 
     Raises WrongUse, having changed nothing, for one that holds anything else or that another demo uses.
     """
@@ -27,13 +32,24 @@ def begin(folder: Path) -> int:
         handle = os.open(folder / _MARK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise WrongUse(f"--output {folder}: {error.strerror}: name a folder that you may write to") from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    if not _locked(handle):
         os.close(handle)
-        raise WrongUse(f"--output {folder}: another demo is at work there; wait for it, or name another folder") from None
+        raise WrongUse(f"--output {folder}: another demo is at work there; wait for it, or name another folder")
     clear(folder)
     return handle
+
+
+def _locked(handle: int) -> bool:
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.05)
+        else:
+            return True
 
 
 def clear(folder: Path) -> None:

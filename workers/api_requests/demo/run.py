@@ -36,13 +36,17 @@ class Wrong(Exception):
 class Demo:
     """One run."""
 
-    def __init__(self, source: Path, output: Path, broker: str | None, check: Callable[[], None], shown: Display) -> None:
+    def __init__(
+        self, source: Path, output: Path, broker: str | None, check: Callable[[], None], shown: Display, *, lock: int
+    ) -> None:
+        """``lock``: the descriptor that locks the output. Every process has it, so that none works in the next run's folder."""
         self._source = source
         self._output = output
         self._work = output / folder.WORK
         self._broker = broker
         self._check = check
         self._shown = shown
+        self._lock = lock
         self._clock = Clock()
         self._children = Children(check)
         self._notes: list[str] = []
@@ -77,7 +81,8 @@ class Demo:
         self._clock.note(name, since)
 
     def _start(self, name: str, *command: str, log: str = "", **environ: str) -> Child:
-        return self._children.start(Child(name, python(*command), self._work / f"{log or name}.log", environ=environ))
+        output = self._work / f"{log or name}.log"
+        return self._children.start(Child(name, python(*command), output, environ=environ, keeps=[self._lock]))
 
     def _start_nsqd(self) -> str:
         """Returns the URL of an nsqd of our own, on free ports."""
