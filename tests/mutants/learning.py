@@ -1,5 +1,5 @@
-"""A plugin for pytest that notes, for each test, how long it takes, whether it passes, which lines of ``framework`` it runs, and
-whether it starts a process of Python, whose lines are not seen.
+"""A plugin for pytest that notes, for each test, how long it takes, itself and what is set up for it, whether it passes, which
+lines of ``framework`` it runs, and whether it starts a process of Python, whose lines are not seen.
 
 Each process of the run writes files of its own, ``.coverage.PID`` and ``.learned.PID``; ``lines.py`` reads them all."""
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ _coverage = coverage.Coverage(
     source=["framework"], concurrency=["gevent", "thread"], config_file=False, data_suffix=str(os.getpid())
 )
 _coverage.start()
-_seconds: dict[str, float] = {}
+_seconds: Counter[str] = Counter()
+_around: Counter[str] = Counter()
+"""What takes them before and after it: for others of its file too, perhaps."""
 _failed: set[str] = set()
 _starters: set[str] = set()
 _current = ""
@@ -49,22 +51,26 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     global _current  # noqa: PLW0603
     _current = _name(item.nodeid)
     _coverage.switch_context(_current)
-    began = time.monotonic()
     try:
         return (yield)
     finally:
-        _seconds[_current] = time.monotonic() - began
         _current = ""
         _coverage.switch_context("")
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where the test runs, and not in the process that shares out the tests."""
+    report = yield
+    test = _name(report.nodeid)
+    (_seconds if report.when == "call" else _around)[test] += report.duration
     if report.failed:
-        _failed.add(_name(report.nodeid))
+        _failed.add(test)
+    return report
 
 
 def pytest_sessionfinish() -> None:
     _coverage.stop()
     _coverage.save()
-    learned = {test: (seconds, test not in _failed, test in _starters) for test, seconds in _seconds.items()}
+    learned = {test: (_seconds[test], around, test not in _failed, test in _starters) for test, around in _around.items()}
     Path(f".learned.{os.getpid()}").write_text(json.dumps(learned))

@@ -26,6 +26,7 @@ ROOMS = {
     "beanstalkd": Room(
         ("framework/transports/beanstalkd",), ("tests/transports/beanstalkd", "tests/conformance/test_beanstalkd.py")
     ),
+    "nats": Room(("framework/transports/nats",), ("tests/transports/nats", "tests/conformance/test_nats.py")),
     "memory": Room(("framework/transports/memory",), ("tests/transports/memory", _MEMORY, "tests/testing")),
     "nsqd": Room(("framework/nsqd",), ("tests/nsqd", "tests/conformance/test_embedded_nsqd.py")),
     "store": Room(("framework/nsqd/store",), ("tests/nsqd",)),

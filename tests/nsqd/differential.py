@@ -10,7 +10,9 @@ import urllib.error
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
+
+import pytest
 
 from framework.testing.servers import Server
 from tests.nsqd.conftest import Talk
@@ -228,8 +230,16 @@ def compare(pair: tuple[Server, Server], topic: str, steps: list[Any]) -> tuple[
 
 
 @contextmanager
-def playing(pair: tuple[Server, Server], rows: Mapping[str, list[Any]]) -> Iterator[dict[str, Future[tuple[Any, Any]]]]:
-    """All rows, several at a time; each in topics of its own."""
+def playing(
+    pair: tuple[Server, Server], rows: Mapping[str, list[Any]], request: pytest.FixtureRequest
+) -> Iterator[dict[str, Future[tuple[Any, Any]]]]:
+    """The rows that this run asks for, several at a time; each in topics of its own."""
+    asked = {item.callspec.params["name"] for item in request.session.items if _plays(item) and item.path == request.path}
     with ThreadPoolExecutor(ATONCE) as pool:
-        yield {name: pool.submit(compare, pair, f"t{at}", steps) for at, (name, steps) in enumerate(rows.items())}
+        numbered = [(f"t{at}", name, steps) for at, (name, steps) in enumerate(rows.items()) if name in asked]
+        yield {name: pool.submit(compare, pair, topic, steps) for topic, name, steps in numbered}
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _plays(item: pytest.Item) -> TypeGuard[pytest.Function]:
+    return isinstance(item, pytest.Function) and "played" in item.fixturenames

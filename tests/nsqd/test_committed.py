@@ -341,16 +341,17 @@ def test_what_was_emptied_while_it_was_read_for_an_ephemeral_channel_does_not_co
     nsqd = start()
     topic = nsqd.broker.topic("t")
     publish(nsqd.broker, topic, 10)
-    go, real = Event(), nsqd.broker.read
+    begun, go, real = Event(), Event(), nsqd.broker.read
 
     def read(*arguments: Any) -> Any:
         found = real(*arguments)
+        begun.set()
         go.wait()
         return found
 
     monkeypatch.setattr(nsqd.broker, "read", read)
     taker = Taker(topic.channel("c#ephemeral"))
-    gevent.sleep(0.05)
+    assert begun.wait(10)
     topic.empty()
     go.set()
     publish(nsqd.broker, topic, 2)

@@ -195,8 +195,8 @@ ROWS: dict[str, list[Any]] = {
 
 
 @pytest.fixture(scope="module")
-def played(pair: tuple[Server, Server]) -> Iterator[dict[str, Future[tuple[Any, Any]]]]:
-    with playing(pair, ROWS) as answers:
+def played(pair: tuple[Server, Server], request: pytest.FixtureRequest) -> Iterator[dict[str, Future[tuple[Any, Any]]]]:
+    with playing(pair, ROWS, request) as answers:
         yield answers
 
 

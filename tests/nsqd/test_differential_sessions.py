@@ -161,8 +161,8 @@ ROWS = FIELDS | JSON | TIMES | PAIRS | ADMIN | OTHERS
 
 
 @pytest.fixture(scope="module")
-def played(pair: tuple[Server, Server]) -> Iterator[dict[str, Future[tuple[Any, Any]]]]:
-    with playing(pair, ROWS) as answers:
+def played(pair: tuple[Server, Server], request: pytest.FixtureRequest) -> Iterator[dict[str, Future[tuple[Any, Any]]]]:
+    with playing(pair, ROWS, request) as answers:
         yield answers
 
 

@@ -140,8 +140,8 @@ ROWS = rows()
 
 
 @pytest.fixture(scope="module")
-def played(pair: tuple[Server, Server]) -> Iterator[dict[str, Future[tuple[Any, Any]]]]:
-    with playing(pair, ROWS) as answers:
+def played(pair: tuple[Server, Server], request: pytest.FixtureRequest) -> Iterator[dict[str, Future[tuple[Any, Any]]]]:
+    with playing(pair, ROWS, request) as answers:
         yield answers
 
 

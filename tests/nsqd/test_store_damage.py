@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.nsqd.store import Batch, Declaration, Declare, Declared, Store, TopicSave, log, reading, record, recovery
+from framework.nsqd.store import Batch, Declaration, Declare, Declared, Pending, Store, TopicSave, log, reading, record, recovery
 from tests.nsqd.faults import failed_transactions
 from tests.nsqd.storing import CHANNEL, TOPIC, declared, everything, flip, killed, lose_index, payload, publish, saved, segment
 
@@ -413,6 +413,28 @@ def test_damage_before_a_segment_that_is_gone_is_counted_without_the_index(folde
     assert len(again.reports) == 1
     assert "damaged: 5 messages lost" in again.reports[0]
     again.close()
+
+
+def test_what_waits_for_its_next_try_is_there_at_each_start_after_damage_beside_it(folder: Path) -> None:
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    (before,) = publish(opened, b"before", b"before")
+    at = opened.log.size
+    (gone,) = publish(opened, b"damaged", b"damaged")
+    (behind,) = publish(opened, b"behind", b"behind", b"behind")
+    tried = {seq: Pending(0, 2) for seq in (before.first, gone.first, behind.first)}
+    inflight = [before.first + 1, gone.first + 1, behind.first + 1]
+    opened.save([TopicSave(TOPIC, behind.end)], [saved(behind.end, put=tried, inflight=inflight)])
+    opened.close()
+    flip(segment(folder), at + 60)
+    again = Store(folder)
+    assert list(again.bodies(TOPIC, [gone.first], 100).values()) == [None]
+    again.close()
+    for _ in range(2):
+        last = Store(folder)
+        attempts = {seq: one.attempts for seq, one in last.topics[TOPIC].channels["c"].pending.items()}
+        assert attempts == {before.first: 2, before.first + 1: 1, behind.first: 2, behind.first + 1: 1}
+        last.close()
 
 
 def test_several_damaged_records_at_the_end_are_each_counted(folder: Path) -> None:
