@@ -309,8 +309,8 @@ class Link:
             asker.switch(NoAnswer(f"nsqd {self.node} gave no answer for {until - since:.1f} s; {_UNKNOWN}", stored=None))
 
     def _look_at(self, when: float) -> None:
-        """Look at ``when``, unless that will be done before."""
-        if when >= self._next_look or self.error is not None:
+        """Look at ``when``, unless that will be done before. Once the link has ended nobody waits, so there is no such time."""
+        if when >= self._next_look:
             return
         self._next_look = when
         self._alarm.close()
