@@ -9,10 +9,10 @@ It goes on where it stopped: the state folder holds Spark's checkpoints and ever
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sqlite3
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,7 @@ def _target(until: int | None, summary: Path | None) -> int | None:
         return until
     try:
         return int(json.loads(summary.read_text())["published"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
@@ -55,7 +55,6 @@ def _teller(events: bool) -> Callable[..., None]:
             click.echo(f"job: lines done: {', '.join(words)}")
         else:
             click.echo(f"job: {event} {' '.join(f'{k}={v}' for k, v in more.items())}".rstrip())
-        sys.stdout.flush()
 
     return tell
 
@@ -67,6 +66,16 @@ class _Folder(click.Path):
         if _URL.match(str(value)):
             self.fail(f"{value} is a URL: name a folder of a mounted file system", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class _Seconds(click.FloatRange):
+    """``nan`` is in no range, and click takes it for any."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value} is no number of seconds", param, ctx)
+        return seconds
 
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")
@@ -99,7 +108,7 @@ _FOLDER = _Folder(file_okay=False, path_type=Path)
 )
 @click.option("--broker", "brokers", multiple=True, envvar="BROKER_URL", default=["nsq://127.0.0.1:4150"], show_default=True,
               metavar="URL", help="Where the suspects are published.")  # fmt: skip
-@click.option("--every", type=click.FloatRange(min=0), envvar="API_REQUESTS_EVERY", metavar="SECONDS",
+@click.option("--every", type=_Seconds(0, 86400), envvar="API_REQUESTS_EVERY", metavar="SECONDS",
               help="With --follow, how often a batch starts; 10, and 30 for the archive's larger files.")  # fmt: skip
 @click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
 @click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="Where the JVM's messages go; stderr.")
@@ -151,6 +160,6 @@ def main() -> int:
     except WrongUse as error:
         _warn(str(error))
         return 2
-    except (Failed, FrameworkError, PySparkException) as error:
+    except (Failed, FrameworkError, PySparkException, OSError) as error:
         _warn(words_of(error))
         return 1

@@ -51,7 +51,9 @@ class Stream:
     def start(self, spark: SparkSession, every: float) -> StreamingQuery:
         lines = spark.readStream.format("nsq").option("spoolDir", str(self._spool)).option("collector", "external")
         stream = lines.option("retention", "commit").load().writeStream.queryName(self.name)
-        stream = stream.option("checkpointLocation", str(self._checkpoint)).trigger(processingTime=f"{every:g} seconds")
+        stream = stream.option("checkpointLocation", str(self._checkpoint)).trigger(
+            processingTime=f"{round(1000 * every)} milliseconds"
+        )
         return stream.foreachBatch(self._batch).start()
 
     def idle(self, seconds: float) -> bool:

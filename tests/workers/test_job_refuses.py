@@ -1,0 +1,88 @@
+"""What the job cannot work with is told in one sentence, before Spark is started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from framework.testing.servers import ServerMissing
+from tests.nsqd.disks import tmpfs
+
+pytest.importorskip("pyspark")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def job(folder: Path, *more: str, stdout: str = "/dev/null") -> tuple[int, list[str]]:
+    """The exit code, and what it said on stderr; no Java can be found. ``stdout``: as the shell has it."""
+    command = [
+        sys.executable,
+        "-m",
+        "workers.api_requests.job",
+        f"--output={folder / 'out'}",
+        f"--state={folder / 'state'}",
+        *more,
+    ]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" >{stdout}', "sh", *command], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False,
+        timeout=60, env={**os.environ, "JAVA_HOME": str(folder / "none")},
+    )  # fmt: skip
+    return done.returncode, done.stderr.splitlines()
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk without a free byte."""
+    folder = tmp_path / "full"
+    try:
+        with tmpfs(folder, 16 * 1024):
+            for name in ("out", "state"):
+                (folder / name).mkdir()
+            (folder / "fill").write_bytes(b"")
+            with pytest.raises(OSError, match="No space"), (folder / "fill").open("wb", buffering=0) as fill:
+                while fill.write(b"x" * 1024):
+                    pass
+            yield folder
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+
+
+def test_a_full_disk(full: Path) -> None:
+    code, (said,) = job(full, "--until=0")
+    assert code == 1
+    assert said.startswith("job: [Errno 28] No space left on device")
+
+
+def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
+    log = tmp_path / "missing" / "spark.log"
+    assert job(tmp_path, "--until=0", f"--log={log}") == (1, [f"job: [Errno 2] No such file or directory: '{log}'"])
+
+
+def test_a_stdout_that_takes_nothing(tmp_path: Path) -> None:
+    assert job(tmp_path, "--until=0", stdout="/dev/full") == (1, ["job: [Errno 28] No space left on device"])
+
+
+def test_no_stdout_at_all_is_no_reason_to_end(tmp_path: Path) -> None:
+    """The log, which comes later, is."""
+    code, (said,) = job(tmp_path, "--until=0", f"--log={tmp_path / 'missing' / 'spark.log'}", stdout="&-")
+    assert (code, said.partition(":")[2][:10]) == (1, " [Errno 2]")
+
+
+@pytest.mark.parametrize("every", ["nan", "inf", "-1", "1e9"])
+def test_a_time_between_batches_that_is_none(tmp_path: Path, every: str) -> None:
+    code, (said,) = job(tmp_path, "--follow", f"--every={every}")
+    assert code == 2
+    assert "--every" in said
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "3", '{"published": null}', '{"published": [1]}', "{}", "{", ""])
+def test_a_summary_that_does_not_hold_a_number_is_as_one_that_is_not_there_yet(tmp_path: Path, content: str) -> None:
+    from workers.api_requests.job.command import _target
+
+    (tmp_path / "summary").write_text(content)
+    assert _target(None, tmp_path / "summary") is None
