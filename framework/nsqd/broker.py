@@ -1,4 +1,7 @@
-"""All topics of one nsqd, between the storage's two threads and the hub: lookups, commits, lazy saves."""
+"""All topics of one nsqd, between the storage's two threads and the hub: who is there, commits, lazy saves.
+
+It is the port of its topics and channels (``framework.nsqd.port``), and takes what they have to tell as events.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,19 @@ import sqlite3
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import gevent
 from gevent.lock import BoundedSemaphore
 
 from framework.nsqd.aside import Aside
-from framework.nsqd.channel import Channel
+from framework.nsqd.channel import Channel, ChannelChanged
+from framework.nsqd.events import Events
 from framework.nsqd.health import Health
-from framework.nsqd.journal import Group, Journal, NotStored
+from framework.nsqd.journal import Declares, Group, Journal, NotStored
+from framework.nsqd.options import Options
 from framework.nsqd.store import Batch, ChannelSave, Entry, Store, TopicSave, TopicState, record
-from framework.nsqd.topic import Topic
+from framework.nsqd.topic import Deserted, Emptied, Gone, Made, Topic, TopicChanged
 from framework.nsqd.turns import Turns
-
-if TYPE_CHECKING:
-    from framework.nsqd.lookups import Lookups
-    from framework.nsqd.options import Options
 
 NOT_SAVED = "DISK: states not saved"
 NOT_TIDIED = "DISK: what is finished was not removed, or what is confirmed not synced"
@@ -31,7 +31,6 @@ SAVE_SECONDS = 0.05
 _IDLE_SECONDS = 1.0
 """How often the storage is given a turn to tidy up when nothing changes."""
 _RECENT_BYTES = 16 << 20
-_READ_BYTES = 1 << 20
 _STUCK_SECONDS = 10.0
 
 
@@ -43,8 +42,7 @@ class Broker:
         self.log = log
         self.start_time = time.time()
         self.health = Health(log, options.data_path)
-        self.lookups: Lookups | None = None
-        """Who is told what topics and channels are here."""
+        self.events = Events()
         self.changed: list[Topic | Channel] = []
         """To be saved with the next round."""
         self.recent: dict[tuple[int, int], Batch] = {}
@@ -56,6 +54,12 @@ class Broker:
         self._store = store
         self._reader = Aside()
         self.journal = Journal(store, self._committed, self.health)
+        self.emit = self.events.emit
+        self.events.on(Declares, self.journal.take)
+        self.events.on(TopicChanged, lambda event: self.changed.append(event.topic))
+        self.events.on(ChannelChanged, lambda event: self.changed.append(event.channel))
+        self.events.on(Emptied, self._forget_recent)
+        self.events.on(Deserted, lambda event: self.delete_topic(event.topic.name))
         self._stopped = False
         self._saved = 0.0
         self._saving = BoundedSemaphore()
@@ -80,19 +84,9 @@ class Broker:
             found = Topic(self, TopicState(self._new_number(), name, 0))
             self._keep(found)
             self.log("INFO", f"TOPIC({name}): created")
-            self.declare(found)
-            if self.lookups is not None:
-                self.lookups.introduce(found)
+            found.declare()
+            self.emit(Made(found))
         return found
-
-    def announce(self, topic: str, channel: str = "", *, there: bool) -> None:
-        """Let the nsqlookupds know of what was made or deleted."""
-        if self.lookups is not None:
-            self.lookups.announce(topic, channel, there=there)
-
-    def new_id(self) -> int:
-        """A number that no channel has or had."""
-        return secrets.randbits(62) or 1
 
     def _new_number(self) -> int:
         """A number that no topic has, nor any of which the log may still have records: they would become one at a restart."""
@@ -106,23 +100,11 @@ class Broker:
         del self._numbers[topic.id]
         self.log("INFO", f"TOPIC({name}): deleting")
         for channel in topic.channels:
-            self.announce(name, channel, there=False)
-        self.announce(name, there=False)
+            self.emit(Gone(topic, channel))
+        self.emit(Gone(topic))
         topic.close()
-        self.forget_recent(topic.id, 0, topic.next)
-        self.declare(topic)
-
-    def declare(self, topic: Topic) -> None:
-        """Have the log know the topic's name, channels and pauses as they are now."""
-        if not topic.ephemeral:
-            topic.declared = self.journal.declare(topic)
-
-    def settle(self, topic: Topic) -> None:
-        """Return when what was declared of the topic is on the disk. Raises NotStored."""
-        if topic.declared is not None:
-            if topic.declared.error is not None:
-                self.declare(topic)
-            topic.declared.wait()
+        self.emit(Emptied(topic.id, 0, topic.next))
+        topic.declare()
 
     # --- publishing --------------------------------------------------------------------------------------------
 
@@ -172,9 +154,8 @@ class Broker:
             self._recent_bytes -= oldest.weight
             self.recent.pop((oldest.topic, oldest.first), None)
 
-    def forget_recent(self, topic: int, low: int, high: int) -> None:
-        """Those messages were emptied."""
-        for key in [key for key in self.recent if key[0] == topic and low <= key[1] < high]:
+    def _forget_recent(self, emptied: Emptied) -> None:
+        for key in [key for key in self.recent if key[0] == emptied.topic and emptied.low <= key[1] < emptied.high]:
             del self.recent[key]
 
     # --- the storage's second thread ---------------------------------------------------------------------------
@@ -199,21 +180,6 @@ class Broker:
             found = self._store.corrections.pop(0)
             if (topic := self._numbers.get(found.topic)) is not None:
                 topic.correct(found)
-
-    def read_waiting(self, topic: Topic) -> list[Batch]:
-        """What waits in the topic, as far as an #ephemeral channel can hold it; blocks the greenlet until the log gives it."""
-        room, at, found = self.options.mem_queue_size, topic.pumped, list[Batch]()
-        while room > 0 and at < topic.next and not topic.deleted:
-            try:
-                read = self.read(topic.id, at, _READ_BYTES)
-            except Exception as error:
-                self.log("ERROR", f"TOPIC({topic.name}): cannot read what waits - {error}")
-                gevent.sleep(_IDLE_SECONDS)
-                continue
-            found += read
-            room -= sum(batch.count for batch in read)
-            at = read[-1].end if read else topic.next
-        return found
 
     @property
     def wrong(self) -> str:

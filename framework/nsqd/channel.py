@@ -1,68 +1,54 @@
-"""A channel: what waits, what is in flight, what is due later, and the delivery loop. It does no I/O.
+"""A channel: what waits, what is in flight, what is to be tried again, and the delivery loop. It does no I/O of its own.
 
-``cursor`` is the lowest sequence number that was never delivered. What is below it is in flight, waits for another
-try (``again``), is due later (``deferred``), or else is finished: finishing is the deletion of a dictionary's key.
+``cursor`` is the lowest sequence number that was never delivered. What is below it is in flight, waits in ``retries``, or else
+is finished: finishing is the deletion of a dictionary's key.
 """
 
 from __future__ import annotations
 
-import heapq
-import struct
 import time
-from array import array
-from collections import deque
 from collections.abc import Container
-from typing import TYPE_CHECKING, Protocol
+from typing import NamedTuple, Protocol
 
-from framework.alarm import Alarm
+import gevent
+
 from framework.names import EPHEMERAL
-from framework.nsqd import turns
-from framework.nsqd.backlog import Backlog
+from framework.nsqd import backlog, delivery, turns
+from framework.nsqd.backlog import Backlog, Found
+from framework.nsqd.delivery import Consumer
+from framework.nsqd.journal import Declares, Declaring
 from framework.nsqd.lease import Leases, Message
-from framework.nsqd.store import ChannelSave, ChannelState, Correction, Pending
-from framework.nsqd.store.index import FINISHED
-from framework.transports.nsq.wire import FRAME_MESSAGE
+from framework.nsqd.port import Port
+from framework.nsqd.retries import Retries
+from framework.nsqd.store import Batch, ChannelSave, ChannelState, Correction, Pending
+from framework.nsqd.unsaved import Unsaved
 
-if TYPE_CHECKING:
-    from framework.nsqd.topic import Topic
-
-_PREFIX = struct.Struct(">iiqH")
-_SIZE = struct.Struct(">i")
 _CHUNK = 500
 """The most messages that one client gets before the next has its turn."""
-_CHUNK_BYTES = 1 << 18
-"""About as many bytes of them as a client gets before it is seen whether its buffer is full."""
-_HELD_BYTES = 1 << 20
-"""About as many bytes of bodies in flight as one client keeps in memory; of the others the log has to give them again."""
-_WAITING_BYTES = 4 << 20
-"""Likewise, of what waits in one channel for its time or for another try."""
 _TURN = 2000
 """The most that is delivered, or becomes due, before other work on the hub has its turn."""
+_RETRY_SECONDS = 1.0
 
 
-class Consumer(Protocol):
-    """A client that is subscribed, as the channel sees it."""
+class ChannelChanged(NamedTuple):
+    """Its state is to be saved with the next round."""
 
-    leases: Leases
-    sample_rate: int
+    channel: Channel
 
-    def room(self) -> int:
-        """How many more messages it may be sent now: RDY less what is in flight; 0 while its buffer is full."""
 
-    def send(self, frames: list[bytes], count: int) -> None:
-        """Message frames for it, buffered; ``count`` messages."""
+class Owner(Declaring, backlog.Owner, Protocol):
+    """The topic, as its channels see it."""
 
-    def sampled(self) -> bool:
-        """Whether this one message is for it (sample_rate)."""
-
-    def close(self, reason: str) -> None: ...
+    name: str
+    ephemeral: bool
 
 
 class Channel:
     """One channel of a topic. Everything here runs on the hub."""
 
-    def __init__(self, topic: Topic, state: ChannelState, *, declared: bool = False) -> None:
+    def __init__(self, topic: Owner, port: Port, state: ChannelState, *, declared: bool = False) -> None:
         self.topic = topic
+        self._port = port
         self.id = state.id
         self.name = state.name
         self.ephemeral = state.name.endswith(EPHEMERAL)
@@ -74,30 +60,24 @@ class Channel:
         self.clients: list[Consumer] = []
         self.holders: list[Leases] = []
         """In flight, by client; those of clients that left stay until they time out."""
-        self.backlog = Backlog(self, state)
-        self.again: deque[Message] = deque()
-        self.deferred: list[tuple[float, int, Message]] = []
-        """A heap by due time (monotonic seconds)."""
+        most = port.options.mem_queue_size
+        self.backlog = Backlog(topic, state, kept=self.kept, recent=port.recent, clock=port.clock, most=most)
+        self.retries = Retries(self.kept, self._release)
         self.message_count = self.requeue_count = self.timeout_count = 0
         self.dirty = False
-        self._alarm = Alarm(self._release)
-        self._put: dict[int, Pending] = {}
-        self._drop: set[int] = set()
-        self._clear = False
-        self._serving = self._awaited = False
+        self._unsaved = Unsaved()
+        self._serving = self._awaited = self._fetching = False
         self._delivery = f"CHANNEL({topic.name}/{state.name}): nothing was delivered"
-        self.held = 0
-        """Bytes of the bodies in ``again`` and ``deferred``."""
         self._resume(state.pending)
 
     def _resume(self, pending: dict[int, Pending]) -> None:
         for seq, one in sorted(pending.items()):
             message = Message(seq, 0, one.attempts, None)
-            if one.due > self.topic.broker.clock.now():
+            if one.due > self._port.clock.now():
                 self._defer(message, one.due)
             else:
                 self._note(message, 0)
-                self.again.append(message)
+                self.retries.ready.append(message)
 
     @property
     def cursor(self) -> int:
@@ -106,7 +86,12 @@ class Channel:
     @property
     def depth(self) -> int:
         """Messages that could be delivered now."""
-        return self.backlog.waiting + len(self.again)
+        return self.backlog.waiting + len(self.retries.ready)
+
+    @property
+    def deferred(self) -> list[tuple[float, int, Message]]:
+        """Messages that are not due yet."""
+        return self.retries.deferred
 
     @property
     def in_flight_count(self) -> int:
@@ -116,7 +101,7 @@ class Channel:
         """Its state changed: to be saved with the next round."""
         if self.kept and self.declared and not self.dirty:
             self.dirty = True
-            self.topic.broker.changed.append(self)
+            self._port.emit(ChannelChanged(self))
 
     def begin(self, seq: int) -> None:
         """Its declaration is committed: the messages from ``seq`` on are its own."""
@@ -144,7 +129,61 @@ class Channel:
 
     def new_leases(self, duration: float) -> Leases:
         """For a client whose msg_timeout is ``duration`` seconds."""
-        return Leases(duration, self.topic.broker.options.max_msg_timeout, self._timed_out)
+        return Leases(duration, self._port.options.max_msg_timeout, self._timed_out)
+
+    # --- what waits --------------------------------------------------------------------------------------------
+
+    def offer(self, batch: Batch) -> None:
+        """The topic hands over a new batch."""
+        self._deal_with(self.backlog.offer(batch))
+
+    def offer_stored(self, count: int) -> None:
+        """The topic hands over ``count`` messages that the log has."""
+        self._deal_with(self.backlog.offer_stored(count))
+
+    def _loaded(self) -> int:
+        """How many messages are at hand; more are on their way when it is few."""
+        if self.backlog.is_low:
+            self._deal_with(self.backlog.fill())
+        return self.backlog.loaded
+
+    def _deal_with(self, found: Found | None) -> None:
+        if found is None:
+            return
+        for message, due in found.deferred:
+            self._defer(message, due)
+        if found.missing:
+            gevent.spawn(self._read)
+
+    def _read(self) -> None:
+        asked = self.backlog.ask()
+        found = None
+        try:
+            found = self._port.read(self.topic.id, asked.start, backlog.WINDOW_BYTES)
+        except Exception as error:
+            self._port.log("ERROR", f"CHANNEL({self.name}): cannot read its backlog - {error}")
+            gevent.sleep(_RETRY_SECONDS)
+        self._deal_with(self.backlog.answer(asked, found))
+        self.serve()
+
+    def _fetch(self) -> None:
+        """Have the bodies read of messages that are to be tried again; the channel is served when they are there."""
+        if not self._fetching:
+            self._fetching = True
+            gevent.spawn(self._read_bodies, *self.retries.without_body())
+
+    def _read_bodies(self, generation: int, wanted: list[Message]) -> None:
+        try:
+            found = self._port.bodies(self.topic.id, [one.seq for one in wanted], backlog.WINDOW_BYTES)
+        except Exception as error:
+            self._port.log("ERROR", f"CHANNEL({self.name}): cannot read messages - {error}")
+            gevent.sleep(_RETRY_SECONDS)
+        else:
+            self.retries.take_bodies(generation, wanted, found)
+            # Damaged on the disk; the storage has reported it.
+            self._give_up({seq for seq, one in found.items() if one is None})
+        self._fetching = False
+        self.serve()
 
     # --- delivery ----------------------------------------------------------------------------------------------
 
@@ -157,9 +196,9 @@ class Channel:
             left = _TURN
             while left > 0 and (sent := self._round()):
                 left -= sent
-            self.topic.broker.health.works(self._delivery)
+            self._port.health.works(self._delivery)
         except Exception as error:  # not the business of whoever committed or published what is to be delivered
-            self.topic.broker.health.fails(self._delivery, error)
+            self._port.health.fails(self._delivery, error)
         finally:
             self._serving = False
         if left <= 0:
@@ -177,7 +216,7 @@ class Channel:
     def _round(self) -> int:
         """One share for each client that has room, beginning with another one each time; returns how many were sent."""
         clients = [client for client in self.clients if client.room() > 0]
-        ready = self.backlog.loaded() + len(self.again)
+        ready = self._loaded() + len(self.retries.ready)
         if not clients or not ready:
             return 0
         self.clients.append(self.clients.pop(0))
@@ -187,10 +226,10 @@ class Channel:
     def _give(self, client: Consumer, share: int) -> int:
         count = min(share, client.room())
         now = time.monotonic()
-        done = 0
+        retries, done = self.retries, 0
         while done < count and client.room() > 0:
-            if self.again and self.again[0].turn <= self.cursor:
-                given = self._give_again(client, now)
+            if retries.ready and retries.ready[0].turn <= self.cursor:
+                given = self._give_retry(client, now)
             else:
                 given = self._give_next(client, count - done, now)
             if not given:
@@ -201,61 +240,31 @@ class Channel:
             self.touched()
         return done
 
-    def _give_again(self, client: Consumer, now: float) -> int:
-        message = self.again[0]
-        if message.body is None and not self.backlog.fetch(self.again):
-            return 0
-        self.again.popleft()
+    def _give_retry(self, client: Consumer, now: float) -> int:
+        retries = self.retries
+        message = retries.ready[0]
         body = message.body
-        assert body is not None
-        self.held -= len(body)
+        if body is None:
+            self._fetch()
+            return 0
+        retries.ready.popleft()
+        retries.held -= len(body)
         if client.sample_rate and not client.sampled():
             self._finished(message)
-            return 1
-        message.attempts = message.attempts + 1 & 0xFFFF
-        message.delivered = now
-        message.deadline = now + client.leases.duration
-        message_id = message.id
-        client.leases.messages[message_id] = message
-        if self.kept and len(client.leases.messages) * len(body) > _HELD_BYTES:
-            message.body = None
-        client.send([_PREFIX.pack(len(body) + 30, FRAME_MESSAGE, message.ts, message.attempts), message_id, body], 1)
+        else:
+            delivery.send_again(client, message, body, now, kept=self.kept)
         return 1
 
     def _give_next(self, client: Consumer, count: int, now: float) -> int:
-        """Up to ``count`` messages of the log's next batch: the hot path."""
+        """Up to ``count`` messages of the log's next batch."""
         piece = self.backlog.piece()
-        if piece is None:
+        if piece is None and (not self._loaded() or (piece := self.backlog.piece()) is None):
             return 0
-        batch, done, offset = piece
-        mean = len(batch.payload) // batch.count
-        count = min(count, batch.count - done, 1 + _CHUNK_BYTES // mean)
-        if self.again:
-            count = min(count, max(1, self.again[0].turn - self.cursor))
-        first, ts, payload = batch.first + done, batch.ts, batch.payload
-        ids = array("Q", range(first, first + count))
-        ids.byteswap()
-        hexes = ids.tobytes().hex().encode()
-        deadline = now + client.leases.duration
-        messages, sampling = client.leases.messages, client.sample_rate
-        holds = not self.kept or (len(messages) + count) * mean <= _HELD_BYTES
-        frames: list[bytes] = []
-        prefix, known, sent = b"", -1, 0
-        for at in range(count):
-            (size,) = _SIZE.unpack_from(payload, offset)
-            body = payload[offset + 4 : offset + 4 + size]
-            offset += 4 + size
-            if sampling and not client.sampled():
-                continue
-            if size != known:
-                prefix, known = _PREFIX.pack(size + 30, FRAME_MESSAGE, ts, 1), size
-            message_id = hexes[16 * at : 16 * at + 16]
-            messages[message_id] = Message(first + at, ts, 1, body if holds else None, now, deadline)
-            frames += (prefix, message_id, body)
-            sent += 1
-        self.backlog.advance(count, offset)
-        if frames:
-            client.send(frames, sent)
+        batch, done, _ = piece
+        count = min(count, batch.count - done, delivery.fitting(batch))
+        if ready := self.retries.ready:
+            count = min(count, max(1, ready[0].turn - self.cursor))
+        self.backlog.advance(count, delivery.send_next(client, piece, count, now, kept=self.kept))
         return count
 
     # --- settling ----------------------------------------------------------------------------------------------
@@ -269,17 +278,16 @@ class Channel:
         return None
 
     def _finished(self, message: Message) -> None:
-        if message.noted:
-            self._settle_note(message)
+        if message.has_row:
+            self._drop_row(message)
         self.touched()
 
-    def _settle_note(self, message: Message) -> None:
+    def _drop_row(self, message: Message) -> None:
         if message.seq >= self.cursor:
-            self._put[message.seq] = Pending(FINISHED, 0)
-            self.backlog.done_ahead.append(message.seq)
+            self._unsaved.finish_early(message.seq)
+            self.backlog.finished_early.append(message.seq)
         else:
-            self._put.pop(message.seq, None)
-            self._drop.add(message.seq)
+            self._unsaved.drop(message.seq)
 
     def requeue(self, client: Consumer, message_id: bytes, delay: float) -> str | None:
         """Deliver it again after ``delay`` seconds; as ``finish``."""
@@ -288,9 +296,9 @@ class Channel:
             return self._refusal(message_id)
         self.requeue_count += 1
         if delay > 0:
-            self._defer(message, int(self.topic.broker.clock.now() + delay * 1000), delay)
+            self._defer(message, int(self._port.clock.now() + delay * 1000), delay)
         else:
-            self._hold(message)
+            self.retries.hold(message)
             self._to_tail(message)
         return None
 
@@ -305,57 +313,34 @@ class Channel:
     def _timed_out(self, leases: Leases, message: Message) -> None:
         self.timeout_count += 1
         self._forget_holder(leases)
-        self._hold(message)
+        self.retries.hold(message)
         self._to_tail(message)
         self._serve_soon()
 
     def _to_tail(self, message: Message) -> None:
         self._note(message, 0)
         # Behind what is there now; but with a long backlog not behind all of it, as nsqd's memory queue would not be.
-        message.turn = min(self.backlog.end, self.cursor + self.topic.broker.options.mem_queue_size)
-        self.again.append(message)
-
-    def defer_new(self, message: Message, due: int) -> None:
-        """A message that was published to be delivered at ``due`` (ms since 1970)."""
-        self._defer(message, due)
+        message.turn = min(self.backlog.end, self.cursor + self._port.options.mem_queue_size)
+        self.retries.ready.append(message)
 
     def _defer(self, message: Message, due: int, delay: float | None = None) -> None:
+        """Until ``due``, in ms of the store's clock, which is ``delay`` seconds from now."""
         if delay is None:  # as the disk has it: a flipped bit, or a clock that was lost, holds nothing for years
-            now = self.topic.broker.clock.now()
-            delay = min((due - now) / 1000, self.topic.broker.options.max_req_timeout)
+            now = self._port.clock.now()
+            delay = min((due - now) / 1000, self._port.options.max_req_timeout)
             due = int(now + delay * 1000)
         self._note(message, due)
-        when = time.monotonic() + delay
-        self._hold(message)
-        heapq.heappush(self.deferred, (when, message.seq, message))
-        self._alarm.set(when)
-
-    def _hold(self, message: Message) -> None:
-        """It waits from here on; with its body in memory if there is room, else the log has to give it again."""
-        if message.body is None:
-            return
-        if self.kept and self.held + len(message.body) > _WAITING_BYTES:
-            message.body = None
-        else:
-            self.held += len(message.body)
+        self.retries.defer(message, delay)
 
     def _note(self, message: Message, due: int) -> None:
-        if not self.kept:
-            return
-        message.noted = True
-        self._drop.discard(message.seq)
-        self._put[message.seq] = Pending(due, message.attempts)
-        self.touched()
+        if self.kept:
+            self._unsaved.put(message, due)
+            self.touched()
 
     def _release(self) -> None:
         """What is due goes to the tail of what waits."""
-        now = time.monotonic()
-        for _ in range(_TURN):
-            if not self.deferred or self.deferred[0][0] > now:
-                break
-            self._to_tail(heapq.heappop(self.deferred)[2])
-        if self.deferred:
-            self._alarm.set(self.deferred[0][0])
+        for message in self.retries.due(_TURN):
+            self._to_tail(message)
         self.serve()
 
     # --- damage ------------------------------------------------------------------------------------------------
@@ -364,21 +349,10 @@ class Channel:
         """The log has fewer messages than were counted, or more."""
         self.backlog.correct(found)
         if not found.there:
-            self.give_up(range(found.low, found.high))
+            self._give_up(range(found.low, found.high))
 
-    def give_up(self, gone: Container[int]) -> None:
-        """The channel no longer waits for messages that the log cannot give again. Those that are in memory are delivered all
-        the same."""
-        lost = [one for one in (*self.again, *(entry[2] for entry in self.deferred)) if one.body is None and one.seq in gone]
-        if not lost:
-            return
-        numbers = {one.seq for one in lost}
-        kept = [one for one in self.again if one.seq not in numbers]
-        self.again.clear()  # the same deque: the backlog may be reading for it
-        self.again.extend(kept)
-        self.deferred = [entry for entry in self.deferred if entry[2].seq not in numbers]
-        heapq.heapify(self.deferred)
-        for message in lost:
+    def _give_up(self, gone: Container[int]) -> None:
+        for message in self.retries.give_up(gone):
             self._finished(message)
 
     # --- administration ----------------------------------------------------------------------------------------
@@ -387,14 +361,14 @@ class Channel:
         """Forget all that waits, is in flight or deferred; late FINs then fail."""
         self._forget()
         self.holders = [client.leases for client in self.clients]
-        self._put, self._drop, self._clear = {}, set(), True
+        self._unsaved.clear()
         self.touched()
         self.serve()
 
     def pause(self, paused: bool) -> None:
         self.paused = paused
         if self.kept:
-            self.topic.broker.declare(self.topic)
+            self._port.emit(Declares(self.topic))
         self.serve()
 
     def close(self) -> None:
@@ -408,10 +382,7 @@ class Channel:
     def _forget(self) -> None:
         for leases in self.holders:
             leases.clear()
-        self.again.clear()
-        self.deferred.clear()
-        self.held = 0
-        self._alarm.cancel()
+        self.retries.clear()
         self.backlog.skip()
 
     # --- saving ------------------------------------------------------------------------------------------------
@@ -419,19 +390,11 @@ class Channel:
     def snapshot(self) -> ChannelSave:
         """Its state as of now, and what changed since the last snapshot."""
         self.dirty = False
-        put, self._put = self._put, {}
-        drop, self._drop = self._drop, set()
-        for seq in self.backlog.passed():
-            put.pop(seq, None)
-            drop.add(seq)
-        clear, self._clear = self._clear, False
+        changes = self._unsaved.take(self.backlog.passed())
         inflight = [message.seq for leases in self.holders for message in leases.messages.values()]
-        return ChannelSave(self.id, self.topic.id, self.name, self.cursor, inflight, put, drop, clear)
+        return ChannelSave(self.id, self.topic.id, self.name, self.cursor, inflight, *changes)
 
     def unsaved(self, save: ChannelSave) -> None:
-        """That snapshot could not be kept: its changes belong to the next, unless all was emptied since."""
-        if not self._clear:
-            self._put = {**{seq: row for seq, row in save.put.items() if seq not in self._drop}, **self._put}
-            self._drop |= {seq for seq in save.drop if seq not in self._put}
-        self._clear |= save.clear
+        """That snapshot could not be kept."""
+        self._unsaved.give_back(save)
         self.touched()

@@ -11,6 +11,7 @@ from framework.nsqd import config, parcels, stats, web
 from framework.nsqd.broker import Broker
 from framework.nsqd.channel import Channel
 from framework.nsqd.journal import NotStored
+from framework.nsqd.lookups import Lookups
 from framework.nsqd.options import TLS_REQUIRED
 from framework.nsqd.parcels import Parcel
 from framework.nsqd.protocol import Client
@@ -31,9 +32,12 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 class NsqdApi(Api):
     """The WSGI application over one broker."""
 
-    def __init__(self, broker: Broker, clients: Iterable[Client], about: dict[str, Any], memory: Memory) -> None:
+    def __init__(
+        self, broker: Broker, clients: Iterable[Client], about: dict[str, Any], memory: Memory, lookups: Lookups
+    ) -> None:  # fmt: skip
         """``clients`` are all that are connected; ``about`` is where they find this nsqd; ``memory`` is for bodies."""
         self._broker = broker
+        self._lookups = lookups
         self._clients = clients
         routes: Routes = {
             "/ping": {"GET": self._ping},
@@ -85,8 +89,7 @@ class NsqdApi(Api):
     def _configure(self, request: Request) -> Answer:
         options = self._broker.options
         config.put(options, request.name, request.body(options.max_msg_size))
-        if self._broker.lookups is not None:
-            self._broker.lookups.use(options.lookupd_tcp_addresses)
+        self._lookups.use(options.lookupd_tcp_addresses)
         return self._config(request)
 
     # --- publishing ------------------------------------------------------------------------------------------------
@@ -172,14 +175,14 @@ class NsqdApi(Api):
 
     def _create_topic(self, request: Request) -> Answer:
         topic = self._topic_made(request)
-        self._broker.settle(topic)
+        topic.settle()
         topic.complete.wait()
         return None
 
     def _delete_topic(self, request: Request) -> Answer:
         topic = self._topic(request)
         self._broker.delete_topic(topic.name)
-        self._broker.settle(topic)
+        topic.settle()
         return None
 
     def _empty_topic(self, request: Request) -> Answer:
@@ -190,7 +193,7 @@ class NsqdApi(Api):
     def _pause_topic(self, request: Request, paused: bool) -> Answer:
         topic = self._topic(request)
         topic.pause(paused)
-        self._broker.settle(topic)
+        topic.settle()
         return None
 
     # --- channels ----------------------------------------------------------------------------------------------------
@@ -201,31 +204,31 @@ class NsqdApi(Api):
             raise Status(404, "TOPIC_NOT_FOUND")
         return self._broker.topics[topic], channel
 
-    def _channel(self, request: Request) -> Channel:
+    def _channel(self, request: Request) -> tuple[Topic, Channel]:
         topic, name = self._names(request)
         if name not in topic.channels:
             raise Status(404, "CHANNEL_NOT_FOUND")
-        return topic.channels[name]
+        return topic, topic.channels[name]
 
     def _create_channel(self, request: Request) -> Answer:
         topic, name = self._names(request)
         topic.channel(name)
-        self._broker.settle(topic)
+        topic.settle()
         return None
 
     def _delete_channel(self, request: Request) -> Answer:
-        channel = self._channel(request)
-        channel.topic.delete_channel(channel.name)
-        self._broker.settle(channel.topic)
+        topic, channel = self._channel(request)
+        topic.delete_channel(channel.name)
+        topic.settle()
         return None
 
     def _empty_channel(self, request: Request) -> Answer:
-        self._channel(request).empty()
+        self._channel(request)[1].empty()
         self._broker.save()
         return None
 
     def _pause_channel(self, request: Request, paused: bool) -> Answer:
-        channel = self._channel(request)
+        topic, channel = self._channel(request)
         channel.pause(paused)
-        self._broker.settle(channel.topic)
+        topic.settle()
         return None

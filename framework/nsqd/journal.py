@@ -6,7 +6,7 @@ The writing is done by a native thread, so that no sync ever holds up the hub.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gevent.event import Event
 
@@ -29,10 +29,20 @@ class NotStored(FrameworkError):
 class Declaring(Protocol):
     """A topic, as the journal sees it."""
 
-    id: int
+    declared: Group | None
+    """The commit that makes its name, channels and pauses durable."""
+
+    @property
+    def id(self) -> int: ...
 
     def declaration(self) -> Declaration:
         """What the log shall know of it, as of now."""
+
+
+class Declares(NamedTuple):
+    """An event: the topic was made or dropped, its channels or pauses changed. The log shall know."""
+
+    topic: Declaring
 
 
 class Group:
@@ -94,11 +104,11 @@ class Journal:
         self._wanted.set()
         return self._next.published
 
-    def declare(self, topic: Declaring) -> Group:
+    def take(self, event: Declares) -> None:
         """Have the log know the topic as it is when the next group is written."""
-        self._next.topics[topic.id] = topic
+        self._next.topics[event.topic.id] = event.topic
+        event.topic.declared = self._next.declared
         self._wanted.set()
-        return self._next.declared
 
     @property
     def busy(self) -> float:

@@ -20,7 +20,7 @@ class Message(msgspec.Struct, gc=False):
     """None: to be read from the log when it is its turn."""
     delivered: float = 0.0
     deadline: float = 0.0
-    noted: bool = False
+    has_row: bool = False
     """The storage has a row for it, which must go when it is finished."""
     turn: int = 0
     """It is delivered again when the channel's cursor has come here: requeueing is to the tail."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gevent
 from gevent import Greenlet, get_hub, socket
@@ -19,14 +19,12 @@ from gevent.event import Event
 
 from framework.errors import FrameworkError
 from framework.names import EPHEMERAL
+from framework.nsqd.events import Events
 from framework.nsqd.journal import NotStored
 from framework.nsqd.options import VERSION
+from framework.nsqd.topic import Gone, Made, Topic
 from framework.transports.nsq.http import Lookupd
 from framework.transports.nsq.urls import join_address, split_address
-
-if TYPE_CHECKING:
-    from framework.nsqd.broker import Broker
-    from framework.nsqd.topic import Topic
 
 MAGIC = b"  V1"
 _PING = b"PING\n"
@@ -153,43 +151,54 @@ def _exactly(sock: socket.socket, count: int) -> bytes:
 
 
 class Lookups:
-    """All nsqlookupds of one nsqd."""
+    """All nsqlookupds of one nsqd. It takes events, and changes no topic but new ones."""
 
-    def __init__(self, broker: Broker, who: dict[str, Any]) -> None:
-        """``who`` are the addresses that nsqlookupd hands to clients: broadcast_address, hostname, tcp_port, http_port."""
+    def __init__(
+        self, topics: Mapping[str, Topic], events: Events, who: dict[str, Any],
+        *, log: Callable[[str, str], None], timeout: float,
+    ) -> None:  # fmt: skip
+        """``who`` are the addresses that nsqlookupd hands to clients: broadcast_address, hostname, tcp_port, http_port.
+
+        ``timeout``: seconds that one may take to answer what channels a topic has.
+        """
         body = json.dumps(who | {"version": VERSION}).encode()
         self._who = b"IDENTIFY\n" + _INT32.pack(len(body)) + body
-        self._broker = broker
+        self._topics = topics
+        self._log = log
+        self._timeout = timeout
         self._peers: dict[str, Peer] = {}
+        events.on(Made, self._made)
+        events.on(Gone, lambda event: self._announce("UNREGISTER", event.topic.name, event.channel))
 
     def use(self, addresses: Iterable[str]) -> None:
         """Register with these from now on, and with no others."""
         wanted = list(dict.fromkeys(addresses))
         for gone in self._peers.keys() - set(wanted):
-            self._broker.log("INFO", f"LOOKUP({gone}): removing peer")
+            self._log("INFO", f"LOOKUP({gone}): removing peer")
             self._peers.pop(gone).stop()
         for address in wanted:
             if address not in self._peers:
-                self._broker.log("INFO", f"LOOKUP({address}): adding peer")
-                self._peers[address] = Peer(address, self._who, self._everything, self._broker.log)
+                self._log("INFO", f"LOOKUP({address}): adding peer")
+                self._peers[address] = Peer(address, self._who, self._everything, self._log)
 
     def _everything(self) -> list[bytes]:
         return [
-            _command("REGISTER", topic.name, channel)
-            for topic in self._broker.topics.values()
-            for channel in topic.channels or [""]
+            _command("REGISTER", topic.name, channel) for topic in self._topics.values() for channel in topic.channels or [""]
         ]
 
-    def announce(self, topic: str, channel: str = "", *, there: bool) -> None:
-        """A topic, or a channel of it, was made or deleted."""
-        command = _command("REGISTER" if there else "UNREGISTER", topic, channel)
+    def _announce(self, word: str, topic: str, channel: str) -> None:
+        command = _command(word, topic, channel)
         for peer in self._peers.values():
             peer.tell(command)
 
-    def introduce(self, topic: Topic) -> None:
-        """A new topic: it holds its messages until it has the channels that it has at other nsqds."""
+    def _made(self, event: Made) -> None:
+        self._announce("REGISTER", event.topic.name, event.channel)
+        if not event.channel:
+            self._ask_for_channels(event.topic)
+
+    def _ask_for_channels(self, topic: Topic) -> None:
+        """A new topic holds its messages until it has the channels that it has at other nsqds."""
         asked = [peer.http_address for peer in self._peers.values() if peer.http_address]
-        self.announce(topic.name, there=True)
         if asked:
             topic.hold()
             gevent.spawn(self._channels, topic, asked)
@@ -202,7 +211,7 @@ class Lookups:
                 if not name.endswith(EPHEMERAL):
                     topic.channel(name)
             try:
-                self._broker.settle(topic)
+                topic.settle()
             except NotStored:
                 pass  # they get what is published once they are declared
             topic.release()
@@ -210,12 +219,10 @@ class Lookups:
     def _ask(self, topic: str, address: str) -> list[str]:
         began = time.monotonic()
         try:
-            return Lookupd(address, timeout=self._broker.options.http_client_request_timeout).lookup(topic).channels
+            return Lookupd(address, timeout=self._timeout).lookup(topic).channels
         except FrameworkError as error:
             took = time.monotonic() - began
-            self._broker.log(
-                "WARNING", f"TOPIC({topic}): not asked for the channels it has elsewhere, after {took:.1f} s - {error}"
-            )
+            self._log("WARNING", f"TOPIC({topic}): not asked for the channels it has elsewhere, after {took:.1f} s - {error}")
             return []
 
     def stop(self) -> None:

@@ -55,6 +55,7 @@ class Client:
         self.authorized: auth.State | None = None
         self.connected = time.time()
         self.channel: Channel | None = None
+        self._topic: Topic | None = None
         self.ready = 0
         self.leases = Leases(0.0, 0.0, lambda leases, message: None)
         self.sample_rate = 0
@@ -93,7 +94,8 @@ class Client:
         self.link.mute()
         if self.channel is not None:  # first, so that it is sent no more messages while its last frames go out
             self.channel.unsubscribe(self)
-            self.channel.topic.client_left(self.channel)
+            if self._topic is not None:
+                self._topic.client_left(self.channel)
             self.channel.serve()
         self.link.end()
 
@@ -209,12 +211,12 @@ class Client:
             raise Refused("E_SUB_FAILED", f"SUB failed consumers for {topic_name}:{channel_name} exceeds limit of {limit}")
         self.leases = channel.new_leases(self.granted.msg_timeout)
         self.sample_rate = self.granted.sample_rate
-        self.channel = channel
+        self._topic, self.channel = topic, channel
         self._enter(SUBSCRIBED)
         channel.subscribe(self)
         try:
             if not channel.declared:
-                self.broker.settle(topic)
+                topic.settle()
         except NotStored as error:
             raise Refused("E_SUB_FAILED", f"SUB failed {error}") from error
         self._answer(OK)

@@ -62,8 +62,10 @@ class Server:
         self._memory = Memory(options.max_body_memory)
         self._tcp = TcpServer(tcp, self._serve, self.log, tcp_most)
         about = self._about(daemon.port(tcp), daemon.port(http))
-        self.lookups = self.broker.lookups = Lookups(self.broker, about)
-        api = NsqdApi(self.broker, self.clients, about, self._memory)
+        self.lookups = Lookups(
+            self.broker.topics, self.broker.events, about, log=self.log, timeout=options.http_client_request_timeout
+        )  # fmt: skip
+        api = NsqdApi(self.broker, self.clients, about, self._memory, self.lookups)
         self._http = HttpServer(http, api, self.log, http_most)
         self._https: HttpServer | None = None
         if https is not None:

@@ -83,7 +83,7 @@ def _channel(channel: Channel, asked: str, with_clients: bool) -> dict[str, Any]
     return {
         "channel_name": channel.name,
         "depth": channel.depth,
-        "backend_depth": max(0, channel.depth - channel.backlog.in_memory - len(channel.again)),
+        "backend_depth": max(0, channel.depth - channel.backlog.loaded - len(channel.retries.ready)),
         "in_flight_count": channel.in_flight_count,
         "deferred_count": len(channel.deferred),
         "message_count": channel.message_count,

@@ -6,10 +6,11 @@ that gets it is committed: a channel exists for its clients at once, and gets me
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import gevent
 from gevent.event import Event
@@ -17,18 +18,53 @@ from gevent.event import Event
 from framework.names import EPHEMERAL
 from framework.nsqd import turns
 from framework.nsqd.channel import Channel
+from framework.nsqd.journal import Declares, Group
+from framework.nsqd.port import Port
 from framework.nsqd.store import Batch, ChannelState, Correction, Declaration, Declared, Entry, TopicSave, TopicState
 
-if TYPE_CHECKING:
-    from framework.nsqd.broker import Broker
-    from framework.nsqd.journal import Group
+_READ_BYTES = 1 << 20
+_RETRY_SECONDS = 1.0
+
+
+class TopicChanged(NamedTuple):
+    """Its state is to be saved with the next round."""
+
+    topic: Topic
+
+
+class Made(NamedTuple):
+    """A channel of the topic, or the topic itself, is there from now on."""
+
+    topic: Topic
+    channel: str = ""
+
+
+class Gone(NamedTuple):
+    """Likewise, no more."""
+
+    topic: Topic
+    channel: str = ""
+
+
+class Emptied(NamedTuple):
+    """Nobody shall get the messages [low, high)."""
+
+    topic: int
+    low: int
+    high: int
+
+
+class Deserted(NamedTuple):
+    """An #ephemeral topic whose last channel has gone."""
+
+    topic: Topic
 
 
 class Topic:
     """One topic. Messages below ``pumped`` belong to its channels; the others wait here for a channel or an unpause."""
 
-    def __init__(self, broker: Broker, state: TopicState) -> None:
-        self.broker = broker
+    def __init__(self, port: Port, state: TopicState) -> None:
+        self.port = port
         self.id = state.id
         self.name = state.name
         self.ephemeral = state.name.endswith(EPHEMERAL)
@@ -49,7 +85,7 @@ class Topic:
         self._emptied: list[tuple[int, int]] = []
         self._reading = False
         """What waits is being read for channels that have no other place for it."""
-        self.channels: dict[str, Channel] = {one.name: Channel(self, one, declared=True) for one in state.channels.values()}
+        self.channels: dict[str, Channel] = {one.name: Channel(self, port, one, declared=True) for one in state.channels.values()}
         if self.ephemeral:
             self.start_at(time.time_ns())
 
@@ -57,7 +93,7 @@ class Topic:
         """Its state changed: to be saved with the next round."""
         if not self.dirty and not self.ephemeral:
             self.dirty = True
-            self.broker.changed.append(self)
+            self.port.emit(TopicChanged(self))
 
     # --- messages ----------------------------------------------------------------------------------------------
 
@@ -92,10 +128,10 @@ class Topic:
             self.pumped = batch.end
             for channel in self._receivers:
                 channel.message_count += batch.count
-                channel.backlog.offer(batch)
+                channel.offer(batch)
         elif not self.ephemeral:
             self.depth += batch.count
-        elif self.depth + batch.count <= self.broker.options.mem_queue_size or not self.depth:
+        elif self.depth + batch.count <= self.port.options.mem_queue_size or not self.depth:
             self._held.append(batch)
             self.depth += batch.count
         self.touched()
@@ -140,10 +176,10 @@ class Topic:
         for channel in self._receivers:
             channel.message_count += count
             if channel.kept:
-                channel.backlog.offer_stored(count)
+                channel.offer_stored(count)
             else:
                 for batch in held:
-                    channel.backlog.offer(batch)
+                    channel.offer(batch)
         self.touched()
         turns.soon(self.serve)
 
@@ -151,7 +187,7 @@ class Topic:
         """An #ephemeral channel holds copies. Once it has them the log's may go, so they are read before ``pumped`` moves."""
         low = self.pumped
         try:
-            held = self.broker.read_waiting(self)
+            held = self._read_waiting()
         finally:
             self._reading = False
         if self.pumped == low and self._flows:
@@ -159,17 +195,32 @@ class Topic:
         else:
             self._hand_over()  # meanwhile it was emptied, or paused
 
+    def _read_waiting(self) -> list[Batch]:
+        """What waits here, as far as an #ephemeral channel can hold it; blocks the greenlet until the log gives it."""
+        room, at, found = self.port.options.mem_queue_size, self.pumped, list[Batch]()
+        while room > 0 and at < self.next and not self.deleted:
+            try:
+                read = self.port.read(self.id, at, _READ_BYTES)
+            except Exception as error:
+                self.port.log("ERROR", f"TOPIC({self.name}): cannot read what waits - {error}")
+                gevent.sleep(_RETRY_SECONDS)
+                continue
+            found += read
+            room -= sum(batch.count for batch in read)
+            at = read[-1].end if read else self.next
+        return found
+
     # --- channels ------------------------------------------------------------------------------------------------
 
     def channel(self, name: str) -> Channel:
         """The channel, made if there is none. It gets messages once it is declared, the first one also what waited here."""
         found = self.channels.get(name)
         if found is None:
-            found = self.channels[name] = Channel(self, ChannelState(self.broker.new_id(), name, self.pumped))
-            self.broker.log("INFO", f"TOPIC({self.name}): new channel({name})")
-            self.broker.announce(self.name, name, there=True)
+            found = self.channels[name] = Channel(self, self.port, ChannelState(_new_id(), name, self.pumped))
+            self.port.log("INFO", f"TOPIC({self.name}): new channel({name})")
+            self.port.emit(Made(self, name))
             if found.kept:
-                self.broker.declare(self)
+                self.declare()
             else:
                 self._hand_over()
         return found
@@ -177,13 +228,13 @@ class Topic:
     def delete_channel(self, name: str) -> None:
         """Close its consumers' connections and forget its messages."""
         channel = self.channels.pop(name)
-        self.broker.log("INFO", f"TOPIC({self.name}): deleting channel {name}")
+        self.port.log("INFO", f"TOPIC({self.name}): deleting channel {name}")
         channel.close()
         if channel.kept:
-            self.broker.declare(self)
-        self.broker.announce(self.name, name, there=False)
+            self.declare()
+        self.port.emit(Gone(self, name))
         if not self.channels and self.ephemeral:
-            self.broker.delete_topic(self.name)
+            self.port.emit(Deserted(self))
 
     def client_left(self, channel: Channel) -> None:
         """An #ephemeral channel goes with its last client."""
@@ -195,14 +246,14 @@ class Topic:
     def pause(self, paused: bool) -> None:
         """While paused, messages wait in the topic."""
         self.paused = paused
-        self.broker.declare(self)
+        self.declare()
         self._hand_over()
 
     def empty(self) -> None:
         """Drop what waits in the topic; what its channels have stays."""
         if self.pumped < self.next:
             self._emptied.append((self.pumped, self.next))
-            self.broker.forget_recent(self.id, self.pumped, self.next)
+            self.port.emit(Emptied(self.id, self.pumped, self.next))
             self.pumped, self.depth = self.next, 0
             self._held.clear()
             self.touched()
@@ -226,6 +277,18 @@ class Topic:
 
     # --- saving --------------------------------------------------------------------------------------------------
 
+    def declare(self) -> None:
+        """Have the log know its name, channels and pauses as they are now."""
+        if not self.ephemeral:
+            self.port.emit(Declares(self))
+
+    def settle(self) -> None:
+        """Return when what was declared is on the disk. Raises NotStored."""
+        if self.declared is not None:
+            if self.declared.error is not None:
+                self.declare()
+            self.declared.wait()
+
     def declaration(self) -> Declaration:
         """What the log shall know of it."""
         channels = {one.name: Declared(one.id, one.cursor, one.paused) for one in self.channels.values() if one.kept}
@@ -241,3 +304,8 @@ class Topic:
         """That snapshot could not be kept."""
         self._emptied = list(save.emptied) + self._emptied
         self.touched()
+
+
+def _new_id() -> int:
+    """A number that no channel has or had."""
+    return secrets.randbits(62) or 1

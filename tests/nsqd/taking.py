@@ -85,7 +85,7 @@ def take(broker: Broker) -> dict[str, list[bytes]]:
     for topic in broker.topics.values():
         if not topic.channels:
             topic.channel("late")
-            broker.settle(topic)
+            topic.settle()
     takers = [Taker(one) for topic in broker.topics.values() for one in topic.channels.values()]
     for one in takers:
         one.channel.serve()

@@ -31,12 +31,12 @@ def topic(folder: Path) -> Iterator[Topic]:
 
 def channel(topic: Topic, name: str = "c") -> Channel:
     made = topic.channel(name)
-    topic.broker.settle(topic)
+    topic.settle()
     return made
 
 
 def publish(topic: Topic, count: int) -> None:
-    group = topic.broker.publish([(topic, Entry(topic.id, payload(*(b"%d" % at for at in range(count))), count))])
+    group = topic.port.publish([(topic, Entry(topic.id, payload(*(b"%d" % at for at in range(count))), count))])
     assert group is not None
     group.wait()
 

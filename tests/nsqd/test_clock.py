@@ -101,7 +101,7 @@ def waits(folder: Path) -> list[float]:
     broker = Broker(Store(folder), parse([f"--data-path={folder}"]), lambda level, words: None)
     try:
         channel = broker.topics["t7"].channels["c"]
-        channel.backlog.loaded()
+        channel.offer_stored(0)  # has it look at the log
         for _ in range(500):
             if not channel.backlog.waiting:
                 break

@@ -74,7 +74,7 @@ def publish(broker: Broker, topic: Topic, count: int = 1) -> None:
 
 def channel(topic: Topic, name: str = "c") -> Channel:
     made = topic.channel(name)
-    topic.broker.settle(topic)
+    topic.settle()
     return made
 
 
@@ -146,7 +146,7 @@ def test_a_save_before_the_first_channel_is_committed_keeps_what_waits(
         assert (made.depth, topic.depth) == (0, 100)
         again = nsqd.killed()
         assert again.waiting("t") == 100
-    nsqd.broker.settle(topic)
+    topic.settle()
     publisher.get()
     assert (nsqd.waiting("t"), topic.depth) == (101, 0)
     nsqd.broker.save()
@@ -177,7 +177,7 @@ def test_what_is_committed_before_a_channels_declaration_waits_for_it(
         nsqd.store.sweep()
         assert nsqd.killed().waiting("t") == 10
         second.set()
-        nsqd.broker.settle(topic)
+        topic.settle()
     assert (nsqd.waiting("t"), topic.depth) == (10, 0)
 
 
@@ -207,7 +207,7 @@ def test_a_channel_gets_nothing_of_what_others_get_before_it_is_committed(
         gevent.sleep(0.02)
         assert not late.leases.messages
         second.set()
-        nsqd.broker.settle(topic)
+        topic.settle()
     publish(nsqd.broker, topic, 2)
     assert len(late.ids(2)) == 2
 
@@ -237,7 +237,7 @@ def test_a_channel_that_was_made_anew_waits_for_a_declaration_of_its_own(
         assert not made.declared
         assert (made.depth, topic.depth) == (0, 1), "it gets what waits when the log knows it"
         second.set()
-        nsqd.broker.settle(topic)
+        topic.settle()
     assert made.declared
     assert (made.depth, topic.depth) == (1, 0)
 
@@ -249,7 +249,7 @@ def test_channels_that_were_made_together_get_what_waits_both(start: Callable[[]
     with held(nsqd.broker, monkeypatch):
         topic.channel("a")
         topic.channel("b")
-    nsqd.broker.settle(topic)
+    topic.settle()
     assert (nsqd.waiting("t", "a"), nsqd.waiting("t", "b")) == (10, 10)
 
 
@@ -268,7 +268,7 @@ def test_a_channel_whose_deletion_is_not_committed_has_its_messages_after_a_kill
         nsqd.store.sweep()
         assert nsqd.killed().waiting("t") == 10
         new = topic.channel("c")
-    nsqd.broker.settle(topic)
+    topic.settle()
     publish(nsqd.broker, topic, 3)
     nsqd.broker.save()
     again = nsqd.killed()
@@ -288,7 +288,7 @@ def test_a_topic_whose_deletion_is_not_committed_has_its_messages_after_a_kill(
         nsqd.broker.save()
         nsqd.store.sweep()
         assert nsqd.killed().waiting("t") == 10
-    nsqd.broker.settle(topic)
+    topic.settle()
     assert "t" not in nsqd.killed().broker.topics
 
 
@@ -305,7 +305,7 @@ def test_a_pause_that_is_not_committed_is_not_saved(start: Callable[[], Nsqd], m
         nsqd.broker.save()
         again = nsqd.killed().broker.topics["t"]
         assert (again.paused, again.channels["c"].paused) == (False, False)
-    nsqd.broker.settle(topic)
+    topic.settle()
     nsqd.broker.save()
     again = nsqd.killed().broker.topics["t"]
     assert (again.paused, again.channels["c"].paused) == (True, True)
@@ -483,7 +483,7 @@ def test_a_topic_is_declared_once_however_often_it_was_tried(start: Callable[[],
     for at in range(300):
         topic.channel("c")
         with pytest.raises(NotStored, match="No space left"):
-            nsqd.broker.settle(topic)
+            topic.settle()
         if at % 100 == 0:
             with pytest.raises(NotStored, match="No space left"):
                 publish(nsqd.broker, topic)
@@ -548,7 +548,7 @@ def test_what_there_is_one_of_goes_on_after_an_exception(
         patch.setattr(owner, name, fails)
         nsqd.broker._saver.kill()
         nsqd.broker._saver = nsqd.broker.health.supervise(brokers.NOT_SAVED, nsqd.broker._save_rounds)
-        nsqd.broker.declare(topic)
+        topic.declare()
         assert failed.wait(10)
         wait_until(lambda: "a bug" in nsqd.broker.wrong)
     with gevent.Timeout(10):

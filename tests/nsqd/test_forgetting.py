@@ -134,7 +134,7 @@ def fallible(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Br
 
 def publish(broker: Broker, name: str, *bodies_: bytes) -> None:
     topic = broker.topic(name)
-    broker.settle(topic)
+    topic.settle()
     payload = b"".join(struct.pack(">i", len(body)) + body for body in bodies_)
     group = broker.publish([(topic, Entry(topic.id, payload, len(bodies_)))])
     assert group is not None
@@ -199,7 +199,7 @@ def test_what_a_channel_finished_while_saves_failed_stays_finished(folder: Path,
     broker.save()
     failing.append("no space")
     for _, _, message in list(channel.deferred)[:2]:
-        channel.again.append(message)
+        channel.retries.ready.append(message)
     channel.deferred[:] = channel.deferred[2:]
     channel.serve()
     for each in list(client.leases.messages):

@@ -20,13 +20,13 @@ def test_no_topic_gets_a_number_that_another_has_or_had(folder: Path, monkeypatc
     try:
         for name in ("a", "b"):
             topic = broker.topic(name)
-            broker.settle(topic)
+            topic.settle()
             group = broker.publish([(topic, Entry(topic.id, payload(name.encode()), 1))])
             assert group is not None
             group.wait()
         broker.delete_topic("a")
         assert (broker.topics["b"].id, broker.topic("c").id) == (6, 7)
-        broker.settle(broker.topics["c"])
+        broker.topics["c"].settle()
     finally:
         broker.stop()
     (folder / "index.db").unlink()

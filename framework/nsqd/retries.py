@@ -1,0 +1,96 @@
+"""The messages of a channel that wait for another try or for their time, and how many of their bodies are in memory.
+
+Those that are ready stand in a queue of their own, behind the turn that each has among what was never delivered. What the
+storage must know of them is ``framework.nsqd.unsaved``'s affair.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import deque
+from collections.abc import Callable, Container, Mapping
+
+from framework.alarm import Alarm
+from framework.nsqd.lease import Message
+
+_WAITING_BYTES = 4 << 20
+"""About as many bytes of bodies as one channel keeps in memory of what waits; of the others the log has to give them again."""
+_FETCH = 500
+"""Bodies read from the log at once."""
+
+
+class Retries:
+    """What was requeued, has timed out, or is deferred. ``rung`` is called when something is due."""
+
+    def __init__(self, kept: bool, rung: Callable[[], None]) -> None:
+        """``kept``: the log has the bodies."""
+        self.ready: deque[Message] = deque()
+        """To be delivered when the cursor has come to their turn."""
+        self.deferred: list[tuple[float, int, Message]] = []
+        """A heap by due time (monotonic seconds)."""
+        self.held = 0
+        """Bytes of their bodies in memory."""
+        self._kept = kept
+        self._alarm = Alarm(rung)
+        self._generation = 0
+
+    def hold(self, message: Message) -> None:
+        """It waits from here on; with its body in memory if there is room, else the log has to give it again."""
+        if message.body is None:
+            return
+        if self._kept and self.held + len(message.body) > _WAITING_BYTES:
+            message.body = None
+        else:
+            self.held += len(message.body)
+
+    def defer(self, message: Message, delay: float) -> None:
+        """Until ``delay`` seconds from now."""
+        when = time.monotonic() + delay
+        self.hold(message)
+        heapq.heappush(self.deferred, (when, message.seq, message))
+        self._alarm.set(when)
+
+    def due(self, most: int) -> list[Message]:
+        """Up to ``most`` whose time has come; they are deferred no more. ``rung`` is called for the others when theirs does."""
+        now, found = time.monotonic(), list[Message]()
+        while self.deferred and self.deferred[0][0] <= now and len(found) < most:
+            found.append(heapq.heappop(self.deferred)[2])
+        if self.deferred:
+            self._alarm.set(self.deferred[0][0])
+        return found
+
+    def give_up(self, gone: Container[int]) -> list[Message]:
+        """Wait no longer for messages that the log cannot give again, and return them. Those in memory are delivered all the
+        same."""
+        waiting = (*self.ready, *(entry[2] for entry in self.deferred))
+        lost = [one for one in waiting if one.body is None and one.seq in gone]
+        if lost:
+            numbers = {one.seq for one in lost}
+            self.ready = deque(one for one in self.ready if one.seq not in numbers)
+            self.deferred = [entry for entry in self.deferred if entry[2].seq not in numbers]
+            heapq.heapify(self.deferred)
+        return lost
+
+    def clear(self) -> None:
+        self._generation += 1
+        self.ready.clear()
+        self.deferred.clear()
+        self.held = 0
+        self._alarm.cancel()
+
+    # --- bodies that the log has to give again ---------------------------------------------------------------------
+
+    def without_body(self) -> tuple[int, list[Message]]:
+        """The next that have none, to be read; and what ``take_bodies`` needs to know them by."""
+        return self._generation, [one for one in list(self.ready)[:_FETCH] if one.body is None]
+
+    def take_bodies(self, generation: int, wanted: list[Message], found: Mapping[int, tuple[int, bytes] | None]) -> None:
+        """What the log gave, as (time of publishing in ns, body)."""
+        if generation != self._generation:
+            return
+        for message in wanted:
+            one = found.get(message.seq)  # else it was not looked for, and is read with the next; or it is damaged
+            if one is not None and message.body is None:
+                message.ts, message.body = one
+                self.held += len(one[1])
