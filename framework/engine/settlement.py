@@ -11,6 +11,7 @@ from framework.errors import AlreadySettled
 from framework.hooks import Ending
 from framework.message import Message
 from framework.middleware.outcome import BatchOutcome, Dead, Deferred, Fault, Outcome, Requeue, Told
+from framework.transports.contract import Terminating
 
 Heed = Callable[[Message, Requeue | Deferred | Dead], None]
 """Is told of each message that was not done, and where the fault was."""
@@ -62,11 +63,11 @@ class Settlement:
     def _settle(self, message: Message, outcome: Outcome) -> Ending:
         if isinstance(outcome, Requeue):
             return "requeued" if _requeue(message, outcome.delay) else "lease_lost"
-        if not _finish(message):
+        dead = isinstance(outcome, Dead)
+        if not (_terminate(message) if dead else _finish(message)):
             return "lease_lost"
         if outcome is None:
             return "finished"
-        dead = isinstance(outcome, Dead)
         self._elsewhere.finished(message, dead=dead)
         return "dead" if dead else "requeued"
 
@@ -88,6 +89,18 @@ def give_back(messages: Iterable[Message]) -> None:
 def _finish(message: Message) -> bool:
     try:
         message.connection.finish(message)
+    except AlreadySettled:
+        return False
+    return True
+
+
+def _terminate(message: Message) -> bool:
+    """Its dead letter is stored."""
+    connection = message.connection
+    if not isinstance(connection, Terminating):
+        return _finish(message)
+    try:
+        connection.terminate(message)
     except AlreadySettled:
         return False
     return True

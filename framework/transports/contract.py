@@ -201,6 +201,15 @@ class Rescuable(Protocol):
 
 
 @runtime_checkable
+class Terminating(Protocol):
+    """A connection whose broker tells a message that was given up from one that is done. Any other is told that it is done."""
+
+    def terminate(self, message: Message) -> None:
+        """As ``Connection.finish``, in place of it: ``message`` was given up, and its dead letter is stored. Raises
+        AlreadySettled."""
+
+
+@runtime_checkable
 class Releasable(Protocol):
     """A connection that can stop while its hub is blocked. What others have is given back when their process ends."""
 

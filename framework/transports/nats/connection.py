@@ -23,7 +23,7 @@ from framework.transports.nats.leases import TOUCH_AT, Leases
 from framework.transports.nats.outbox import Said
 from framework.transports.nats.pulls import Pulls, request
 from framework.transports.nats.session import Session
-from framework.transports.nats.settling import ACK_MORE, ack, metadata, nak, snapshot, taken, touch
+from framework.transports.nats.settling import ACK_MORE, ack, metadata, nak, snapshot, taken, term, touch
 from framework.transports.nats.streams import COUNTS, Api, version_of
 
 log = hublog.get(__name__)
@@ -76,6 +76,7 @@ class JetStreamConnection:
         self._touches: list[bytes] = []
         self._acks: list[bytes] = []
         self._naks: list[bytes] = []
+        self._terms: list[bytes] = []
         self._cancels: list[int] = []
         self._unsent = 0
         self._held: dict[bytes, float] = {}
@@ -108,6 +109,10 @@ class JetStreamConnection:
 
     def finish(self, message: Message) -> None:
         self._acks.append(self._settle(message))
+        self._session.wants_to_speak(self)
+
+    def terminate(self, message: Message) -> None:
+        self._terms.append(term(self._settle(message)))
         self._session.wants_to_speak(self)
 
     def requeue(self, message: Message, delay: float) -> None:
@@ -156,7 +161,7 @@ class JetStreamConnection:
             self._receiver.drained(self)
 
     def unsent(self) -> int:
-        waiting = sum(map(len, self._naks)) + sum(len(each) + ACK_MORE for each in [*self._acks, *self._touches])
+        waiting = sum(map(len, [*self._naks, *self._terms])) + sum(len(each) + ACK_MORE for each in [*self._acks, *self._touches])
         return waiting + self._unsent
 
     def close(self) -> None:
@@ -223,7 +228,7 @@ class JetStreamConnection:
             )
 
     def turn(self) -> None:
-        if self._acks or self._naks:
+        if self._acks or self._naks or self._terms:
             self._receiver.settled(self)
 
     def collect(self) -> tuple[bytes, Sent | None]:
@@ -233,14 +238,15 @@ class JetStreamConnection:
             return b"", None
         stops = self._draining or self._closing or self._session.leaving
         room = 0 if stops else max(0, self.granted - len(self.in_flight))
-        parts = [touch(self._touches), ack(self._acks), *self._taken_back(room), *self._asked_for(room), *self._naks]
-        said = Sent(self, len(self._acks), len(self._naks), sum(map(len, parts)))
+        done = [touch(self._touches), ack(self._acks), *self._terms]
+        parts = [*done, *self._taken_back(room), *self._asked_for(room), *self._naks]
+        said = Sent(self, len(self._acks) + len(self._terms), len(self._naks), sum(map(len, parts)))
         self._unsent += said.size
         if self._touches:
             self._session.prove()
             self._touches.clear()
-        self._acks.clear()
-        self._naks.clear()
+        for sent in (self._acks, self._terms, self._naks):
+            sent.clear()
         return b"".join(parts), said
 
     def _taken_back(self, room: int) -> Iterable[bytes]:
@@ -269,14 +275,14 @@ class JetStreamConnection:
 
     def keep(self, heard: list[wire.Msg], now: float, expired: Collection[Message]) -> tuple[bytes, Sent | None]:
         """What waits to be sent, and what is to be touched: of the messages in flight, and of those that came meanwhile."""
-        acks, naks = taken(self._acks), taken(self._naks)
+        acks, terms, naks = taken(self._acks), taken(self._terms), taken(self._naks)
         due = [self._replies.get(one, b"") for one in self._leases.due(snapshot(self.in_flight.items()), now, expired)]
         for said in heard:
             if said.reply and now - self._held.get(said.reply, 0.0) >= self.limits.lease * TOUCH_AT:
                 self._held[said.reply] = now
                 due.append(said.reply)
-        parts = [touch([*taken(self._touches), *filter(None, due)]), ack(acks), *naks]
-        said_here = Sent(self, len(acks), len(naks), sum(map(len, parts)))
+        parts = [touch([*taken(self._touches), *filter(None, due)]), ack(acks), *terms, *naks]
+        said_here = Sent(self, len(acks) + len(terms), len(naks), sum(map(len, parts)))
         self._unsent += said_here.size
         return b"".join(parts), said_here if said_here.size else None
 
@@ -354,14 +360,10 @@ class JetStreamConnection:
 
     def _count_losses(self, waiting: list[Said]) -> None:
         """What JetStream will deliver again: all in flight, and every settlement that it has not been sent for certain."""
-        self._tally.lease_lost += len(self.in_flight) + len(self._acks) + len(self._naks)
+        self._tally.lease_lost += len(self.in_flight) + len(self._acks) + len(self._terms) + len(self._naks)
         self._tally.lease_lost += sum(each.acks + each.naks for each in waiting)
-        self.in_flight.clear()
-        self._replies.clear()
-        self._acks.clear()
-        self._naks.clear()
-        self._touches.clear()
-        self._pulls.clear()
+        for gone in (self.in_flight, self._replies, self._acks, self._terms, self._naks, self._touches, self._pulls):
+            gone.clear()
         self.granted = self._unsent = 0
 
 

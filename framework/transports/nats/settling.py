@@ -31,6 +31,11 @@ def nak(reply: bytes, delay: float) -> bytes:
     return wire.pub(reply, b'-NAK {"delay":%d}' % round(delay * 1e9) if delay > 0 else b"-NAK")
 
 
+def term(reply: bytes) -> bytes:
+    """+TERM: it is not delivered again, and an advisory of JetStream says so."""
+    return wire.pub(reply, b"+TERM")
+
+
 def metadata(reply: bytes) -> tuple[int, bytes, int]:
     """How often a message has been delivered, its number in the stream, and when it was stored (ns).
 

@@ -162,6 +162,19 @@ def test_a_grant_is_asked_for_in_few_pulls_and_taken_back_when_it_falls(kit):
     assert len(held.taken) == 3
 
 
+def test_what_is_given_back_for_later_stays_among_what_max_ack_pending_counts(kit):
+    transport = kit.open("?max_ack_pending=2")
+    held = kit.hold(transport, grant=10)
+    kit.producer(transport).publish("orders", [b"1", b"2", b"3"])
+    until(lambda: len(held.taken) == 2)
+    for message in list(held.taken):
+        held.connection.requeue(message, 1.5)
+    began = time.monotonic()
+    until(lambda: len(held.taken) > 2)
+    assert time.monotonic() - began > 1.2
+    assert held.bodies[2] in (b"1", b"2")
+
+
 def test_a_server_in_lame_duck_mode_is_left_before_it_closes_and_what_is_in_flight_is_settled_first(kit):
     transport = kit.open()
     idle, busy = kit.hold(transport, "quiet"), kit.hold(transport, grant=1)
