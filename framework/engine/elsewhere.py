@@ -23,7 +23,7 @@ class Elsewhere:
     def finished(self, message: Message, *, dead: bool) -> None:
         """Its finish has been handed to its connection."""
         if dead:
-            self._ledger.buried()
+            self._ledger.dead_lettered()
         else:
             self._ledger.deferred()
         while len(self._dead) >= REMEMBERED:
@@ -34,7 +34,7 @@ class Elsewhere:
         """A settlement on ``connection`` was refused; nothing changes if it was no such message's."""
         dead = self._dead.pop((connection, message_id), None)
         if dead:
-            self._ledger.not_buried()
+            self._ledger.not_dead_lettered()
         elif dead is not None:
             self._ledger.not_deferred()
 

@@ -20,7 +20,7 @@ class Ledger:
     lost: int = 0
     """For good: not handled, and of a broker that delivers nothing twice."""
 
-    def buried(self) -> None:
+    def dead_lettered(self) -> None:
         """A message was dead-lettered: its finish, which a connection counts when sent, belongs to ``dead``.
 
         So ``finished`` runs one behind until that finish has been sent; the sum is right all the time.
@@ -33,7 +33,7 @@ class Ledger:
         self.requeued += 1
         self.finished -= 1
 
-    def not_buried(self) -> None:
+    def not_dead_lettered(self) -> None:
         """The finish of a dead-lettered message was refused: it comes again, and is one whose lease was lost."""
         self.dead -= 1
         self.finished += 1

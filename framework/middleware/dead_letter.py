@@ -36,7 +36,7 @@ REMEMBERED = 1000
 
 
 def compile_dead_letter(spec: HandlerSpec, call: Callable[[Message], None], bury: Bury) -> Callable[[Message], Outcome]:
-    """``call`` for messages with attempts left; the others are buried, and those that it rejects."""
+    """``call`` for messages with attempts left; the others are dead-lettered, and those that it rejects."""
     limit = spec.max_attempts or UNLIMITED
 
     def handle(message: Message) -> Outcome:
@@ -58,7 +58,7 @@ def compile_dead_letter(spec: HandlerSpec, call: Callable[[Message], None], bury
 
 
 def dies_of_time(message: Message, spec: HandlerSpec) -> bool:
-    """Whether a message that ran out of time shall be buried. One that was given back already (at a stop) comes again."""
+    """Whether a message that ran out of time shall be a dead letter. One that was given back already (at a stop) comes again."""
     return spec.on_timeout == "reject" and not message.settled
 
 

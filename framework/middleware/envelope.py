@@ -14,7 +14,7 @@ from framework.headers import NONE
 from framework.message import Message
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
-"""What Message and datetime can hold: anybody may publish anything, and what can be neither handled nor buried would go round."""
+"""What Message and datetime can hold: what can be neither handled nor dead-lettered would go round."""
 
 
 class Header(msgspec.Struct, omit_defaults=True):

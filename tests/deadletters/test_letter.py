@@ -28,7 +28,7 @@ def delivered(body: bytes) -> Message:
 
 
 @given(st.binary(min_size=1), st.text())
-def test_what_was_buried_is_read_again_byte_for_byte(body: bytes, words: str) -> None:
+def test_what_was_dead_lettered_is_read_again_byte_for_byte(body: bytes, words: str) -> None:
     whole, short, bare = letters(
         original(body), "Reject: " + words.encode(errors="replace").decode(), traceback_of(ValueError("why"))
     )

@@ -33,9 +33,9 @@ def test_polls_spread_by_thirty_per_cent_and_are_never_later_than_asked() -> Non
     assert backoff.spread(10, chance=lambda: 1.0) == pytest.approx(10)
 
 
-def test_a_buried_message_is_dead_and_not_finished_once_its_finish_has_gone_out() -> None:
+def test_a_dead_lettered_message_is_dead_and_not_finished_once_its_finish_has_gone_out() -> None:
     ledger = Ledger(received=1)
-    ledger.buried()
+    ledger.dead_lettered()
     assert ledger.balance(in_flight=1) == 0
     ledger.finished += 1
     assert ledger.as_dict() == {"received": 1, "finished": 0, "requeued": 0, "dead": 1, "lease_lost": 0}

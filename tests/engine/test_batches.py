@@ -107,7 +107,7 @@ def test_a_batch_that_raises_comes_again_whole(broker, run):
     worker.stop()
 
 
-def test_messages_past_their_attempts_are_buried_and_the_others_of_the_batch_are_handled(broker, run):
+def test_messages_past_their_attempts_are_dead_lettered_and_the_others_of_the_batch_are_handled(broker, run):
     seen, dead = [], []
 
     def function(batch):

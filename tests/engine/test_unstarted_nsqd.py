@@ -1,4 +1,4 @@
-"""Attempts are for what was started, as real nsqds count them: what only waits does not go round, and is not buried."""
+"""Attempts are for what was started, as real nsqds count them: what only waits does not go round, and is not dead-lettered."""
 
 from __future__ import annotations
 

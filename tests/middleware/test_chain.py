@@ -121,7 +121,7 @@ def test_what_is_rejected_becomes_a_dead_letter_that_says_why(stored: Stored, er
     assert told["dead"] > told["published"]
 
 
-def test_a_message_without_attempts_left_is_buried_before_the_function_runs(stored: Stored) -> None:
+def test_a_message_without_attempts_left_is_dead_lettered_before_the_function_runs(stored: Stored) -> None:
     calls: list[Message] = []
     handle = chain(calls.append, stored, max_attempts=3)
     assert handle(message(attempts=3)) is None
@@ -336,7 +336,7 @@ def test_what_a_batch_handler_said_of_a_message_before_it_raised_holds(stored: S
     assert header(stored[0])["reason"] == "Reject: never"
 
 
-def test_a_batch_that_is_rejected_is_buried_whole(stored: Stored) -> None:
+def test_a_batch_that_is_rejected_is_dead_lettered_whole(stored: Stored) -> None:
     first, second = message(b"1"), message(b"2")
     assert chain(raising(Reject("of last year")), stored, batch=10)([first, second]) == {first: DEAD, second: DEAD}
     assert [letter.split(b"\n", 1)[1] for _, letter in stored] == [b"1", b"2"]
@@ -364,7 +364,7 @@ def test_the_dead_letter_topic_is_always_a_valid_name_and_tells_long_ones_apart(
 
 @pytest.mark.parametrize("batch", [0, 1])
 def test_a_retry_that_has_to_count_is_the_end_at_the_last_attempt_and_its_cause(batch: int, stored: Stored) -> None:
-    """Nothing can wait elsewhere here. It was delivered once more, and buried unrun with nothing said of why."""
+    """Nothing can wait elsewhere here. It was delivered once more, and dead-lettered unrun with nothing said of why."""
     handle, last = chain(raising(Retry("no room", delay=5, count=False)), stored, batch=batch), message(attempts=5)
     assert (handle([last])[last] if batch else handle(last)) == DEAD
     [letter] = stored

@@ -400,7 +400,7 @@ def test_a_broker_whose_clock_is_wrong_keeps_delays_all_the_same(ahead: float, w
     ],
     ids=["id", "timestamp", "attempts", "since", "depth"],
 )
-def test_what_only_looks_like_an_envelope_is_a_message_and_can_be_put_off_and_buried(
+def test_what_only_looks_like_an_envelope_is_a_message_and_can_be_put_off_and_dead_lettered(
     header: bytes, batch: int, waiting: Waiting
 ) -> None:
     words: list[Exception] = [Retry(delay=1, count=False), Retry(delay=LONGEST + 1), Reject("odd")]

@@ -32,7 +32,7 @@ class Producer(msgspec.Struct):
         return join_address(self.broadcast_address, self.tcp_port)
 
     @property
-    def buried(self) -> bool:
+    def tombstoned(self) -> bool:
         """Whether every topic that it has is tombstoned."""
         return bool(self.topics) and len(self.tombstones) == len(self.topics) and all(self.tombstones)
 

@@ -44,7 +44,7 @@ class Discovery:
 
     def nodes(self) -> set[str]:
         """Every node but those whose topics are all tombstoned. Raises BrokerUnreachable when no nsqlookupd answered."""
-        return self._ask(_ALL, lambda register: [producer for producer in register.lookupd.nodes() if not producer.buried])
+        return self._ask(_ALL, lambda register: [producer for producer in register.lookupd.nodes() if not producer.tombstoned])
 
     def _ask(self, key: str, question: Callable[[Register], Iterable[Producer]]) -> set[str]:
         asked = [gevent.spawn(self._answer, register, key, question) for register in self._registers]

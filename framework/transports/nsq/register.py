@@ -53,8 +53,8 @@ class Register:
 def _by_topic(nodes: Sequence[Producer]) -> dict[str, list[Producer]]:
     found: dict[str, list[Producer]] = {}
     for node in nodes:
-        buried = {topic for topic, gone in zip(node.topics, node.tombstones, strict=False) if gone}
+        tombstoned = {topic for topic, gone in zip(node.topics, node.tombstones, strict=False) if gone}
         for topic in node.topics:
-            if topic not in buried:
+            if topic not in tombstoned:
                 found.setdefault(topic, []).append(node)
     return found

@@ -513,7 +513,7 @@ def test_lookupds_api(start_nsqd, start_nsqlookupd):
     assert api.topics() == ["orders"]
     api.tombstone("orders", nsqd.http_address)
     (node,) = api.nodes()
-    assert (node.tombstones, node.buried, api.lookup("orders").producers) == ([True], True, [])
+    assert (node.tombstones, node.tombstoned, api.lookup("orders").producers) == ([True], True, [])
 
 
 def test_a_server_that_is_not_there_is_named():
