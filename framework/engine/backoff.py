@@ -61,7 +61,7 @@ def _doubled(base: float, times: int) -> float:
     return base * 2.0 ** max(0, min(times, 60))  # 60: an attempts counter of 65535 must not overflow a float
 
 
-class Restraint:
+class BreakerState:
     """How many messages a handler may have, by how its messages ended: all, none during a pause, then one at a time to try.
 
     After a pause ``VOTES`` tries that agree decide whether it is over, or the next one begins. Nobody needs to be told when a
@@ -89,7 +89,7 @@ class Restraint:
         return 0 if now < self.until else 1
 
     def went_well(self, count: int, now: float) -> bool:
-        """``count`` messages did not fail; whether that ends the restraint. What ends during a pause began before it."""
+        """``count`` messages did not fail; whether that closes the breaker. What ends during a pause began before it."""
         if self.level == 0:
             self._weigh(good=count)
         elif now >= self.until:

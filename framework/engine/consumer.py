@@ -76,9 +76,9 @@ class Consumer:
             longest_pause=longest_pause,
         )  # fmt: skip
         self.accounts = self.flow.accounts
-        self._credit, self._watch, self._regrant = self.flow.credit, self.flow.watch, self.flow.grants.regrant
+        self._credit, self._breaker, self._regrant = self.flow.credit, self.flow.breaker, self.flow.grants.regrant
         self._in_flight = InFlight(spec, self.flow, self._waiting, self._slots, places)
-        settlement = Settlement(self._elsewhere, self._watch, self.flow.heed)
+        settlement = Settlement(self._elsewhere, self._breaker, self.flow.heed)
         self._settle = settlement.settle
         self.calls = RunningCalls(hub, spec.timeout, self._slots, places)
         self.shutdown = Shutdown(
@@ -97,7 +97,7 @@ class Consumer:
         if self.shutdown.begun:
             self.shutdown.decline(batch)
             return
-        if self._watch.pausing:
+        if self._breaker.pausing:
             self._waiting.put_off(batch)
             return
         if not self.awake:

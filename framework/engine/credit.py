@@ -103,7 +103,7 @@ class Credit:
         self._reckon()
         self.rotate(now)
 
-    def restrain(self, most: int | None) -> None:
+    def cap(self, most: int | None) -> None:
         """Until told otherwise, have no more than ``most`` in flight: 0 of none, 1 of a probe; None lifts it.
 
         Grants follow with the next ``grant`` and ``tick``; what is in flight already is not recalled.

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from framework.engine.breaker import Breaker
 from framework.engine.credit import Credit, Line
 from framework.engine.grants import Grants
 from framework.engine.lease import calls_ahead, longest_wait
 from framework.engine.ledger import Ledger
 from framework.engine.places import Places
-from framework.engine.restraint import Watch
 from framework.engine.slots import Slots, clock
 from framework.engine.turns import Turns
 from framework.engine.valve import Valve
@@ -39,7 +39,7 @@ class Flow:
         self.credit = Credit(spec.max_in_flight, spec.concurrency * max(1, spec.batch), ahead=spec.batch)
         self.grants = Grants(hub, turns, self.credit, self.valve, rouse)
         self.accounts = self.grants.accounts
-        self.watch = Watch(spec.name, self.credit, self._ended, batches=bool(spec.batch), longest=longest_pause)
+        self.breaker = Breaker(spec.name, self.credit, self._ended, batches=bool(spec.batch), longest=longest_pause)
         self._ticked_at, self._ticked_settled = clock(), 0
 
     # -- connections come and go
@@ -64,7 +64,7 @@ class Flow:
 
     def heed(self, message: Message, outcome: Requeue | Deferred | Dead) -> None:
         """When most fail, or the handler says that it cannot work, what has not started is for other workers."""
-        if self.watch.pauses_after(message, outcome):
+        if self.breaker.pauses_after(message, outcome):
             self.grants.regrant_all()
             self._waiting.put_off_all()
 
@@ -108,7 +108,7 @@ class Flow:
     def tick(self, now: float) -> None:
         """Share the credit anew."""
         self.grants.count()
-        self.watch.look(now)
+        self.breaker.look(now)
         settled = max(self._ticked_settled, self._ledger.settled - self._ledger.taken_away - self._waiting.unstarted.given_back)
         if self._places is not None:
             self.credit.lack((self._spec.concurrency - self._places.usable) * max(1, self._spec.batch))
@@ -118,7 +118,7 @@ class Flow:
     @property
     def at_rest(self) -> bool:
         """A tick would change nothing: nothing is held back or let go of."""
-        return self.watch.at_rest and self.credit.at_rest and self.valve.at_rest(self.accounts)
+        return self.breaker.at_rest and self.credit.at_rest and self.valve.at_rest(self.accounts)
 
     def _ended(self) -> int:
         """How many messages its calls have settled, also those of which nothing was sent yet."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from framework.engine.breaker import Breaker
 from framework.engine.elsewhere import Elsewhere
-from framework.engine.restraint import Watch
 from framework.errors import AlreadySettled
 from framework.hooks import Ending
 from framework.message import Message
@@ -20,9 +20,9 @@ Heed = Callable[[Message, Requeue | Deferred | Dead], None]
 class Settlement:
     """That of one handler."""
 
-    def __init__(self, elsewhere: Elsewhere, watch: Watch, heed: Heed) -> None:
+    def __init__(self, elsewhere: Elsewhere, breaker: Breaker, heed: Heed) -> None:
         self._elsewhere = elsewhere
-        self._watch = watch
+        self._breaker = breaker
         self._heed = heed
         self._telling = 0
 
@@ -55,7 +55,7 @@ class Settlement:
             if isinstance(outcome, Told):
                 endings.append((outcome, ending))
         if worst is None:
-            self._watch.calls_well += 1
+            self._breaker.calls_well += 1
         else:
             self._heed(*worst)
         self._tell(endings)

@@ -42,137 +42,137 @@ def test_a_dead_lettered_message_is_dead_and_not_finished_once_its_finish_has_go
     assert ledger.balance(in_flight=0) == 0
 
 
-def failing(restraint: backoff.Restraint, count: int, now: float = 0.0) -> bool:
+def failing(state: backoff.BreakerState, count: int, now: float = 0.0) -> bool:
     """``count`` different messages fail; whether a pause begins with any of them."""
-    return sum(restraint.failed(object(), now) for _ in range(count)) > 0
+    return sum(state.failed(object(), now) for _ in range(count)) > 0
 
 
 def test_one_poison_message_pauses_nobody() -> None:
-    restraint = backoff.Restraint()
-    assert not any(restraint.failed("poison", now) for now in range(1000))
-    assert restraint.allowance(1000) is None
+    state = backoff.BreakerState()
+    assert not any(state.failed("poison", now) for now in range(1000))
+    assert state.allowance(1000) is None
 
 
 def test_a_thousand_poison_messages_that_come_again_when_the_others_are_done_pause_nobody() -> None:
-    restraint = backoff.Restraint()
+    state = backoff.BreakerState()
     for number in range(1_000):
-        assert not restraint.went_well(10, 0.0)
-        assert not restraint.failed(number, 0.0)
+        assert not state.went_well(10, 0.0)
+        assert not state.failed(number, 0.0)
     for _ in range(5):
-        assert not any(restraint.failed(number, 0.0) for number in range(1_000))
-    assert failing(restraint, 50), "what never failed before does so now"
+        assert not any(state.failed(number, 0.0) for number in range(1_000))
+    assert failing(state, 50), "what never failed before does so now"
 
 
 def test_of_what_has_failed_only_so_much_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff, "KNOWN", 20)
-    restraint = backoff.Restraint()
-    restraint.went_well(50, 0.0)
-    assert not any(restraint.failed(number % 20, 0.0) for number in range(200))
-    assert any(restraint.failed(number % 60, 0.0) for number in range(200))
+    state = backoff.BreakerState()
+    state.went_well(50, 0.0)
+    assert not any(state.failed(number % 20, 0.0) for number in range(200))
+    assert any(state.failed(number % 60, 0.0) for number in range(200))
 
 
 def test_a_minority_of_failures_pauses_nobody() -> None:
-    restraint = backoff.Restraint()
+    state = backoff.BreakerState()
     for now in range(1000):
-        restraint.went_well(6, now)
-        assert not failing(restraint, 4, now)
+        state.went_well(6, now)
+        assert not failing(state, 4, now)
 
 
 @pytest.mark.parametrize("before", [0, 30, 10**6])
 def test_when_most_of_the_last_messages_fail_a_pause_begins(before: int) -> None:
-    restraint = backoff.Restraint(chance=lambda: 1.0)
-    restraint.went_well(before, 0.0)
-    assert failing(restraint, backoff.HISTORY)
-    assert restraint.allowance(0.5) == 0
+    state = backoff.BreakerState(chance=lambda: 1.0)
+    state.went_well(before, 0.0)
+    assert failing(state, backoff.HISTORY)
+    assert state.allowance(0.5) == 0
 
 
 def test_a_pause_is_followed_by_a_probe_for_as_long_as_it_takes() -> None:
-    restraint = backoff.Restraint(chance=lambda: 1.0)
-    assert restraint.is_down(100.0)
-    assert [restraint.allowance(now) for now in (100.0, 100.9, 101.0, 10**6)] == [0, 0, 1, 1]
+    state = backoff.BreakerState(chance=lambda: 1.0)
+    assert state.is_down(100.0)
+    assert [state.allowance(now) for now in (100.0, 100.9, 101.0, 10**6)] == [0, 0, 1, 1]
 
 
-def fail_tries(restraint: backoff.Restraint, now: float, *, by_word: bool = False) -> list[bool]:
+def fail_tries(state: backoff.BreakerState, now: float, *, by_word: bool = False) -> list[bool]:
     """As many tries as decide fail; for each whether a pause begins with it."""
-    return [restraint.is_down(now) if by_word else restraint.failed(object(), now) for _ in range(backoff.VOTES)]
+    return [state.is_down(now) if by_word else state.failed(object(), now) for _ in range(backoff.VOTES)]
 
 
 @pytest.mark.parametrize("by_word", [True, False])
 def test_tries_that_fail_make_the_pause_longer_up_to_the_cap(by_word: bool) -> None:
-    restraint, now, pauses = backoff.Restraint(chance=lambda: 1.0), 0.0, []
-    assert restraint.is_down(now)
+    state, now, pauses = backoff.BreakerState(chance=lambda: 1.0), 0.0, []
+    assert state.is_down(now)
     for _ in range(9):
-        pauses.append(restraint.until - now)
-        now = restraint.until
-        assert fail_tries(restraint, now, by_word=by_word) == [False, True]
+        pauses.append(state.until - now)
+        now = state.until
+        assert fail_tries(state, now, by_word=by_word) == [False, True]
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
 def test_the_longest_pause_can_be_set() -> None:
-    restraint = backoff.Restraint(longest=3.0, chance=lambda: 1.0)
-    restraint.is_down(0.0)
+    state = backoff.BreakerState(longest=3.0, chance=lambda: 1.0)
+    state.is_down(0.0)
     for _ in range(5):
-        fail_tries(restraint, restraint.until)
-        now = restraint.until
-    fail_tries(restraint, now)
-    assert restraint.until - now == 3.0
+        fail_tries(state, state.until)
+        now = state.until
+    fail_tries(state, now)
+    assert state.until - now == 3.0
 
 
 def test_one_try_that_fails_decides_nothing_when_the_next_ones_go_well() -> None:
     """A service that is back may still be flaky."""
-    restraint = backoff.Restraint()
-    restraint.is_down(0.0)
-    now = restraint.until
-    assert not restraint.went_well(1, now)
-    assert not restraint.is_down(now)
-    assert restraint.allowance(now) == 1, "no pause between the tries"
-    assert restraint.went_well(1, now)
-    assert restraint.allowance(now) is None
+    state = backoff.BreakerState()
+    state.is_down(0.0)
+    now = state.until
+    assert not state.went_well(1, now)
+    assert not state.is_down(now)
+    assert state.allowance(now) == 1, "no pause between the tries"
+    assert state.went_well(1, now)
+    assert state.allowance(now) is None
 
 
 def test_tries_that_disagree_begin_with_a_short_pause_again() -> None:
-    restraint = backoff.Restraint(chance=lambda: 1.0)
-    restraint.is_down(0.0)
+    state = backoff.BreakerState(chance=lambda: 1.0)
+    state.is_down(0.0)
     for _ in range(5):
-        fail_tries(restraint, restraint.until)
-    now = restraint.until
-    restraint.went_well(1, now)
-    fail_tries(restraint, now)
-    assert restraint.until - now == backoff.PAUSE_BASE
+        fail_tries(state, state.until)
+    now = state.until
+    state.went_well(1, now)
+    fail_tries(state, now)
+    assert state.until - now == backoff.PAUSE_BASE
 
 
 def test_the_same_message_failing_again_is_one_try() -> None:
-    restraint = backoff.Restraint()
-    assert failing(restraint, backoff.HISTORY)
-    now = restraint.until
-    assert not any(restraint.failed("poison", now) for _ in range(10))
+    state = backoff.BreakerState()
+    assert failing(state, backoff.HISTORY)
+    now = state.until
+    assert not any(state.failed("poison", now) for _ in range(10))
 
 
 def test_tries_that_go_well_end_it_whatever_its_level() -> None:
-    restraint = backoff.Restraint()
-    restraint.is_down(0.0)
+    state = backoff.BreakerState()
+    state.is_down(0.0)
     for _ in range(20):
-        fail_tries(restraint, restraint.until)
-    assert not restraint.went_well(0, restraint.until)
-    assert not restraint.went_well(1, restraint.until)
-    assert restraint.went_well(1, restraint.until)
-    assert restraint.allowance(restraint.until) is None
-    assert not failing(restraint, backoff.FEWEST_FAILURES - 1), "what failed before the pause is forgotten"
+        fail_tries(state, state.until)
+    assert not state.went_well(0, state.until)
+    assert not state.went_well(1, state.until)
+    assert state.went_well(1, state.until)
+    assert state.allowance(state.until) is None
+    assert not failing(state, backoff.FEWEST_FAILURES - 1), "what failed before the pause is forgotten"
 
 
 def test_what_ends_during_a_pause_began_before_it_and_changes_nothing() -> None:
-    restraint = backoff.Restraint(chance=lambda: 1.0)
-    restraint.is_down(0.0)
-    assert not restraint.is_down(0.5)
-    assert not failing(restraint, 100, 0.5)
-    assert not restraint.went_well(5, 0.5)
-    assert (restraint.level, restraint.until) == (1, 1.0)
+    state = backoff.BreakerState(chance=lambda: 1.0)
+    state.is_down(0.0)
+    assert not state.is_down(0.5)
+    assert not failing(state, 100, 0.5)
+    assert not state.went_well(5, 0.5)
+    assert (state.level, state.until) == (1, 1.0)
 
 
 def test_a_handler_may_ask_for_a_longer_pause() -> None:
-    restraint = backoff.Restraint(chance=lambda: 1.0)
-    restraint.is_down(0.0, at_least=30.0)
-    assert restraint.until == 30.0
+    state = backoff.BreakerState(chance=lambda: 1.0)
+    state.is_down(0.0, at_least=30.0)
+    assert state.until == 30.0
 
 
 events = st.lists(st.tuples(st.sampled_from(["well", "failed", "down", "nothing"]), st.floats(0.0, 5.0)), max_size=200)
@@ -182,18 +182,18 @@ events = st.lists(st.tuples(st.sampled_from(["well", "failed", "down", "nothing"
 def test_whatever_happens_it_is_never_longer_than_the_cap_from_a_try_and_few_successes_from_its_end(
     events: list[tuple[str, float]], chance: float
 ) -> None:
-    restraint, now = backoff.Restraint(chance=lambda: chance), 0.0
+    state, now = backoff.BreakerState(chance=lambda: chance), 0.0
     for event, elapsed in events:
         now += elapsed
         if event == "well":
-            restraint.went_well(1, now)
+            state.went_well(1, now)
         elif event == "failed":
-            restraint.failed(object(), now)
+            state.failed(object(), now)
         elif event == "down":
-            restraint.is_down(now)
-        assert restraint.until - now <= backoff.PAUSE_CAP
-        assert (restraint.allowance(now) is None) == (restraint.level == 0)
-    now = max(now, restraint.until)
-    assert restraint.allowance(now) in (1, None)
-    restraint.went_well(backoff.VOTES, now)
-    assert restraint.allowance(now) is None
+            state.is_down(now)
+        assert state.until - now <= backoff.PAUSE_CAP
+        assert (state.allowance(now) is None) == (state.level == 0)
+    now = max(now, state.until)
+    assert state.allowance(now) in (1, None)
+    state.went_well(backoff.VOTES, now)
+    assert state.allowance(now) is None

@@ -112,8 +112,8 @@ class AnyBroker(RuleBasedStateMachine):
         self.settle(self.remotes[which % len(self.remotes)], count)
 
     @rule(most=st.sampled_from([0, 1, None]))
-    def restrain(self, most: int | None) -> None:
-        self.credit.restrain(most)
+    def cap(self, most: int | None) -> None:
+        self.credit.cap(most)
         self.cap = most
         for remote in self.remotes:
             self.regrant(remote)
@@ -197,7 +197,7 @@ class AnyBroker(RuleBasedStateMachine):
             return
         if self.cap == 0:
             assert not any(remote.line.granted for remote in self.remotes)
-            self.credit.restrain(1)
+            self.credit.cap(1)
         for remote in self.remotes:
             remote.here, remote.coming = 0, []
             self.regrant(remote)
@@ -555,11 +555,11 @@ def test_a_pause_takes_every_grant_at_once_and_its_end_gives_them_back() -> None
     traffic = Traffic(2, 100)
     for line in traffic.lines:
         traffic.flood(line)
-    traffic.credit.restrain(0)
+    traffic.credit.cap(0)
     assert [traffic.credit.grant(line, 5) for line in traffic.lines] == [0, 0]
     traffic.tick(20)
     assert [line.granted for line in traffic.lines] == [0, 0]
-    traffic.credit.restrain(None)
+    traffic.credit.cap(None)
     traffic.tick(3)
     for line in traffic.lines:
         traffic.flood(line)
@@ -568,9 +568,9 @@ def test_a_pause_takes_every_grant_at_once_and_its_end_gives_them_back() -> None
 
 def test_a_probe_is_offered_to_one_connection_after_the_other_until_one_has_a_message() -> None:
     traffic = Traffic(3, 100)
-    traffic.credit.restrain(0)
+    traffic.credit.cap(0)
     traffic.tick()
-    traffic.credit.restrain(1)
+    traffic.credit.cap(1)
     served: set[Line] = set()
     for _ in range(20):
         traffic.tick()

@@ -1,6 +1,6 @@
 """Holds a handler back when what it depends on fails: counts failures, and tells ``credit`` how many messages may come.
 
-The rules are in ``backoff.Restraint``. A timer finds the end of a pause; nobody reports it.
+The rules are in ``backoff.BreakerState``. A timer finds the end of a pause; nobody reports it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from framework.engine.backoff import Restraint
+from framework.engine.backoff import BreakerState
 from framework.engine.credit import Credit
 from framework.engine.slots import clock
 from framework.message import Message
@@ -20,8 +20,8 @@ from framework.observe import hublog
 log = hublog.get(__name__)
 
 
-class Watch:
-    """Over one handler, whose ``credit`` it restrains.
+class Breaker:
+    """Over one handler, whose ``credit`` it caps.
 
     ``ended()``: how many messages its calls have settled by now. What went well of them is counted when a failure is heard of,
     and not only at each tick: a fast handler ends a thousand in between, and their failures would stand alone.
@@ -32,7 +32,7 @@ class Watch:
         self._name = name
         self._credit = credit
         self._ended = ended
-        self._restraint = Restraint(longest=longest)
+        self._state = BreakerState(longest=longest)
         self._well = 0
         self._failed = 0
         self._batches = batches
@@ -42,37 +42,37 @@ class Watch:
     @property
     def pausing(self) -> bool:
         """Whether nothing may start now."""
-        return self._restraint.level > 0 and self._restraint.allowance(clock()) == 0
+        return self._state.level > 0 and self._state.allowance(clock()) == 0
 
     @property
     def at_rest(self) -> bool:
         """Nothing is held back, so that no time needs to be looked for at which it ends."""
-        return self._restraint.level == 0
+        return self._state.level == 0
 
     def pauses_after(self, message: Message, outcome: Requeue | Deferred | Dead) -> bool:
         """``message`` is not done, and settled; whether a pause begins, so that what has not started should be given back."""
-        now, restraint = clock(), self._restraint
+        now, state = clock(), self._state
         self._count_well(now, but=1)  # what ended before it
-        again = restraint.level > 0
-        if outcome.fault is Fault.NONE or (outcome.fault is Fault.MESSAGE and restraint.waits_for_a_word):
+        again = state.level > 0
+        if outcome.fault is Fault.NONE or (outcome.fault is Fault.MESSAGE and state.waits_for_a_word):
             self.calls_well += 1
             self._count_well(now)
             return False
         self._failed += 1
         if outcome.fault is Fault.DEPENDENCY:
-            begins, why = restraint.is_down(now, outcome.pause), "the handler raised Backoff"
+            begins, why = state.is_down(now, outcome.pause), "the handler raised Backoff"
         else:
-            begins = restraint.failed(_key(message), now)
+            begins = state.failed(_key(message), now)
             why = "most messages that were tried after the pause failed" if again else "most of its last messages failed"
         if begins:
-            self._say(why, restraint.until - now)
-            self._credit.restrain(0)
+            self._say(why, state.until - now)
+            self._credit.cap(0)
         return begins
 
     def look(self, now: float) -> None:
         """Every tick: what went well since the last, and what may come from now on."""
         self._count_well(now)
-        self._credit.restrain(self._restraint.allowance(now))
+        self._credit.cap(self._state.allowance(now))
 
     def _count_well(self, now: float, *, but: int = 0) -> None:
         """What went well since the last time; of the messages that have ended, ``but`` that many."""
@@ -82,12 +82,12 @@ class Watch:
             self._went_well(count, now)
 
     def _went_well(self, count: int, now: float) -> None:
-        pauses = self._restraint.level
-        if self._restraint.went_well(count, now):
+        pauses = self._state.level
+        if self._state.went_well(count, now):
             log.warning("handler %s: works again, after %d pause%s", self._name, pauses, "s" if pauses > 1 else "")
 
     def _say(self, why: str, seconds: float) -> None:
-        level = self._restraint.level
+        level = self._state.level
         log.log(
             logging.WARNING if level == 1 else logging.INFO,
             "handler %s: %s; it gets no messages for %.1f s, then one at a time to try (pause %d)",

@@ -139,7 +139,7 @@ def test_the_failures_of_a_burst_are_weighed_with_what_went_well_in_it(
 
 
 @pytest.mark.parametrize("answer", [lambda: Retry("later", delay=0), Reject])
-def test_an_answer_of_the_handlers_own_ends_the_restraint(answer: Any, broker: Any, run: Run) -> None:
+def test_an_answer_of_the_handlers_own_closes_the_breaker(answer: Any, broker: Any, run: Run) -> None:
     """It asks for the message later, or never: so it works."""
     needed = Dependency()
     needed.down = True
