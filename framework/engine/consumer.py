@@ -11,7 +11,6 @@ from typing import Any
 from weakref import WeakSet
 
 from framework.engine.batches import BatchQueue
-from framework.engine.calls import RunningCalls
 from framework.engine.elsewhere import Elsewhere
 from framework.engine.flow import Flow
 from framework.engine.grants import Account, Gone
@@ -20,6 +19,7 @@ from framework.engine.lease import LeaseKeeper
 from framework.engine.ledger import Ledger
 from framework.engine.places import Places, messages_of
 from framework.engine.pulse import Pulse
+from framework.engine.running import RunningCalls
 from framework.engine.settlement import Settlement, give_back
 from framework.engine.shutdown import Shutdown
 from framework.engine.slots import Slot, Slots, clock
@@ -80,9 +80,9 @@ class Consumer:
         self._in_flight = InFlight(spec, self.flow, self._waiting, self._slots, places)
         settlement = Settlement(self._elsewhere, self._breaker, self.flow.heed)
         self._settle = settlement.settle
-        self.calls = RunningCalls(hub, spec.timeout, self._slots, places)
+        self.running = RunningCalls(hub, spec.timeout, self._slots, places)
         self.shutdown = Shutdown(
-            self.flow, self._in_flight, self._waiting, settlement, calls=self.calls, slots=self._slots, places=places
+            self.flow, self._in_flight, self._waiting, settlement, running=self.running, slots=self._slots, places=places
         )
         self.awake = False
         """Its timers call it; else it is ``at_rest``."""
@@ -164,7 +164,7 @@ class Consumer:
             self._closed_early.discard(connection)
             gone(None, worked=False)
             return
-        calls_of[connection] = self.calls
+        calls_of[connection] = self.running
         if self._later is not None and connection.topic != self.spec.topic:  # few ever have such a connection
             self._chain = self._later
         line, leases = self.flow.connect(connection), LeaseKeeper(connection, self.spec.timeout)

@@ -132,7 +132,7 @@ class Guardian:
         expired: set[Message] = set()
         for consumer in list(self._consumers):
             with _never_failing():
-                expired |= consumer.calls.expired(now)
+                expired |= consumer.running.expired(now)
         for one in self._rescuables():
             with _never_failing():
                 one.rescue(now, expired)
@@ -180,11 +180,11 @@ class Guardian:
         _start_new_thread(log.warning, (SUSPENDED, seconds))
 
     def _who_is_on_the_hub(self) -> str:
-        return next((f"handler {one.spec.name}" for one in list(self._consumers) if one.calls.computing), "")
+        return next((f"handler {one.spec.name}" for one in list(self._consumers) if one.running.computing), "")
 
     def _who_held_the_gil(self) -> tuple[str, int]:
         """A handler and its thread: on the hub, or else in a thread slot, where it is a guess if several run."""
-        in_threads = ((f"handler {one.spec.name}", thread) for one in list(self._consumers) for thread in one.calls.threads)
+        in_threads = ((f"handler {one.spec.name}", thread) for one in list(self._consumers) for thread in one.running.threads)
         on_hub = self._who_is_on_the_hub()
         return (on_hub, self._hub_thread) if on_hub else next(in_threads, ("", self._hub_thread))
 

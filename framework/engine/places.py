@@ -29,7 +29,7 @@ class Call(Protocol):
 
 
 class Places(Protocol):
-    """The places of one handler. All but ``calls`` is for the hub's thread."""
+    """The places of one handler. All but ``running`` is for the hub's thread."""
 
     refusal: BadHandler | None
     """Why no place can ever be had."""
@@ -46,7 +46,7 @@ class Places(Protocol):
     def wait(self) -> bool:
         """Wait until a place is free; False when there will be none."""
 
-    def calls(self) -> list[Call]:
+    def running(self) -> list[Call]:
         """What runs, calls included whose slot waits no more. May be asked from any thread."""
 
     @property

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from framework.engine.calls import RunningCalls
 from framework.engine.flow import Flow
 from framework.engine.in_flight import InFlight
 from framework.engine.places import Places
+from framework.engine.running import RunningCalls
 from framework.engine.settlement import Settlement, give_back
 from framework.engine.slots import Slots
 from framework.engine.unstarted import Kept
@@ -19,7 +19,7 @@ class Shutdown:
     """The steps, in their order: ``hold``, ``drain``, ``give_back_unstarted``, ``abandon``, ``close``."""
 
     def __init__(
-        self, flow: Flow, in_flight: InFlight, waiting: Waiting, settlement: Settlement, *, calls: RunningCalls, slots: Slots,
+        self, flow: Flow, in_flight: InFlight, waiting: Waiting, settlement: Settlement, *, running: RunningCalls, slots: Slots,
         places: Places | None,
     ) -> None:  # fmt: skip
         self.begun = False
@@ -28,7 +28,7 @@ class Shutdown:
         self._in_flight = in_flight
         self._waiting = waiting
         self._settlement = settlement
-        self._calls = calls
+        self._running = running
         self._slots = slots
         self._places = places
         self._left: list[Message] | None = []
@@ -88,7 +88,7 @@ class Shutdown:
 
     def kept(self) -> Container[Message]:
         """What is not to be given back while it stops, as long as there is time for it. May be called from any thread."""
-        return Kept(self._calls.running(), self._waiting.unstarted)
+        return Kept(self._running.messages(), self._waiting.unstarted)
 
     @property
     def handling(self) -> bool:
@@ -118,4 +118,4 @@ class Shutdown:
     @property
     def left_behind(self) -> bool:
         """After the end: some call still runs, in a thread, which cannot be ended."""
-        return self._places is not None and bool(self._places.calls())
+        return self._places is not None and bool(self._places.running())

@@ -113,7 +113,7 @@ class ProcessPlaces:
         while self._free and self._queue.wake():
             pass
 
-    def calls(self) -> list[Call]:
+    def running(self) -> list[Call]:
         return [child for child in list(self._children) if child.job is not None]
 
     def look(self, now: float) -> None:

@@ -155,7 +155,7 @@ class ThreadPlaces:
                 self._spec.name, _name_of(ticket), time.monotonic() - ticket.started,
             )  # fmt: skip
 
-    def calls(self) -> list[Call]:
+    def running(self) -> list[Call]:
         return list(self._out)
 
     def look(self, now: float) -> None:

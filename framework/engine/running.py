@@ -48,10 +48,10 @@ class RunningCalls:
     @property
     def threads(self) -> list[int]:
         """The native threads in which calls run at this moment."""
-        calls = self._places.calls() if self._places is not None else []
+        calls = self._places.running() if self._places is not None else []
         return [call.thread for call in calls if call.thread]
 
-    def running(self) -> set[Message]:
+    def messages(self) -> set[Message]:
         """What is with a call at this moment."""
         calls: list[Call] = list(self._slots.busy())
         return {message for call in calls for message in messages_of(call.job)}
@@ -64,7 +64,7 @@ class RunningCalls:
     def _find(self, message: Message) -> Call | None:
         calls: list[Call] = list(self._slots.busy())
         if self._places is not None:
-            calls += self._places.calls()
+            calls += self._places.running()
         return next((call for call in calls if message in messages_of(call.job)), None)
 
 
