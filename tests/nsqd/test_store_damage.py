@@ -437,6 +437,23 @@ def test_what_waits_for_its_next_try_is_there_at_each_start_after_damage_beside_
         last.close()
 
 
+def test_numbers_that_were_given_to_nobody_are_not_lost_with_the_record_before_them(folder: Path) -> None:
+    """A group whose sync failed uses its numbers up. There is no room for them in the damaged bytes."""
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    at = opened.log.size
+    publish(opened, *[b"x"] * 8)
+    opened.topics[TOPIC].next += 5
+    publish(opened, b"behind")
+    opened.close()
+    lose_index(folder)
+    flip(segment(folder), at + 49)
+    again = Store(folder)
+    assert [report for report in again.reports if "damaged: 8 messages lost" in report] == again.reports != []
+    assert everything(again) == [b"behind"]
+    again.close()
+
+
 def test_several_damaged_records_at_the_end_are_each_counted(folder: Path) -> None:
     """Nothing follows that would say which numbers they had."""
     opened = Store(folder)
