@@ -290,7 +290,7 @@ class Channel:
             self._unsaved.drop(message.seq)
 
     def requeue(self, client: Consumer, message_id: bytes, delay: float) -> str | None:
-        """Deliver it again after ``delay`` seconds; as ``finish``."""
+        """Deliver it again after ``delay`` seconds, at once when they are none or negative; as ``finish``."""
         message = client.leases.messages.pop(message_id, None)
         if message is None:
             return self._refusal(message_id)

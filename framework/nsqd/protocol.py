@@ -251,7 +251,7 @@ class Client:
         number = golang.base10(words[2])
         if number is None:
             raise params.invalid(f"REQ could not parse timeout {params.text(words[2])}")
-        delay = min(max(0, golang.signed(number * 1_000_000 % (1 << 64)) / 1e9), self.options.max_req_timeout)
+        delay = min(golang.signed(number * 1_000_000 % (1 << 64)) / 1e9, self.options.max_req_timeout)
         assert self.channel is not None
         self._wants = True
         refusal = self.channel.requeue(self, message_id, delay)

@@ -365,3 +365,19 @@ def test_a_start_that_fails_lets_everything_go(folder: Path, monkeypatch: pytest
     with pytest.raises(FolderUnusable):
         Store(folder)
     assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_paused_topic_keeps_its_messages_across_a_restart(folder: Path) -> None:
+    """A channel that is made during the pause gets them too, and emptying the topic takes them from all."""
+    opened = Store(folder)
+    channels = {"c": Declared(CHANNEL, 0)}
+    opened.append([Declare(TOPIC, Declaration("t7", paused=True, channels=channels))])
+    publish(opened, b"a", b"b")
+    opened.close()
+    again = Store(folder)
+    assert (again.topics[TOPIC].depth, again.topics[TOPIC].channels["c"].waiting) == (2, 0)
+    again.append([Declare(TOPIC, Declaration("t7", channels=channels))])
+    again.close()
+    last = Store(folder)
+    assert (last.topics[TOPIC].depth, last.topics[TOPIC].channels["c"].waiting) == (0, 2)
+    last.close()
