@@ -36,10 +36,11 @@ _NOBODY, _NO_FILES = Login(), Secrets()
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a server is entered. ``tls``: or not at all."""
+    """How a server is entered. ``tls``: or not at all; ``tls_first``: before the server has said anything."""
 
     login: Login = _NOBODY
     tls: bool = False
+    tls_first: bool = False
     secrets: Secrets = _NO_FILES
 
 
@@ -59,6 +60,8 @@ class Line:
 
     def enter(self, way: Way) -> None:
         """Raises AccessDenied, NegotiationRefused, TlsFailed, BrokerError, BrokerUnreachable, ProtocolError, BadSetting."""
+        if way.tls_first:
+            self._start_tls(way)
         said = self._next()
         if not isinstance(said, wire.Info):
             raise ProtocolError(f"{self.server} began with {said!r:.80}, and a nats-server begins with INFO")
@@ -67,8 +70,8 @@ class Line:
                 "INFO", "", fix=f"{self.server} is no port for clients of a nats-server: name that, 4222 as a rule"
             )
         self.info = said
-        if way.tls or said.tls_required:
-            self._start_tls(way)
+        if (way.tls or said.tls_required) and not way.tls_first:
+            self._start_tls_behind_info(way)
         self._send(wire.connect(_fields(way.login) | credentials.signed(way.secrets, said.nonce)) + wire.PING)
         while (answer := self._next()) is not wire.Word.PONG:
             if isinstance(answer, wire.Err):
@@ -86,10 +89,13 @@ class Line:
                 raise ProtocolError(f"{self.server}: {error}") from None
         return self.events.pop(0)
 
-    def _start_tls(self, way: Way) -> None:
-        """Behind INFO, which is in clear, and before anything is said of who we are."""
+    def _start_tls_behind_info(self, way: Way) -> None:
+        """INFO is in clear, and nothing was said yet of who we are."""
         if not (self.info.tls_required or self.info.tls_available):
             raise TlsFailed(f"nats-server {self.server} speaks no TLS, which was asked for: configure tls {{}} there")
+        self._start_tls(way)
+
+    def _start_tls(self, way: Way) -> None:
         tls = Tls(credentials.tls_context(way.secrets), credentials.server_name(self.server))
         done, out = tls.shake(b"")
         try:
@@ -103,6 +109,8 @@ class Line:
             raise
         assert self._stream is not None
         self._stream = Stream(self._stream, tls)
+        if early := tls.decode(b""):  # INFO, where TLS came first: it may stand right behind the server's last word of TLS
+            self.events += self.decoder.feed(early)
 
     def _send(self, data: bytes) -> None:
         assert self._stream is not None
@@ -168,7 +176,8 @@ def dial(server: str, way: Way = _PLAIN, timeout: float = CONNECT_TIMEOUT) -> It
     except gevent.Timeout as error:
         if error is not limit:
             raise
-        raise BrokerUnreachable(f"nats-server {server} did not answer within {timeout:g} s") from None
+        hint = "" if way.tls_first or (line and line.info.version) else "; one with handshake_first needs tls_first=true"
+        raise BrokerUnreachable(f"nats-server {server} did not answer within {timeout:g} s{hint}") from None
     except ssl.SSLError as error:
         raise credentials.refusal(server, error) from error
     except (OSError, UnicodeError) as error:  # UnicodeError: a host name that IDNA refuses

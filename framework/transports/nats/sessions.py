@@ -62,7 +62,7 @@ class Sessions:
     """``with sessions.use(node) as session``. A hub has its own; those of other hubs are left alone."""
 
     def __init__(self, clusters: Mapping[str, Cluster], options: Options, secrets: Secrets) -> None:
-        way = Way(tls=options.tls, secrets=secrets)
+        way = Way(tls=options.tls, tls_first=options.tls_first, secrets=secrets)
         self.servers = {node: Servers(cluster, way) for node, cluster in clusters.items()}
         self._options = options
         self._open: dict[tuple[str, int], Session] = {}

@@ -16,7 +16,7 @@ from framework.transports import addresses
 
 PORT = 4222
 _FILES = ("tls_ca", "tls_cert", "tls_key", "nkey_file", "creds_file")
-_OPTIONS = ("ack_wait", "ping_interval", "max_payload", "max_ack_pending", "replicas", "retention", "tls", *_FILES)
+_OPTIONS = ("ack_wait", "ping_interval", "max_payload", "max_ack_pending", "replicas", "retention", "tls", "tls_first", *_FILES)
 _RETENTIONS = ("limits", "workqueue")
 
 
@@ -36,6 +36,8 @@ class Options:
     """Of the streams that are made here."""
     tls: bool = False
     """TLS, or nothing. Without it, it is spoken where the server asks for it."""
+    tls_first: bool = False
+    """TLS from the first byte, for servers with ``handshake_first``."""
     retention: str = "limits"
     """Of the streams that are made here: ``limits`` keeps what was handled, ``workqueue`` does not, and takes one channel."""
 
@@ -94,7 +96,8 @@ def read(urls: Sequence[str]) -> Addresses:
         bare.append(shown)
     given = addresses.options(bare, _OPTIONS)
     default = Options()
-    tls = _yes(given.get("tls", "false")) or any(url.partition("://")[0] in ("tls", "nats+tls") for url in urls)
+    first = _yes("tls_first", given)
+    tls = _yes("tls", given) or first or any(url.partition("://")[0] in ("tls", "nats+tls") for url in urls)
     return Addresses(
         clusters,
         Options(
@@ -105,6 +108,7 @@ def read(urls: Sequence[str]) -> Addresses:
             replicas=_replicas(given.get("replicas", "1")),
             retention=_retention(given.get("retention", default.retention)),
             tls=tls,
+            tls_first=first,
         ),
         _secrets({name: given.get(name, "") for name in _FILES}),
     )
@@ -118,9 +122,10 @@ def _secrets(files: Mapping[str, str]) -> Secrets:
     return Secrets(**files)
 
 
-def _yes(text: str) -> bool:
+def _yes(name: str, given: Mapping[str, str]) -> bool:
+    text = given.get(name, "false")
     if text not in ("true", "false"):
-        raise BadSetting(f"tls={text!r} in a broker URL: write true or false")
+        raise BadSetting(f"{name}={text!r} in a broker URL: write true or false")
     return text == "true"
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import ssl
 from pathlib import Path
 
 import nkeys
 import pytest
 
-from framework.errors import BadSetting, BrokerRefuses
+from framework.errors import BadSetting, BrokerRefuses, BrokerUnreachable
 from framework.testing.certificates import Authority
 from framework.testing.servers import ServerMissing
 from framework.transports import open_transports
+from framework.transports.nats import credentials
+from framework.transports.nats.dial import Way, dial
+from framework.transports.nats.urls import Secrets
 from tests.conftest import missing
 
 from .conftest import until
@@ -55,6 +59,46 @@ def there_and_back(url: str, body: bytes = b"x" * 300_000) -> None:
 def test_messages_come_and_go_over_tls_where_the_server_demands_it(start_nats, authority, scheme):
     server = start_nats(tls_of(authority))
     there_and_back(f"{scheme}://{server.address}?tls_ca={authority.cert}")
+
+
+@pytest.fixture
+def tls_first(start_nats, authority):
+    """A server that says nothing before TLS."""
+    return start_nats(tls_of(authority, ", handshake_first: true"))
+
+
+def test_tls_comes_first_where_the_server_begins_with_it(tls_first, authority):
+    there_and_back(f"nats://{tls_first.address}?tls_first=true&tls_ca={authority.cert}")
+
+
+def test_what_a_server_says_in_one_breath_with_the_end_of_its_handshake_is_heard(tls_first, authority, monkeypatch):
+    """In TLS 1.2 the last word is the server's."""
+    made = credentials.tls_context
+
+    def older(secrets: Secrets) -> ssl.SSLContext:
+        context = made(secrets)
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        return context
+
+    monkeypatch.setattr(credentials, "tls_context", older)
+    way = Way(tls_first=True, secrets=Secrets(tls_ca=str(authority.cert)))
+    for _ in range(50):
+        with dial(tls_first.address, way, timeout=2.0) as line:
+            assert line.info.tls_required
+
+
+def test_a_server_that_waits_for_tls_and_a_client_that_waits_for_its_first_word_are_told_apart(tls_first):
+    with (
+        pytest.raises(BrokerUnreachable, match="one with handshake_first needs tls_first=true"),
+        dial(tls_first.address, timeout=0.5),
+    ):
+        pass
+
+
+def test_a_server_that_begins_with_info_is_no_server_for_tls_first(start_nats, authority):
+    (transport,) = open_transports([f"nats://{start_nats(tls_of(authority)).address}?tls_first=true&tls_ca={authority.cert}"])
+    with pytest.raises(BrokerRefuses, match="no TLS with nats-server"):
+        transport.probe()
 
 
 def test_a_client_certificate_is_shown_where_the_server_verifies_it(start_nats, authority):
@@ -108,7 +152,9 @@ def test_a_file_without_a_seed_is_refused_at_start_and_not_shown(tmp_path, conte
     assert "nonsense" not in str(refused.value)
 
 
-@pytest.mark.parametrize("options", ["tls_ca=/nowhere.pem", "tls_key=/a.key", "tls=maybe", "tls_cert=/nowhere.pem"])
+@pytest.mark.parametrize(
+    "options", ["tls_ca=/nowhere.pem", "tls_key=/a.key", "tls=maybe", "tls_first=yes", "tls_cert=/nowhere.pem"]
+)
 def test_files_that_cannot_be_used_are_refused_at_start(options):
     with pytest.raises(BadSetting, match="tls"):
         open_transports([f"tls://host?{options}"])
