@@ -88,6 +88,24 @@ def test_a_consumer_whose_pulls_may_not_wait_as_long_as_ours_do_is_asked_for_les
     until(lambda: held.bodies == [b"x"], 5.0)
 
 
+def test_what_waits_to_be_sent_is_counted_in_bytes(kit):
+    """A stop waits for as long as there are any."""
+    transport = kit.open()
+    held = kit.hold(transport)
+    kit.producer(transport).publish("orders", [b"a", b"b", b"c", b"d"])
+    until(lambda: len(held.taken) == 4 and not held.connection.unsent())
+    connection, (finished, failed, touched, buried) = held.connection, held.taken
+    connection.finish(finished)
+    connection.requeue(failed, 3600.0)
+    connection.touch(touched)
+    connection.terminate(buried)
+    waits = connection.unsent()
+    said, mark = connection.collect()
+    assert waits == len(said) > 4 * len(b"PUB $JS.ACK.orders.billing 4\r\n+ACK\r\n")
+    connection.rescuable.say(said)
+    mark.sent()
+
+
 def test_what_is_settled_after_its_lease_is_not_sent(kit):
     transport = kit.open("?ack_wait=1s")
     held = kit.hold(transport, grant=1)
