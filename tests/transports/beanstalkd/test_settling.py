@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from framework.engine.ledger import Ledger
+from framework.transports.beanstalkd.hold import Hold
+from framework.transports.beanstalkd.room import Room
 from framework.transports.beanstalkd.settling import Settling
 
 
@@ -25,3 +27,23 @@ def test_what_the_socket_did_not_take_whole_is_a_lost_lease(lines: list[bytes], 
     unused: Any = None
     Settling(tally, desk=unused, bells=unused, intake=unused, demand=unused, room=unused).cut(lines)
     assert (tally.finished, tally.requeued, tally.lease_lost) == left
+
+
+def test_a_job_whose_priority_the_server_tells_after_it_was_kept_long_enough_is_released_then() -> None:
+    """Nobody would think of it again: its lease would run out."""
+    unused: Any = None
+
+    def let_go(holds: list[Hold]) -> None:
+        settling.kept_long_enough(holds)
+
+    room = Room("node", let_go, lambda work: work())
+    settling = Settling(Ledger(), desk=unused, bells=unused, intake=unused, demand=unused, room=room)
+    hold = Hold(1, b"", unused, 0.0)
+    hold.asked, hold.verb = True, "release"
+    room.keep(hold, 60.0)
+    settling.when_known(hold)
+    room.release()
+    assert (settling.settled, list(settling.late)) == ([], [hold]), "its priority is not known yet"
+    hold.priority = 5
+    assert settling.known(hold)
+    assert (settling.settled, len(settling)) == ([hold], 1)
