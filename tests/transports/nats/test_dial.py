@@ -9,7 +9,15 @@ import gevent
 import pytest
 from gevent.server import StreamServer
 
-from framework.errors import BadSetting, BrokerError, BrokerUnreachable, FrameworkError, NegotiationRefused, ProtocolError
+from framework.errors import (
+    BadSetting,
+    BrokerError,
+    BrokerUnreachable,
+    FrameworkError,
+    NegotiationRefused,
+    ProtocolError,
+    WrongUse,
+)
 from framework.testing.servers import free_port
 from framework.transports import open_transports
 from framework.transports.nats import urls
@@ -159,3 +167,12 @@ def test_a_url_that_cannot_be_used_is_refused_by_a_sentence_without_its_secret(u
 def test_names_are_mapped_where_jetstream_takes_no_dot_and_back():
     assert urls.mapped("orders.eu.billing.dead") == "orders~eu~billing~dead"
     assert urls.unmapped(urls.mapped("a.b-c_d")) == "a.b-c_d"
+
+
+def test_two_channels_of_a_work_queue_would_share_its_messages_and_are_refused_at_start():
+    (each_gets_all,) = open_transports(["nats://host"])
+    each_gets_all.accept("orders", ["billing", "audit"])
+    (one_gets_each,) = open_transports(["nats://host?retention=workqueue"])
+    one_gets_each.accept("orders", ["billing", "billing"])
+    with pytest.raises(WrongUse, match=r"the channels audit, billing, but a stream with retention=workqueue gives each message"):
+        one_gets_each.accept("orders", ["billing", "audit"])
