@@ -273,6 +273,20 @@ def test_a_jvm_that_lives_has_not_died() -> None:
         jvm.kill()
 
 
+def test_a_jvm_that_dies_before_there_is_a_session_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jvm = subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+
+    def die(**_: Any) -> None:
+        raise Py4JNetworkError("Error while sending or receiving")
+
+    monkeypatch.setattr(module.session, "launch_gateway", lambda *_: SimpleNamespace(proc=jvm))
+    monkeypatch.setattr(module.session, "SparkContext", die)
+    for name in ("SPARK_HOME", "PYSPARK_PYTHON", "PYTHONPATH"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    with pytest.raises(Failed, match="Spark's JVM was killed by signal 9"):
+        module.session.start("test", tmp_path)
+
+
 def session_of(jvm: subprocess.Popen[bytes]) -> Any:
     return SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=jvm)))
 

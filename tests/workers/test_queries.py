@@ -53,6 +53,15 @@ Traceback (most recent call last):
   File "segment.py", line 120, in read
 framework.spool.segment.SpoolError: spool segment 1.arrow is damaged: Not an Arrow file
 """
+OF_JAVA = """An error occurred while calling o66.start.
+: java.io.IOException: No space left on device
+\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)
+"""
+IN_A_BATCH = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "outbox.py", line 45, in put
+    database.executemany(_PUT, bodies.items())
+sqlite3.OperationalError: database or disk is full
+"""
 TOO_SLOW = "org.apache.spark.SparkException: Python worker failed to connect back.\n at org.apache"
 
 
@@ -79,6 +88,8 @@ def test_what_ends_so_again_and_again_fails_the_job(queries: Queries, started: l
         ("OSError: disk full", "OSError: disk full"),
         ("", ""),
         (IN_A_WORKER, "framework.spool.segment.SpoolError: spool segment 1.arrow is damaged: Not an Arrow file"),
+        (OF_JAVA, "java.io.IOException: No space left on device$"),
+        (IN_A_BATCH, "sqlite3.OperationalError: database or disk is full"),
     ],
 )
 def test_what_ends_otherwise_fails_the_job(queries: Queries, started: list[Any], error: str, words: str) -> None:

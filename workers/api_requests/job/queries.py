@@ -11,7 +11,8 @@ from workers.api_requests.channels.topics import CHANNELS
 
 _TOO_SLOW = "Python worker failed to connect back"
 _REVIVALS = 10
-_TELLING = ("framework.", "workers.", "pyspark.errors.", "OSError", "RuntimeError")
+_TELLING = ("framework.", "workers.", "pyspark.errors.", "sqlite3.", "pyarrow.", "OSError", "RuntimeError")
+_JAVAS = ": "  # before the words of Java's error, in those of py4j's, which begin with what was called
 
 
 class Failed(Exception):
@@ -72,4 +73,5 @@ def words_of(error: BaseException) -> str:
         lines = []
     # What ends in a colon only announces a line below it: the error of a Python worker.
     telling = [line for line in lines if line.startswith(_TELLING) and not line.endswith(":")]
-    return (telling or lines or [type(error).__name__])[0]
+    javas = [line.removeprefix(_JAVAS) for line in lines if line.startswith(_JAVAS)]
+    return (telling or javas or lines or [type(error).__name__])[0]

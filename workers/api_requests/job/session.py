@@ -10,10 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext, find_spark_home
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from workers.api_requests.job.queries import Failed, words_of
 from workers.api_requests.processes import descendants, kill
 
 _DYING = 0.5  # seconds from the end of a JVM's connections to its own
@@ -45,7 +47,7 @@ def start(name: str, scratch: Path, *, master: str = "local[*]", short: bool = F
     """A session, its JVM in a process group of its own, so that a signal to ours lets the queries end in order.
 
     ``scratch``: a folder that may stay. ``log``: where the JVM's messages go, in place of stderr. The JVM ends by itself when
-    this process does. Raises PySparkException where Java is missing.
+    this process does. Raises PySparkException where Java is missing, and Failed where the JVM does not get as far as a session.
     """
     logging.getLogger().addFilter(is_news)
     local = master.startswith("local")
@@ -63,10 +65,17 @@ def start(name: str, scratch: Path, *, master: str = "local[*]", short: bool = F
         options |= {"stdout": log.open("ab"), "stderr": subprocess.STDOUT}
     try:
         gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
+        return _session(conf, gateway)
     except BaseException:
         kill(descendants(os.getpid()))  # a JVM that is still starting does not see that we end
         raise
-    return SparkSession(SparkContext(conf=conf, gateway=gateway))
+
+
+def _session(conf: SparkConf, gateway: Any) -> SparkSession:
+    try:
+        return SparkSession(SparkContext(conf=conf, gateway=gateway))
+    except (Py4JError, OSError) as error:
+        raise Failed(_death(gateway.proc) or words_of(error)) from None
 
 
 def home_without_zip(folder: Path) -> Path:
@@ -106,8 +115,12 @@ def is_news(record: logging.LogRecord) -> bool:
 
 def death(spark: SparkSession) -> str:
     """How the JVM ended by itself, in words; empty where it has not, within half a second."""
+    return _death(_process(spark))
+
+
+def _death(jvm: subprocess.Popen[bytes]) -> str:
     try:
-        code = _process(spark).wait(_DYING)
+        code = jvm.wait(_DYING)
     except subprocess.TimeoutExpired:
         return ""
     how = f"was killed by signal {-code}, as where there is too little memory" if code < 0 else f"ended with code {code}"
