@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -49,6 +50,7 @@ class Stream:
         self._checkpoint = places.state / CHECKPOINTS / name
 
     def start(self, spark: SparkSession, every: float) -> StreamingQuery:
+        _clear_halves(self._checkpoint)
         lines = spark.readStream.format("nsq").option("spoolDir", str(self._spool)).option("collector", "external")
         stream = lines.option("retention", "commit").load().writeStream.queryName(self.name)
         stream = stream.option("checkpointLocation", str(self._checkpoint)).trigger(
@@ -76,6 +78,14 @@ class Stream:
             raise
         if counts:
             self.tally.add(batch, counts)
+
+
+def _clear_halves(checkpoint: Path) -> None:
+    """Remove what Spark did not get to rename: a kill or a full disk leaves it, and the first batch does not begin beside it."""
+    for log in ("offsets", "commits"):
+        for pattern in (".*.tmp", "..*.tmp.crc"):
+            for half in (checkpoint / log).glob(pattern):
+                half.unlink(missing_ok=True)
 
 
 class Job:
