@@ -99,7 +99,7 @@ class Channel:
 
     def touched(self) -> None:
         """Its state changed: to be saved with the next round."""
-        if self.kept and self.declared and not self.dirty:
+        if not self.dirty and self.kept and self.declared:
             self.dirty = True
             self._port.emit(ChannelChanged(self))
 
@@ -271,8 +271,7 @@ class Channel:
 
     def finish(self, client: Consumer, message_id: bytes) -> str | None:
         """None when done, else nsqd's words for why not."""
-        message = client.leases.messages.pop(message_id, None)
-        if message is None:
+        if (message := client.leases.messages.pop(message_id, None)) is None:
             return self._refusal(message_id)
         self._finished(message)
         return None
@@ -280,7 +279,8 @@ class Channel:
     def _finished(self, message: Message) -> None:
         if message.has_row:
             self._drop_row(message)
-        self.touched()
+        if not self.dirty:
+            self.touched()
 
     def _drop_row(self, message: Message) -> None:
         if message.seq >= self.cursor:
@@ -291,8 +291,7 @@ class Channel:
 
     def requeue(self, client: Consumer, message_id: bytes, delay: float) -> str | None:
         """Deliver it again after ``delay`` seconds, at once when they are none or negative; as ``finish``."""
-        message = client.leases.messages.pop(message_id, None)
-        if message is None:
+        if (message := client.leases.messages.pop(message_id, None)) is None:
             return self._refusal(message_id)
         self.requeue_count += 1
         if delay > 0:
@@ -335,7 +334,8 @@ class Channel:
     def _note(self, message: Message, due: int) -> None:
         if self.kept:
             self._unsaved.put(message, due)
-            self.touched()
+            if not self.dirty:
+                self.touched()
 
     def _release(self) -> None:
         """What is due goes to the tail of what waits."""

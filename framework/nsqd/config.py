@@ -15,7 +15,7 @@ from framework.nsqd.web import Answer
 _NAMES = {"node-id": "id", "lookupd-tcp-address": "nsqlookupd_tcp_addresses", "auth-http-address": "auth_http_addresses"}
 """Flags whose option is not called as they are."""
 _OURS = (
-    "version", "while-used", "drain-to", "drain-all-channels",
+    "version", "while-used", "drain-to", "drain-all-channels", "verify", "inspect", "json", "backup",
     "max-tcp-connections", "max-http-connections", "max-body-memory", "http-allow-host",
 )  # fmt: skip
 _LEVELS = {"debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR", "fatal": "FATAL"}

@@ -159,4 +159,4 @@ def _shown(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:g}s" if value >= 1 or not value else f"{1000 * value:g}ms"
-    return str(value or ("none" if isinstance(value, (str, list)) else value)).strip()
+    return str(value or ("none" if value is None or isinstance(value, (str, list)) else value)).strip()

@@ -85,6 +85,11 @@ class Options(CommonOptions):
     drain_to: str = ""
     """The URL of an nsqd that shall have everything; nothing is served then."""
     drain_all_channels: bool = False
+    verify: bool = False
+    """These look at the data path, or copy it; nothing is served then."""
+    inspect: bool = False
+    json: bool = False
+    backup: Path | None = None
 
 
 def _ours(parse: Callable[[str], Any], usage: str, attribute: str) -> Flag:
@@ -154,6 +159,10 @@ FLAGS: dict[str, Flag] = goflags.COMMON | {
     "drain-all-channels": _ours(
         boolean, "move messages that only some channels have not finished, for all of them (not in nsqd)", "drain_all_channels"
     ),
+    "verify": _ours(boolean, "say whether the data path is sound, then end; changes nothing (not in nsqd)", "verify"),
+    "inspect": _ours(boolean, "say what lies in the data path, then end; changes nothing (not in nsqd)", "inspect"),
+    "json": _ours(boolean, "with --inspect: as JSON (not in nsqd)", "json"),
+    "backup": _ours(Path, "folder to copy the data path to, also while it is served, then end (not in nsqd)", "backup"),
     "tcp-address": _ours(str, "<addr>:<port> to listen on for TCP clients", "tcp_address"),
     "http-address": _ours(str, "<addr>:<port> to listen on for HTTP clients", "http_address"),
     "https-address": _ours(str, "<addr>:<port> to listen on for HTTPS clients", "https_address"),
@@ -218,6 +227,10 @@ def parse(arguments: Sequence[str]) -> Options:
         raise BadFlag(f"--max-deflate-level {options.max_deflate_level} is out of range: use 1 to 9")
     if options.drain_all_channels and not options.drain_to:
         raise BadFlag("--drain-all-channels says how to drain: add --drain-to=<addr>:<port>")
+    if sum(map(bool, (options.drain_to, options.verify, options.inspect, options.backup))) > 1:
+        raise BadFlag("--drain-to, --verify, --inspect and --backup each do one thing and end: give one of them")
+    if options.json and not options.inspect:
+        raise BadFlag("--json says how to inspect: add --inspect")
     if options.tls_client_auth_policy and not options.tls_required:
         options.tls_required = TLS_REQUIRED
     if options.sync_every or options.sync_timeout:

@@ -19,10 +19,12 @@ from gevent.server import StreamServer
 
 from framework.errors import FrameworkError
 from framework.nsqd import daemon, listening, tls
+from framework.nsqd.backup import Backup
 from framework.nsqd.broker import Broker
 from framework.nsqd.embedded import RUNNING
 from framework.nsqd.http import NsqdApi
 from framework.nsqd.httpd import HttpServer
+from framework.nsqd.inspect import Inspect
 from framework.nsqd.journal import NotStored
 from framework.nsqd.listening import TcpServer
 from framework.nsqd.lookups import Lookups
@@ -33,6 +35,7 @@ from framework.nsqd.store.files import FILE_MODE, explain, keep_private, naming
 from framework.nsqd.store.folder import Folder
 from framework.nsqd.underway import Memory
 from framework.nsqd.users import Users
+from framework.nsqd.verify import Verify
 
 _SWITCH_SECONDS = 0.001
 _USERS_SECONDS = 0.25
@@ -210,8 +213,8 @@ def _sync_seconds(folder: Path) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run nsqd with Go-style flags until SIGTERM or SIGINT, or until --drain-to has moved everything; returns the exit code:
-    0, 1 (cannot start, not everything could be saved or moved), 2 (wrong flag)."""
+    """Run nsqd with Go-style flags until SIGTERM or SIGINT, or until --drain-to and the like are done; returns the exit code:
+    0, 1 (cannot start, not everything could be saved or moved, not sound), 2 (wrong flag)."""
     # A thread that comes back from a sync waits this long for the interpreter while the hub is busy (default 5 ms).
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
@@ -222,6 +225,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _make(options: Options) -> daemon.Daemon:
+    if options.verify:
+        return Verify(options)
+    if options.inspect:
+        return Inspect(options)
+    if options.backup is not None:
+        return Backup(options)
     if not options.drain_to:
         return Server(options)
     from framework.nsqd.drain import Drain  # noqa: PLC0415 - what speaks to other nsqds is slow to import

@@ -30,7 +30,9 @@ from framework import settings
 from framework.testing.workers import environment
 from tests.house.pages import Block
 
-GOES_ON = re.compile(r"workers (run|nsqlookupd)|workers tail (?!.*--count)|workers nsqd (?!.*--drain-to)|honcho start|beanstalkd")
+GOES_ON = re.compile(
+    r"workers (run|nsqlookupd)|workers tail (?!.*--count)|workers nsqd (?!.*--(?:drain-to|backup|verify|inspect))|honcho start|beanstalkd"
+)
 DEADLINE = 40.0
 
 

@@ -183,9 +183,9 @@ def test_a_lost_end_is_accounted_for_whenever_the_start_was_cut_short(folder: Pa
     publish(opened, b"b", b"c")
     opened.close()
     os.truncate(segment(folder), end + 5)
-    for place, name in ((log.Log, "roll"), (recovery, "begin_segment"), (index.Index, "put_batches")):
+    for place, name in ((log.Log, "roll"), (recovery, "roll"), (index.Index, "put_batches")):
         with monkeypatch.context() as patch:
-            patch.setattr(place, name, refused(getattr(place, name), after=name == "begin_segment"))
+            patch.setattr(place, name, refused(getattr(place, name), after=place is recovery))
             with pytest.raises(FolderUnusable):
                 Store(folder)
     again = Store(folder)

@@ -11,7 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from framework.nsqd.store import Batch, Declaration, Declare, Declared, Pending, Store, TopicSave, log, reading, record, recovery
+from framework.nsqd.store import (
+    Batch,
+    Declaration,
+    Declare,
+    Declared,
+    Pending,
+    Store,
+    TopicSave,
+    log,
+    reading,
+    record,
+    recovery,
+    segments,
+)
 from tests.nsqd.faults import failed_transactions
 from tests.nsqd.storing import CHANNEL, TOPIC, declared, everything, flip, killed, lose_index, payload, publish, saved, segment
 
@@ -349,7 +362,7 @@ def test_a_long_record_of_the_log_is_scanned_with_what_it_needs(folder: Path, mo
     opened.close()
     (folder / "index.db").unlink()
     for window in (1, 44, 1000, 1001, 4096):
-        monkeypatch.setattr(log, "_WINDOW_BYTES", window)
+        monkeypatch.setattr(segments, "_WINDOW_BYTES", window)
         again = Store(folder)
         assert everything(again) == bodies
         assert again.reports == []
@@ -517,7 +530,7 @@ def test_of_two_topics_with_one_name_none_is_hidden(folder: Path) -> None:
 
 def test_rebuilding_takes_no_more_memory_for_a_longer_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Measured in full: 44 MB for 5,000,000 records."""
-    monkeypatch.setattr(log, "_WINDOW_BYTES", 1 << 16)
+    monkeypatch.setattr(segments, "_WINDOW_BYTES", 1 << 16)
     monkeypatch.setattr(recovery, "_ROWS", 500)
     peaks = []
     for count in (2_000, 20_000):

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from framework.nsqd.store.catalog import Catalog
 from framework.nsqd.store.index import Index, Row
-from framework.nsqd.store.log import Log
 from framework.nsqd.store.record import HEADER_BYTES, Batch, bodies
+from framework.nsqd.store.segments import Segments
 from framework.nsqd.store.state import TopicState
 
 _WORTH = 4
@@ -46,7 +46,7 @@ class Compactor:
     """Looks at one segment after another, seldom enough not to be felt. For the thread that saves."""
 
     def __init__(
-        self, log: Log, index: Index, catalog: Catalog,
+        self, log: Segments, index: Index, catalog: Catalog,
         read: Callable[[Row], Batch | None], move: Callable[[Sequence[Batch]], None],
     ) -> None:  # fmt: skip
         """``read`` gives the record that a row names, None when it is damaged; ``move`` writes records once more."""

@@ -41,6 +41,19 @@ def sync_folder(folder: Path) -> None:
             os.close(fd)
 
 
+def write_synced(path: Path, data: bytes) -> None:
+    """A file that is there as a whole and synced, or not at all. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+    try:
+        with naming(path), open(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(fd)
+    except OSError:
+        path.unlink()
+        raise
+
+
 def make_folder(folder: Path) -> None:
     """Make it for this user alone; one that is there becomes so, if it is ours to change."""
     folder.mkdir(mode=FOLDER_MODE, exist_ok=True)

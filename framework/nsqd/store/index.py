@@ -174,6 +174,10 @@ class Index:
         query = "select * from batch where topic = ? and first >= ? and first < ? and seg = ? and dead = 0"
         return [Row(*row) for row in self._db.execute(query, (topic, low, high, segment)).fetchall()]
 
+    def placed(self, segment: int) -> Iterator[Row]:
+        """Every batch that is in that segment, but for emptied ones."""
+        return map(Row._make, self._db.execute("select * from batch where seg = ? and dead = 0", (segment,)))
+
     def size(self, topic: int, segment: int, low: int, high: int) -> int:
         """The bytes of ``held``."""
         query = "select coalesce(sum(len), 0) from batch where topic = ? and first >= ? and first < ? and seg = ? and dead = 0"

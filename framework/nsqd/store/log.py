@@ -1,23 +1,20 @@
-"""The append-only log: numbered segment files, written in groups with one fdatasync each, scanned and cut at start.
-
-It knows records and their CRCs, not what they mean; who may still need a segment is the store's business.
-"""
+"""The append-only log: segments that are written in groups with one fdatasync each, and cut at start."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from framework.nsqd.store import record
 from framework.nsqd.store.files import FILE_MODE, keep_private, make_folder, naming, sync_folder
 from framework.nsqd.store.record import Batch
+from framework.nsqd.store.segments import Found, Segments
 
 SEGMENT_BYTES = 64 << 20
 _UNFINISHED = ".new"
-_WINDOW_BYTES = 4 << 20
 _IOV_MAX = 1024
 """The most buffers that Linux takes in one pwritev."""
 
@@ -29,24 +26,8 @@ class Syncing(NamedTuple):
     seconds: float = 0.0
 
 
-class Found(NamedTuple):
-    """A whole record, met by a scan."""
-
-    offset: int
-    length: int
-    batch: Batch
-
-
-class Broken(NamedTuple):
-    """Bytes that are no record; ``torn`` when nothing good follows them in their segment."""
-
-    offset: int
-    length: int
-    torn: bool
-
-
-class Log:
-    """The segments of one folder. ``write`` and ``roll`` are for one thread; ``read`` is for any."""
+class Log(Segments):
+    """The segments of one folder, to be written to. ``write`` and ``roll`` are for one thread."""
 
     def __init__(self, folder: Path, salt: int, syncing: Syncing = Syncing()) -> None:  # noqa: B008 - a tuple never changes
         make_folder(folder)
@@ -55,37 +36,19 @@ class Log:
         self._since = 0.0
         self._from = 0
         """Where in the active segment begins what is not synced."""
-        self.folder = folder
-        self.salt = salt
         for path in folder.glob(f"*{_UNFINISHED}"):
             path.unlink()  # the process ended while it was being made
-        self.numbers = sorted(int(path.stem) for path in folder.glob("*.log"))
-        """The segments that exist, oldest first; the last is written to."""
-        self._files: dict[int, int] = {}
-        self.size = 0
-        """Bytes in the segment that is written to."""
+        super().__init__(folder, salt)
         self._head = 0
-        self.suspect = False
-        """A sync failed: the kernel may have dropped pages and forgotten it, so write to a new segment. What is beyond ``size``
-        may be there again after a power cut, though it was cut off."""
         if self.numbers:
-            os.fsync(self._fd(self.numbers[-1]))  # the process before this one may have cut it off and ended
-            self.size = os.fstat(self._fd(self.numbers[-1])).st_size
+            os.fsync(self._fd(self.active))  # the process before this one may have cut it off and ended
         else:
             self.roll([])
-
-    @property
-    def active(self) -> int:
-        """The number of the segment that is written to."""
-        return self.numbers[-1]
 
     @property
     def written(self) -> int:
         """Bytes in the active segment behind its head. The head of one that was there at start counts too."""
         return self.size - self._head
-
-    def path(self, number: int) -> Path:
-        return self.folder / f"{number:010}.log"
 
     def write(self, batches: Sequence[Batch]) -> int:
         """Append the records, durable on return unless ``syncing`` says otherwise; returns where the first begins.
@@ -176,31 +139,6 @@ class Log:
     def _encoded(self, batches: Sequence[Batch]) -> list[bytes]:
         return [part for batch in batches for part in record.encode(batch, self.salt)]
 
-    def length(self, number: int) -> int:
-        """How big a segment is."""
-        return os.fstat(self._fd(number)).st_size
-
-    def read(self, number: int, offset: int, length: int) -> bytes:
-        """Bytes of a segment; fewer when it is shorter or gone."""
-        try:
-            return os.pread(self._fd(number), length, offset)
-        except FileNotFoundError:
-            return b""
-
-    def scan(self, number: int, offset: int = 0, end: int | None = None) -> Iterator[Found | Broken]:
-        """Every record of [offset, end), and what lies between them that is none. Memory: a few MiB, or the longest record."""
-        window = _Window(self._fd(number), self.length(number) if end is None else end)
-        while offset < window.end:
-            batch = window.record(offset, self.salt)
-            if batch is not None:
-                length = record.HEADER_BYTES + len(batch.payload)
-                yield Found(offset, length, batch)
-            else:
-                following = window.find(offset + 1, self.salt)
-                length = (following if following >= 0 else window.end) - offset
-                yield Broken(offset, length, following < 0)
-            offset += length
-
     def cut(self, offset: int) -> None:
         """End the active segment at ``offset``."""
         fd = self._fd(self.active)
@@ -217,62 +155,9 @@ class Log:
             os.close(fd)
         sync_folder(self.folder)
 
-    def close(self) -> None:
-        for fd in self._files.values():
-            os.close(fd)
-        self._files.clear()
-
-    def _fd(self, number: int) -> int:
-        fd = self._files.get(number)
-        if fd is None:
-            keep_private(self.path(number))
-            fd = self._files[number] = os.open(self.path(number), os.O_RDWR | os.O_CLOEXEC)
-        return fd
-
-
-class _Window:
-    """The part of a file that is in memory while it is scanned."""
-
-    def __init__(self, fd: int, end: int) -> None:
-        self._fd = fd
-        self.end = end
-        self._start = 0
-        self._data = b""
-
-    def _load(self, offset: int, length: int) -> None:
-        """Have the bytes of [offset, offset + length) at hand, as far as the file has them, and more behind them."""
-        if not self._start <= offset or offset + length > self._start + len(self._data):
-            self._start = offset
-            self._data = os.pread(self._fd, min(max(length, _WINDOW_BYTES), self.end - offset), offset)
-
-    def record(self, offset: int, salt: int) -> Batch | None:
-        """The record at ``offset``; None when there is no whole one."""
-        batch = record.decode(self._data, offset - self._start, salt) if offset >= self._start else None
-        if batch is not None:
-            return batch
-        self._load(offset, record.HEADER_BYTES)
-        said = record.header(self._data, offset - self._start)
-        if said is None or offset + record.HEADER_BYTES + said.length > self.end:
-            return None
-        self._load(offset, record.HEADER_BYTES + said.length)
-        return record.decode(self._data, offset - self._start, salt)
-
-    def find(self, offset: int, salt: int) -> int:
-        """Where the next whole record at or behind ``offset`` begins; -1 when there is none.
-
-        A record that was published as a message body is not one: its CRC lacks this folder's salt.
-        """
-        least = record.HEADER_BYTES
-        while offset + least <= self.end:
-            self._load(offset, least)
-            at = self._data.find(record.MAGIC, offset - self._start)
-            if at < 0:
-                offset = max(offset + 1, self._start + len(self._data) - len(record.MAGIC) + 1)
-            elif self.record(found := self._start + at, salt) is not None:
-                return found
-            else:
-                offset = found + 1
-        return -1
+    def _open(self, path: Path) -> int:
+        keep_private(path)
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
 
 def _write_all(fd: int, buffers: list[bytes], offset: int) -> int:

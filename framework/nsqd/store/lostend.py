@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from framework.nsqd.store import unfinished
 from framework.nsqd.store.catalog import Catalog
 from framework.nsqd.store.index import Index, Row
-from framework.nsqd.store.log import Broken, Log
+from framework.nsqd.store.segments import Broken, Segments
 
 _RUN = 10_000
 """Messages that are accounted for at once: as few steps as possible, in little memory."""
 
 
-def find(log: Log, position: tuple[int, int]) -> tuple[int, int] | None:
+def find(log: Segments, position: tuple[int, int]) -> tuple[int, int] | None:
     """The (segment, offset) at which the log ends before ``position``; None when it has all up to there."""
     segment, offset = position
     if segment > log.active:
@@ -26,7 +26,7 @@ def find(log: Log, position: tuple[int, int]) -> tuple[int, int] | None:
     return None  # a segment that is gone was removed, because all of it was finished
 
 
-def whole(log: Log, index: Index, segment: int, size: int) -> int:
+def whole(log: Segments, index: Index, segment: int, size: int) -> int:
     """Where the last whole record of the segment ends."""
     for item in log.scan(segment, index.end_within(segment, size)):
         if isinstance(item, Broken) and item.torn:
@@ -34,7 +34,7 @@ def whole(log: Log, index: Index, segment: int, size: int) -> int:
     return size
 
 
-def bury(log: Log, index: Index, catalog: Catalog, segment: int, offset: int) -> int:
+def bury(log: Segments, index: Index, catalog: Catalog, segment: int, offset: int) -> int:
     """Have nobody wait for what the index knows behind ``offset`` of ``segment``; how many messages somebody waited for."""
     count = 0
     for topic, low, high, dead in list(_runs(index.beyond(segment, offset, log.active))):

@@ -18,9 +18,17 @@ _MOVING = ".moving"
 _OPENING_BYTES = 512
 
 
+def look(log: Path, salt: int) -> tuple[dict[int, Path], list[str]]:
+    """Number -> the segment that ``put_back`` would give it to; and what is wrong. Nothing is renamed. Raises OSError."""
+    said = _said(log, salt)
+    owners = _owners(log, said)
+    wrong = [f"segment {number} of the log is named {path.name}" for number, path in owners.items() if path != _path(log, number)]
+    return owners, wrong + [f"{path.name} is a copy of segment {said[path]}" for path in sorted(said.keys() - owners.values())]
+
+
 def put_back(log: Path, salt: int) -> list[str]:
     """Give the segments of the folder their own names; returns what was done. Raises OSError; the next call does the rest."""
-    said = {path: _number(path, salt) for path in (*log.glob("*.log"), *log.glob(f"*{_MOVING}"))}
+    said = _said(log, salt)
     owners = _owners(log, said)
     reports = [_set_aside(log, path, said[path]) for path in sorted(said.keys() - owners.values())]
     wrong = {number: path for number, path in owners.items() if path != _path(log, number)}
@@ -34,6 +42,10 @@ def put_back(log: Path, salt: int) -> list[str]:
     if wrong:
         sync_folder(log)
     return reports
+
+
+def _said(log: Path, salt: int) -> dict[Path, int | None]:
+    return {path: _number(path, salt) for path in (*log.glob("*.log"), *log.glob(f"*{_MOVING}"))}
 
 
 def _number(path: Path, salt: int) -> int | None:

@@ -13,11 +13,11 @@ from framework.nsqd.store import unfinished
 from framework.nsqd.store.catalog import Catalog
 from framework.nsqd.store.compaction import dense
 from framework.nsqd.store.damage import say_damaged
-from framework.nsqd.store.folder import Folder
+from framework.nsqd.store.folder import ReadOnlyFolder
 from framework.nsqd.store.index import EMPTIED, Index, Row
-from framework.nsqd.store.log import Broken, Log
 from framework.nsqd.store.record import Batch, decode
 from framework.nsqd.store.record import bodies as each_body
+from framework.nsqd.store.segments import Broken, Segments
 from framework.nsqd.store.state import Correction
 
 _READ_ROWS = 64
@@ -51,7 +51,7 @@ def bodies(
 class Reader:
     """Reads by the index. What it finds wrong it sets right there, and reports."""
 
-    def __init__(self, folder: Folder, log: Log, index: Index, catalog: Catalog) -> None:
+    def __init__(self, folder: ReadOnlyFolder, log: Segments, index: Index, catalog: Catalog) -> None:
         self.corrections: list[Correction] = []
         """Where the counts that the user knows are wrong; the user takes them out."""
         self._folder = folder

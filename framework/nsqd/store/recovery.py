@@ -14,17 +14,17 @@ from framework.nsqd.store import loading, lostend, record, saving, unfinished
 from framework.nsqd.store.catalog import Catalog
 from framework.nsqd.store.compaction import dense
 from framework.nsqd.store.damage import Damage, Numbers, pieces, say_damaged
-from framework.nsqd.store.folder import Folder
+from framework.nsqd.store.folder import ReadOnlyFolder
 from framework.nsqd.store.index import EMPTIED, Index, LaterRow, Row
-from framework.nsqd.store.log import Broken, Found, Log
-from framework.nsqd.store.segment import begin as begin_segment
+from framework.nsqd.store.rolling import roll
+from framework.nsqd.store.segments import Broken, Found, Segments
 from framework.nsqd.store.state import ChannelState, TopicState
 
 _ROWS = 10_000
 """Given to the index at once."""
 
 
-def recover(folder: Folder, log: Log, index: Index, catalog: Catalog) -> list[TopicState]:
+def recover(folder: ReadOnlyFolder, log: Segments, index: Index, catalog: Catalog) -> list[TopicState]:
     """Fill the catalog from the index and from the log behind it, and cut a torn tail.
 
     Returns the topics that have another name now: the log is to be told.
@@ -38,18 +38,18 @@ def recover(folder: Folder, log: Log, index: Index, catalog: Catalog) -> list[To
             if position is not None and (end := lostend.find(log, position)) is not None:
                 found.lose_end(end, position)
                 position = end
-            found.run(position or (log.numbers[0], 0))
+            found.run(position or (log.numbers[0] if log.numbers else 0, 0))
             found.settle(position)
             catalog.position = found.end
             if found.shortened:  # before the index says that it is accounted for: what was declared there is in the index alone
-                begin_segment(log, catalog)
+                roll(log, catalog)
     except BaseException:
         found.forget_files()
         raise
     if found.torn is not None:
         log.cut(found.torn)
     if found.headless:
-        begin_segment(log, catalog)
+        roll(log, catalog)
     for topic in catalog.topics.values():
         loading.load_backlog(index, topic)
     return found.adopted + _part_namesakes(folder, catalog)
@@ -58,7 +58,7 @@ def recover(folder: Folder, log: Log, index: Index, catalog: Catalog) -> list[To
 class _Scan:
     """The records behind the position that the index has."""
 
-    def __init__(self, folder: Folder, log: Log, index: Index, catalog: Catalog) -> None:
+    def __init__(self, folder: ReadOnlyFolder, log: Segments, index: Index, catalog: Catalog) -> None:
         self._folder = folder
         self._log = log
         self._index = index
@@ -293,7 +293,7 @@ def _adopt(topic: TopicState, low: int) -> None:
         channel.cursor = min(channel.cursor, low)
 
 
-def _part_namesakes(folder: Folder, catalog: Catalog) -> list[TopicState]:
+def _part_namesakes(folder: ReadOnlyFolder, catalog: Catalog) -> list[TopicState]:
     """Give the older of two topics with one name another: clients could reach one of them only. It was deleted, and the record
     that said so is damaged, or is gone with the index."""
     newest: dict[str, TopicState] = {}

@@ -36,7 +36,7 @@ from framework.nsqd.store.merge import merge
 from framework.nsqd.store.reading import Reader
 from framework.nsqd.store.record import Batch
 from framework.nsqd.store.reserve import Reserve
-from framework.nsqd.store.segment import begin as begin_segment
+from framework.nsqd.store.rolling import roll
 from framework.nsqd.store.state import ChannelSave, Correction, Declare, Entry, TopicSave, TopicState
 
 RESERVE_BYTES = 64 << 20
@@ -171,7 +171,7 @@ class Store:
             raise OSError(errno.ENOSPC, "the disk is full but for the reserve that finishing messages needs")
 
     def _roll(self) -> None:
-        begin_segment(self.log, self.catalog)
+        roll(self.log, self.catalog)
 
     # --- save --------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,157 @@
+"""Reads the log: numbered segment files, each record checked by its CRC. Nothing is written here.
+
+It knows records, not what they mean; who may still need a segment is the store's business.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from framework.nsqd.store import record
+from framework.nsqd.store.record import Batch
+
+_WINDOW_BYTES = 4 << 20
+
+
+class Found(NamedTuple):
+    """A whole record, met by a scan."""
+
+    offset: int
+    length: int
+    batch: Batch
+
+
+class Broken(NamedTuple):
+    """Bytes that are no record; ``torn`` when nothing good follows them in their segment."""
+
+    offset: int
+    length: int
+    torn: bool
+
+
+class Segments:
+    """The segments of one folder. Any thread may read.
+
+    ``roll`` and ``cut`` change what is said here and nothing on the disk: for a recovery that only looks.
+    """
+
+    def __init__(self, folder: Path, salt: int, names: Mapping[int, Path] | None = None) -> None:
+        """``names``: number -> file, where the files' own names are not to be believed."""
+        self.folder = folder
+        self.salt = salt
+        self._names = names or {}
+        self.numbers = sorted(self._names or (int(path.stem) for path in folder.glob("*.log")))
+        """The segments that exist, oldest first; the last is written to."""
+        self._files: dict[int, int] = {}
+        self.suspect = False
+        """A sync failed: the kernel may have dropped pages and forgotten it, so write to a new segment. What is beyond ``size``
+        may be there again after a power cut, though it was cut off."""
+        self.size = self.length(self.active) if self.numbers else 0
+        """Bytes in the segment that is written to."""
+
+    def path(self, number: int) -> Path:
+        return self._names.get(number) or self.folder / f"{number:010}.log"
+
+    @property
+    def active(self) -> int:
+        """The number of the segment that is written to; 0 where there is none."""
+        return self.numbers[-1] if self.numbers else 0
+
+    def unsynced(self) -> list[Batch]:
+        """What was written and is not known to be durable."""
+        return []
+
+    def roll(self, head: Sequence[Batch], again: Sequence[Batch] = ()) -> int:
+        """Begin a new segment with ``head``, and ``again``. Returns where this begins."""
+        return self.size
+
+    def cut(self, offset: int) -> None:
+        """End the active segment at ``offset``."""
+        self.size = offset
+
+    def length(self, number: int) -> int:
+        """How big a segment is."""
+        return os.fstat(self._fd(number)).st_size
+
+    def read(self, number: int, offset: int, length: int) -> bytes:
+        """Bytes of a segment; fewer when it is shorter or gone."""
+        try:
+            return os.pread(self._fd(number), length, offset)
+        except FileNotFoundError:
+            return b""
+
+    def scan(self, number: int, offset: int = 0, end: int | None = None) -> Iterator[Found | Broken]:
+        """Every record of [offset, end), and what lies between them that is none. Memory: a few MiB, or the longest record."""
+        window = _Window(self._fd(number), self.length(number) if end is None else end)
+        while offset < window.end:
+            batch = window.record(offset, self.salt)
+            if batch is not None:
+                length = record.HEADER_BYTES + len(batch.payload)
+                yield Found(offset, length, batch)
+            else:
+                following = window.find(offset + 1, self.salt)
+                length = (following if following >= 0 else window.end) - offset
+                yield Broken(offset, length, following < 0)
+            offset += length
+
+    def close(self) -> None:
+        for fd in self._files.values():
+            os.close(fd)
+        self._files.clear()
+
+    def _fd(self, number: int) -> int:
+        fd = self._files.get(number)
+        if fd is None:
+            fd = self._files[number] = self._open(self.path(number))
+        return fd
+
+    def _open(self, path: Path) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+class _Window:
+    """The part of a file that is in memory while it is scanned."""
+
+    def __init__(self, fd: int, end: int) -> None:
+        self._fd = fd
+        self.end = end
+        self._start = 0
+        self._data = b""
+
+    def _load(self, offset: int, length: int) -> None:
+        """Have the bytes of [offset, offset + length) at hand, as far as the file has them, and more behind them."""
+        if not self._start <= offset or offset + length > self._start + len(self._data):
+            self._start = offset
+            self._data = os.pread(self._fd, min(max(length, _WINDOW_BYTES), self.end - offset), offset)
+
+    def record(self, offset: int, salt: int) -> Batch | None:
+        """The record at ``offset``; None when there is no whole one."""
+        batch = record.decode(self._data, offset - self._start, salt) if offset >= self._start else None
+        if batch is not None:
+            return batch
+        self._load(offset, record.HEADER_BYTES)
+        said = record.header(self._data, offset - self._start)
+        if said is None or offset + record.HEADER_BYTES + said.length > self.end:
+            return None
+        self._load(offset, record.HEADER_BYTES + said.length)
+        return record.decode(self._data, offset - self._start, salt)
+
+    def find(self, offset: int, salt: int) -> int:
+        """Where the next whole record at or behind ``offset`` begins; -1 when there is none.
+
+        A record that was published as a message body is not one: its CRC lacks this folder's salt.
+        """
+        least = record.HEADER_BYTES
+        while offset + least <= self.end:
+            self._load(offset, least)
+            at = self._data.find(record.MAGIC, offset - self._start)
+            if at < 0:
+                offset = max(offset + 1, self._start + len(self._data) - len(record.MAGIC) + 1)
+            elif self.record(found := self._start + at, salt) is not None:
+                return found
+            else:
+                offset = found + 1
+        return -1

@@ -1,0 +1,178 @@
+"""``--verify`` and ``--inspect``: what is said of a data folder, and that it is as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from framework.nsqd.goflags import BadFlag
+from framework.nsqd.inspect import Inspect
+from framework.nsqd.options import parse
+from framework.nsqd.store import Declaration, Declare, Entry, FolderInUse, FolderUnusable, Pending, Store, TopicSave
+from framework.nsqd.verify import NotSound, Verify
+from tests.nsqd.storing import TOPIC, declared, flip, killed, lose_index, payload, publish, saved, segment
+
+LATER = 1 << 42
+"""A due time in the year 2109."""
+
+
+@pytest.fixture
+def used(folder: Path, tmp_path: Path) -> Path:
+    """What a kill -9 leaves of a folder with two segments: messages that wait, are deferred, finished, moved and emptied."""
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c"), Declare(8, Declaration("idle", paused=True))])
+    (first,) = publish(opened, *[b"%03d" % at * 50 for at in range(100)])
+    (second,) = publish(opened, b"deferred")
+    cursor = first.first + 90
+    put = {first.first + 3: Pending(0, 1), first.first + 4: Pending(LATER, 2)}
+    opened.save([TopicSave(TOPIC, second.end)], [saved(cursor, put=put, inflight=[first.first + 5])])
+    opened._roll()
+    opened.append([Entry(8, payload(b"emptied"), 1)])
+    (last,) = opened.append([Entry(8, payload(b"waits in the topic"), 1)])
+    opened.save([TopicSave(8, last.first, ((0, last.first),))])
+    publish(opened, b"not in the index")
+    copy = killed(opened, folder, tmp_path / "used")
+    opened.close()
+    return copy
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def verified(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[bool, str]:
+    """Whether it is said to be sound, and what is said besides. The folder is as it was."""
+    before = state(folder)
+    words = ""
+    try:
+        Verify(parse([f"--data-path={folder}", "--verify"])).run()
+    except NotSound as error:
+        words = str(error)
+    assert state(folder) == before
+    assert not words or " is not sound, faults: " in words
+    return not words, capsys.readouterr().out
+
+
+def test_a_folder_that_was_killed_is_sound(used: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sound, said = verified(used, capsys)
+    assert (sound, said.count("\n")) == (True, 1)
+    assert "is sound: 2 segments, " in said
+    assert " 104 messages, " in said
+
+
+def test_the_start_of_a_record_that_was_never_confirmed_is_no_fault(used: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with segment(used, 2).open("ab") as file:
+        file.write(segment(used, 2).read_bytes()[:70])
+    sound, said = verified(used, capsys)
+    assert sound
+    assert "note: a start says: " in said
+    assert "never confirmed" in said
+
+
+def cut(folder: Path) -> None:
+    """The end of what a file system lost."""
+    os.truncate(segment(folder, 1), segment(folder, 1).stat().st_size - 10)
+
+
+def sql(folder: Path, statement: str) -> None:
+    with sqlite3.connect(folder / "index.db") as db:
+        db.execute(statement)
+    db.close()
+
+
+def damage_index(folder: Path) -> None:
+    lose_index(folder)
+    (folder / "index.db").write_bytes(b"x" * 9000)
+
+
+FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a flipped bit": (lambda folder: flip(segment(folder, 1), segment(folder, 1).stat().st_size // 2), "are damaged"),
+    "a segment without its end": (cut, "are damaged"),
+    "no segment": (lambda folder: segment(folder, 1).unlink(), "is not there"),
+    "a segment under another name": (lambda folder: segment(folder, 1).rename(segment(folder, 5)), "is named 0000000005.log"),
+    "a copy of a segment": (
+        lambda folder: segment(folder, 5).write_bytes(segment(folder, 1).read_bytes()),
+        "is a copy of segment 1",
+    ),
+    "no index": (lose_index, "the index is missing"),
+    "a damaged index": (damage_index, "the index is damaged"),
+    "a row that is lost": (
+        lambda folder: sql(folder, f"delete from batch where topic = {TOPIC}"),
+        "lacks 100 messages",
+    ),
+    "a wrong place": (lambda folder: sql(folder, "update batch set off = off + 1"), "there is no such record"),
+    "a wrong number": (lambda folder: sql(folder, "update batch set n = n + 1"), "for another"),
+}
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_what_is_wrong_is_told_and_left(used: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    damage, words = FAULTS[kind]
+    damage(used)
+    sound, said = verified(used, capsys)
+    assert not sound
+    assert any(line.startswith("fault: ") and words in line for line in said.splitlines()), said
+
+
+def test_damage_that_a_start_has_accounted_for_is_no_fault_any_more(used: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    FAULTS["a flipped bit"][0](used)
+    opened = Store(used)
+    for topic in (TOPIC, 8):
+        assert len(opened.read(topic, 0, 1 << 20)) < 3
+    opened.close()
+    sound, said = verified(used, capsys)
+    assert sound, said
+    assert "accounted for by an earlier start" in said
+
+
+@pytest.mark.parametrize("daemon", [Verify, Inspect])
+def test_a_folder_that_is_served_or_that_is_none_is_refused_in_a_sentence(
+    daemon: type[Verify] | type[Inspect], tmp_path: Path
+) -> None:
+    served = Store(tmp_path / "served")
+    with pytest.raises(FolderInUse, match="is in use by an nsqd: stop that one, or take a copy with --backup"):
+        daemon(parse([f"--data-path={tmp_path / 'served'}"])).run()
+    served.close()
+    with pytest.raises(FolderUnusable, match=r"is no data folder of an nsqd: there is no meta\.json in it"):
+        daemon(parse([f"--data-path={tmp_path / 'none'}"])).run()
+    assert not (tmp_path / "none").exists()
+
+
+def test_inspect_says_what_lies_in_the_folder(used: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (used / "bad").mkdir()
+    (used / "bad" / "0000000001-77").write_bytes(b"12345")
+    before = state(used)
+    Inspect(parse([f"--data-path={used}", "--inspect", "--json"])).run()
+    assert state(used) == before
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["damage"] == []
+    assert facts["bad"] == [{"name": "0000000001-77", "size": 5}]
+    assert [(one["number"], one["size"], one["topics"], one["needed"]) for one in facts["segments"]] == [
+        (1, segment(used, 1).stat().st_size, ["t7"], True), (2, segment(used, 2).stat().st_size, ["idle", "t7"], True),
+    ]  # fmt: skip
+    idle, orders = facts["topics"]
+    assert (idle["name"], idle["paused"], idle["depth"], idle["channels"]) == ("idle", True, 1, [])
+    assert idle["oldest"] > orders["channels"][0]["oldest"] > 1_700_000_000
+    # 9 and the deferred one and the one that is not indexed were never delivered; 3 in flight or requeued, one of them later
+    assert [(one["name"], one["depth"], one["deferred"]) for one in orders["channels"]] == [("c", 14, 1)]
+
+
+def test_inspect_in_lines_for_people(used: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    FAULTS["a flipped bit"][0](used)
+    lose_index(used)
+    Inspect(parse([f"--data-path={used}", "--inspect"])).run()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{used}: 2 segments, 2 topics"
+    assert any(line.startswith("  topic idle: ") and ", paused" in line and ", oldest of 20" in line for line in lines)
+    assert any(line.startswith("  damage: ") and "messages lost" in line for line in lines)
+
+
+@pytest.mark.parametrize("flags", [["--json"], ["--verify", "--inspect"], ["--verify", "--backup=x"]])
+def test_flags_that_do_not_go_together_are_refused(flags: list[str]) -> None:
+    with pytest.raises(BadFlag, match=r"(add --inspect|give one of them)$"):
+        parse(flags)
