@@ -148,11 +148,9 @@ class Channel:
         return self.backlog.loaded
 
     def _deal_with(self, found: Found | None) -> None:
-        if found is None:
-            return
-        for message, due in found.deferred:
+        for message, due in found.deferred if found else ():
             self._defer(message, due)
-        if found.missing:
+        if found and found.missing:
             gevent.spawn(self._read)
 
     def _read(self) -> None:
@@ -184,6 +182,16 @@ class Channel:
             self._give_up({seq for seq, one in found.items() if one is None})
         self._fetching = False
         self.serve()
+
+    def correct(self, found: Correction) -> None:
+        """The log has fewer messages than were counted, or more."""
+        self.backlog.correct(found)
+        if not found.there:
+            self._give_up(range(found.low, found.high))
+
+    def _give_up(self, gone: Container[int]) -> None:
+        for message in self.retries.give_up(gone):
+            self._finished(message)
 
     # --- delivery ----------------------------------------------------------------------------------------------
 
@@ -317,7 +325,10 @@ class Channel:
         self._serve_soon()
 
     def _to_tail(self, message: Message) -> None:
-        self._note(message, 0)
+        if self.kept:  # and not by _note: whatever is requeued comes here
+            self._unsaved.put(message, 0)
+            if not self.dirty:
+                self.touched()
         # Behind what is there now; but with a long backlog not behind all of it, as nsqd's memory queue would not be.
         message.turn = min(self.backlog.end, self.cursor + self._port.options.mem_queue_size)
         self.retries.ready.append(message)
@@ -342,18 +353,6 @@ class Channel:
         for message in self.retries.due(_TURN):
             self._to_tail(message)
         self.serve()
-
-    # --- damage ------------------------------------------------------------------------------------------------
-
-    def correct(self, found: Correction) -> None:
-        """The log has fewer messages than were counted, or more."""
-        self.backlog.correct(found)
-        if not found.there:
-            self._give_up(range(found.low, found.high))
-
-    def _give_up(self, gone: Container[int]) -> None:
-        for message in self.retries.give_up(gone):
-            self._finished(message)
 
     # --- administration ----------------------------------------------------------------------------------------
 

@@ -31,7 +31,8 @@ from framework.testing.workers import environment
 from tests.house.pages import Block
 
 GOES_ON = re.compile(
-    r"workers (run|nsqlookupd)|workers tail (?!.*--count)|workers nsqd (?!.*--(?:drain-to|backup|verify|inspect))|honcho start|beanstalkd"
+    r"workers (run|nsqlookupd)|workers tail (?!.*--count)|workers nsqd (?!.*--(drain-to|backup|verify|inspect))"
+    r"|honcho start|beanstalkd"
 )
 DEADLINE = 40.0
 
