@@ -15,7 +15,7 @@ from framework import hooks, names, payload
 from framework.errors import BadHandler, BadName
 from framework.hooks import Middleware
 from framework.message import Message
-from framework.rules import Action, Chain, Choice, Option, Policy, Rules
+from framework.rules import Action, Chain, Choice, Flag, Option, Policy, Rules
 from framework.source import place_of
 
 
@@ -52,6 +52,8 @@ class HandlerSpec:
     """Exception class -> what it means when the function raises one: Retry, Reject or Backoff."""
     middleware: tuple[Middleware, ...] = ()
     """What is around its calls, outermost first."""
+    at_most_once: bool = False
+    """Its messages may be lost: a broker that waits for no acknowledgement is good enough, whatever else was asked for."""
 
     @property
     def name(self) -> str:
@@ -71,11 +73,12 @@ class Options(TypedDict, total=False):
     on_timeout: Literal["retry", "reject"]
     policy: Mapping[type[Exception], Action]
     middleware: Sequence[Middleware]
+    at_most_once: bool
 
 
 #: The options of ``@handler`` and their defaults. ``timeout`` is NSQ's default lease. ``max_in_flight`` is an upper
 #: bound: the runtime prefetches only what handlers get through, so it may be large. NSQ counts attempts in 16 bits.
-OPTIONS: Mapping[str, Option | Choice | Rules | Chain] = {
+OPTIONS: Mapping[str, Option | Choice | Rules | Chain | Flag] = {
     "concurrency": Option(default=10, least=1, most=100_000, unit="calls"),
     "max_in_flight": Option(default=1000, least=1, most=1_000_000, unit="messages"),
     "timeout": Option(default=60.0, least=0, most=604_800, unit="seconds", whole=False, above=True),
@@ -86,6 +89,7 @@ OPTIONS: Mapping[str, Option | Choice | Rules | Chain] = {
     "on_timeout": Choice(("retry", "reject")),
     "policy": Rules(),
     "middleware": Chain(),
+    "at_most_once": Flag(),
 }
 
 #: What other frameworks call them, where spelling alone would not lead to ours.
@@ -115,7 +119,8 @@ def handler(topic: str, channel: str, **options: Unpack[Options]) -> Callable[[F
     computes, on as many CPUs as there are), ``on_timeout``
     ("retry"; "reject": to the dead letter topic), ``policy`` (what exceptions mean, the nearest class of the one raised:
     ``{ValueError: Reject, ConnectionError: Backoff, RateLimited: Retry(delay=60)}``), ``middleware`` (what is around its calls,
-    outermost first, inside of what ``use_middleware`` declares for its module).
+    outermost first, inside of what ``use_middleware`` declares for its module), ``at_most_once`` (False; True: take messages of a
+    broker that delivers nothing twice as well, where what fails is lost: retries, attempts and dead letters are kept elsewhere).
 
     Raises BadName or BadHandler, in one sentence that names the function and the fix.
     """

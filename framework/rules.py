@@ -53,6 +53,19 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class Flag:
+    """The rule of an option that is said or not."""
+
+    default: bool = False
+
+    def allows(self, value: object) -> bool:
+        return isinstance(value, bool)
+
+    def __str__(self) -> str:
+        return "True or False"
+
+
+@dataclass(frozen=True, slots=True)
 class Chain:
     """The rule of the option that names middleware; ``hooks`` checks each of them."""
 

@@ -47,6 +47,7 @@ class Sweep:
         self.cut_short = ""
         """Why it ended before it had met all; empty when it met all."""
         self.tally: Tally = Ledger()
+        self.capacity = self.expected
         self._known: set[tuple[str, bytes]] = set()
         self._taken: set[tuple[str, bytes]] = set()
         self._met: Counter[str] = Counter()

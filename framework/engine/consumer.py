@@ -88,6 +88,12 @@ class Consumer:
         """Its timers call it; else it is ``at_rest``."""
         self.rouse()
 
+    @property
+    def capacity(self) -> int:
+        """How many messages its handler can work on at once."""
+        places = self.spec.concurrency if self._places is None else self._places.usable
+        return places * max(1, self.spec.batch)
+
     # -- THE loop
 
     def deliver(self, connection: Connection, batch: list[Message]) -> None:

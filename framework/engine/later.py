@@ -209,6 +209,7 @@ class _Pacing:
         self._owner = (consumer.spec.topic, consumer.spec.channel)
         self._seen: set[tuple[str, bytes]] = set()
         self.tally: Tally = consumer.tally
+        self.capacity = consumer.capacity
         self.settled = consumer.settled
         self.lost = consumer.lost
         self.drained = consumer.drained

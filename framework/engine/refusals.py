@@ -64,6 +64,8 @@ def lease_refusal(spec: HandlerSpec, node: str, limits: Limits, capabilities: Ca
 def cautions(handlers: Sequence[HandlerSpec], broker: Broker) -> list[str]:
     """A sentence for what ``handlers`` expect by default and ``broker`` does not do, which is no reason not to start."""
     if handlers and not broker.capabilities.acknowledges:
+        if all(spec.at_most_once for spec in handlers):
+            return []
         return ["this broker waits for no acknowledgement, so what fails, or is in flight when a worker ends, is lost"]
     return [*_countless(handlers, broker.capabilities), *_delayless(handlers, broker.capabilities)]
 
@@ -135,15 +137,15 @@ def _asked(broker: Broker, spec: HandlerSpec, topic: str, channels: Collection[s
 
 
 def _unacknowledged(handlers: Sequence[HandlerSpec]) -> list[str]:
-    """What was asked for and needs a second delivery, or a letter that is kept."""
+    """What was asked for and needs a second delivery, or a letter that is kept; unless it was said that messages may be lost."""
     found = []
-    for spec in handlers:
+    for spec in (spec for spec in handlers if not spec.at_most_once):
         asked = [f"max_attempts={spec.max_attempts}"] if spec.max_attempts and "max_attempts" in spec.given else []
         asked += ["policy"] if spec.policy else []
         asked += ['on_timeout="reject"'] if spec.on_timeout == "reject" else []
         found += [
             f"{place_of(spec.function)}: {what} cannot be kept, this broker waits for no acknowledgement, and keeps neither what "
-            f"fails nor dead letters: drop {what.partition('=')[0]}, or use a broker that does"
+            f"fails nor dead letters: drop {what.partition('=')[0]}, use a broker that does, or say at_most_once=True"
             for what in asked
         ]
     return found

@@ -51,18 +51,28 @@ class Shutdown:
     def decline(self, batch: list[Message]) -> None:
         """These came all the same."""
         if self._left is None:
-            self._waiting.unstarted.give_back(batch, 0.0)
+            self._give_back(batch)
         else:
             self._left += batch
 
     def give_back_unstarted(self) -> None:
         """After ``drain`` has been answered, or the broker could deliver them here again. What must be stored instead is
         ``handling`` until then."""
-        self._waiting.unstarted.give_back(self._left or (), 0.0)
-        self._left = None
+        left, self._left = self._left or [], None
+        self._give_back(left)
+
+    def _give_back(self, messages: list[Message]) -> None:
+        """What nobody else takes, of a broker that delivers nothing twice, is started after all: else it would be lost."""
+        left = self._waiting.unstarted.give_back(messages, 0.0)
+        if left:
+            self._waiting.queue.extend(left)
+            self._slots.held = False
+            self._slots.kick()
 
     def abandon(self) -> None:
         """Give back all that is in flight, and tell the handlers that still run."""
+        self._slots.held = True
+        self._waiting.take()
         for connection in list(self._flow.accounts):
             give_back(list(connection.in_flight))
         self._slots.abandon("the worker stops")

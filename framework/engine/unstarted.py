@@ -15,6 +15,7 @@ import gevent
 
 from framework.errors import AlreadySettled
 from framework.message import Message
+from framework.transports.contract import HandsOn
 
 MOST = 10_000
 """Messages that are remembered, the latest ones."""
@@ -56,13 +57,28 @@ class Unstarted:
     def __bool__(self) -> bool:
         return bool(self._counts)
 
-    def give_back(self, messages: Iterable[Message], delay: float) -> None:
-        """Have them delivered again after ``delay`` seconds, here or elsewhere. Some are in flight until they are stored."""
+    def give_back(self, messages: Iterable[Message], delay: float) -> list[Message]:
+        """Have them delivered again after ``delay`` seconds, here or elsewhere. Some are in flight until they are stored.
+
+        Returns those that nobody else takes, of a broker that delivers nothing twice: they are still to be handled here."""
+        left = []
         for message in messages:
-            if self.must_keep(message) and message not in self._storing:
+            if isinstance(message.connection, HandsOn):
+                if not self._hand_on(message.connection, message):
+                    left.append(message)
+            elif self.must_keep(message) and message not in self._storing:
                 self._store(message, delay)
             else:
                 self._requeue(message, delay)
+        return left
+
+    def _hand_on(self, connection: HandsOn, message: Message) -> bool:
+        try:
+            handed = connection.hand_on(message)
+        except AlreadySettled:
+            return True
+        self.given_back += handed
+        return handed
 
     def must_keep(self, message: Message) -> bool:
         """Whether it would be given up elsewhere, if it were requeued. May be asked from another thread."""

@@ -28,8 +28,8 @@ class Waiting:
         return taken
 
     def put_off(self, messages: Iterable[Message]) -> None:
-        """Have them delivered again in a while, here or elsewhere."""
-        self.unstarted.give_back(messages, PUT_OFF)
+        """Have them delivered again in a while, here or elsewhere. What a broker takes back from nobody waits on here."""
+        self.queue.extend(self.unstarted.give_back(messages, PUT_OFF))
 
     def put_off_all(self) -> None:
         self.put_off(self.take())

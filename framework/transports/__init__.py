@@ -34,6 +34,7 @@ _MODULES = {
     "nats": "framework.transports.nats.transport",
     "nats+tls": "framework.transports.nats.transport",
     "tls": "framework.transports.nats.transport",
+    "nats-route": "framework.transports.nats_route.transport",
     "memory": "framework.transports.memory.transport",
 }
 

@@ -30,6 +30,9 @@ class Capabilities:
     """Where a broker keeps only some delays: these, ascending. One between two is kept as the longer: late, and never early."""
     acknowledges: bool = True
     """What was delivered and not finished is delivered again. Else each message comes once, to whichever client is connected."""
+    stores: bool = True
+    """What is published while nobody is subscribed waits for whoever is. Else a publish needs a subscriber, and waits for one
+    itself, as long as its timeout is."""
     priority: bool = False
     """A publish may say how urgent it is."""
     headers: bool = False
@@ -111,6 +114,10 @@ class Receiver(Protocol):
     """The engine's side of a connection. Called on the hub: none of these may block or raise."""
 
     tally: Tally
+
+    @property
+    def capacity(self) -> int:
+        """How many messages its handler can work on at once."""
 
     def deliver(self, connection: Connection, batch: list[Message]) -> None:
         """Messages arrived; they are in ``connection.in_flight`` already. Handlers that do not block run
@@ -222,6 +229,15 @@ class Releasable(Protocol):
     def write_off(self) -> None:
         """Called from another native thread: the process ends without another turn of the hub. Send nothing more, and add to the
         tally what was done in the hub's place; what is left in flight is lost."""
+
+
+@runtime_checkable
+class HandsOn(Protocol):
+    """A connection that can itself give another worker what has not started here, where the broker takes nothing back."""
+
+    def hand_on(self, message: Message) -> bool:
+        """Give it to another worker, and count it as requeued. False: there is none, and it stays in flight. Raises
+        AlreadySettled."""
 
 
 class Producer(Protocol):

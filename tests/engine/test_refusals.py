@@ -150,9 +150,18 @@ def test_where_nothing_is_acknowledged_whatever_needs_a_second_delivery_is_refus
     assert [words.partition("): ")[2].partition(" cannot be kept")[0] for words in found] == [
         "max_attempts=3", "policy", 'on_timeout="reject"'
     ]  # fmt: skip
-    assert found[0].endswith("drop max_attempts, or use a broker that does")
+    assert found[0].endswith("drop max_attempts, use a broker that does, or say at_most_once=True")
     (words,) = cautions([spec()], once)
     assert words == "this broker waits for no acknowledgement, so what fails, or is in flight when a worker ends, is lost"
+
+
+def test_a_handler_whose_messages_may_be_lost_is_refused_nothing_and_warned_of_nothing_where_nothing_is_acknowledged():
+    once = Broker(Capabilities(False, False, True, max_requeue=0.0, max_defer=0.0, acknowledges=False))
+    knowing = spec("a", max_attempts=3, policy={OSError: Retry(delay=80)}, on_timeout="reject", at_most_once=True)
+    assert refusals([knowing], once) == []
+    assert cautions([knowing], once) == []
+    assert len(cautions([knowing, spec("b")], once)) == 1
+    assert len(refusals([replace(knowing, at_most_once=False)], once)) == 3
 
 
 def test_the_default_limit_of_attempts_is_a_caution_where_nobody_counts_and_nothing_where_it_was_taken_off():

@@ -160,7 +160,8 @@ def play(story: Story, page: str) -> None:
     story.end()
 
 
-ALONE = {f"docs/{name}.md" for name in ("beanstalkd", "failure", "how-to", "nats", "nsq", "nsqd", "spark", "tutorial")}
+_ALONE = ("beanstalkd", "failure", "how-to", "nats", "nats-route", "nsq", "nsqd", "spark", "tutorial")
+ALONE = {f"docs/{name}.md" for name in _ALONE}
 """Pages with a test of their own below."""
 
 
@@ -269,6 +270,14 @@ def test_the_page_about_beanstalkd(story: Story, start_beanstalkd: Callable[...,
 def test_the_page_about_nats(story: Story, start_nats: Callable[..., Server]) -> None:
     story.places = {**story.places, "queue1,queue2:4222": start_nats().address}
     play(story, "docs/nats.md")
+
+
+@pytest.mark.real
+def test_the_page_about_routes_of_nats(story: Story, start_nats: Callable[..., Server]) -> None:
+    port = free_port()
+    start_nats(f'cluster {{ name: C1, listen: "127.0.0.1:{port}" }}', jetstream=False)
+    story.places = {**story.places, "nats1,nats2:6222": f"127.0.0.1:{port}"}
+    play(story, "docs/nats-route.md")
 
 
 @pytest.mark.slow

@@ -191,6 +191,11 @@ class Bench:
         if not self.capabilities.acknowledges:
             pytest.skip("this broker delivers each message once")
 
+    def needs_storage(self) -> None:
+        """Skip the case where nothing waits for whoever has not subscribed yet, or was not granted more."""
+        if not self.capabilities.stores:
+            pytest.skip("this broker keeps nothing")
+
     def down(self, node: Node) -> None:
         _aside(node.down)
 

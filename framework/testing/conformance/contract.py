@@ -30,6 +30,7 @@ class Contract(Cases):
         assert said.max_requeue == granted.max_requeue
 
     def test_a_topic_that_was_ensured_keeps_for_its_channel_what_is_published_whoever_else_reads_it(self, bench: Bench) -> None:
+        bench.needs_storage()
         transport = bench.open()
         for _ in range(2):  # what is there stays as it is
             transport.ensure(bench.topic, [CHANNEL])
@@ -179,6 +180,7 @@ class Contract(Cases):
     # -- publishing
 
     def test_what_a_publish_returned_for_is_with_the_broker_at_that_moment(self, bench: Bench) -> None:
+        bench.needs_storage()
         publisher = bench.publisher()
         for number in range(1, 4):
             publisher.publish(bench.topic, b"%d" % number)
@@ -191,6 +193,7 @@ class Contract(Cases):
     # -- the end
 
     def test_after_drained_nothing_comes_and_what_is_in_flight_can_still_be_settled(self, bench: Bench) -> None:
+        bench.needs_storage()
         held = bench.hold(grant=2)
         bench.publish(*bodies(4))
         bench.until(lambda: len(held.taken) == 2)

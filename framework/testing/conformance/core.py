@@ -38,6 +38,7 @@ class Core(Contract):
         assert message.settled
 
     def test_what_was_published_before_any_worker_ran_is_handled(self, bench: Bench) -> None:
+        bench.needs_storage()
         seen: list[bytes] = []
         bench.publish(*bodies(10))
         worker = bench.work(lambda message: seen.append(message.body))

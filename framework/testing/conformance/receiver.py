@@ -15,6 +15,7 @@ class StrictReceiver:
 
     def __init__(self) -> None:
         self.tally = Ledger()
+        self.capacity = 10
         self.taken: list[Message] = []
         """All that was delivered, in order."""
         self.lost_messages: list[Message | None] = []

@@ -38,6 +38,13 @@ class Word(Enum):
     OK = b"+OK"
 
 
+class Permissions(msgspec.Struct, frozen=True):
+    """Subjects that a server lets through, one way; ``allow`` None: all but those of ``deny``."""
+
+    allow: list[str] | None = None
+    deny: list[str] | None = None
+
+
 class Info(msgspec.Struct, frozen=True):
     """What a server says of itself. What it leaves out has a default; what else it says is passed over."""
 
@@ -65,6 +72,14 @@ class Info(msgspec.Struct, frozen=True):
     """Lame duck mode: it is about to end, and wants its clients gone before."""
     client_id: int = 0
     """Only a client port says it."""
+    gossip_mode: int = 0
+    """On a route: 1 when nobody else is to be told of its sender."""
+    route_pool_size: int = 0
+    """On a route, since 2.10: how many connections it would share the accounts out among."""
+    imports: Permissions | None = msgspec.field(default=None, name="import")
+    """On a route: what it lets come in from other servers."""
+    exports: Permissions | None = msgspec.field(default=None, name="export")
+    """On a route: what it lets go out to them."""
 
 
 class Err(msgspec.Struct, frozen=True):

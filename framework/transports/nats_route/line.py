@@ -1,0 +1,330 @@
+"""Introduces two servers to one another (INFO, CONNECT, PING, PONG), whoever dialled, with TLS from the first byte where that is
+asked for.
+
+It blocks its greenlet and ends with a plain non-blocking socket for a watcher on the hub.
+Source: the cluster protocol of the NATS documentation; nats-server's route.go; what 2.9 and 2.15 were seen to do.
+"""
+
+from __future__ import annotations
+
+import _socket
+import hmac
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import gevent
+from gevent import socket as gsocket
+
+from framework.errors import AccessDenied, BrokerError, BrokerUnreachable, NegotiationRefused, ProtocolError, TlsFailed
+from framework.transports.addresses import split_address
+from framework.transports.nats import route_wire, wire
+from framework.transports.nats.credentials import refusal as tls_refusal
+from framework.transports.nats.credentials import server_name
+from framework.transports.nats.urls import Login
+from framework.transports.stream import Socket, Stream, Tls
+
+RECV_SIZE = 65536
+TIMEOUT = 5.0
+"""Seconds for all of an introduction."""
+SILENCE = 2.0
+"""Seconds after which a server that says nothing waits for TLS: else it speaks first."""
+_OPTIONS = ((socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1))
+_LIKE = "2.9.10"
+"""The server as which we behave: one connection for all accounts, no compression."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Who we are, for one introduction."""
+
+    server_id: str
+    server_name: str
+    cluster: str
+    dynamic: bool
+    """The cluster has no name but the one that its servers made up."""
+    host: str
+    port: int
+    """Where we can be dialled; 0: nowhere."""
+    login: Login
+    tls: bool
+    gossip: bool
+    """Others are to be told of us."""
+    max_payload: int = 1024 * 1024
+
+    def info(self) -> bytes:
+        fields: dict[str, object] = {
+            "server_id": self.server_id, "server_name": self.server_name, "version": _LIKE, "proto": 1, "go": "",
+            "host": self.host, "port": self.port, "headers": True, "max_payload": self.max_payload, "cluster": self.cluster,
+        }  # fmt: skip
+        if self.dynamic:
+            fields["cluster_dynamic"] = True
+        if self.login.user:  # or servers do not say who they are when they dial us
+            fields["auth_required"] = True
+        if self.tls:
+            fields |= {"tls_required": True, "tls_verify": True}
+        if not self.gossip:
+            fields["gossip_mode"] = 1
+        return wire.info(fields)
+
+    def connect(self) -> bytes:
+        fields: dict[str, object] = {
+            "echo": True, "verbose": False, "pedantic": False, "tls_required": self.tls, "headers": True,
+            "name": self.server_id, "cluster": self.cluster,
+        }  # fmt: skip
+        if self.dynamic:
+            fields["cluster_dynamic"] = True
+        if self.login.user:
+            fields |= {"user": self.login.user, "pass": self.login.password}
+        return wire.connect(fields)
+
+
+class Line:
+    """A socket to another server. ``server`` is its address, ``info`` what it said of itself."""
+
+    def __init__(self, server: str, sock: _socket.socket) -> None:
+        self.server = server
+        self.info = wire.Info()
+        self.decoder = route_wire.RouteDecoder()
+        self.events: list[route_wire.RouteEvent] = []
+        """After the introduction: what came behind it, for the next reader."""
+        self.dialled = True
+        self._stream: Socket | None = sock
+
+    # --- the side that dialled -----------------------------------------------------------------------------
+
+    def read_info(self, tls: ssl.SSLContext | None) -> wire.Info:
+        """What the server says first. Raises NegotiationRefused, TlsFailed, BrokerUnreachable, ProtocolError."""
+        if tls is not None:
+            self._shake(Tls(tls, server_name(self.server)))
+        said = self._first(speaks_tls=tls is not None)
+        if not isinstance(said, wire.Info):
+            raise ProtocolError(f"{self.server} began with {said!r:.80}, and a nats-server begins with INFO")
+        if said.client_id or not said.server_id:
+            fix = f"{self.server} is no port for routes: name that of the server's cluster {{}} block, 6222 as a rule"
+            raise NegotiationRefused("INFO", "", fix=fix)
+        self.info = said
+        return said
+
+    def _first(self, *, speaks_tls: bool) -> route_wire.RouteEvent:
+        limit = gevent.Timeout(SILENCE)
+        try:
+            with limit:
+                return self.next()
+        except gevent.Timeout as error:
+            if error is not limit:
+                raise
+            if speaks_tls:
+                raise BrokerUnreachable(f"nats-server {self.server} did not say who it is within {SILENCE:g} s") from None
+            raise TlsFailed(
+                f"nats-server {self.server} waits without a word, as one does that speaks TLS: give tls_ca=, tls_cert=, tls_key="
+            ) from None
+
+    def introduce(self, card: Card, interests: bytes) -> None:
+        """Say who we are and what we want, and wait until the server has taken it. Raises AccessDenied, NegotiationRefused,
+        BrokerError, BrokerUnreachable, ProtocolError."""
+        if self.info.auth_required and not card.login.user:
+            raise AccessDenied("authorization", fix=f"{self.server} wants user:password of its cluster {{ authorization }}")
+        self.send(card.connect() + card.info() + interests + wire.PING)
+        held: list[route_wire.RouteEvent] = []
+        try:
+            while (answer := self.next()) is not wire.Word.PONG:
+                if isinstance(answer, wire.Err):
+                    raise refusal(answer.words)
+                if answer is wire.Word.PING:
+                    self.send(wire.PONG)
+                else:
+                    held.append(answer)
+        except (OSError, _Closed) as error:
+            if isinstance(error, ssl.SSLError):
+                raise
+            raise _unexplained(self.server, self.info) from error
+        self.events[:0] = held
+
+    # --- the side that was dialled -------------------------------------------------------------------------
+
+    def admit(self, card: Card, tls: ssl.SSLContext | None) -> wire.Info:
+        """Have the server say who it is. Raises AccessDenied, NegotiationRefused, BrokerUnreachable, ProtocolError."""
+        self.dialled = False
+        if tls is not None:
+            self._shake(Tls(tls, None, server_side=True))
+        self.send(card.info())  # 2.15 says nothing of itself before that
+        said = self.next()
+        if not isinstance(said, route_wire.Connect):
+            raise ProtocolError(f"{self.server} began with {said!r:.40}, and a server that dials begins with CONNECT")
+        self._check(said, card)
+        while not isinstance(said := self.next(), wire.Info):
+            if said is wire.Word.PING:
+                self.send(wire.PONG)
+            else:
+                raise ProtocolError(f"{self.server} said {said!r:.40} before its INFO")
+        self.info = said
+        return said
+
+    def _check(self, said: route_wire.Connect, card: Card) -> None:
+        wanted = card.login
+        given = (said.user or "", said.password or "")
+        if wanted.user and not _same(given, (wanted.user, wanted.password)):
+            self._refuse("Authorization Violation")
+            raise AccessDenied("authorization", fix=f"{self.server} dialled without the user and password of the cluster")
+        if said.cluster != card.cluster:
+            self._refuse(f'Rejecting connection, cluster name "{said.cluster}" does not match "{card.cluster}"')
+            raise NegotiationRefused("cluster", said.cluster)
+
+    def _refuse(self, words: str) -> None:
+        with suppress(OSError):
+            self.send(b"-ERR '%b'\r\n" % words.encode())
+
+    # --- bytes ---------------------------------------------------------------------------------------------
+
+    def next(self) -> route_wire.RouteEvent:
+        while not self.events:
+            try:
+                self.events = self.decoder.feed(self._receive())
+            except ProtocolError as error:
+                raise ProtocolError(f"{self.server}: {error}") from None
+        return self.events.pop(0)
+
+    def _shake(self, tls: Tls) -> None:
+        done, out = tls.shake(b"")
+        try:
+            while not done:
+                self.send(out)
+                done, out = tls.shake(self._receive())
+            self.send(out)
+        except ssl.SSLError:
+            with suppress(OSError):
+                self.send(tls.farewell())  # the alert that tells the other's log why
+            raise
+        assert self._stream is not None
+        self._stream = Stream(self._stream, tls)
+
+    def send(self, data: bytes) -> None:
+        assert self._stream is not None
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[self._stream.send(left) :]
+            except BlockingIOError:
+                gsocket.wait_write(self._stream.fileno())
+
+    def _receive(self) -> bytes:
+        assert self._stream is not None
+        while True:
+            try:
+                data = self._stream.recv(RECV_SIZE)
+            except BlockingIOError:
+                gsocket.wait_read(self._stream.fileno())
+            else:
+                break
+        if not data:
+            raise _Closed(f"nats-server {self.server} closed the connection while it was being set up")
+        return data
+
+    def close(self) -> None:
+        """Unless it was released."""
+        if self._stream is not None:
+            self._stream.close()
+
+    def release(self) -> Socket:
+        """The stream itself: the caller closes it."""
+        stream, self._stream = self._stream, None
+        assert stream is not None
+        return stream
+
+
+class _Closed(BrokerUnreachable):
+    """The end of the stream, in the middle of an introduction."""
+
+
+class Unexplained(BrokerUnreachable):
+    """A server ended an introduction without a word: it may know us already."""
+
+
+def _unexplained(server: str, info: wire.Info) -> Exception:
+    """2.9 closes before its -ERR can be read, and nobody says what of a name or an id is taken."""
+    if info.auth_required:
+        fix = f"{server} does not take this user and password of its cluster, it seems"
+        return AccessDenied("closed without a word", fix=fix)
+    return Unexplained(
+        f"nats-server {server} closed the connection without a word: its cluster has another name (cluster=), or knows a server "
+        "with our name already"
+    )
+
+
+def check_name(info: wire.Info, cluster: str, server: str) -> None:
+    """Raises NegotiationRefused for another ``cluster`` than was asked for; empty: any."""
+    if cluster and info.cluster != cluster:
+        fix = f"{server} is of cluster {info.cluster!r}: leave cluster={cluster} out of the broker URL, or name that"
+        raise NegotiationRefused("cluster", "", fix=fix)
+
+
+def refusal(words: str) -> BrokerError:
+    """A -ERR that ends an introduction, as an error of the class that tells what can be done."""
+    start = words.lower()
+    if start.startswith("authorization violation"):
+        fix = "the user and password before the @ of the broker URL are missing, or not those of cluster { authorization }"
+        return AccessDenied(words, fix=fix)
+    if "cluster name" in start:
+        return NegotiationRefused(words, "", fix="leave cluster= out of the broker URL, or name the server's")
+    if start.startswith(("secure connection", "tls", "attempted to connect")):
+        return NegotiationRefused(words)
+    return BrokerError(words)
+
+
+def _same(given: tuple[str, str], wanted: tuple[str, str]) -> bool:
+    return hmac.compare_digest("\0".join(given).encode(), "\0".join(wanted).encode())
+
+
+@contextmanager
+def dialled(server: str, timeout: float = TIMEOUT) -> Iterator[Line]:
+    """A Line to ``server``, closed at the end unless it was released. ``timeout``: seconds for all that is done with it.
+
+    Raises BrokerUnreachable (refused, unknown host, silent), and what is done with it."""
+    line: Line | None = None
+    with _explained(server, timeout):
+        try:
+            line = Line(server, bare(gsocket.create_connection(split_address(server))))
+            yield line
+        finally:
+            if line is not None:
+                line.close()
+
+
+@contextmanager
+def accepted(server: str, sock: socket.socket, timeout: float = TIMEOUT) -> Iterator[Line]:
+    """As ``dialled``, for a socket that was accepted from ``server``."""
+    line = Line(server, bare(sock))
+    line.dialled = False
+    with _explained(server, timeout):
+        try:
+            yield line
+        finally:
+            line.close()
+
+
+@contextmanager
+def _explained(server: str, timeout: float) -> Iterator[None]:
+    limit = gevent.Timeout(timeout)
+    try:
+        with limit:
+            yield
+    except gevent.Timeout as error:
+        if error is not limit:
+            raise
+        raise BrokerUnreachable(f"nats-server {server} did not answer within {timeout:g} s") from None
+    except ssl.SSLError as error:
+        raise tls_refusal(server, error) from error
+    except (OSError, UnicodeError) as error:  # UnicodeError: a host name that IDNA refuses
+        raise BrokerUnreachable(f"nats-server {server} cannot be reached: {error}") from error
+
+
+def bare(sock: socket.socket) -> _socket.socket:
+    """The socket itself, non-blocking, out of gevent's hands."""
+    for level, option, value in _OPTIONS:
+        sock.setsockopt(level, option, value)
+    made = _socket.socket(fileno=sock.detach())
+    made.setblocking(False)
+    return made

@@ -1,0 +1,338 @@
+"""Which servers of the cluster there are routes to: dials and listens, tells of servers and is told of them, keeps one to each.
+
+As servers do it: whoever accepts a server tells the others of it, and whoever is told of one dials it. Of two routes to one
+server the first stays. Source: the cluster protocol of the NATS documentation; nats-server's route.go.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import secrets as random_bytes
+import socket
+from time import monotonic
+from typing import Any, Protocol
+
+import gevent
+from gevent import socket as gsocket
+from gevent.event import Event
+
+from framework.errors import REFUSALS, BadSetting, BrokerUnreachable, FrameworkError, words_of
+from framework.observe import hublog
+from framework.transports.addresses import join_address, split_address
+from framework.transports.forked import forget_in_child, let_go
+from framework.transports.nats import wire
+from framework.transports.nats.urls import Secrets
+from framework.transports.nats_route import line as lines
+from framework.transports.nats_route.line import Card, Line
+from framework.transports.nats_route.route import Owner, Route
+from framework.transports.nats_route.tls import contexts
+from framework.transports.nats_route.urls import Cluster, Options
+
+log = hublog.get(__name__)
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+"""Seconds between two dials of a server that is not there."""
+_TRIES = 8
+"""Dials of a server that others told of, until it is forgotten."""
+_JITTER = 0.1
+"""Seconds, at most, before a dial anew: two servers that dialled one another at once would do so again."""
+_BACKLOG = 64
+_NAME = "workers-"
+_MOST = 1000
+"""Addresses that are dialled: a server that tells of more is mistaken."""
+
+
+class User(Owner, Protocol):
+    """Who sends and receives on the routes. Called on the hub."""
+
+    def subscriptions(self) -> bytes:
+        """What is subscribed to here, as RS+ lines."""
+
+    def joined(self, route: Route) -> None:
+        """There is one more; ``subscriptions`` may have been said on it before, as they were then."""
+
+    def left(self, route: Route, error: Exception) -> None:
+        """It has ended."""
+
+
+class Mesh:
+    """Of one cluster. Made on the hub that it lives on, and begun by ``open``."""
+
+    def __init__(self, cluster: Cluster, options: Options, secrets: Secrets, user: User) -> None:
+        self.routes: dict[str, Route] = {}
+        """server_id -> the route to it."""
+        self.changed = Event()
+        """Set whenever a route comes or goes, or a dial has failed; whoever waits clears it."""
+        self.cluster = options.cluster
+        """Its name, as far as it is known."""
+        self._dynamic = False
+        self._seeds = cluster.servers
+        self._login = cluster.login
+        self._local = cluster.local
+        self._options = options
+        self._secrets = secrets
+        self._user = user
+        self._name = new_name()
+        self._id = new_id()
+        self._ids = {self._id}
+        self._keepers: dict[str, gevent.Greenlet] = {}
+        self._tried: dict[str, tuple[float, Exception]] = {}
+        """Address -> when the last dial that failed was begun, and why it did."""
+        self._hurry = Event()
+        self._listener: Any = None
+        self._accepting: gevent.Greenlet | None = None
+        self._closed = False
+        forget_in_child(self)
+
+    @property
+    def port(self) -> int:
+        """Where it listens; 0: nowhere."""
+        return int(self._listener.getsockname()[1]) if self._listener is not None else 0
+
+    # --- what its user says --------------------------------------------------------------------------------
+
+    def reach(self, timeout: float) -> None:
+        """Have at least one route; blocks its greenlet.
+
+        Raises BrokerUnreachable, and when every server refuses us what the first says: AccessDenied, NegotiationRefused."""
+        began = monotonic()
+        self._open()
+        self._hurry.set()
+        try:
+            while not self.routes:
+                self.changed.clear()
+                errors = [error for at, error in map(self._last_try, self._seeds) if at >= began]
+                if len(errors) == len(self._seeds):
+                    raise self._why(errors)
+                if not self.changed.wait(began + timeout - monotonic()) and monotonic() - began >= timeout:
+                    raise BrokerUnreachable(f"no nats-server of {', '.join(self._seeds)} took us within {timeout:g} s")
+        finally:
+            self._hurry.clear()
+
+    def _last_try(self, seed: str) -> tuple[float, Exception]:
+        return self._tried.get(seed, (0.0, BrokerUnreachable("")))
+
+    def _why(self, errors: list[Exception]) -> Exception:
+        if all(isinstance(error, REFUSALS) for error in errors) or len(errors) == 1:
+            return errors[0]
+        return BrokerUnreachable("; ".join(map(words_of, self._seeds, errors)))
+
+    def _open(self) -> None:
+        if self._listener is None:
+            self._listen()
+        for seed in self._seeds:
+            self._keep(seed, told=False)
+        if self.cluster:
+            self._accept()
+
+    def close(self) -> None:
+        self._closed = True
+        gevent.killall([one for one in (*self._keepers.values(), self._accepting) if one is not None], block=False)
+        if self._listener is not None:
+            self._listener.close()
+        for route in list(self.routes.values()):
+            route.close()
+
+    def forget(self) -> None:
+        """In a forked child: the listener is the parent's."""
+        if self._listener is not None and not self._closed:
+            let_go(self._listener.fileno())
+
+    # --- who we are ----------------------------------------------------------------------------------------
+
+    def _card(self, *, gossip: bool) -> Card:
+        host, port = split_address(self._options.advertise) if self._options.advertise else self._place()
+        return Card(
+            server_id=self._id, server_name=self._name, cluster=self.cluster, dynamic=self._dynamic, host=host, port=port,
+            login=self._login, tls=bool(self._secrets.tls_cert), gossip=gossip and bool(port),
+        )  # fmt: skip
+
+    def _place(self) -> tuple[str, int]:
+        return self._listener.getsockname()[:2] if self._listener is not None else ("127.0.0.1", 0)
+
+    def _renew(self) -> None:
+        """A server that has not noticed the end of our last route takes no other with the same id."""
+        self._id = new_id()
+        self._ids.add(self._id)
+
+    def _learn(self, info: wire.Info, server: str) -> None:
+        """The cluster's name. Raises NegotiationRefused for another one."""
+        lines.check_name(info, self._options.cluster, server)
+        self.cluster, self._dynamic = info.cluster, info.cluster_dynamic
+
+    # --- dialling ------------------------------------------------------------------------------------------
+
+    def _keep(self, address: str, *, told: bool) -> None:
+        """Have a route to ``address`` from now on. ``told``: by another server, and only as long as there is one."""
+        if address not in self._keepers and not self._closed:
+            self._keepers[address] = gevent.spawn(self._kept, address, told)
+
+    def _kept(self, address: str, told: bool) -> None:
+        failures = 0
+        while not self._closed:
+            began = monotonic()
+            try:
+                route = self._dial(address, gossip=not told)
+            except FrameworkError as error:
+                failures += 1
+                self._failed(address, began, error, failures)
+                if told and failures >= _TRIES:
+                    break
+                self._hurry.wait(_pause(failures))
+                gevent.sleep(_JITTER * random.random())
+                continue
+            if route is None:  # it is ourselves
+                break
+            failures = 0
+            self._tried.pop(address, None)
+            route.over.wait()
+            gevent.sleep(_JITTER * random.random())
+        self._keepers.pop(address, None)
+
+    def _failed(self, address: str, began: float, error: FrameworkError, failures: int) -> None:
+        if isinstance(error, lines.Unexplained):
+            self._renew()
+        self._tried[address] = began, error
+        level = log.warning if failures in (2, 20, 200) and self.routes else log.debug
+        level("no route to nats-server %s: %s", address, error)
+        self.changed.set()
+
+    def _dial(self, address: str, *, gossip: bool) -> Route | None:
+        """A route to the server at ``address``, which may be one that there is; None: it is ourselves."""
+        with lines.dialled(address) as line:
+            info = line.read_info(contexts(self._secrets).client)
+            if info.server_id in self._ids:
+                return None
+            if (known := self._known(info)) is not None:
+                return known
+            self._learn(info, address)
+            line.introduce(self._card(gossip=gossip), self._user.subscriptions())
+            if (known := self._known(info)) is not None:  # it has dialled us meanwhile
+                return known
+            self._accept()
+            return self._join(line)
+
+    def _known(self, info: wire.Info) -> Route | None:
+        """The route that there is to this server. A peer like us may have another id by now, and never has another name."""
+        if (route := self.routes.get(info.server_id)) is not None:
+            return route
+        mine = (route for route in self.routes.values() if info.server_name.startswith(_NAME))
+        return next((route for route in mine if route.info.server_name == info.server_name), None)
+
+    # --- listening -----------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        place = self._options.listen or ("127.0.0.1:0" if self._local else "")
+        if not place:
+            return
+        host, port = split_address(place)
+        listener = gsocket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)  # create_server's is not gevent's
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+            listener.listen(_BACKLOG)
+            self._listener = listener
+        except OSError as error:
+            listener.close()
+            raise BadSetting(f"listen={place} in a broker URL: {error.strerror or error}; name another address or port") from None
+
+    def _accept(self) -> None:
+        """Once it is known whose cluster it is: whoever dials is told."""
+        if self._accepting is None and self._listener is not None and not self._closed:
+            self._accepting = gevent.spawn(self._accept_all)
+
+    def _accept_all(self) -> None:
+        while not self._closed:
+            try:
+                sock, address = self._listener.accept()
+            except OSError as error:
+                log.warning("no other server can dial us for a moment: %s", error)
+                gevent.sleep(_FIRST_PAUSE)
+                continue
+            gevent.spawn(self._admit, sock, join_address(*address[:2]))
+
+    def _admit(self, sock: Any, address: str) -> None:
+        try:
+            with lines.accepted(address, sock) as line:
+                info = line.admit(self._card(gossip=False), contexts(self._secrets).server)
+                if info.server_id in self._ids or self._closed or self._known(info) is not None:
+                    return
+                host = split_address(address)[0]
+                line.server = join_address(host, info.port) if info.port else address
+                self._tell(self._join(line), host)
+        except FrameworkError as error:
+            log.debug("a server that dialled from %s is not taken: %s", address, error)
+
+    # --- routes --------------------------------------------------------------------------------------------
+
+    def _join(self, line: Line) -> Route:
+        route = Route(line, self._user, self._options.ping_interval)
+        for other in [one for one in self.routes.values() if _same_server(one.info, route.info)]:
+            other.end(BrokerUnreachable(f"nats-server {other.server} has come back"))
+        self.routes[route.info.server_id] = route
+        log.debug("a route to nats-server %s (%s)", route.server, route.info.server_name)
+        self._user.joined(route)
+        route.start()
+        self.changed.set()
+        return route
+
+    def ended(self, route: Route, error: Exception) -> None:
+        """``Owner.ended``, by way of its user."""
+        if self.routes.get(route.info.server_id) is route:
+            del self.routes[route.info.server_id]
+            if not self._closed:
+                log.debug("%s", error)
+                self._renew()
+            self._user.left(route, error)
+            self.changed.set()
+
+    # --- telling -------------------------------------------------------------------------------------------
+
+    def _tell(self, route: Route, host: str) -> None:
+        """The others of the server that has dialled us from ``host``."""
+        info = route.info
+        if info.gossip_mode == 1 or not info.port:
+            return
+        fields: dict[str, object] = {
+            "server_id": info.server_id, "server_name": info.server_name, "version": info.version, "proto": info.proto,
+            "host": info.host, "port": info.port, "headers": info.headers, "max_payload": info.max_payload,
+            "cluster": info.cluster, "auth_required": info.auth_required, "tls_required": info.tls_required,
+            "tls_verify": info.tls_verify, "ip": info.ip or f"nats-route://{join_address(host, info.port)}/",
+        }  # fmt: skip
+        for other in list(self.routes.values()):
+            if other is not route:
+                other.say(wire.info(fields))
+
+    def told(self, route: Route, info: wire.Info) -> None:
+        """INFO on a route: of its own server (it is about to end, say), or of another one, which is to be dialled."""
+        if info.server_id == route.info.server_id:
+            return
+        if info.server_id in self._ids or self._known(info) is not None:
+            return
+        if (address := _dialable(info.ip)) and len(self._keepers) < _MOST:
+            self._keep(address, told=True)
+
+
+def new_name() -> str:
+    """Of a peer like us: another one in each process."""
+    return f"{_NAME}{random_bytes.token_hex(8)}"
+
+
+def new_id() -> str:
+    """As servers have them: N and 55 more of base32."""
+    return "N" + base64.b32encode(random_bytes.token_bytes(35)).decode()[:55]
+
+
+def _same_server(one: wire.Info, other: wire.Info) -> bool:
+    return bool(one.server_name) and one.server_name == other.server_name and one.server_id != other.server_id
+
+
+def _dialable(url: str) -> str:
+    """``nats-route://10.0.0.7:6222/`` -> its address; empty for what is none."""
+    host, colon, port = url.removeprefix("nats-route://").rstrip("/").rpartition("@")[2].rpartition(":")
+    return f"{host}:{port}" if host and colon and port.isdigit() and 0 < int(port) < 65536 else ""
+
+
+def _pause(failures: int) -> float:
+    return min(_LONGEST_PAUSE, _FIRST_PAUSE * float(2 ** min(failures - 1, 10)))

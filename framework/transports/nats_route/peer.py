@@ -1,0 +1,384 @@
+"""What a cluster takes for one more server: what is subscribed to here, what the others want, and messages both ways.
+
+It lives on one hub. A message is sent once to each server that wants it, and names the queue groups of which a member there was
+drawn; servers hand nothing on to one another, so there is a route to each of them (``mesh``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from time import monotonic
+from typing import Any, NamedTuple, Protocol
+
+import gevent
+from gevent.event import Event
+from gevent.hub import get_hub
+
+from framework.errors import FrameworkError, PublishError
+from framework.message import Message
+from framework.observe import hublog
+from framework.transports.nats import route_wire, wire
+from framework.transports.nats.route_wire import Interest, NoInterest, Routed, RouteEvent
+from framework.transports.nats.urls import Secrets
+from framework.transports.nats_route.interest import Interests, Wanted
+from framework.transports.nats_route.mesh import Mesh
+from framework.transports.nats_route.route import Route
+from framework.transports.nats_route.urls import Cluster, Options
+from framework.transports.nats_route.weights import draw
+
+log = hublog.get(__name__)
+
+CONNECT_TIMEOUT = 5.0
+SETTLE = 0.25
+"""Seconds from the first route on in which other peers, which a server has told of us, dial us: before that a publish could miss
+one of them."""
+_LOOK = 1.0
+"""Seconds after which a publish that waits for a subscriber looks again, though nothing was heard."""
+WINDOW = 1000
+WINDOW_BYTES = 4 * 1024 * 1024
+"""What is sent, at most, before the servers have answered that they have read it."""
+
+
+class Member(Protocol):
+    """Whoever takes the messages of a queue group here. Called on the hub."""
+
+    def heard(self, messages: list[Routed]) -> None:
+        """What came in one read, in order."""
+
+    def weight(self, members: int) -> int:
+        """What it asks for, in a group of so many members."""
+
+    def turn(self) -> None:
+        """At the end of a turn in which it asked for that."""
+
+    def lonely(self, error: Exception) -> None:
+        """There is no route any more."""
+
+
+class Subscription:
+    """Of one queue group here."""
+
+    __slots__ = ("member", "queue", "said", "subject")
+
+    def __init__(self, subject: bytes, queue: bytes, member: Member) -> None:
+        self.subject, self.queue, self.member = subject, queue, member
+        self.said = 0
+        """The weight that servers know."""
+
+    def line(self, account: bytes) -> bytes:
+        return route_wire.interest(Interest(account, self.subject, self.queue, self.said))
+
+
+class Sent(NamedTuple):
+    """Where one message went."""
+
+    routes: Collection[Route]
+    here: bool
+
+
+class Peer:
+    """Of one cluster. ``close`` ends it."""
+
+    def __init__(self, cluster: Cluster, options: Options, secrets: Secrets) -> None:
+        self.node = cluster.node
+        self.interests: Interests[Route] = Interests()
+        self._account = options.account.encode()
+        self._mine: dict[bytes, dict[bytes, Subscription]] = {}
+        """Subject -> queue group -> who takes it here."""
+        self._changed: dict[Subscription, None] = {}
+        """Whose weight may be another."""
+        self._turning: dict[Member, None] = {}
+        self._mesh = Mesh(cluster, options, secrets, self)
+        self._loop: Any = get_hub().loop
+        self._due = False
+        self._settled_at = 0.0
+        self._news = Event()
+        self.closed = False
+
+    @property
+    def routes(self) -> Collection[Route]:
+        """To every other server that there is."""
+        return self._mesh.routes.values()
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes of headers and body that every server takes. They do not refuse more on a route: their clients would be cut."""
+        return min((route.info.max_payload for route in self.routes), default=wire.Info().max_payload)
+
+    def reach(self, timeout: float = CONNECT_TIMEOUT) -> None:
+        """As ``Mesh.reach``."""
+        self._mesh.reach(timeout)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._mesh.close()
+            self._news.set()
+
+    # --- subscribing ---------------------------------------------------------------------------------------
+
+    def join(self, subject: bytes, queue: bytes, member: Member) -> Subscription:
+        """Say it twice: of a queue group that is new to them, servers count the first weight as 1 where they remember who gets
+        the subject (2.9 and 2.15)."""
+        one = self._mine.setdefault(subject, {})[queue] = Subscription(subject, queue, member)
+        one.said = member.weight(self._members(one))
+        for route in self.routes:
+            route.say(2 * one.line(self._account))
+        self._news.set()
+        return one
+
+    def leave(self, one: Subscription, then: Callable[[], None]) -> None:
+        """``then`` is called when nothing more can come for it."""
+        here = self._mine.get(one.subject, {})
+        if here.get(one.queue) is not one:
+            self._loop.run_callback(then)
+            return
+        waiting = set(self.routes)
+
+        def answered(route: Route) -> None:
+            waiting.discard(route)
+            if not waiting:
+                self._forget(one)
+                then()
+
+        one.said = 0
+        self._changed.pop(one, None)
+        goodbye = route_wire.no_interest(NoInterest(self._account, one.subject, one.queue))
+        for route in list(waiting):
+            route.say(goodbye)
+            route.ping(lambda _, route=route: answered(route))  # type: ignore[misc]
+        if not waiting:
+            self._forget(one)
+            self._loop.run_callback(then)
+
+    def _forget(self, one: Subscription) -> None:
+        here = self._mine.get(one.subject, {})
+        if here.get(one.queue) is one:
+            del here[one.queue]
+            if not here:
+                del self._mine[one.subject]
+        self._turning.pop(one.member, None)
+
+    def drop(self, one: Subscription) -> None:
+        """As ``leave``, for whoever does not wait for the end."""
+        self.leave(one, _nothing)
+
+    def reweigh(self, one: Subscription) -> None:
+        """Its member has another weight, perhaps: said once, at the end of the turn."""
+        if one.said:
+            self._changed[one] = None
+            self.schedule()
+
+    def wants_to_turn(self, member: Member) -> None:
+        self._turning[member] = None
+        self.schedule()
+
+    def _members(self, one: Subscription) -> int:
+        return 1 + len(self.interests.wanted(one.subject).groups.get(one.queue, ()))
+
+    # --- the turn of the hub -------------------------------------------------------------------------------
+
+    def schedule(self) -> None:
+        if not self._due:
+            self._due = True
+            self._loop.run_callback(self._turn)
+
+    def _turn(self) -> None:
+        self._due = False
+        turning, self._turning = self._turning, {}
+        for member in turning:
+            member.turn()
+        changed, self._changed = self._changed, {}
+        for one in changed:
+            self._advertise(one)
+        for route in list(self.routes):
+            route.flush()
+
+    def _advertise(self, one: Subscription) -> None:
+        weight = one.member.weight(self._members(one))
+        if one.said and weight != one.said:
+            one.said = weight
+            line = one.line(self._account)
+            for route in self.routes:
+                route.say(line)
+
+    # --- mesh.User -----------------------------------------------------------------------------------------
+
+    def _all(self) -> list[Subscription]:
+        return [one for groups in self._mine.values() for one in groups.values() if one.said]
+
+    def mine(self) -> set[tuple[bytes, bytes]]:
+        """Subjects and queue groups that are subscribed to here."""
+        return {(one.subject, one.queue) for one in self._all()}
+
+    def subscriptions(self) -> bytes:
+        return b"".join(one.line(self._account) for one in self._all())
+
+    def joined(self, route: Route) -> None:
+        """What was said with the introduction may have changed since, and is to be said twice in any case (``join``)."""
+        route.say(2 * self.subscriptions())
+        route.ping()
+        self._settled_at = self._settled_at or monotonic() + SETTLE
+        self._news.set()
+
+    def left(self, route: Route, error: Exception) -> None:
+        self.interests.forget(route)
+        self._news.set()
+        if not self.routes:
+            for one in [one for groups in self._mine.values() for one in groups.values()]:
+                one.member.lonely(error)
+
+    def ended(self, route: Route, error: Exception) -> None:
+        self._mesh.ended(route, error)
+
+    def heard(self, route: Route, events: list[RouteEvent]) -> None:
+        batches: dict[Member, list[Routed]] = {}
+        for event in events:
+            if type(event) is Routed:
+                self._sort(event, batches)
+            elif type(event) is Interest:
+                if event.account == self._account:
+                    self.interests.add(route, event.subject, event.queue, event.weight)
+                    self._news.set()
+            elif type(event) is NoInterest:
+                if event.account == self._account:
+                    self.interests.remove(route, event.subject, event.queue)
+            elif isinstance(event, wire.Info):
+                self._mesh.told(route, event)
+            elif isinstance(event, wire.Err):
+                log.warning("nats-server %s: %s", route.server, event.words)
+        for member, batch in batches.items():
+            member.heard(batch)
+
+    def _sort(self, message: Routed, batches: dict[Member, list[Routed]]) -> None:
+        """It is for one member of each of its queue groups. Of a group that was left here just now, another member gets it."""
+        if message.account != self._account:
+            return
+        groups = self._mine.get(message.subject, {})
+        for queue in message.queues:
+            if (one := groups.get(queue)) is None:
+                self.hand_on(message.subject, queue, message)
+            elif (batch := batches.get(one.member)) is not None:
+                batch.append(message)
+            else:
+                batches[one.member] = [message]
+
+    # --- in the hub's place, from another native thread ----------------------------------------------------
+
+    def rescue(self, now: float, expired: Collection[Message]) -> None:
+        """``contract.Rescuable``. There are no leases to keep."""
+        for route in list(self.routes):
+            route.rescue(now)
+
+    def rescued(self) -> None:
+        for route in list(self.routes):
+            route.rescued()
+
+    # --- sending -------------------------------------------------------------------------------------------
+
+    def hand_on(self, subject: bytes, queue: bytes, message: Routed) -> bool:
+        """To another member of the queue group, on another server; whether there is one."""
+        others = list(self.interests.wanted(subject).groups.get(queue, {}).items())
+        if not others:
+            return False
+        draw(others).say(
+            route_wire.routed(
+                Routed(self._account, subject, message.reply, (queue,), message.headers, message.body)
+            )
+        )  # fmt: skip
+        return True
+
+    def publish(self, subject: bytes, block: bytes, bodies: Sequence[bytes], timeout: float) -> list[PublishError | None]:
+        """Return when every server that was sent one of ``bodies`` has answered that it read it. Blocks its greenlet.
+
+        ``block``: the headers. Raises BrokerUnreachable, AccessDenied, NegotiationRefused."""
+        until = monotonic() + timeout
+        answers: list[PublishError | None] = []
+        while len(answers) < len(bodies):
+            try:
+                self._await_members(subject, until, timeout)
+            except PublishError as error:
+                return answers + [error] * (len(bodies) - len(answers))
+            window = _window(bodies, len(answers))
+            answers += self._publish_window(subject, block, window, until)
+        return answers
+
+    def _await_members(self, subject: bytes, until: float, timeout: float) -> None:
+        """Until somebody wants it. Raises PublishError."""
+        while True:
+            try:
+                self.reach(max(0.01, min(CONNECT_TIMEOUT, until - monotonic())))
+            except FrameworkError as error:
+                if monotonic() >= until - 0.05:
+                    raise PublishError(f"no nats-server took us within {timeout:g} s: {error}", stored=False) from error
+                gevent.sleep(0.05)
+                continue
+            self._news.clear()
+            if (settling := self._settled_at - monotonic()) > 0:
+                gevent.sleep(settling)
+            if self._mine.get(subject) or self.interests.wanted(subject):
+                return
+            if self.closed or monotonic() >= until:
+                why = "the producer was closed" if self.closed else f"for {timeout:g} s, and the cluster keeps nothing"
+                raise PublishError(f"nobody has subscribed to {subject.decode()} {why}", stored=False)
+            self._news.wait(min(_LOOK, until - monotonic()))
+
+    def _publish_window(self, subject: bytes, block: bytes, bodies: Sequence[bytes], until: float) -> list[PublishError | None]:
+        went = [self.send(subject, block, body) for body in bodies]
+        unread = {route for sent in went for route in sent.routes}
+        lost: set[Route] = set()
+        answered = Event()
+
+        def heard(route: Route, read: bool) -> None:
+            unread.discard(route)
+            if not read:
+                lost.add(route)
+            if not unread:
+                answered.set()
+
+        for route in list(unread):
+            route.ping(lambda read, route=route: heard(route, read))  # type: ignore[misc]
+        if unread:
+            answered.wait(max(0.0, until - monotonic()))
+        lost |= unread
+        return [self._verdict(lost.intersection(sent.routes)) for sent in went]
+
+    def _verdict(self, lost: Collection[Route]) -> PublishError | None:
+        if not lost:
+            return None
+        named = ", ".join(sorted(route.server for route in lost))
+        return PublishError(f"nats-server {named} has not answered that it read it: it may have been handled", stored=None)
+
+    def send(self, subject: bytes, block: bytes, body: bytes) -> Sent:
+        """To each server that wants it, and of each queue group to one member, which may be here."""
+        wanted = self.interests.wanted(subject)
+        to: dict[Route, tuple[bytes, ...]] = dict.fromkeys(wanted.plain, ())
+        here: list[Subscription] = []
+        for queue, one in self._groups(subject, wanted):
+            chosen = draw([*wanted.groups.get(queue, {}).items(), *([(None, one.said)] if one is not None else [])])
+            if chosen is not None:
+                to[chosen] = (*to.get(chosen, ()), queue)
+            elif one is not None:
+                here.append(one)
+        for route, queues in to.items():
+            route.say(route_wire.routed(Routed(self._account, subject, b"", queues, block, body)))
+        for one in here:
+            self._loop.run_callback(one.member.heard, [Routed(self._account, subject, b"", (one.queue,), block, body)])
+        return Sent(to, bool(here))
+
+    def _groups(self, subject: bytes, wanted: Wanted[Route]) -> list[tuple[bytes, Subscription | None]]:
+        """Every queue group that wants it, and who takes it here."""
+        mine = {queue: one for queue, one in self._mine.get(subject, {}).items() if one.said}
+        return [(queue, mine.get(queue)) for queue in {**wanted.groups, **mine}]
+
+
+def _window(bodies: Sequence[bytes], begin: int) -> Sequence[bytes]:
+    size, end = 0, begin
+    while end < len(bodies) and end - begin < WINDOW and (size < WINDOW_BYTES or end == begin):
+        size += len(bodies[end])
+        end += 1
+    return bodies[begin:end]
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""

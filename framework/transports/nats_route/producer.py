@@ -1,0 +1,85 @@
+"""A peer of a NATS cluster as a ``contract.Producer``: bodies checked before anything is sent, clusters tried in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import monotonic
+
+from framework import names
+from framework.errors import BadMessage, PublishError
+from framework.headers import NONE, Headers
+from framework.transports.nats.headers import encode
+from framework.transports.nats_route import urls
+from framework.transports.nats_route.home import Home
+from framework.transports.outlet import raise_first
+
+DEADLINE = 30.0
+
+
+class RouteProducer:
+    """Publishes to whoever has subscribed. Safe to share between greenlets and between native threads.
+
+    ``homes()``: of the peers, in the order in which they are tried.
+    """
+
+    def __init__(self, homes: Callable[[], Sequence[Home]], *, deadline: float = DEADLINE) -> None:
+        self._homes = homes
+        self._deadline = deadline
+        self._closed = False
+
+    def publish(
+        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
+        lease: float | None = None, timeout: float | None = None, headers: Headers = NONE,
+    ) -> None:  # fmt: skip
+        """Return when servers with subscribers have read all of ``bodies``. Nobody keeps them: without a subscriber it waits for
+        one.
+
+        Raises BadName, BadMessage (nothing was sent), PublishError.
+        """
+        raise_first(self.publish_each(topic, bodies, delay=delay, timeout=timeout, headers=headers))
+
+    def publish_each(
+        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
+        lease: float | None = None, timeout: float | None = None, headers: Headers = NONE,
+    ) -> list[PublishError | None]:  # fmt: skip
+        """As ``publish``, with an answer for each of ``bodies``.
+
+        Raises BadName, BadMessage (nothing was sent), PublishError when the producer is closed.
+        """
+        if self._closed:
+            raise PublishError("the producer is closed: make a new one")
+        homes = self._homes()
+        block = encode(headers.items())
+        _check(topic, bodies, delay, min(home.peer.max_payload for home in homes) - len(block))
+        until = monotonic() + (self._deadline if timeout is None else timeout)
+        answers: list[PublishError | None] = []
+        for tried, home in enumerate(homes):
+            left = max(0.0, until - monotonic()) / (len(homes) - tried)
+            answers = home.call(lambda home=home, left=left: home.peer.publish(topic.encode(), block, bodies, left), left)  # type: ignore[misc]
+            if not all(answer is not None and answer.stored is False for answer in answers):
+                break
+        return answers
+
+    def close(self) -> None:
+        """The peers are its transport's."""
+        self._closed = True
+
+
+def _check(topic: str, bodies: Sequence[bytes], delay: float, largest: int) -> None:
+    names.check("topic", topic)
+    urls.accept(topic)
+    if delay:
+        raise BadMessage(f"topic {topic!r}: a delay of {delay!r} s: nobody keeps a message on the way between servers")
+    if isinstance(bodies, (bytes, str)):
+        raise BadMessage(f"topic {topic!r}: publish takes a list of bodies; write [body]")
+    for number, body in enumerate(bodies, 1):
+        which = f"topic {topic!r}: message {number} of {len(bodies)}"
+        if type(body) is not bytes:
+            raise BadMessage(f"{which} is {type(body).__name__}, not bytes; encode it")
+        if not body:
+            raise BadMessage(f"{which} is empty, which other brokers do not take; give it a body or leave it out")
+        if len(body) > largest:
+            raise BadMessage(
+                f"{which} has {len(body)} bytes; the servers take up to {largest} beside the headers (their max_payload): "
+                "make it smaller"
+            )

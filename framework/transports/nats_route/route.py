@@ -1,0 +1,275 @@
+"""A connection to one other server of the cluster, on the hub: bytes in and out, PING and PONG. What is said, its owner decides.
+
+While the hub is blocked another native thread may read and send in its place (``rescue``): whoever uses the socket, the decoder
+or what waits to be sent holds the lock.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Protocol
+
+from gevent import monkey
+from gevent.event import Event
+from gevent.hub import get_hub
+
+from framework.errors import BrokerUnreachable, ProtocolError
+from framework.transports.forked import forget_in_child, let_go
+from framework.transports.nats import wire
+from framework.transports.nats.route_wire import RouteEvent
+from framework.transports.nats_route.line import RECV_SIZE, Line
+
+_new_lock = monkey.get_original("_thread", "RLock")
+_READ, _WRITE = 1, 2
+_LOCK_PATIENCE = 0.1
+"""Seconds that a rescue waits for a hub that does turn after all."""
+_numbers = itertools.count(1)
+
+
+class Owner(Protocol):
+    """Whose routes they are. Called on the hub."""
+
+    def heard(self, route: Route, events: list[RouteEvent]) -> None:
+        """PINGs are answered, and PONGs told to those who asked, before."""
+
+    def schedule(self) -> None:
+        """Something is to be sent at the end of this turn: call ``flush`` then."""
+
+    def ended(self, route: Route, error: Exception) -> None: ...
+
+
+class Route:
+    """Made on the hub that it lives on, of a line that was introduced. Of no more use once ``error`` is set."""
+
+    def __init__(self, line: Line, owner: Owner, ping_interval: float) -> None:
+        self.number = next(_numbers)
+        self.server = line.server
+        """Its address, as far as it is known."""
+        self.info = line.info
+        self.dialled = line.dialled
+        self.error: Exception | None = None
+        self.over = Event()
+        """Set when it has ended."""
+        self.heard_at = monotonic()
+        self._owner = owner
+        self._interval = ping_interval
+        self._queue: list[bytes] = []
+        self._tail = memoryview(b"")
+        self._pings: deque[tuple[float, Callable[[bool], None] | None]] = deque()
+        self._lock = _new_lock()
+        self._stash: list[RouteEvent] = []
+        self._fault: ProtocolError | None = None
+        self._feed = line.decoder.feed
+        self._first = line.events
+        self._sock = line.release()
+        self._loop: Any = get_hub().loop
+        fd = self._sock.fileno()
+        self._reader = self._loop.io(fd, _READ)
+        self._writer = self._loop.io(fd, _WRITE)
+        self._pulse = self._loop.timer(ping_interval, ping_interval, ref=False)
+        forget_in_child(self)
+
+    def start(self) -> None:
+        """When its owner knows it."""
+        self._reader.start(self._guarded, self._read)
+        self._pulse.start(self._guarded, self._check_pulse)
+        first, self._first = self._first, []
+        self._guarded(lambda: self._take(first))
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Every watcher calls through here: the hub would print an exception, and nobody would hear of it."""
+        if self.error is not None:
+            return
+        try:
+            work()
+        except Exception as error:
+            self.end(error)
+
+    # --- saying --------------------------------------------------------------------------------------------
+
+    def say(self, data: bytes) -> None:
+        """With the next flush."""
+        if self.error is None:
+            with self._lock:  # a rescue may be taking the queue
+                self._queue.append(data)
+            self._owner.schedule()
+
+    def ping(self, then: Callable[[bool], None] | None = None) -> None:
+        """``then(True)`` is called when the server has read all that was said before; ``then(False)`` when nobody knows."""
+        if self.error is not None:
+            if then is not None:
+                then(False)
+            return
+        self._pings.append((monotonic(), then))
+        self.say(wire.PING)
+
+    def flush(self) -> None:
+        """Hand what waits to the socket."""
+        self._guarded(self._flush)
+
+    def _flush(self) -> None:
+        try:
+            with self._lock:
+                self._send()
+        except OSError as error:
+            self._last_words()
+            self.end(self._broken(str(error)))
+            return
+        if not self._tail:
+            self._writer.stop()
+        elif not self._writer.active:
+            self._writer.start(self.flush)
+
+    def _send(self) -> None:
+        """Until the socket takes no more. Holds the lock. Raises OSError."""
+        while self._tail or self._queue:
+            if not self._tail:
+                parts, self._queue = self._queue, []
+                self._tail = memoryview(b"".join(parts))
+            try:
+                self._tail = self._tail[self._sock.send(self._tail) :]
+            except BlockingIOError:
+                return
+
+    # --- hearing -------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """One recv a turn: the watcher is level-triggered, so the hub turns between two of them."""
+        if self._stash or self._fault:
+            self._take_stash()
+        try:
+            with self._lock:
+                data = self._sock.recv(RECV_SIZE)
+                events = self._feed(data) if data else []
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.end(self._broken(str(error)))
+            return
+        if not data:
+            self.end(self._broken("the server closed it"))
+            return
+        self.heard_at = monotonic()
+        self._take(events)
+
+    def _take(self, events: list[RouteEvent]) -> None:
+        """PONGs say something of all that came before them."""
+        begin = 0
+        for at, event in enumerate(events):
+            if event is wire.Word.PING:
+                self.say(wire.PONG)
+            elif event is wire.Word.PONG:
+                self._owner.heard(self, events[begin:at])
+                begin = at
+                self._ponged()
+        self._owner.heard(self, events[begin:] if begin else events)
+
+    def _ponged(self) -> None:
+        if self._pings:
+            then = self._pings.popleft()[1]
+            if then is not None:
+                then(True)
+
+    def _check_pulse(self) -> None:
+        """A hub that was blocked has answers waiting in the socket: read before judging the peer dead."""
+        limit = 2 * self._interval
+        if self._owed() > limit:
+            self._read()
+        if self._owed() > limit and self.error is None:
+            self.end(BrokerUnreachable(f"nats-server {self.server} was silent for {limit:g} s: the route is dead"))
+        elif not self._pings:
+            self.ping()
+
+    def _owed(self) -> float:
+        """Seconds for which the server has said nothing although it was asked."""
+        return monotonic() - max(self.heard_at, self._pings[0][0]) if self._pings else 0.0
+
+    # --- in the hub's place, from another native thread ----------------------------------------------------
+
+    def rescue(self, now: float) -> None:
+        """As in ``contract.Rescuable``: a server gives up a peer that answers no PING, or whose socket stays full."""
+        if not self._lock.acquire(timeout=_LOCK_PATIENCE):
+            return
+        try:
+            if self.error is None and self._fault is None:
+                self._read_all(now)
+                self._send()
+        except OSError:  # the hub finds it as well
+            pass
+        finally:
+            self._lock.release()
+
+    def _read_all(self, now: float) -> None:
+        try:
+            while data := self._sock.recv(RECV_SIZE):
+                self.heard_at = now
+                events = self._feed(data)
+                self._queue += [wire.PONG] * events.count(wire.Word.PING)
+                self._stash += [event for event in events if event is not wire.Word.PING]
+        except BlockingIOError:
+            pass
+        except ProtocolError as error:
+            self._fault = error
+
+    def rescued(self) -> None:
+        """The hub turns again, and takes what was read in its place."""
+        if self._stash or self._fault is not None:
+            self._guarded(self._take_stash)
+
+    def _take_stash(self) -> None:
+        with self._lock:
+            stash, self._stash = self._stash, []
+            fault = self._fault
+        self._take(stash)
+        if fault is not None:
+            raise fault
+
+    # --- the end -------------------------------------------------------------------------------------------
+
+    def _last_words(self) -> None:
+        """The -ERR that the server sent before it closed says more than EPIPE."""
+        try:
+            for _ in range(16):
+                for event in self._feed(self._sock.recv(RECV_SIZE)):
+                    if isinstance(event, wire.Err):
+                        self.end(self._broken(event.words))
+        except (OSError, ProtocolError):
+            pass
+
+    def _broken(self, why: str) -> BrokerUnreachable:
+        return BrokerUnreachable(f"the route to nats-server {self.server} broke: {why}")
+
+    def end(self, error: Exception) -> None:
+        """Close the socket, and tell its owner and all who wait."""
+        if self.error is not None:
+            return
+        self.error = error
+        self._stop_watchers()
+        with self._lock:
+            self._sock.close()
+        self.over.set()
+        waiting, self._pings = self._pings, deque()
+        self._owner.ended(self, error)
+        for _, then in waiting:
+            if then is not None:
+                then(False)
+
+    def close(self) -> None:
+        """Say what waits, as far as the socket takes it, and end."""
+        self._guarded(self._flush)
+        self.end(BrokerUnreachable(f"the route to nats-server {self.server} was closed"))
+
+    def forget(self) -> None:
+        """In a forked child: the socket is the parent's. Nobody is told."""
+        if self.error is None:
+            self.error = BrokerUnreachable("it is the parent process's")
+            self._stop_watchers()
+            let_go(self._sock.fileno())
+
+    def _stop_watchers(self) -> None:
+        for watcher in (self._reader, self._writer, self._pulse):
+            watcher.stop()
+            watcher.close()

@@ -1,0 +1,151 @@
+"""``nats-route://`` as a ``contract.Transport``: a peer of clusters of NATS; a topic is a subject, a channel a queue group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any
+
+import gevent
+from gevent import monkey
+
+from framework import names
+from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, words_of
+from framework.transports.contract import Capabilities, NodeInfo, Receiver, Transport
+from framework.transports.nats_route import judgement, urls
+from framework.transports.nats_route.connection import LIMITS, RouteConnection
+from framework.transports.nats_route.home import Home
+from framework.transports.nats_route.look import Looked, look
+from framework.transports.nats_route.peer import CONNECT_TIMEOUT, Peer
+from framework.transports.nats_route.producer import RouteProducer
+from framework.transports.nats_route.tls import contexts
+from framework.transports.nats_route.urls import Cluster
+
+_new_lock = monkey.get_original("_thread", "RLock")
+
+
+def open(urls_: Sequence[str]) -> Transport:
+    """A transport over the clusters of the URLs (``nats-route://``). Raises BadSetting; connects to nothing."""
+    addresses = urls.read(urls_)
+    contexts(addresses.secrets)  # files that cannot be used are refused at start
+    return RouteTransport(addresses)
+
+
+class RouteTransport:
+    """One or more clusters, each a node to the engine: what one server of it brings is no other's to take back."""
+
+    capabilities = Capabilities(
+        touch=False, attempts=False, fan_out=True, max_requeue=0.0, max_defer=0.0, acknowledges=False, stores=False,
+        headers=True, discovers=False,
+    )  # fmt: skip
+
+    def __init__(self, addresses: urls.Addresses) -> None:
+        self._clusters = addresses.clusters
+        self._options = addresses.options
+        self._secrets = addresses.secrets
+        self._homes: dict[str, Home] = {}
+        self._lock = _new_lock()
+        self._started = False
+
+    def start(self, hub: Any) -> None:
+        """The peers live on ``hub`` from now on. One that has published before lived elsewhere, and ends."""
+        self._started = True
+        self.close()
+        for cluster in self._clusters.values():
+            self._home(cluster, own_thread=False)
+
+    def close(self) -> None:
+        with self._lock:
+            homes, self._homes = self._homes, {}
+        for home in homes.values():
+            home.close()
+
+    def _home(self, cluster: Cluster, *, own_thread: bool) -> Home:
+        with self._lock:
+            if (home := self._homes.get(cluster.node)) is None:
+                make = partial(Peer, cluster, self._options, self._secrets)
+                home = self._homes[cluster.node] = Home(make, own_thread=own_thread)
+            return home
+
+    def _publishing(self) -> list[Home]:
+        """The peers that there are; else others, each on a thread of its own."""
+        return [self._home(cluster, own_thread=True) for cluster in self._clusters.values()]
+
+    def accept(self, topic: str, channels: Collection[str]) -> None:
+        urls.accept(topic)
+
+    def describe(self, topic: str, channel: str) -> list[NodeInfo]:
+        """What the permissions of each cluster mean for ``topic``."""
+        answers = self._ask_each(look)
+        found = [(node, answer) for node, answer in answers.items() if isinstance(answer, Looked)]
+        return [self._info(node, answer, topic) for node, answer in found]
+
+    def _info(self, node: str, looked: Looked, topic: str = "") -> NodeInfo:
+        obstacles = tuple(judgement.obstacles(looked.info, topic)) if topic else ()
+        notes = tuple(judgement.notes(looked.info, self._options, self._clusters[node], bool(self._secrets.tls_cert)))
+        return NodeInfo(node, f"nats-server {looked.info.version}", LIMITS, self.capabilities, obstacles, notes)
+
+    def discover(self, topic: str, channel: str) -> set[str]:
+        """All clusters there are."""
+        return set(self._clusters)
+
+    def channels(self, topic: str) -> set[str]:
+        """The queue groups of ``topic``, as far as the server that is asked knows them: of its own clients."""
+        wanted = topic.encode()
+        return {queue for subject, queue in self._subscribed() if subject == wanted and names.is_valid(queue.decode())}  # type: ignore[misc]
+
+    def topics(self) -> set[str]:
+        """The subjects of queue groups, as far as they are names of topics."""
+        found = (subject.decode(errors="replace") for subject, _ in self._subscribed())
+        return {topic for topic in found if names.is_valid(topic)}
+
+    def _subscribed(self) -> set[tuple[bytes, bytes]]:
+        answers = self._ask_each(look)
+        _raise_failures(answers)
+        found = {one for answer in answers.values() if isinstance(answer, Looked) for one in answer.subscribed}
+        with self._lock:
+            for home in self._homes.values():
+                found |= home.peer.interests.patterns() | home.peer.mine()
+        return {(subject, queue) for subject, queue in found if queue}
+
+    def backlog(self, topic: str, channel: str) -> dict[str, int]:
+        """Nothing is kept by any server."""
+        return {}
+
+    def ensure(self, topic: str, channels: Collection[str]) -> None:
+        """Nothing has to be made."""
+
+    def connect(self, node: str, topic: str, channel: str, receiver: Receiver) -> RouteConnection:
+        home = self._home(self._clusters[node], own_thread=False)
+        if not home.here:  # it published before anything was subscribed to
+            self.start(None)
+            home = self._home(self._clusters[node], own_thread=False)
+        home.peer.reach(CONNECT_TIMEOUT)
+        return RouteConnection(home.peer, topic, channel, receiver, backlog=self._options.backlog)
+
+    def producer(self) -> RouteProducer:
+        return RouteProducer(self._publishing)
+
+    def probe(self) -> list[NodeInfo]:
+        answers = self._ask_each(look)
+        _raise_failures(answers)
+        return [self._info(node, answer) for node, answer in answers.items() if isinstance(answer, Looked)]
+
+    def _ask_each(self, ask: Callable[..., Looked]) -> dict[str, Looked | FrameworkError]:
+        """Node -> its answer, or why there is none; all asked at once."""
+        asked = {node: gevent.spawn(self._answer, cluster, ask) for node, cluster in sorted(self._clusters.items())}
+        gevent.joinall(list(asked.values()))
+        return {node: one.get() for node, one in asked.items()}
+
+    def _answer(self, cluster: Cluster, ask: Callable[..., Looked]) -> Looked | FrameworkError:
+        try:
+            return ask(cluster, self._options, self._secrets)
+        except FrameworkError as error:
+            return error
+
+
+def _raise_failures(answers: dict[str, Looked | FrameworkError]) -> None:
+    failures = {node: answer for node, answer in answers.items() if isinstance(answer, FrameworkError)}
+    if failures:
+        refused = any(isinstance(error, REFUSALS) for error in failures.values())
+        raise (BrokerRefuses if refused else BrokerUnreachable)("; ".join(map(words_of, failures, failures.values())))

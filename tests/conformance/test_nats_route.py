@@ -1,0 +1,70 @@
+"""The conformance suite over routes of real nats-servers, 2.9 and 2.15: the chapters that fit a broker which keeps nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from framework.testing import servers
+from framework.testing.conformance import Core, Node, Publishing, Subject
+from tests.conftest import missing
+
+pytestmark = pytest.mark.real
+
+
+class RouteNode(Node):
+    def __init__(self, server: servers.Server, port: int) -> None:
+        self._server = server
+        self.address = f"127.0.0.1:{port}"
+        self.url = f"nats-route://{self.address}"
+
+    def up(self) -> None:
+        self._server.start()
+
+    def down(self) -> None:
+        self._server.kill()
+
+
+class Routes(Subject):
+    """One server each: a cluster of its own."""
+
+    wrong_urls = (
+        "nats-route://host/topic",
+        "nats-route://host?nope=1",
+        "nats-route://host:port",
+        "nats-route://me@host",
+        "nats-route://host?cluster=a b",
+        "nats-route://host?ping_interval=soon",
+        "nats-route://host?listen=10.0.0.1,10.0.0.2",
+        "nats-route://host?tls_ca=/nowhere.pem",
+    )
+    invalid_names = ("orders#ephemeral", "orders..new", ".orders", "orders.")
+
+    def __init__(self, tmp_path_factory: pytest.TempPathFactory, version: str) -> None:
+        super().__init__()
+        self._folders = tmp_path_factory
+        self._version = version
+
+    def make(self, *, brief: bool) -> Node:
+        port = servers.free_port()
+        block = f'cluster {{ name: C1, listen: "127.0.0.1:{port}" }}'
+        server = servers.real_nats(self._folders.mktemp("nats"), block, version=self._version, jetstream=False)
+        return RouteNode(server, port)
+
+    def watchful(self, url: str) -> str:
+        return f"{url}?ping_interval=1s"
+
+
+@pytest.fixture(scope="module", params=[pytest.param("2.9", marks=pytest.mark.slow), "2.15"])
+def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Routes]:
+    try:
+        servers.nats_binary(request.param)
+    except servers.ServerMissing as error:
+        missing(str(error))
+    with Routes(tmp_path_factory, request.param) as made:
+        yield made
+
+
+class TestNatsRoute(Core, Publishing):
+    """What is promised where each message comes once. Leases, faults and crashes speak of what is delivered again."""

@@ -1,0 +1,100 @@
+"""Who wants what, against an oracle that looks at every subscription each time; and how members of a queue group are drawn."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.transports.nats_route.interest import PLAIN, Interests, matches
+from framework.transports.nats_route.weights import MOST, PER_SLOT, draw, weight
+
+tokens = st.sampled_from([b"a", b"b", b"c", b"a*", b">b"])
+subjects = st.lists(st.sampled_from([b"a", b"b", b"c", b"a*"]), min_size=1, max_size=4).map(b".".join)
+patterns = st.builds(
+    lambda some, tail: b".".join([*some, *tail]),
+    st.lists(tokens | st.just(b"*"), min_size=1, max_size=4),
+    st.sampled_from([(), (b">",)]),
+) | st.just(b">")
+subscriptions = st.tuples(st.sampled_from("xyz"), patterns, st.sampled_from([PLAIN, b"q", b"r"]))
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), subscriptions, st.integers(-1, 5)),
+        st.tuples(st.just("remove"), subscriptions),
+        st.tuples(st.just("forget"), st.sampled_from("xyz")),
+    ),
+    max_size=30,
+)
+
+
+def takes(pattern: bytes, subject: bytes) -> bool:
+    """The rule of NATS, token by token."""
+    wanted, given_ = pattern.split(b"."), subject.split(b".")
+    for number, token in enumerate(wanted):
+        if token == b">" and number == len(wanted) - 1:
+            return len(given_) > number
+        if number >= len(given_) or token not in (b"*", given_[number]):
+            return False
+    return len(wanted) == len(given_)
+
+
+@given(steps, st.lists(subjects, min_size=1, max_size=5))
+def test_whoever_wants_a_subject_is_found_as_by_looking_at_every_subscription(some, asked):
+    interests: Interests[str] = Interests()
+    oracle: dict[tuple[str, bytes, bytes], int] = {}
+    for step in some:
+        match step:
+            case "add", (server, pattern, queue), share:
+                interests.add(server, pattern, queue, share)
+                oracle[server, pattern, queue] = share
+            case "remove", (server, pattern, queue):
+                interests.remove(server, pattern, queue)
+                oracle.pop((server, pattern, queue), None)
+            case "forget", server:
+                interests.forget(server)
+                oracle = {key: share for key, share in oracle.items() if key[0] != server}
+        for subject in asked:
+            found = interests.wanted(subject)
+            hits = {key: share for key, share in oracle.items() if takes(key[1], subject)}
+            groups: dict[bytes, Counter[str]] = {}
+            for (server, _, queue), share in hits.items():
+                if queue != PLAIN and share > 0:
+                    groups.setdefault(queue, Counter())[server] += share
+            assert set(found.plain) == {server for server, _, queue in hits if queue == PLAIN}
+            assert found.groups == groups
+            assert bool(found) == bool(found.plain or groups)
+    assert len(interests) == len(oracle)
+    assert interests.patterns() == {(pattern, queue) for _, pattern, queue in oracle}
+
+
+@given(steps)
+def test_nothing_is_kept_of_those_that_are_gone(some):
+    interests: Interests[str] = Interests()
+    for step in some:
+        if step[0] == "add":
+            interests.add(*step[1], step[2])
+    for server in "xyz":
+        interests.forget(server)
+    assert len(interests) == 0
+    assert (interests._exact, interests._root.next) == ({}, {})
+
+
+@given(patterns, subjects)
+def test_a_pattern_takes_what_the_table_says_that_it_takes(pattern, subject):
+    assert matches(pattern, subject) == takes(pattern, subject)
+
+
+def test_members_are_drawn_as_their_weights_say():
+    drawn = Counter(draw([("a", 1), ("b", 9), ("c", 0)]) for _ in range(20_000))
+    assert drawn["c"] == 0
+    assert abs(drawn["a"] - 2000) < 4 * (20_000 * 0.1 * 0.9) ** 0.5
+
+
+@given(st.integers(-10, 100_000), st.integers(1, MOST))
+def test_a_weight_is_room_and_never_nothing_and_all_together_are_bounded(free, members):
+    one = weight(free, members)
+    assert 1 <= one
+    assert one * members <= max(MOST, members)
+    assert free > 0 or one == 1
+    assert one <= max(1, free * PER_SLOT)

@@ -1,0 +1,145 @@
+"""A peer of one real server: it is accepted, gets what clients publish, and what it publishes comes to the right ones."""
+
+from __future__ import annotations
+
+import gevent
+import pytest
+
+from framework.errors import AlreadySettled, BadMessage, PublishError
+from framework.headers import NONE
+from framework.transports.nats import headers
+
+from .conftest import peer_of, until
+
+pytestmark = pytest.mark.real
+
+
+def test_what_a_client_publishes_comes_to_a_handlers_queue_group(one):
+    held = one.hold(one.open())
+    one.client().publish("orders", b"one", b"", b"\r\nRMSG $G x 1\r\n")
+    until(lambda: held.bodies == [b"one", b"", b"\r\nRMSG $G x 1\r\n"])
+    for message in held.taken:
+        held.connection.finish(message)
+    assert (held.tally.finished, held.tally.lost) == (3, 0)
+    assert len({message.id for message in held.taken}) == 3
+
+
+def test_what_a_peer_publishes_comes_to_clients_with_its_headers(one):
+    plain, group = one.client(), one.client()
+    plain.subscribe("ord*")
+    plain.subscribe("orders")
+    group.subscribe("orders", "billing")
+    producer = one.producer(one.open())
+    producer.publish("orders", [b"one"], headers={"who": "Zoë"})
+    until(lambda: plain.bodies == [b"one"] and group.bodies == [b"one"])
+    assert headers.for_handlers(group.messages[0].headers) == {"who": "Zoë"}
+
+
+def test_of_each_queue_group_one_member_gets_a_message_wherever_it_is(one):
+    transport = one.open()
+    here, other = one.hold(transport, grant=1000), one.hold(transport, channel="mail", grant=1000)
+    client = one.client()
+    client.subscribe("orders", "billing")
+    until(lambda: len(peer_of(transport).interests) > 0)
+    producer = one.producer(transport)
+    bodies = [b"%d" % number for number in range(200)]
+    producer.publish("orders", bodies)
+    until(lambda: len(here.taken) + len(client.bodies) == 200 and len(other.taken) == 200)
+    assert sorted(here.bodies + client.bodies) == sorted(bodies)
+    assert sorted(other.bodies) == sorted(bodies)
+
+
+def test_what_one_peer_publishes_comes_to_another(one):
+    held = one.hold(one.open())
+    one.producer(one.open()).publish("orders", [b"one", b"two"], headers={"a": "1"})
+    until(lambda: held.bodies == [b"one", b"two"])
+    assert [dict(message.headers) for message in held.taken] == [{"a": "1"}, {"a": "1"}]
+
+
+def test_a_publish_waits_for_a_subscriber_and_says_so_when_none_comes(one):
+    transport = one.open()
+    producer = one.producer(transport)
+    with pytest.raises(PublishError, match="nobody has subscribed to orders") as refused:
+        producer.publish("orders", [b"too early"], timeout=0.4)
+    assert refused.value.stored is False
+    waiting = gevent.spawn(producer.publish, "orders", [b"in time"], timeout=10.0)
+    gevent.sleep(0.1)
+    held = one.hold(one.open())
+    waiting.get(timeout=10)
+    until(lambda: held.bodies == [b"in time"])
+
+
+def test_more_than_the_servers_take_is_refused_before_anything_is_sent(make_cluster):
+    cluster = make_cluster()
+    cluster.add(config="max_payload: 1000")
+    transport = cluster.open()
+    held = cluster.hold(transport)
+    producer = cluster.producer(transport)
+    with pytest.raises(BadMessage, match="1001 bytes; the servers take up to 1000"):
+        producer.publish("orders", [b"fits", b"x" * 1001])
+    producer.publish("orders", [b"x" * 1000])
+    until(lambda: held.taken)
+    assert held.bodies == [b"x" * 1000]
+    assert held.taken[0].headers is NONE
+
+
+def test_what_is_not_granted_waits_here_and_comes_in_order(one):
+    held = one.hold(one.open(), grant=0)
+    client = one.client()
+    client.publish("orders", *[b"%d" % number for number in range(10)])
+    gevent.sleep(0.1)
+    assert held.taken == []
+    held.grant(3)
+    until(lambda: len(held.taken) == 3)
+    gevent.sleep(0.05)
+    assert len(held.taken) == 3
+    held.connection.finish(held.taken[0])
+    until(lambda: len(held.taken) == 4)
+    assert held.bodies == [b"0", b"1", b"2", b"3"]
+
+
+def test_what_does_not_fit_in_the_backlog_is_counted_as_lost(one):
+    held = one.hold(one.open(options="?backlog=5"), grant=0)
+    one.client().publish("orders", *[b"%d" % number for number in range(9)])
+    until(lambda: held.tally.lost == 4)
+    assert held.tally.received == 4
+    held.receiver.tally.received = held.receiver.tally.lost = 0  # the strict receiver counts what it was given
+    held.grant(5)
+    until(lambda: len(held.taken) == 5)
+
+
+def test_requeued_is_lost_and_what_is_settled_cannot_be_settled_again(one):
+    held = one.hold(one.open())
+    one.client().publish("orders", b"once")
+    until(lambda: held.taken)
+    held.connection.requeue(held.taken[0], 5.0)
+    assert (held.tally.requeued, held.tally.lost) == (0, 1)
+    with pytest.raises(AlreadySettled):
+        held.connection.hand_on(held.taken[0])
+
+
+def test_another_account_is_another_world(make_cluster):
+    cluster = make_cluster()
+    accounts = (
+        "accounts { A { users: [ { user: a, password: a } ] }, B { users: [ { user: b, password: b } ] } }\nno_auth_user: a"
+    )
+    cluster.add(config=accounts)
+    mine, others = cluster.hold(cluster.open(options="?account=A")), cluster.hold(cluster.open(options="?account=B"))
+    cluster.client().publish("orders", b"of A")
+    until(lambda: mine.bodies == [b"of A"])
+    gevent.sleep(0.05)
+    assert others.taken == []
+
+
+def test_after_drained_nothing_comes_and_a_neighbour_gets_what_waited(one):
+    first, second = one.hold(one.open(), grant=0), one.hold(one.open(), grant=0, capacity=0)
+    client = one.client()
+    bodies = [b"%d" % number for number in range(50)]
+    client.publish("orders", *bodies)
+    second.grant(1000)
+    first.connection.drain()
+    until(lambda: first.receiver.drains)
+    client.publish("orders", b"later")
+    until(lambda: len(second.taken) == 51)
+    assert sorted(second.bodies) == sorted([*bodies, b"later"])
+    assert first.taken == []
