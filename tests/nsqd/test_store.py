@@ -273,6 +273,24 @@ def test_syncs_come_as_seldom_as_they_were_asked_for(folder: Path, monkeypatch: 
     assert len(synced) == 2
 
 
+def test_after_a_failed_sync_no_segment_is_begun_before_there_is_something_for_it(
+    opened: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was confirmed is durable: on a broken disk the sweep goes on."""
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", refused)
+        with pytest.raises(OSError, match="Input/output error"):
+            publish(opened, b"x")
+    opened.tidy()
+    assert opened.log.numbers == [1]
+    publish(opened, b"y")
+    assert (opened.log.numbers, everything(opened)) == ([1, 2], [b"y"])
+
+
+def refused(*_: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
 def test_a_sync_that_is_late_comes_with_the_next_round(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Store(folder, Syncing(1000, 0.001))
     publish(opened, b"x")

@@ -7,6 +7,7 @@ import re
 import shutil
 import sqlite3
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -391,6 +392,32 @@ def test_the_number_of_a_topic_that_is_gone_is_not_given_again_while_the_log_may
     again.close()
 
 
+def test_what_is_kept_of_damage_is_on_the_disk_before_the_log_is_cut(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power cut it would be in neither."""
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    publish(opened, b"whole")
+    opened.close()
+    with segment(folder).open("ab") as file:
+        file.write(b"the start of a record")
+    done: list[str] = []
+    for name in ("fsync", "ftruncate"):
+        monkeypatch.setattr(os, name, noted(done, getattr(os, name)))
+    Store(folder).close()
+    (kept,) = (folder / "bad").iterdir()
+    assert done.index(f"fsync {kept.name}") < done.index(f"ftruncate {segment(folder).name}")
+
+
+def noted(done: list[str], call: Callable[..., None]) -> Callable[..., None]:
+    """``call``, which adds its name and that of the file to ``done``."""
+
+    def noting(fd: int, *rest: int) -> None:
+        done.append(f"{call.__name__} {Path(f'/proc/self/fd/{fd}').resolve().name}")
+        call(fd, *rest)
+
+    return noting
+
+
 def test_damage_right_behind_what_the_index_knows_is_counted(opened: Store, folder: Path, tmp_path: Path) -> None:
     publish(opened, b"indexed")
     opened.flush()
@@ -464,6 +491,26 @@ def test_numbers_that_were_given_to_nobody_are_not_lost_with_the_record_before_t
     again = Store(folder)
     assert [report for report in again.reports if "damaged: 8 messages lost" in report] == again.reports != []
     assert everything(again) == [b"behind"]
+    again.close()
+
+
+def test_messages_that_fill_the_damaged_bytes_are_lost_whatever_its_header_says(folder: Path) -> None:
+    """Their topic is another's in it, which loses nothing, and whose next messages come."""
+    other = TOPIC ^ 1
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c"), declared(other)])
+    publish(opened, b"other", topic=other)
+    at = opened.log.size
+    publish(opened, *[b"x"] * 8)
+    publish(opened, b"behind")
+    opened.close()
+    lose_index(folder)
+    flip(segment(folder), at + 15)
+    again = Store(folder)
+    assert [report for report in again.reports if "damaged: 8 messages lost" in report] == again.reports != []
+    assert (len(again.index.damaged(TOPIC)), again.index.damaged(other)) == (1, [])
+    publish(again, b"next", topic=other)
+    assert (everything(again), everything(again, other)) == ([b"behind"], [b"other", b"next"])
     again.close()
 
 
