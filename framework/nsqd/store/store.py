@@ -3,14 +3,7 @@
 Five verbs: ``Store(folder)`` opens and recovers, ``append`` is durable on return, ``read``, ``save`` (lazy), and a
 Declaration with ``dropped`` drops. ``append`` may run in one thread while ``read`` and ``save`` run in another.
 
-**Nothing saved may be ahead of what it rests on.** A position (of a topic, of a channel) says that what is below it is
-somebody else's, or finished, and the sweep unlinks it. So:
-- A declaration comes before the messages of its topic, in the log as in the group that is appended.
-- A topic's ``pumped`` is saved only when the channels that have what is below it are declared, and a channel's state only
-  while it is: neither is saved of what was declared and is not committed (``framework.nsqd.topic``).
-- Names, channels and pauses reach the index from declarations alone, never from a save.
-- What the store has in memory, which the sweep goes by, moves after the transaction, and not at all when that failed.
-- A segment is unlinked after a synced transaction without its rows.
+What is always so, between any two writes, stands in INVARIANTS.md beside this file, each with the tests that hold it.
 """
 
 from __future__ import annotations
