@@ -151,6 +151,8 @@ OTHERS = Identity(nkeys.PREFIX_BYTE_ACCOUNT).jwt(Identity(nkeys.PREFIX_BYTE_USER
         (f"-----BEGIN USER NKEY SEED-----\n{SEED.decode()}\n------END USER NKEY SEED------\n", "no JWT of a user"),
         (creds(OTHERS, SEED), "the seed in it is of another user than the JWT"),
     ],
+    # Made up anew in each process, and several processes share out the tests by their names.
+    ids=["no file", "empty", "no seed", "no JWT", "a JWT that is none", "a seed alone", "another's JWT"],
 )
 def test_a_credentials_file_that_cannot_be_used_is_refused_at_start_and_not_shown(tmp_path: Path, content, words):
     file = tmp_path / "my.creds"

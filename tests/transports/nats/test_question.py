@@ -7,9 +7,11 @@ import time
 import gevent
 import pytest
 
-from framework.errors import BrokerUnreachable
+from framework.errors import BrokerError, BrokerUnreachable
+from framework.transports.nats.dial import Way, dial
 from framework.transports.nats.link import Link
-from framework.transports.nats.urls import Options
+from framework.transports.nats.session import Session
+from framework.transports.nats.urls import Login, Options
 
 pytestmark = pytest.mark.real
 
@@ -33,6 +35,23 @@ def test_whoever_waits_for_an_answer_is_told_when_another_greenlet_closes_the_se
         session.close()
         with pytest.raises(BrokerUnreachable, match="was closed"):
             asked.get(timeout=2.0)
+
+
+@pytest.mark.parametrize(
+    ("denied", "words"),
+    [('publish: { deny: "$JS.API.>" }', "for Publish to"), ('subscribe: { deny: "_INBOX.>" }', "for Subscription to")],
+    ids=["ask", "hear the answer"],
+)
+def test_whoever_may_not_ask_is_told_so_at_once_and_the_session_goes_on(make_kit, denied, words):
+    kit = make_kit(f"authorization {{ users: [ {{ user: u, password: p, permissions: {{ {denied} }} }} ] }}")
+    with dial(kit.server.address, Way(login=Login(user="u", password="p"))) as line:
+        session = Session(line, 30.0)
+    began = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(BrokerError, match=f"Permissions Violation {words}"):
+            session.ask(b"$JS.API.INFO", b"", 10.0)
+    assert time.monotonic() - began < 5
+    session.close()
 
 
 def test_greenlets_that_publish_the_first_messages_of_many_topics_at_once_get_all_of_them_stored(kit):
