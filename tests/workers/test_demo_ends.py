@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.workers.demos import Run, demos
+from tests.workers.demos import ROOT, Run, demos
+from workers.api_requests.demo import command
+from workers.api_requests.demo.run import Demo
 
 pytest.importorskip("pyspark")
 JVM = "sleep 300"
@@ -101,3 +105,38 @@ def test_what_cannot_be_is_refused(tmp_path: Path, demo: Callable[..., Run], arg
     assert run.none_is_left()
     if code == 2:
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("part", ["demo", "job"])
+def test_ctrl_c_while_it_is_still_being_imported_is_no_traceback(part: str) -> None:
+    code = f"""
+import os, runpy, signal, sys
+class CtrlC:
+    def find_spec(self, name, *_):
+        if name == "workers.api_requests.{part}.command":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, CtrlC())
+runpy.run_module("workers.api_requests.{part}", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (sqlite3.OperationalError("database or disk is full"), "--output {}: database or disk is full"),
+        (OSError(28, "No space left on device"), "--output {}: [Errno 28] No space left on device"),
+        (OSError(28, "No space left on device", "a.png"), "[Errno 28] No space left on device: 'a.png'"),
+    ],
+)
+def test_a_disk_that_is_full_at_its_end_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, words: str
+) -> None:
+    def fail(_: Demo) -> None:
+        raise error
+
+    monkeypatch.setattr(Demo, "run", fail)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert command.main([f"--output={tmp_path / 'out'}"]) == 1
+    assert capsys.readouterr().err == f"demo: {words.format(tmp_path / 'out')}\n"

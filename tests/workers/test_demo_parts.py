@@ -12,6 +12,8 @@ import pytest
 
 from framework import WrongUse
 from framework.testing.processes import left_after
+from framework.testing.servers import ServerMissing
+from tests.nsqd.disks import tmpfs
 from workers.api_requests.demo import folder
 from workers.api_requests.processes import Child, ChildDied, Children
 from workers.api_requests.publish.check_input import check_input
@@ -109,6 +111,16 @@ class TestTheChildren:
         children.start(sleeper(tmp_path, "import sys; print('no disk'); sys.exit(7)"))
         with pytest.raises(ChildDied, match="sleeper ended with code 7: no disk"):
             children.wait(lambda: False, within=10)
+
+    def test_one_whose_disk_was_full_could_say_nothing(self, tmp_path: Path) -> None:
+        try:
+            with tmpfs(tmp_path / "full", 4096):
+                (tmp_path / "full" / "fill").write_bytes(bytes(4096))
+                child = sleeper(tmp_path / "full", "import sys; print('lost'); sys.exit(7)")
+                child.process.wait()
+                assert child.last_words() == "it said nothing, for the disk is full"
+        except ServerMissing as missing:
+            pytest.skip(str(missing))
 
     def test_all_are_gone_at_the_end_also_those_that_do_not_listen(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("workers.api_requests.processes.STOP_SECONDS", 0.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,7 +72,9 @@ class Child:
     def last_words(self) -> str:
         """The last line that is no traceback's."""
         lines = [line.strip() for line in self.said() if line.strip() and not line.startswith((" ", "Traceback"))]
-        return lines[-1] if lines else "it said nothing"
+        if lines:
+            return lines[-1]
+        return "it said nothing" if shutil.disk_usage(self.log).free else "it said nothing, for the disk is full"
 
     def signal(self, number: signal.Signals) -> None:
         """To the whole group."""

@@ -6,8 +6,10 @@ python -m workers.api_requests.demo [--input PATH] [--broker URL] [--output var/
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
+import sqlite3
 import sys
 from pathlib import Path
 from typing import Any
@@ -93,8 +95,12 @@ def main(argv: list[str] | None = None) -> int:
     except WrongUse as error:
         sys.stderr.write(f"demo: {error}\n")
         return 2
-    except (ChildDied, Wrong, OSError) as error:
+    except (ChildDied, Wrong) as error:
         sys.stderr.write(f"demo: {error}\n")
-        return getattr(error, "code", 1)
+        return error.code
+    except (OSError, sqlite3.Error) as error:
+        names_none = isinstance(error, sqlite3.Error) or (error.errno == errno.ENOSPC and error.filename is None)
+        sys.stderr.write(f"demo: {f'--output {given.output}: ' if names_none else ''}{error}\n")
+        return 1
     _print_summary(summary, given.output)
     return 0

@@ -150,7 +150,7 @@ class Demo:
             self._children.wait(lambda: self._show_published(publisher) is not None, but=publisher)
             code = self._children.end(publisher)
             if code not in (0, feed.INCOMPLETE):
-                raise Wrong(publisher.last_words().removeprefix("workers: "), code)
+                raise Wrong(f"publish ended with code {code}: {publisher.last_words().removeprefix('workers: ')}", code)
             published = feed.complete(summary)
             self._shown.end("publish", f"{published['published']:,} of {published['input_lines']:,} lines")
         self._notes += feed.notes(publisher.said())

@@ -1,10 +1,13 @@
 """``python -m workers.api_requests.job``."""
 
 import os
+import signal
 import sys
 from contextlib import suppress
 
-from workers.api_requests.job.command import main
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the job listens: a Ctrl-C in the imports below is no error of ours
+
+from workers.api_requests.job.command import main  # noqa: E402
 
 code = main()
 for stream in (sys.stdout, sys.stderr):
