@@ -48,6 +48,13 @@ class TestTheInput:
         with pytest.raises(WrongUse, match=words):
             check_input(tmp_path / "log")
 
+    @pytest.mark.timeout(20)
+    def test_that_can_be_read_only_once_is_refused(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        for name in (tmp_path / "pipe", Path("/dev/zero")):
+            with pytest.raises(WrongUse, match="a pipe or a device"):
+                check_input(name)
+
     def test_that_is_a_folder_or_missing_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(WrongUse, match="is a folder"):
             check_input(tmp_path)

@@ -87,7 +87,7 @@ def main(argv: list[str] | None = None) -> int:
         check_input(given.input)
         held = folder.begin(given.output)
         with display() as shown:
-            summary = Demo(given.input.absolute(), given.output, broker, signals.check, shown, lock=held).run()
+            summary = Demo(given.input.resolve(), given.output, broker, signals.check, shown, lock=held).run()
         os.close(held)
     except Interrupted:
         sys.stdout.write("demo: stopped; nothing is left running\n")

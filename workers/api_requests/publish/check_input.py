@@ -13,6 +13,9 @@ _TEXT = bytes(range(32, 256)) + b"\t\n\r\f\x1b"
 
 def check_input(path: Path) -> None:
     """Raises WrongUse with a sentence for a file that cannot be a log."""
+    # What is read of a pipe here would be missing there, and a pipe that nobody writes to is waited for without an end.
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise WrongUse(f"--input {path}: it is a pipe or a device: name an access log, plain or .gz")
     try:
         start = _start_of(path)
     except OSError as error:
