@@ -572,3 +572,28 @@ def test_a_disk_that_does_not_answer_is_told(start: Callable[[], Nsqd], monkeypa
     wait_until(lambda: "has not answered" in nsqd.broker.wrong)
     publisher.join()
     assert nsqd.broker.wrong == ""
+
+
+def test_a_topic_that_is_emptied_again_and_again_stays_empty_after_a_kill(start: Callable[[], Nsqd]) -> None:
+    nsqd = start()
+    topic = nsqd.broker.topic("t")
+    for _ in range(3):
+        publish(nsqd.broker, topic, 5)
+        nsqd.broker.save()
+        assert nsqd.killed().waiting("t") == 5
+        topic.empty()
+        nsqd.broker.save()
+        assert nsqd.killed().waiting("t") == 0
+
+
+def test_a_message_that_is_given_back_for_an_hour_is_due_in_an_hour(start: Callable[[], Nsqd]) -> None:
+    nsqd = start()
+    topic = nsqd.broker.topic("t")
+    made = channel(topic)
+    publish(nsqd.broker, topic)
+    taker = Taker(made)
+    (one,) = taker.ids(1)
+    made.requeue(taker, one, 3600)
+    nsqd.broker.save()
+    (row,) = nsqd.store.index.later(made.id)
+    assert 0 <= nsqd.store.clock.now() + 3_600_000 - row.due < 2000
