@@ -352,7 +352,6 @@ class JetStreamConnection:
             return
         self._closed = True
         for timer in (self._timer, self._deadline):
-            timer.stop()
             timer.close()
         self._count_losses(self._session.leave(self))
         self._ended(self._session)

@@ -261,7 +261,6 @@ class Run:
                 timer.start(self._look)
                 self._waiter.get()
         finally:
-            timer.stop()
             timer.close()
             self._over = True
             for token, _ in self._under_way.values():

@@ -37,7 +37,6 @@ class Question:
         try:
             answer: wire.Msg | Exception = self._waiter.get()
         finally:
-            alarm.stop()
             alarm.close()
         if isinstance(answer, Exception):
             raise answer

@@ -357,7 +357,6 @@ class Session:
 
     def _stop_watchers(self) -> None:
         for watcher in (self._reader, self._writer, self._pulse):
-            watcher.stop()
             watcher.close()
 
 
