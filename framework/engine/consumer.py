@@ -17,8 +17,8 @@ from framework.engine.grants import Account, Gone
 from framework.engine.in_flight import InFlight
 from framework.engine.lease import LeaseKeeper
 from framework.engine.ledger import Ledger
-from framework.engine.places import Places, messages_of
 from framework.engine.pulse import Pulse
+from framework.engine.remote_slots import RemoteSlots, messages_of
 from framework.engine.running import RunningCalls
 from framework.engine.settlement import Settlement, give_back
 from framework.engine.shutdown import Shutdown
@@ -40,7 +40,7 @@ class Consumer:
     """``transports.contract.Receiver`` for one handler. All of it is called on the hub or in its slots.
 
     ``chain`` is for what comes from the handler's topic, ``later`` also for what comes from where its messages wait.
-    ``places``: where calls run, when not in the slots themselves. ``room``: where messages wait that must not be requeued.
+    ``remote``: where calls run, when not in the slots themselves. ``room``: where messages wait that must not be requeued.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Consumer:
         ledger: Ledger,
         *,
         later: Chain | None = None,
-        places: Places | None = None,
+        remote: RemoteSlots | None = None,
         room: Room | None = None,
         pulse: Pulse | None = None,
         longest_pause: float | None = None,
@@ -61,28 +61,28 @@ class Consumer:
         self.tally: Tally = ledger
         self._turns = turns
         self._chain, self._later = chain, later
-        self._places = places
+        self._remote = remote
         self._pulse = pulse or Pulse()
         self._elsewhere = Elsewhere(ledger)
         self._closed_early: WeakSet[Connection] = WeakSet()
         self._queue: deque[Message] | BatchQueue = deque()
-        self._slots = Slots(hub, turns, spec.concurrency, self._queue, self._work if places is None else self._work_elsewhere)
+        self._slots = Slots(hub, turns, spec.concurrency, self._queue, self._work if remote is None else self._work_remotely)
         if spec.batch:
             self._queue = self._slots.queue = BatchQueue(hub, spec.batch, spec.linger, self._slots.pump)
         self._unstarted = Unstarted(room, lambda message: self._settle(message, DEFERRED, heed=False))
         self._waiting = Waiting(self._queue, self._unstarted)
         self.flow = Flow(
-            hub, turns, spec, ledger, self._waiting, slots=self._slots, places=places, rouse=self.rouse,
+            hub, turns, spec, ledger, self._waiting, slots=self._slots, remote=remote, rouse=self.rouse,
             longest_pause=longest_pause,
         )  # fmt: skip
         self.accounts = self.flow.accounts
         self._credit, self._breaker, self._regrant = self.flow.credit, self.flow.breaker, self.flow.grants.regrant
-        self._in_flight = InFlight(spec, self.flow, self._waiting, self._slots, places)
+        self._in_flight = InFlight(spec, self.flow, self._waiting, self._slots, remote)
         settlement = Settlement(self._elsewhere, self._breaker, self.flow.heed)
         self._settle = settlement.settle
-        self.running = RunningCalls(hub, spec.timeout, self._slots, places)
+        self.running = RunningCalls(hub, spec.timeout, self._slots, remote)
         self.shutdown = Shutdown(
-            self.flow, self._in_flight, self._waiting, settlement, running=self.running, slots=self._slots, places=places
+            self.flow, self._in_flight, self._waiting, settlement, running=self.running, slots=self._slots, remote=remote
         )
         self.awake = False
         """Its timers call it; else it is ``at_rest``."""
@@ -141,12 +141,12 @@ class Consumer:
             give_back(messages_of(slot.job))
             raise
 
-    def _work_elsewhere(self, slot: Slot) -> None:
-        """Dispatch where the chain waits for a thread or a process: a message is taken when there is a place for it."""
+    def _work_remotely(self, slot: Slot) -> None:
+        """Dispatch where the chain waits for a thread or a process: a message is taken when a remote slot is free."""
         queue: Any = self._queue
-        places: Any = self._places
+        remote: Any = self._remote
         try:
-            while queue and places.wait() and queue and not self._slots.held:  # others have taken from it meanwhile
+            while queue and remote.wait() and queue and not self._slots.held:  # others have taken from it meanwhile
                 slot.started = clock()
                 slot.job = job = queue.popleft()
                 self._settle(job, self._chain(job))
@@ -212,19 +212,19 @@ class Consumer:
     @property
     def able(self) -> bool:
         """It has a connection, and handlers can be called."""
-        return bool(self.accounts) and (self._places is None or self._places.usable > 0)
+        return bool(self.accounts) and (self._remote is None or self._remote.usable > 0)
 
     @property
     def refusal(self) -> BadHandler | None:
         """Why its handler can never be called."""
-        return self._places.refusal if self._places is not None else None
+        return self._remote.refusal if self._remote is not None else None
 
     # -- the supervisor's timers, unless it is at rest
 
     @property
     def at_rest(self) -> bool:
         """There is nothing to do for it until something comes: nothing runs, waits, is held back or let go of."""
-        return self._places is None and not self.shutdown.handling and self.flow.at_rest and not self._in_flight.started
+        return self._remote is None and not self.shutdown.handling and self.flow.at_rest and not self._in_flight.started
 
     def rouse(self) -> None:
         """Something came: have the timers call it until it is at rest again."""

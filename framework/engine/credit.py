@@ -112,7 +112,7 @@ class Credit:
         self._reckon()
 
     def lack(self, messages: int) -> None:
-        """From now on the handlers can work on so many ``messages`` less at once: their places are out of service."""
+        """From now on the handlers can work on so many ``messages`` less at once: remote slots are out of service."""
         if messages != self._lacking:
             self._lacking = messages
             self._reckon()

@@ -11,7 +11,7 @@ from framework.engine.credit import Credit, Line
 from framework.engine.grants import Grants
 from framework.engine.lease import calls_ahead, longest_wait
 from framework.engine.ledger import Ledger
-from framework.engine.places import Places
+from framework.engine.remote_slots import RemoteSlots
 from framework.engine.slots import Slots, clock
 from framework.engine.turns import Turns
 from framework.engine.valve import Valve
@@ -27,14 +27,14 @@ class Flow:
 
     def __init__(
         self, hub: Any, turns: Turns, spec: HandlerSpec, ledger: Ledger, waiting: Waiting, *, slots: Slots,
-        places: Places | None, rouse: Callable[[], None], longest_pause: float | None,
+        remote: RemoteSlots | None, rouse: Callable[[], None], longest_pause: float | None,
     ) -> None:  # fmt: skip
         self._spec = spec
         self._ledger = ledger
         self._waiting = waiting
-        self._places = places
+        self._remote = remote
         self._rouse = rouse
-        self.valve = Valve(slots, places)
+        self.valve = Valve(slots, remote)
         # The slots of a batch handler hold whole batches, and one more may fill meanwhile.
         self.credit = Credit(spec.max_in_flight, spec.concurrency * max(1, spec.batch), ahead=spec.batch)
         self.grants = Grants(hub, turns, self.credit, self.valve, rouse)
@@ -110,8 +110,8 @@ class Flow:
         self.grants.count()
         self.breaker.look(now)
         settled = max(self._ticked_settled, self._ledger.settled - self._ledger.taken_away - self._waiting.unstarted.given_back)
-        if self._places is not None:
-            self.credit.lack((self._spec.concurrency - self._places.usable) * max(1, self._spec.batch))
+        if self._remote is not None:
+            self.credit.lack((self._spec.concurrency - self._remote.usable) * max(1, self._spec.batch))
         self.grants.share(now, settled - self._ticked_settled, now - self._ticked_at)
         self._ticked_at, self._ticked_settled = now, settled
 

@@ -6,7 +6,7 @@ How a lease is kept is ``lease``'s.
 from __future__ import annotations
 
 from framework.engine.flow import Flow
-from framework.engine.places import Places, messages_of
+from framework.engine.remote_slots import RemoteSlots, messages_of
 from framework.engine.slots import Slots
 from framework.engine.waiting import Waiting
 from framework.handler import HandlerSpec
@@ -19,12 +19,12 @@ log = hublog.get(__name__)
 class InFlight:
     """Of one handler, over all its connections. All of it is called on the hub."""
 
-    def __init__(self, spec: HandlerSpec, flow: Flow, waiting: Waiting, slots: Slots, places: Places | None) -> None:
+    def __init__(self, spec: HandlerSpec, flow: Flow, waiting: Waiting, slots: Slots, remote: RemoteSlots | None) -> None:
         self._spec = spec
         self._flow = flow
         self._waiting = waiting
         self._slots = slots
-        self._places = places
+        self._remote = remote
 
     def __bool__(self) -> bool:
         """Some message can still be settled. What runs for a connection that ended cannot be."""
@@ -38,8 +38,8 @@ class InFlight:
     def look(self, now: float) -> None:
         """Touch, give back what waited too long, and stop what has run too long."""
         self._slots.enforce(self._spec.timeout, now)
-        if self._places is not None:
-            self._places.look(now)
+        if self._remote is not None:
+            self._remote.look(now)
         if self._flow.jammed(now) and self._waiting.queue:
             self._give_back(set(self._waiting.queue))
         for account in list(self._flow.accounts.values()):

@@ -6,7 +6,7 @@ from typing import Any
 
 from gevent import monkey
 
-from framework.engine.places import Call, Places, messages_of
+from framework.engine.remote_slots import Call, RemoteSlots, messages_of
 from framework.engine.slots import Slots
 from framework.errors import AlreadySettled
 from framework.message import Message
@@ -20,12 +20,12 @@ _get_ident = monkey.get_original("_thread", "get_ident")
 class RunningCalls:
     """``message.Calls`` for one handler. Made on the hub's thread, asked from any."""
 
-    def __init__(self, hub: Any, timeout: float, slots: Slots, places: Places | None) -> None:
+    def __init__(self, hub: Any, timeout: float, slots: Slots, remote: RemoteSlots | None) -> None:
         self._loop = hub.loop
         self._thread = _get_ident()
         self._timeout = timeout
         self._slots = slots
-        self._places = places
+        self._remote = remote
 
     def ends_at(self, message: Message) -> float | None:
         call = self._find(message)
@@ -48,7 +48,7 @@ class RunningCalls:
     @property
     def threads(self) -> list[int]:
         """The native threads in which calls run at this moment."""
-        calls = self._places.running() if self._places is not None else []
+        calls = self._remote.running() if self._remote is not None else []
         return [call.thread for call in calls if call.thread]
 
     def messages(self) -> set[Message]:
@@ -63,8 +63,8 @@ class RunningCalls:
 
     def _find(self, message: Message) -> Call | None:
         calls: list[Call] = list(self._slots.busy())
-        if self._places is not None:
-            calls += self._places.running()
+        if self._remote is not None:
+            calls += self._remote.running()
         return next((call for call in calls if message in messages_of(call.job)), None)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Container
 
 from framework.engine.flow import Flow
 from framework.engine.in_flight import InFlight
-from framework.engine.places import Places
+from framework.engine.remote_slots import RemoteSlots
 from framework.engine.running import RunningCalls
 from framework.engine.settlement import Settlement, give_back
 from framework.engine.slots import Slots
@@ -20,7 +20,7 @@ class Shutdown:
 
     def __init__(
         self, flow: Flow, in_flight: InFlight, waiting: Waiting, settlement: Settlement, *, running: RunningCalls, slots: Slots,
-        places: Places | None,
+        remote: RemoteSlots | None,
     ) -> None:  # fmt: skip
         self.begun = False
         """No more is taken."""
@@ -30,7 +30,7 @@ class Shutdown:
         self._settlement = settlement
         self._running = running
         self._slots = slots
-        self._places = places
+        self._remote = remote
         self._left: list[Message] | None = []
         """What waited when it was told to stop; None once that is given back."""
 
@@ -82,8 +82,8 @@ class Shutdown:
         self._flow.grants.close()
         self._waiting.close()
         self._slots.close()
-        if self._places is not None:
-            self._places.close()
+        if self._remote is not None:
+            self._remote.close()
         for connection in list(self._flow.accounts):
             connection.close()
 
@@ -123,9 +123,9 @@ class Shutdown:
     @property
     def ended(self) -> bool:
         """After ``close``: the connections have ended, and all that ran calls as far as it can."""
-        return not self._flow.accounts and (self._places is None or self._places.ended)
+        return not self._flow.accounts and (self._remote is None or self._remote.ended)
 
     @property
     def left_behind(self) -> bool:
         """After the end: some call still runs, in a thread, which cannot be ended."""
-        return self._places is not None and bool(self._places.running())
+        return self._remote is not None and bool(self._remote.running())

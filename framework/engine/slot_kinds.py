@@ -1,16 +1,16 @@
-"""Chooses the kind of places for the slots of a handler."""
+"""Chooses the kind of remote slots for the slots of a handler."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from framework.engine.places import Places
+from framework.engine.remote_slots import RemoteSlots
 from framework.handler import HandlerSpec
 
 
-def places_for(spec: HandlerSpec, hub: Any, environ: Mapping[str, str] | None = None) -> Places | None:
-    """The places that ``spec.slots`` asks for; None for greenlets. Each kind is imported by those who use it.
+def remote_slots_for(spec: HandlerSpec, hub: Any, environ: Mapping[str, str] | None = None) -> RemoteSlots | None:
+    """Those that ``spec.slots`` asks for; None for greenlets. Each kind is imported by those who use it.
 
     ``environ``: what another process finds in its environment beside what is in ours: how ``publish`` is to work there.
     """

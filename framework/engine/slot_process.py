@@ -26,7 +26,7 @@ from greenlet import getcurrent  # type: ignore[import-untyped]
 
 from framework import hooks, published
 from framework.engine import slot_wire as wire
-from framework.engine.places import messages_of
+from framework.engine.remote_slots import messages_of
 from framework.engine.slot_child import FLAGS, SOCKET
 from framework.errors import AlreadySettled, FrameworkError
 from framework.handler import HandlerSpec, declared_in

@@ -33,7 +33,7 @@ class Slot:
 
     __slots__ = ("greenlet", "idle", "job", "limit_at", "started")
     thread = 0
-    """None of its own: ``places.Call``."""
+    """None of its own: ``remote_slots.Call``."""
 
     def __init__(self) -> None:
         self.greenlet: Any = None

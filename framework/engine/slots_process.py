@@ -1,6 +1,6 @@
 """Process slots: processes of their own for handlers that compute, or hold the GIL in C. They share nothing with the worker.
 
-Each place is a process that imports the handler's module once and then takes one call at a time. A call over its time is ended
+Each remote slot is a process that imports the handler's module once and takes one call at a time. A call over its time is ended
 with its process; a process that dies costs its own message an attempt, and nothing else. Dead ones are replaced.
 """
 
@@ -15,7 +15,7 @@ import gevent
 from gevent.event import Event
 
 from framework.engine import backoff
-from framework.engine.places import Call, Queue
+from framework.engine.remote_slots import Call, Queue
 from framework.engine.slot_process import SlotDied, SlotProcess
 from framework.errors import BadHandler
 from framework.handler import HandlerSpec
@@ -31,7 +31,7 @@ GOODBYE = 1.0
 
 
 class ProcessPlaces:
-    """``places.Places``: ``spec.concurrency`` processes, each kept alive by a greenlet."""
+    """``remote_slots.RemoteSlots``: ``spec.concurrency`` processes, each kept alive by a greenlet."""
 
     def __init__(self, spec: HandlerSpec, hub: Any, environ: Mapping[str, str] | None = None) -> None:
         self.refusal: BadHandler | None = None

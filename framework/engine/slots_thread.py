@@ -1,7 +1,7 @@
 """Thread slots: native threads for handlers that block where gevent cannot see it. They share the GIL with the hub.
 
 A thread cannot be interrupted. A call that is over its time is told (``Message.lease_lost``), its message is given back, and
-its place stays taken until it returns: this is said in the log, with the line at which it hangs.
+its remote slot stays taken until it returns: this is said in the log, with the line at which it hangs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gevent import monkey
 from greenlet import getcurrent  # type: ignore[import-untyped]
 
 from framework import children, locks
-from framework.engine.places import Call, Queue, messages_of
+from framework.engine.remote_slots import Call, Queue, messages_of
 from framework.errors import BadHandler
 from framework.handler import HandlerSpec
 from framework.message import Batch, Message
@@ -56,7 +56,7 @@ class Ticket:
 
 
 class ThreadPlaces:
-    """``places.Places``: up to ``spec.concurrency`` threads, each started when it is needed first."""
+    """``remote_slots.RemoteSlots``: up to ``spec.concurrency`` threads, each started when it is needed first."""
 
     def __init__(self, spec: HandlerSpec, hub: Any) -> None:
         self.refusal: BadHandler | None = None

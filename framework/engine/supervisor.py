@@ -28,7 +28,7 @@ from framework.engine.later import Waits, known_delays
 from framework.engine.ledger import Ledger
 from framework.engine.lifetime import Lifetime
 from framework.engine.pulse import Pulse
-from framework.engine.slot_kinds import places_for
+from framework.engine.slot_kinds import remote_slots_for
 from framework.engine.stopping import Stop
 from framework.engine.turns import Turns
 from framework.engine.ways import Ways
@@ -228,15 +228,15 @@ class Supervisor:
     def _consumer(self, spec: HandlerSpec, hub: Any, turns: Turns) -> Consumer:
         """In a context of its own, which its slots take over."""
         published.tally.set(self.published[spec.name])
-        places = places_for(spec, hub, self._environ)
+        remote = remote_slots_for(spec, hub, self._environ)
         room = WaitingRoom(
             spec, self._waits.defer if lasts(spec) else None, partial(known_delays, self._transports), clock=self._clock,
             copies=any(transport.capabilities.fan_out for transport in self._transports),
         )  # fmt: skip
-        call = places.call if places else None
+        call = remote.call if remote else None
         chain = compile_chain(spec, publish=self._publish, delay=backoff.retry_delay, call=call, room=room)
         return Consumer(
-            hub, turns, spec, chain, self.ledgers[spec.name], later=compile_later(spec, chain, room), places=places, room=room,
+            hub, turns, spec, chain, self.ledgers[spec.name], later=compile_later(spec, chain, room), remote=remote, room=room,
             pulse=self._pulse, longest_pause=self._longest_pause,
         )  # fmt: skip
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from framework.engine.places import Places
+from framework.engine.remote_slots import RemoteSlots
 from framework.engine.slots import Slots, clock
 from framework.transports.contract import Connection
 
 JAMMED = 1.0
-"""Seconds without a place for any call after which what waits is given back."""
+"""Seconds without a remote slot for any call after which what waits is given back."""
 
 
 class Valve:
-    """Of one handler, before its ``slots`` and ``places``."""
+    """Of one handler, before its ``slots`` and ``remote``."""
 
-    def __init__(self, slots: Slots, places: Places | None) -> None:
+    def __init__(self, slots: Slots, remote: RemoteSlots | None) -> None:
         self.paused = False
         """Nothing is asked for; what has come is handled."""
         self._slots = slots
-        self._places = places
+        self._remote = remote
         self._overdue = False
-        self._jammed_since = clock() if places is not None and not places.usable else None
+        self._jammed_since = clock() if remote is not None and not remote.usable else None
 
     def admits(self, granted: int, in_flight: int) -> int:
         """How much of what is ``granted`` a connection may have, with ``in_flight`` messages not settled."""
@@ -38,8 +38,8 @@ class Valve:
         self._overdue = True
 
     def jammed(self, now: float) -> bool:
-        """Every place has been stuck, or being started again, for a while: messages are for other workers."""
-        if self._places is None or self._places.usable:
+        """Every remote slot has been stuck, or being started again, for a while: messages are for other workers."""
+        if self._remote is None or self._remote.usable:
             self._jammed_since = None
         elif self._jammed_since is None:
             self._jammed_since = now

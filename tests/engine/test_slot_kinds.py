@@ -175,7 +175,7 @@ def test_a_spurious_wake_up_ends_no_call(broker, work, journal, opened):
     broker.publish("orders", b"gate %s" % bytes(opened))
     worker.until(lambda: journal.count("start") == 1)
     consumer = worker.supervisor._consumers[0]
-    if consumer._places is not None:
+    if consumer._remote is not None:
         (slot,) = consumer._slots.busy()
         gevent.get_hub().loop.run_callback(slot.greenlet.switch)
     gevent.sleep(0.1)

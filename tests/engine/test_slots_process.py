@@ -227,7 +227,7 @@ def test_errors_of_single_messages_of_a_batch_come_back(broker, run, jobs, caplo
 
 def test_a_process_has_no_descriptor_of_the_worker(broker, run, jobs):
     worker = run(jobs.say_pid, slots="process", concurrency=2)
-    worker.until(lambda: worker.supervisor.ready and worker.supervisor._consumers[0]._places.usable == 2)
+    worker.until(lambda: worker.supervisor.ready and worker.supervisor._consumers[0]._remote.usable == 2)
     for child in children():
         names = [os.readlink(f"/proc/{child.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{child.pid}/fd")]
         assert sum(name.startswith("socket:") for name in names) == 1

@@ -1,7 +1,7 @@
 """Where calls run that do not run on the hub: what thread slots and process slots have in common. Greenlets need none of it.
 
 A slot stays a greenlet in each kind: it waits here for its call. So time limits, leases, the order of stopping and the policies
-for a failed message are the same code. Only the function itself runs elsewhere, in one of as many places as there are slots.
+for a failed message are the same code. Only the function itself runs elsewhere, in one of as many remote slots.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from framework.message import Batch, Message
 
 
 class Call(Protocol):
-    """One call, in a slot or in a place."""
+    """One call, in a slot or in a remote slot."""
 
     started: float
     """Monotonic."""
@@ -28,23 +28,23 @@ class Call(Protocol):
     def job(self) -> Message | Sequence[Message] | None: ...
 
 
-class Places(Protocol):
-    """The places of one handler. All but ``running`` is for the hub's thread."""
+class RemoteSlots(Protocol):
+    """The remote slots of one handler. All but ``running`` is for the hub's thread."""
 
     refusal: BadHandler | None
-    """Why no place can ever be had."""
+    """Why no remote slot can ever be had."""
 
     @property
     def usable(self) -> int:
         """How many can take a call now or after the one that they have; 0: nothing can be handled."""
 
     def call(self, job: Message | Batch) -> None:
-        """Have ``job`` handled in a free place, and wait for it; raises what the handler raised.
+        """Have ``job`` handled in a free remote slot, and wait for it; raises what the handler raised.
 
         What is thrown into the waiting greenlet ends the wait, and the call as far as it can be ended."""
 
     def wait(self) -> bool:
-        """Wait until a place is free; False when there will be none."""
+        """Wait until one is free; False when there will be none."""
 
     def running(self) -> list[Call]:
         """What runs, calls included whose slot waits no more. May be asked from any thread."""
@@ -61,7 +61,7 @@ class Places(Protocol):
 
 
 class Queue:
-    """The slots that wait for a place, in their order."""
+    """The slots that wait for a remote slot, in their order."""
 
     def __init__(self, hub: Any) -> None:
         self._hub = hub
