@@ -146,7 +146,7 @@ class Consumer:
         queue: Any = self._queue
         remote: Any = self._remote
         try:
-            while queue and remote.wait() and queue and not self._slots.held:  # others have taken from it meanwhile
+            while queue and remote.wait() and queue and not self._slots.halted:  # others have taken from it meanwhile
                 slot.started = clock()
                 slot.job = job = queue.popleft()
                 self._settle(job, self._chain(job))

@@ -16,7 +16,7 @@ from framework.message import Message
 
 
 class Shutdown:
-    """The steps, in their order: ``hold``, ``drain``, ``give_back_unstarted``, ``abandon``, ``close``."""
+    """The steps, in their order: ``halt``, ``drain``, ``give_back_unstarted``, ``abandon``, ``close``."""
 
     def __init__(
         self, flow: Flow, in_flight: InFlight, waiting: Waiting, settlement: Settlement, *, running: RunningCalls, slots: Slots,
@@ -36,9 +36,9 @@ class Shutdown:
 
     # -- the steps
 
-    def hold(self) -> None:
+    def halt(self) -> None:
         """Start no more; may be called from anywhere. ``drain`` follows when the hub turns, which computing handlers delay."""
-        self._slots.held = True
+        self._slots.halted = True
 
     def drain(self) -> None:
         """Start and take no more; what runs goes on, and its leases are kept."""
@@ -90,7 +90,7 @@ class Shutdown:
     def forget(self) -> None:
         """In a forked child: start nothing more. The messages are the parent's, those that wait as well: the pump that called the
         handler that forked goes on here."""
-        self.begun = self._slots.held = True
+        self.begun = self._slots.halted = True
         self._waiting.forget()
         self._flow.grants.stop()
 

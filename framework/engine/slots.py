@@ -56,7 +56,7 @@ class Slots:
         self._work = work
         self.share_ends = 0.0
         """When this handler's own part of the turn is over; see ``SHARE``."""
-        self.held = False
+        self.halted = False
         """Start nothing more. May be set from anywhere, a signal handler included."""
         self._open = True
         self.context = contextvars.copy_context()
@@ -68,7 +68,7 @@ class Slots:
 
     def pump(self) -> None:
         """Let slots take from the queue until it is empty, all are busy, or the turn is spent. Call it on the hub only."""
-        if self.held:
+        if self.halted:
             return
         queue, idle = self.queue, self._idle
         self.share_ends = clock() + SHARE
@@ -81,7 +81,7 @@ class Slots:
                 slot.greenlet.switch(slot)
             else:
                 slot.greenlet.switch()
-            if self._spent(clock()) or self.held:
+            if self._spent(clock()) or self.halted:
                 break
         if queue and idle:
             self.kick()

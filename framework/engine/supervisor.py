@@ -130,7 +130,7 @@ class Supervisor:
         """
         self._stop.ask(now)
         for consumer in list(self._consumers):
-            consumer.shutdown.hold()
+            consumer.shutdown.halt()
         self._ring()
 
     def pause(self, name: str) -> None:

@@ -112,7 +112,7 @@ class AnyBroker(RuleBasedStateMachine):
         self.settle(self.remotes[which % len(self.remotes)], count)
 
     @rule(most=st.sampled_from([0, 1, None]))
-    def cap(self, most: int | None) -> None:
+    def only_so_many_may_be_in_flight(self, most: int | None) -> None:
         self.credit.cap(most)
         self.cap = most
         for remote in self.remotes:

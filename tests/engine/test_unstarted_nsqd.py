@@ -46,7 +46,7 @@ class Working:
     def let_wait(self) -> None:
         """All of its slots are taken for ever, as far as messages can tell."""
         gevent.sleep(0)  # it has begun, and is not connected
-        self.supervisor._consumers[0].shutdown.hold()
+        self.supervisor._consumers[0].shutdown.halt()
 
     @property
     def in_flight(self) -> int:
