@@ -109,7 +109,7 @@ class Consumer:
         if not self.awake:
             self.rouse()
         account, before = self.accounts[connection], len(connection.in_flight)
-        self._credit.arrived(account.line, len(batch), clock(), self._turns.mean)
+        self._credit.arrived(account.share, len(batch), clock(), self._turns.mean)
         self._queue.extend(batch)
         self._slots.pump()
         if len(connection.in_flight) < before:
@@ -135,7 +135,7 @@ class Consumer:
                     self._settle(job, outcome)
                 slot.job = None
                 now = clock()  # the end of this one is the start of the next: one clock a message
-                if now - turns.stamp > SLICE and now > slots.share_ends:
+                if now - turns.stamp > SLICE and now > slots.own_time_ends:
                     break
         except BaseException:  # not the handler's: the chain takes those
             give_back(messages_of(slot.job))
@@ -173,8 +173,8 @@ class Consumer:
         calls_of[connection] = self.running
         if self._later is not None and connection.topic != self.spec.topic:  # few ever have such a connection
             self._chain = self._later
-        line, leases = self.flow.connect(connection), LeaseKeeper(connection, self.spec.timeout)
-        account = self.accounts[connection] = Account(line, leases, gone)
+        share, leases = self.flow.connect(connection), LeaseKeeper(connection, self.spec.timeout)
+        account = self.accounts[connection] = Account(share, leases, gone)
         self.flow.connections_changed()
         if self.shutdown.begun:
             connection.drain()
@@ -205,7 +205,7 @@ class Consumer:
             self._closed_early.add(connection)
             return
         self._elsewhere.closed(connection)
-        self.flow.disconnect(account.line)
+        self.flow.disconnect(account.share)
         self._waiting.closed(connection)
         account.gone(error, worked=account.worked)
 
@@ -233,7 +233,7 @@ class Consumer:
             self.flow.roused(self._pulse.rouse(self))
 
     def tick(self, now: float) -> None:
-        """Share the credit anew."""
+        """Divide the credit anew."""
         if not self.shutdown.begun:
             self.flow.tick(now)
 

@@ -32,26 +32,27 @@ PREFETCH = 0.02
 """Seconds of work, at the handlers' pace, that may wait for a free slot."""
 CALM = 4
 """Ticks without a connection in want after which the fair levels are lifted."""
-TURN = 0.01
-"""Seconds between two calls of ``rotate``; a connection without work keeps its turn for one."""
-EARLY = TURN / 2
-"""Seconds: a timer that is a little early must not cost a whole TURN more."""
-BUSY_TURN = 0.25
-"""Seconds that a busy connection keeps its turn where there are more connections than max_in_flight."""
+TERM = 0.01
+"""Seconds between two calls of ``rotate``; a connection without work keeps its term for one. A **term** is the time in
+which a connection may have a message, where there are more connections than may have one."""
+EARLY = TERM / 2
+"""Seconds: a timer that is a little early must not cost a whole TERM more."""
+BUSY_TERM = 0.25
+"""Seconds that a busy connection keeps its term."""
 NEVER = float("-inf")
 
 
 @dataclass(slots=True, eq=False)
-class Line:
-    """One connection's account."""
+class Share:
+    """What one connection may have in flight, and what is known of its traffic."""
 
     max_grant: int
     level: int
-    """It is granted no more than this; below max_in_flight only while some line is in want."""
+    """It is granted no more than this; below max_in_flight only while some share is in want."""
     since: float
     """When the headroom was last used up, or lowered."""
-    turn_since: float
-    """When it was given its turn, or began to wait for one."""
+    term_since: float
+    """When its term began, or when it began to wait for one."""
     used_up: float = NEVER
     """When the headroom was last used up, unless it has been lowered since."""
     granted: int = 0
@@ -70,7 +71,7 @@ class Line:
     wanting: bool = False
     """It was refused something since the last tick."""
     ceded: bool = False
-    """Its turn was taken at ``turn_since``, when its grant became 0."""
+    """Its term ended at ``term_since``, when its grant became 0."""
 
 
 class Credit:
@@ -79,7 +80,7 @@ class Credit:
     def __init__(self, max_in_flight: int, concurrency: int, ahead: int = 0) -> None:
         """``concurrency``: how many messages the handlers can work on at once; ``ahead``: how many more should wait meanwhile."""
         self.max_in_flight = max_in_flight
-        self.lines: list[Line] = []
+        self.shares: list[Share] = []
         self._concurrency = concurrency
         self._ahead = ahead
         self._lacking = 0
@@ -87,19 +88,19 @@ class Credit:
         self._pace = 0.0
         """Messages settled per second: quick to rise, slow to fall."""
         self.taken = 0
-        """What may be in flight at the brokers, at most: the sum of the lines' ``taken``, kept because every read needs it."""
+        """What may be in flight at the brokers, at most: the sum of the shares' ``taken``, kept because every read needs it."""
         self._calm = 0
         self._cap: int | None = None
         self._reckon()
 
     def resize(self, max_in_flight: int, now: float) -> None:
-        """From now on, have no more than ``max_in_flight`` in flight. Give every line its grant after it.
+        """From now on, have no more than ``max_in_flight`` in flight. Give every share its grant after it.
 
         What is in flight over it is not recalled: until it has been settled the sum only falls.
         """
         self.max_in_flight = max_in_flight
-        for line in self.lines:
-            line.level = max_in_flight
+        for share in self.shares:
+            share.level = max_in_flight
         self._reckon()
         self.rotate(now)
 
@@ -126,125 +127,125 @@ class Credit:
 
     # -- connections come and go
 
-    def connect(self, max_grant: int, now: float) -> Line:
+    def connect(self, max_grant: int, now: float) -> Share:
         """A new connection; it has no grant yet."""
-        line = Line(max_grant, self.max_in_flight, since=now, turn_since=now)
-        self.lines.append(line)
+        share = Share(max_grant, self.max_in_flight, since=now, term_since=now)
+        self.shares.append(share)
         self._reckon()
-        return line
+        return share
 
-    def disconnect(self, line: Line) -> None:
+    def disconnect(self, share: Share) -> None:
         """The connection ended: whatever it had is free at once, since nothing can come on it any more."""
-        self.lines.remove(line)
-        self.taken -= line.taken
+        self.shares.remove(share)
+        self.taken -= share.taken
         self._reckon()
 
     # -- traffic
 
-    def arrived(self, line: Line, count: int, now: float, turn: float) -> None:
+    def arrived(self, share: Share, count: int, now: float, turn: float) -> None:
         """``count`` messages were read. Call it before their handlers run, or their time is taken for the broker's.
 
         ``turn`` is the mean length of a hub turn in seconds. The headroom at most doubles, so that the backlog after a stall,
         which comes in one read, is not taken for a rate. What lowering it has set free comes quickly too, and says as little.
         """
-        line.came += count
-        if line.came >= line.headroom:
-            if now - line.used_up <= max(span_of(turn) / 2, FLOOD * line.headroom):
-                line.headroom = min(line.headroom * 2, line.max_grant, self.max_in_flight)
-            line.came = 0
-            line.since = line.used_up = now
+        share.came += count
+        if share.came >= share.headroom:
+            if now - share.used_up <= max(span_of(turn) / 2, FLOOD * share.headroom):
+                share.headroom = min(share.headroom * 2, share.max_grant, self.max_in_flight)
+            share.came = 0
+            share.since = share.used_up = now
 
     def decay(self, now: float, turn: float, idle: float) -> bool:
-        """Lower the headroom of lines that have not used it up for a while; returns whether any line has more than 1 left.
+        """Lower the headroom of shares that have not used it up for a while; returns whether any share has more than 1 left.
 
         ``idle``: the part of the time that the hub waits. What came while it hardly does is perhaps only not read yet, and
         what did not come the broker had no time for.
         """
         patience = patience_of(turn, idle)
         more = False
-        for line in self.lines:
-            if line.headroom > 1:
-                if now - line.since > patience:
-                    line.headroom = max(1, min(line.came, line.headroom))
-                    line.came = 0
-                    line.since = now
-                    line.used_up = now if line.headroom > 1 else NEVER  # a message at a time is no rate
-                more = more or line.headroom > 1
+        for share in self.shares:
+            if share.headroom > 1:
+                if now - share.since > patience:
+                    share.headroom = max(1, min(share.came, share.headroom))
+                    share.came = 0
+                    share.since = now
+                    share.used_up = now if share.headroom > 1 else NEVER  # a message at a time is no rate
+                more = more or share.headroom > 1
         return more
 
-    def grant(self, line: Line, in_flight: int) -> int:
-        """What ``line`` is granted from now on, with ``in_flight`` messages not settled."""
-        line.in_flight = in_flight
-        self._account(line)
-        want, most = in_flight + line.headroom, self._most(line)
+    def grant(self, share: Share, in_flight: int) -> int:
+        """What ``share`` is granted from now on, with ``in_flight`` messages not settled."""
+        share.in_flight = in_flight
+        self._account(share)
+        want, most = in_flight + share.headroom, self._most(share)
         if want > most:
-            line.wanting = True
+            share.wanting = True
             want = most
         # Small headrooms are kept exactly, they carry the latency; of a large one 40 % more or less is not worth a command.
         headroom = want - in_flight
         slack = 0.4 * headroom if headroom > 3 else 0.0
-        if line.granted > most or abs(want - line.granted) > slack:
-            self._set(line, want)
-        return line.granted
+        if share.granted > most or abs(want - share.granted) > slack:
+            self._set(share, want)
+        return share.granted
 
     # -- every PERIOD
 
-    def tick(self, now: float, settled: int, elapsed: float) -> list[Line]:
-        """Let go of what was taken a period ago, and share anew. ``settled`` messages ended in the last ``elapsed`` seconds.
-        Returns the lines in the order in which they should be given their grants again: the line with the least is first.
+    def tick(self, now: float, settled: int, elapsed: float) -> list[Share]:
+        """Let go of what was taken a period ago, and divide anew. ``settled`` messages ended in the last ``elapsed`` seconds.
+        Returns the shares in the order in which they should be given their grants again: the share with the least is first.
         """
-        for line in self.lines:
-            line.peak_before, line.peak = line.peak, line.granted
-            self._account(line)
+        for share in self.shares:
+            share.peak_before, share.peak = share.peak, share.granted
+            self._account(share)
         pace = settled / max(elapsed, PERIOD / 10)
         self._pace = max(pace, 0.8 * self._pace + 0.2 * pace)
         self._reckon()
-        self._share()
+        self._set_levels()
         self.rotate(now)
-        return sorted(self.lines, key=_granted)
+        return sorted(self.shares, key=_granted)
 
     @property
     def at_rest(self) -> bool:
-        """Further ticks change nothing until a message or a connection comes: every line has its one, and may have everything."""
-        return not self.crowded and self._pace * PREFETCH < 1 and all(map(self._rests, self.lines))
+        """Further ticks change nothing until a message or a connection comes: every share has one, and may have everything."""
+        return not self.crowded and self._pace * PREFETCH < 1 and all(map(self._rests, self.shares))
 
-    def _rests(self, line: Line) -> bool:
-        unused = line.granted == line.taken == line.headroom == 1 and line.in_flight == 0
-        return unused and line.level == self.max_in_flight and not line.wanting
+    def _rests(self, share: Share) -> bool:
+        unused = share.granted == share.taken == share.headroom == 1 and share.in_flight == 0
+        return unused and share.level == self.max_in_flight and not share.wanting
 
-    # -- every TURN, while crowded
+    # -- every TERM, while crowded
 
     def rotate(self, now: float) -> None:
-        """Take turns from those that had theirs, and give the free ones to the lines that have waited longest; give their
-        grants after it. A turn without work is short, because what it invites may come later: it stays taken for a period after
-        the turn.
+        """End the terms that were long enough, and give new ones to the shares that have waited longest; give their grants
+        after it. A term without work is short, because what it invites may come later: that stays taken for a period after the
+        term.
         """
         if not self.crowded:
             return
-        for line in self.lines:
-            if line.ceded and now - line.turn_since >= PERIOD - EARLY:
-                line.ceded = False
-                line.peak = line.peak_before = 0
-                self._account(line)
-        waiting = [line for line in sorted(self.lines, key=_turn_since) if line.taken == 0]
-        for line in waiting[: max(0, self._limit - self.taken)]:
-            self._set(line, 1)
-            line.turn_since = now
-        coming = sum(line.taken > line.granted == line.in_flight == 0 for line in self.lines)
-        self._take_turns(now, sum(line.granted == 0 for line in waiting) - coming)
+        for share in self.shares:
+            if share.ceded and now - share.term_since >= PERIOD - EARLY:
+                share.ceded = False
+                share.peak = share.peak_before = 0
+                self._account(share)
+        waiting = [share for share in sorted(self.shares, key=_term_since) if share.taken == 0]
+        for share in waiting[: max(0, self._limit - self.taken)]:
+            self._set(share, 1)
+            share.term_since = now
+        coming = sum(share.taken > share.granted == share.in_flight == 0 for share in self.shares)
+        self._end_terms(now, sum(share.granted == 0 for share in waiting) - coming)
 
-    def _take_turns(self, now: float, count: int) -> None:
-        """Take up to ``count`` turns from those that had theirs, and whatever is over the limit."""
-        over = sum(line.granted for line in self.lines) - self._limit
-        for line in sorted((line for line in self.lines if line.granted), key=_turn_since):
-            busy = line.in_flight > 0 or now - line.used_up <= 2 * TURN
-            had_its_turn = count > 0 and now - line.turn_since >= (BUSY_TURN if busy else TURN) - EARLY
-            if over > 0 or had_its_turn:
-                over -= line.granted
+    def _end_terms(self, now: float, count: int) -> None:
+        """End up to ``count`` terms that were long enough, and whatever is over the limit."""
+        over = sum(share.granted for share in self.shares) - self._limit
+        for share in sorted((share for share in self.shares if share.granted), key=_term_since):
+            busy = share.in_flight > 0 or now - share.used_up <= 2 * TERM
+            had_its_term = count > 0 and now - share.term_since >= (BUSY_TERM if busy else TERM) - EARLY
+            if over > 0 or had_its_term:
+                over -= share.granted
                 count -= 1
-                self._set(line, 0)
-                line.turn_since = now
-                line.ceded = True
+                self._set(share, 0)
+                share.term_since = now
+                share.ceded = True
 
     # -- the arithmetic
 
@@ -252,60 +253,60 @@ class Credit:
         """What all grants are measured by: anew when something of it has changed, because every read needs it."""
         workable = max(1, self._concurrency - self._lacking)
         depth = workable + int(self._pace * PREFETCH)
-        wanted = self._ahead + max(0, len(self.lines) - 1)  # what idle lines hold must not take slots from the busy one
+        wanted = self._ahead + max(0, len(self.shares) - 1)  # what idle shares hold must not take slots from the busy one
         spare = min(wanted, workable * self._patience)
         self._limit = self.max_in_flight if self._cap is None else min(self._cap, self.max_in_flight)
         if spare < wanted:
             self._limit = min(self._limit, depth + int(spare))
-        self.crowded = len(self.lines) > self._limit
-        """There are more lines than may be in flight: not every one can have a grant of one, so they take turns."""
+        self.crowded = len(self.shares) > self._limit
+        """There are more shares than may be in flight: not every one can have a grant of one, so each has its term."""
         self.budget = min(self._limit, depth + int(spare))
         """What may be in flight now: max_in_flight, or less when the handlers are slow."""
 
-    def _most(self, line: Line) -> int:
-        """The largest grant that ``line`` may have now."""
+    def _most(self, share: Share) -> int:
+        """The largest grant that ``share`` may have now."""
         if self._limit == 0:
             return 0
-        if self.crowded and line.granted == 0:
-            return 0  # its turn is given by rotate, or the busiest would always be quicker than one that waits
-        others = self.taken - line.taken
-        # When the handlers become slower, what is taken is over the budget for a while: a line with no more than an even part of
+        if self.crowded and share.granted == 0:
+            return 0  # its term is given by rotate, or the busiest would always be quicker than one that waits
+        others = self.taken - share.taken
+        # When the handlers become slower, what is taken is over the budget for a while: a share with no more than an even part of
         # it keeps that, or all would fall to one at once, the pace and the budget with them, and so on.
-        room = min(self._limit - others, max(self.budget - others, self.budget // len(self.lines)))
-        floor = min(line.granted, 1)  # what others have too much is not taken from an idle line's one
-        return max(floor, min(room, line.level, line.max_grant))
+        room = min(self._limit - others, max(self.budget - others, self.budget // len(self.shares)))
+        floor = min(share.granted, 1)  # what others have too much is not taken from an idle share's one
+        return max(floor, min(room, share.level, share.max_grant))
 
-    def _set(self, line: Line, granted: int) -> None:
-        line.granted = granted
-        line.peak = max(line.peak, granted)
-        line.ceded = line.ceded and granted == 0
-        self._account(line)
+    def _set(self, share: Share, granted: int) -> None:
+        share.granted = granted
+        share.peak = max(share.peak, granted)
+        share.ceded = share.ceded and granted == 0
+        self._account(share)
 
-    def _account(self, line: Line) -> None:
-        before = line.taken
-        line.taken = max(line.granted, line.in_flight, line.peak, line.peak_before, line.exposed)
-        self.taken += line.taken - before
+    def _account(self, share: Share) -> None:
+        before = share.taken
+        share.taken = max(share.granted, share.in_flight, share.peak, share.peak_before, share.exposed)
+        self.taken += share.taken - before
 
-    def _share(self) -> None:
-        """Set the levels, while some line is in want, so that all lines in want get the same, and none more than it uses."""
-        wanting = [line for line in self.lines if line.wanting]
-        if wanting and len(self.lines) > 1:
+    def _set_levels(self) -> None:
+        """Set the levels, while some share is in want, so that all shares in want get the same, and none more than it uses."""
+        wanting = [share for share in self.shares if share.wanting]
+        if wanting and len(self.shares) > 1:
             self._calm = 0
-            demands = (self.max_in_flight if line.wanting else line.taken for line in self.lines)
+            demands = (self.max_in_flight if share.wanting else share.taken for share in self.shares)
             level, spare = fair_level(demands, self.budget)
-            for line in self.lines:
-                line.level = max(1, level)
-                line.wanting = False
-            for line in wanting[: spare if level else 0]:
-                line.level += 1
+            for share in self.shares:
+                share.level = max(1, level)
+                share.wanting = False
+            for share in wanting[: spare if level else 0]:
+                share.level += 1
             return
-        for line in wanting:  # a lone one
-            line.wanting = False
+        for share in wanting:  # a lone one
+            share.wanting = False
         if self._calm < CALM:
             self._calm += 1
         else:
-            for line in self.lines:
-                line.level = self.max_in_flight
+            for share in self.shares:
+                share.level = self.max_in_flight
 
 
 def span_of(turn: float) -> float:
@@ -330,9 +331,9 @@ def fair_level(demands: Iterable[int], budget: int) -> tuple[int, int]:
     return budget, 0  # all demands fit
 
 
-def _granted(line: Line) -> int:
-    return line.granted
+def _granted(share: Share) -> int:
+    return share.granted
 
 
-def _turn_since(line: Line) -> float:
-    return line.turn_since
+def _term_since(share: Share) -> float:
+    return share.term_since

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from framework.engine.breaker import Breaker
-from framework.engine.credit import Credit, Line
+from framework.engine.credit import Credit, Share
 from framework.engine.grants import Grants
 from framework.engine.lease import calls_ahead, longest_wait
 from framework.engine.ledger import Ledger
@@ -44,12 +44,12 @@ class Flow:
 
     # -- connections come and go
 
-    def connect(self, connection: Connection) -> Line:
+    def connect(self, connection: Connection) -> Share:
         """Its part of the credit. It counts when it is one of the ``accounts`` and ``connections_changed``."""
         return self.credit.connect(connection.limits.max_grant, clock())
 
-    def disconnect(self, line: Line) -> None:
-        self.credit.disconnect(line)
+    def disconnect(self, share: Share) -> None:
+        self.credit.disconnect(share)
         self.connections_changed()
 
     def connections_changed(self) -> None:
@@ -106,13 +106,13 @@ class Flow:
         self._ticked_at = last_tick
 
     def tick(self, now: float) -> None:
-        """Share the credit anew."""
+        """Divide the credit anew."""
         self.grants.count()
         self.breaker.look(now)
         settled = max(self._ticked_settled, self._ledger.settled - self._ledger.taken_away - self._waiting.unstarted.given_back)
         if self._remote is not None:
             self.credit.lack((self._spec.concurrency - self._remote.usable) * max(1, self._spec.batch))
-        self.grants.share(now, settled - self._ticked_settled, now - self._ticked_at)
+        self.grants.tick(now, settled - self._ticked_settled, now - self._ticked_at)
         self._ticked_at, self._ticked_settled = now, settled
 
     @property

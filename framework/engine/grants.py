@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from framework.engine.credit import SPAN, TURN, Credit, Line
+from framework.engine.credit import SPAN, TERM, Credit, Share
 from framework.engine.lease import LeaseKeeper
 from framework.engine.slots import clock
 from framework.engine.turns import Turns
@@ -22,10 +22,10 @@ class Gone(Protocol):
 class Account:
     """What the consumer keeps for one connection."""
 
-    __slots__ = ("drained", "gone", "leases", "line", "warned", "worked")
+    __slots__ = ("drained", "gone", "leases", "share", "warned", "worked")
 
-    def __init__(self, line: Line, leases: LeaseKeeper, gone: Gone) -> None:
-        self.line = line
+    def __init__(self, share: Share, leases: LeaseKeeper, gone: Gone) -> None:
+        self.share = share
         self.leases = leases
         self.gone = gone
         self.drained = False
@@ -46,17 +46,17 @@ class Grants:
         self._valve = valve
         self._rouse = rouse
         self._decay = hub.loop.timer(SPAN, SPAN)
-        self._rotation = hub.loop.timer(TURN, TURN)
+        self._rotation = hub.loop.timer(TERM, TERM)
 
     def regrant(self, connection: Connection, account: Account) -> None:
         if self.stopped or connection not in self.accounts:
             return
-        line = account.line
+        share = account.share
         in_flight = len(connection.in_flight)
-        granted = self._valve.admits(self._credit.grant(line, in_flight), in_flight)
+        granted = self._valve.admits(self._credit.grant(share, in_flight), in_flight)
         if granted != connection.granted:
             connection.grant(granted)
-        if line.headroom > 1 and not self._decay.active:
+        if share.headroom > 1 and not self._decay.active:
             self._decay.start(self._lower)
 
     def regrant_all(self) -> None:
@@ -67,15 +67,15 @@ class Grants:
     def count(self) -> None:
         """What is in flight, and what else may come."""
         for connection, account in self.accounts.items():
-            account.line.in_flight = len(connection.in_flight)
-            account.line.exposed = connection.exposed
+            account.share.in_flight = len(connection.in_flight)
+            account.share.exposed = connection.exposed
 
-    def share(self, now: float, settled: int, seconds: float) -> None:
-        """Share the credit anew, ``settled`` messages having been settled in so many ``seconds``."""
+    def tick(self, now: float, settled: int, seconds: float) -> None:
+        """Divide the credit anew, ``settled`` messages having been settled in so many ``seconds``."""
         ordered = self._credit.tick(now, settled, seconds)
-        owners = {account.line: (connection, account) for connection, account in self.accounts.items()}
-        for line in ordered:
-            self.regrant(*owners[line])
+        owners = {account.share: (connection, account) for connection, account in self.accounts.items()}
+        for share in ordered:
+            self.regrant(*owners[share])
         if self._credit.crowded and not self._rotation.active:
             self._rotation.start(self._rotate)
 
@@ -84,11 +84,11 @@ class Grants:
         if self.stopped or not self._credit.decay(clock(), self._turns.mean, self._turns.idle):
             self._decay.stop()
         for connection, account in list(self.accounts.items()):
-            if account.line.granted > account.line.headroom + len(connection.in_flight):
+            if account.share.granted > account.share.headroom + len(connection.in_flight):
                 self.regrant(connection, account)
 
     def _rotate(self) -> None:
-        """There are more connections than may have a message each: they take turns."""
+        """There are more connections than may have a message each: each has its term."""
         if self.stopped or not self._credit.crowded:
             self._rotation.stop()
         self.count()

@@ -22,7 +22,7 @@ log = hublog.get(__name__)
 clock = time.monotonic
 """The clock of every lease and limit in the engine."""
 
-SHARE = 0.001
+OWN_TIME = 0.001
 """Seconds that a handler may use even of a turn that the others have spent."""
 AGAIN = 5.0
 """Seconds after which a handler that swallowed its HandlerTimeout gets another."""
@@ -54,8 +54,8 @@ class Slots:
         self.queue = queue
         """What waits for a slot; true when a slot may take from it."""
         self._work = work
-        self.share_ends = 0.0
-        """When this handler's own part of the turn is over; see ``SHARE``."""
+        self.own_time_ends = 0.0
+        """When this handler's own part of the turn is over; see ``OWN_TIME``."""
         self.halted = False
         """Start nothing more. May be set from anywhere, a signal handler included."""
         self._open = True
@@ -71,7 +71,7 @@ class Slots:
         if self.halted:
             return
         queue, idle = self.queue, self._idle
-        self.share_ends = clock() + SHARE
+        self.own_time_ends = clock() + OWN_TIME
         while queue and idle:
             slot = idle.pop()
             slot.idle = False
@@ -87,7 +87,7 @@ class Slots:
             self.kick()
 
     def _spent(self, now: float) -> bool:
-        return now - self._turns.stamp > SLICE and now > self.share_ends
+        return now - self._turns.stamp > SLICE and now > self.own_time_ends
 
     def kick(self) -> None:
         """Have the hub pump in its next turn. Idempotent."""

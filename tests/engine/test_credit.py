@@ -12,15 +12,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from framework.engine.credit import (
     BUSY,
-    BUSY_TURN,
+    BUSY_TERM,
     CALM,
     FLOOD,
     PATIENCE,
     PERIOD,
     SPAN,
-    TURN,
+    TERM,
     Credit,
-    Line,
+    Share,
     fair_level,
     patience_of,
 )
@@ -31,16 +31,16 @@ LAG = PERIOD / 2
 
 @dataclass(eq=False)
 class Remote:
-    """The broker's side of one line: it may act on any grant that is younger than LAG, or on the newest that is older."""
+    """The broker's side of one share: it may act on any grant that is younger than LAG, or on the newest that is older."""
 
-    line: Line
+    share: Share
     grants: list[tuple[float, int]] = field(default_factory=lambda: [(-1.0, 0)])
     coming: list[float] = field(default_factory=list)
     here: int = 0
 
     def hear(self, now: float) -> None:
-        if self.line.granted != self.grants[-1][1]:
-            self.grants.append((now, self.line.granted))
+        if self.share.granted != self.grants[-1][1]:
+            self.grants.append((now, self.share.granted))
 
     def highest(self, now: float) -> int:
         old = [index for index, (at, _) in enumerate(self.grants) if at <= now - LAG]
@@ -68,14 +68,14 @@ class AnyBroker(RuleBasedStateMachine):
         self.allowed = max_in_flight
 
     def regrant(self, remote: Remote) -> None:
-        self.credit.grant(remote.line, remote.here)
+        self.credit.grant(remote.share, remote.here)
         remote.hear(self.now)
 
     def arrive(self, remote: Remote, count: int) -> None:
         if count:
             remote.here += count
             del remote.coming[:count]
-            self.credit.arrived(remote.line, count, self.now, 0.0)
+            self.credit.arrived(remote.share, count, self.now, 0.0)
             self.regrant(remote)
 
     @precondition(lambda self: len(self.remotes) < 4)
@@ -88,7 +88,7 @@ class AnyBroker(RuleBasedStateMachine):
     @precondition(lambda self: len(self.remotes) > 2)
     @rule(which=which)
     def disconnect(self, which: int) -> None:
-        self.credit.disconnect(self.remotes.pop(which % len(self.remotes)).line)
+        self.credit.disconnect(self.remotes.pop(which % len(self.remotes)).share)
 
     @precondition(lambda self: self.remotes)
     @rule(which=which, times=st.integers(1, 5), settled=st.booleans())
@@ -132,11 +132,11 @@ class AnyBroker(RuleBasedStateMachine):
         self.allowed = max(self.allowed, max_in_flight)
         for remote in self.remotes:
             self.regrant(remote)
-        assert sum(remote.line.granted for remote in self.remotes) <= max_in_flight
+        assert sum(remote.share.granted for remote in self.remotes) <= max_in_flight
 
     @rule()
-    def turns(self) -> None:
-        self.now += TURN
+    def terms(self) -> None:
+        self.now += TERM
         self.time_goes_by(0.0)
         self.credit.rotate(self.now)
         for remote in self.remotes:
@@ -171,16 +171,16 @@ class AnyBroker(RuleBasedStateMachine):
             self.regrant(remote)
 
     def tick(self) -> None:
-        by_line = {remote.line: remote for remote in self.remotes}
-        for line in self.credit.tick(self.now, self.settled, self.now - self.last_tick):
-            self.regrant(by_line[line])
+        by_line = {remote.share: remote for remote in self.remotes}
+        for share in self.credit.tick(self.now, self.settled, self.now - self.last_tick):
+            self.regrant(by_line[share])
         self.settled, self.last_tick = 0, self.now
 
     @invariant()
     def never_more_than_max_in_flight(self) -> None:
         if not hasattr(self, "credit"):
             return
-        assert sum(max(remote.line.granted, remote.in_flight) for remote in self.remotes) <= self.allowed
+        assert sum(max(remote.share.granted, remote.in_flight) for remote in self.remotes) <= self.allowed
         at_the_brokers = sum(max(remote.highest(self.now), remote.in_flight) for remote in self.remotes)
         assert at_the_brokers <= self.allowed
         # After max_in_flight was lowered, what is over it can only become less.
@@ -189,25 +189,25 @@ class AnyBroker(RuleBasedStateMachine):
     @invariant()
     def the_running_total_is_the_sum(self) -> None:
         if hasattr(self, "credit"):
-            assert self.credit.taken == sum(line.taken for line in self.credit.lines)
+            assert self.credit.taken == sum(share.taken for share in self.credit.shares)
 
     def teardown(self) -> None:
-        """However it got here: once all is settled, every line is granted something again, at once or in its turn."""
+        """However it got here: once all is settled, every share is granted something again, at once or in its term."""
         if not hasattr(self, "credit"):
             return
         if self.cap == 0:
-            assert not any(remote.line.granted for remote in self.remotes)
+            assert not any(remote.share.granted for remote in self.remotes)
             self.credit.cap(1)
         for remote in self.remotes:
             remote.here, remote.coming = 0, []
             self.regrant(remote)
-        served: set[Line] = set()
+        served: set[Share] = set()
         for _ in range(6 + 4 * len(self.remotes)):
             self.now += PERIOD
             self.tick()
-            served |= {remote.line for remote in self.remotes if remote.line.granted}
+            served |= {remote.share for remote in self.remotes if remote.share.granted}
             self.never_more_than_max_in_flight()
-        assert served == {remote.line for remote in self.remotes}
+        assert served == {remote.share for remote in self.remotes}
 
 
 TestAnyBroker = AnyBroker.TestCase
@@ -217,56 +217,56 @@ TestAnyBroker.settings = settings(max_examples=150, stateful_step_count=40, dead
 class Traffic:
     """Lines whose messages are handled at once, with time that passes as told."""
 
-    def __init__(self, lines: int, max_in_flight: int, concurrency: int = 10, ahead: int = 0) -> None:
+    def __init__(self, shares: int, max_in_flight: int, concurrency: int = 10, ahead: int = 0) -> None:
         self.credit = Credit(max_in_flight, concurrency, ahead)
         self.now, self.settled = 1.0, 0
-        self.lines = [self.connect() for _ in range(lines)]
+        self.shares = [self.connect() for _ in range(shares)]
         self.tick()
 
-    def connect(self) -> Line:
-        line = self.credit.connect(2500, self.now)
-        self.credit.grant(line, 0)
-        return line
+    def connect(self) -> Share:
+        share = self.credit.connect(2500, self.now)
+        self.credit.grant(share, 0)
+        return share
 
     def tick(self, times: int = 1) -> None:
         for _ in range(times):
             self.now += PERIOD
-            for line in self.credit.tick(self.now, self.settled, PERIOD):
-                self.credit.grant(line, line.in_flight)
+            for share in self.credit.tick(self.now, self.settled, PERIOD):
+                self.credit.grant(share, share.in_flight)
             self.settled = 0
 
-    def turn(self, early: float = 0.0) -> None:
-        """What happens in a TURN, whose timer may be a little early."""
-        self.now += TURN - early
+    def term(self, early: float = 0.0) -> None:
+        """What happens in a TERM, whose timer may be a little early."""
+        self.now += TERM - early
         self.credit.rotate(self.now)
-        for line in self.lines:
-            self.credit.grant(line, line.in_flight)
+        for share in self.shares:
+            self.credit.grant(share, share.in_flight)
 
-    def full(self, line: Line, *, after: float = 0.0001, in_flight: int = 0) -> None:
+    def full(self, share: Share, *, after: float = 0.0001, in_flight: int = 0) -> None:
         """As many messages come as the grant lets in."""
         self.now += after
-        count = line.granted - line.in_flight
+        count = share.granted - share.in_flight
         if count > 0:
-            self.credit.arrived(line, count, self.now, 0.0)
-        self.settled += line.granted - in_flight
-        self.credit.grant(line, in_flight)
+            self.credit.arrived(share, count, self.now, 0.0)
+        self.settled += share.granted - in_flight
+        self.credit.grant(share, in_flight)
 
-    def flood(self, line: Line, ticks: int = 10) -> None:
+    def flood(self, share: Share, ticks: int = 10) -> None:
         for _ in range(ticks):
             for _ in range(12):
-                self.full(line)
+                self.full(share)
             self.tick()
 
 
 def state(credit: Credit) -> object:
-    return [(line.granted, line.taken, line.level, line.headroom, line.wanting) for line in credit.lines], credit.budget
+    return [(share.granted, share.taken, share.level, share.headroom, share.wanting) for share in credit.shares], credit.budget
 
 
-@pytest.mark.parametrize("lines", [1, 3])
-def test_after_traffic_it_comes_to_rest_and_then_ticks_change_nothing(lines: int) -> None:
-    traffic = Traffic(lines, 100)
-    for line in traffic.lines:
-        traffic.flood(line)
+@pytest.mark.parametrize("shares", [1, 3])
+def test_after_traffic_it_comes_to_rest_and_then_ticks_change_nothing(shares: int) -> None:
+    traffic = Traffic(shares, 100)
+    for share in traffic.shares:
+        traffic.flood(share)
     assert not traffic.credit.at_rest
     ticks = 0
     while not traffic.credit.at_rest:
@@ -281,14 +281,14 @@ def test_after_traffic_it_comes_to_rest_and_then_ticks_change_nothing(lines: int
 
 def test_what_was_granted_a_moment_ago_is_no_rest() -> None:
     traffic = Traffic(2, 10)
-    line = traffic.lines[0]
+    share = traffic.shares[0]
     traffic.tick(CALM + 2)
     assert traffic.credit.at_rest
-    line.headroom = 5
-    traffic.credit.grant(line, 0)
-    line.headroom = 1
-    traffic.credit.grant(line, 0)
-    assert line.granted == 1
+    share.headroom = 5
+    traffic.credit.grant(share, 0)
+    share.headroom = 1
+    traffic.credit.grant(share, 0)
+    assert share.granted == 1
     assert not traffic.credit.at_rest, "what was granted may still be used by the broker"
     traffic.tick(1)
     assert not traffic.credit.at_rest
@@ -296,30 +296,30 @@ def test_what_was_granted_a_moment_ago_is_no_rest() -> None:
     assert traffic.credit.at_rest
 
 
-def test_lines_that_take_turns_are_never_at_rest() -> None:
+def test_lines_that_end_terms_are_never_at_rest() -> None:
     assert not Traffic(3, 2).credit.at_rest
 
 
 def test_a_lone_connection_starts_with_one_and_grows_to_everything_when_it_floods() -> None:
     traffic = Traffic(1, 2500)
-    line = traffic.lines[0]
-    assert line.granted == 1
-    traffic.flood(line)
-    assert line.granted >= 0.6 * 2500  # 40 % of a large headroom is not worth a command
+    share = traffic.shares[0]
+    assert share.granted == 1
+    traffic.flood(share)
+    assert share.granted >= 0.6 * 2500  # 40 % of a large headroom is not worth a command
 
 
 def test_light_traffic_keeps_a_headroom_of_one_so_that_the_broker_sends_at_once() -> None:
     traffic = Traffic(1, 2500)
-    line = traffic.lines[0]
+    share = traffic.shares[0]
     for _ in range(50):
-        traffic.full(line, after=0.005)
-    assert line.granted == 1
+        traffic.full(share, after=0.005)
+    assert share.granted == 1
 
 
 def test_a_grant_is_what_is_in_flight_plus_the_headroom() -> None:
     traffic = Traffic(1, 2500, concurrency=100)
-    line = traffic.lines[0]
-    assert traffic.credit.grant(line, 30) == 31
+    share = traffic.shares[0]
+    assert traffic.credit.grant(share, 30) == 31
 
 
 @pytest.mark.parametrize(("seconds_a_message", "grows"), [(0.8 * FLOOD, True), (2 * FLOOD, False)])
@@ -328,33 +328,33 @@ def test_a_flood_that_uses_up_a_large_headroom_raises_it_though_that_took_more_t
 ) -> None:
     """Else a fast broker with small messages sends one batch, and waits for its settlements before the next."""
     traffic = Traffic(1, 2500, concurrency=2500)
-    line = traffic.lines[0]
-    line.headroom = 256
-    traffic.credit.grant(line, 0)
+    share = traffic.shares[0]
+    share.headroom = 256
+    traffic.credit.grant(share, 0)
     for _ in range(2):
-        traffic.full(line, after=256 * seconds_a_message)
-    assert (line.headroom > 256) == grows
+        traffic.full(share, after=256 * seconds_a_message)
+    assert (share.headroom > 256) == grows
 
 
 def test_the_backlog_of_a_stall_doubles_the_headroom_and_no_more() -> None:
     traffic = Traffic(1, 2500)
-    line = traffic.lines[0]
-    traffic.credit.arrived(line, 1, traffic.now, 0.0)
-    traffic.credit.arrived(line, 10, traffic.now, 0.0)
-    assert line.headroom == 2
+    share = traffic.shares[0]
+    traffic.credit.arrived(share, 1, traffic.now, 0.0)
+    traffic.credit.arrived(share, 10, traffic.now, 0.0)
+    assert share.headroom == 2
 
 
 def test_a_message_that_lowering_the_headroom_set_free_does_not_raise_it_again() -> None:
     traffic = Traffic(1, 2500)
-    line = traffic.lines[0]
-    traffic.full(line)
-    traffic.full(line)  # two close together
-    assert line.granted == 2
+    share = traffic.shares[0]
+    traffic.full(share)
+    traffic.full(share)  # two close together
+    assert share.granted == 2
     traffic.now += SPAN * 1.1
     traffic.credit.decay(traffic.now, 0.0, 1.0)
-    assert traffic.credit.grant(line, 0) == 1
-    traffic.full(line)
-    assert line.granted == 1
+    assert traffic.credit.grant(share, 0) == 1
+    traffic.full(share)
+    assert share.granted == 1
 
 
 def test_a_busy_hub_waits_the_longer_for_traffic_the_less_it_is_idle() -> None:
@@ -366,46 +366,46 @@ def test_a_busy_hub_waits_the_longer_for_traffic_the_less_it_is_idle() -> None:
 
 def test_a_busy_hub_does_not_lower_a_headroom_that_an_idle_one_would() -> None:
     traffic = Traffic(1, 2500)
-    line = traffic.lines[0]
-    traffic.flood(line)
-    before = line.headroom
-    line.since = traffic.now
+    share = traffic.shares[0]
+    traffic.flood(share)
+    before = share.headroom
+    share.since = traffic.now
     assert traffic.credit.decay(traffic.now + 3 * SPAN, 0.0, idle=0.1)
-    assert line.headroom == before
+    assert share.headroom == before
     assert not traffic.credit.decay(traffic.now + 3 * SPAN, 0.0, idle=0.9)
-    assert line.headroom == 1
+    assert share.headroom == 1
 
 
 def test_silence_lowers_the_headroom_to_one_within_two_spans() -> None:
     traffic = Traffic(1, 2500)
-    line = traffic.lines[0]
-    traffic.flood(line)
+    share = traffic.shares[0]
+    traffic.flood(share)
     assert traffic.credit.decay(traffic.now + SPAN * 1.1, 0.0, 1.0) in (True, False)
     assert not traffic.credit.decay(traffic.now + SPAN * 2.2, 0.0, 1.0)
-    assert traffic.credit.grant(line, 0) == 1
+    assert traffic.credit.grant(share, 0) == 1
 
 
 def test_long_hub_turns_stretch_the_span_or_busy_connections_would_be_lowered_unread() -> None:
     traffic = Traffic(1, 2500)
-    line = traffic.lines[0]
-    traffic.flood(line)
-    before = line.headroom
-    line.since = traffic.now
+    share = traffic.shares[0]
+    traffic.flood(share)
+    before = share.headroom
+    share.since = traffic.now
     assert traffic.credit.decay(traffic.now + 0.015, turn=0.004, idle=1.0)
-    assert line.headroom == before
+    assert share.headroom == before
 
 
 def test_an_idle_connection_keeps_its_floor_while_another_takes_the_rest() -> None:
     traffic = Traffic(3, 10)
-    busy, *idle = traffic.lines
+    busy, *idle = traffic.shares
     traffic.flood(busy)
     assert 5 <= busy.granted <= 8
-    assert [line.granted for line in idle] == [1, 1]
+    assert [share.granted for share in idle] == [1, 1]
 
 
 def test_two_greedy_connections_share_evenly_and_leave_the_idle_one_its_floor() -> None:
     traffic = Traffic(3, 101)
-    first, second, idle = traffic.lines
+    first, second, idle = traffic.shares
     traffic.flood(first)
     for _ in range(20):
         for _ in range(12):
@@ -419,7 +419,7 @@ def test_two_greedy_connections_share_evenly_and_leave_the_idle_one_its_floor() 
 
 def test_slow_handlers_that_leave_less_to_share_do_not_cost_an_idle_connection_its_one() -> None:
     traffic = Traffic(2, 100, concurrency=4)
-    busy, idle = traffic.lines
+    busy, idle = traffic.shares
     traffic.flood(busy, ticks=4)
     assert busy.granted > 10
     for _ in range(60):  # no message is settled any more
@@ -431,8 +431,8 @@ def test_slow_handlers_that_leave_less_to_share_do_not_cost_an_idle_connection_i
 
 def test_slower_handlers_leave_busy_connections_an_even_part_each_and_not_one() -> None:
     traffic = Traffic(20, 1000, concurrency=50)
-    for line in traffic.lines:
-        line.headroom = 50
+    for share in traffic.shares:
+        share.headroom = 50
     for _ in range(20):
         traffic.settled = 2500  # in 50 ms: 50,000 a second
         traffic.tick()
@@ -442,23 +442,23 @@ def test_slower_handlers_leave_busy_connections_an_even_part_each_and_not_one() 
     assert traffic.credit.budget < traffic.credit.taken
     part = traffic.credit.budget // 20
     assert part > 10
-    assert all(traffic.credit.grant(line, 0) >= 0.6 * part for line in traffic.lines)  # 40 % is not worth a command
+    assert all(traffic.credit.grant(share, 0) >= 0.6 * part for share in traffic.shares)  # 40 % is not worth a command
 
 
 def test_what_an_even_share_leaves_over_is_granted_too() -> None:
     traffic = Traffic(3, 10)
-    first, second, idle = traffic.lines
+    first, second, idle = traffic.shares
     for _ in range(20):
-        for line in (first, second):
-            traffic.credit.grant(line, line.granted)  # always full
+        for share in (first, second):
+            traffic.credit.grant(share, share.granted)  # always full
         traffic.tick()
     assert (first.granted, second.granted, idle.granted) == (5, 4, 1)
 
 
 def test_a_new_connection_gets_its_floor_from_those_that_hold_everything() -> None:
     traffic = Traffic(1, 10)
-    traffic.flood(traffic.lines[0])
-    assert traffic.credit.grant(traffic.lines[0], 9) == 10
+    traffic.flood(traffic.shares[0])
+    assert traffic.credit.grant(traffic.shares[0], 9) == 10
     late = traffic.connect()
     assert late.granted == 0
     traffic.tick(4)
@@ -467,7 +467,7 @@ def test_a_new_connection_gets_its_floor_from_those_that_hold_everything() -> No
 
 def test_what_was_lowered_is_not_spent_again_before_a_whole_period_has_passed() -> None:
     traffic = Traffic(2, 10)
-    first, second = traffic.lines
+    first, second = traffic.shares
     assert traffic.credit.grant(first, 8) == 9
     traffic.tick(3)
     assert traffic.credit.grant(first, 0) == 1
@@ -480,7 +480,7 @@ def test_what_was_lowered_is_not_spent_again_before_a_whole_period_has_passed() 
 
 def test_what_a_request_may_still_bring_is_not_spent_again_until_it_has_ended() -> None:
     traffic = Traffic(2, 10)
-    first, second = traffic.lines
+    first, second = traffic.shares
     traffic.credit.grant(first, 8)
     traffic.credit.grant(first, 0)
     for _ in range(6):
@@ -496,7 +496,7 @@ def test_what_a_request_may_still_bring_is_not_spent_again_until_it_has_ended() 
 
 def test_what_is_still_in_flight_is_not_spent_again_however_long_ago_its_grant_was_lowered() -> None:
     traffic = Traffic(2, 10)
-    first, second = traffic.lines
+    first, second = traffic.shares
     traffic.credit.grant(first, 8)
     for _ in range(6):
         second.headroom = 9
@@ -504,66 +504,66 @@ def test_what_is_still_in_flight_is_not_spent_again_however_long_ago_its_grant_w
     assert (first.in_flight, first.granted, second.granted) == (8, 5, 2)
 
 
-@pytest.mark.parametrize(("lines", "max_in_flight", "seconds"), [(3, 1, 0.25), (8, 3, 0.25), (8, 7, 0.15), (20, 1, 1.25)])
+@pytest.mark.parametrize(("shares", "max_in_flight", "seconds"), [(3, 1, 0.25), (8, 3, 0.25), (8, 7, 0.15), (20, 1, 1.25)])
 @pytest.mark.parametrize("early", [0.0, 0.0002])
-def test_more_connections_than_max_in_flight_take_turns(lines: int, max_in_flight: int, seconds: float, early: float) -> None:
-    traffic = Traffic(lines, max_in_flight)
-    served: set[Line] = set()
-    for _ in range(round(seconds / TURN)):
-        traffic.turn(early)
-        assert sum(line.granted for line in traffic.lines) <= max_in_flight
-        served.update(line for line in traffic.lines if line.granted)
-    assert len(served) == lines
+def test_more_connections_than_max_in_flight_end_terms(shares: int, max_in_flight: int, seconds: float, early: float) -> None:
+    traffic = Traffic(shares, max_in_flight)
+    served: set[Share] = set()
+    for _ in range(round(seconds / TERM)):
+        traffic.term(early)
+        assert sum(share.granted for share in traffic.shares) <= max_in_flight
+        served.update(share for share in traffic.shares if share.granted)
+    assert len(served) == shares
 
 
 def test_a_message_now_and_then_costs_the_others_hardly_more_than_a_turn_without_one() -> None:
     traffic = Traffic(2, 1)
-    first, second = traffic.lines
+    first, second = traffic.shares
     while not first.granted:
-        traffic.turn()
+        traffic.term()
     traffic.full(first)
-    turns = 0
+    terms = 0
     while not second.granted:
-        traffic.turn()
-        turns += 1
-    assert turns * TURN <= 3 * TURN + PERIOD
+        traffic.term()
+        terms += 1
+    assert terms * TERM <= 3 * TERM + PERIOD
 
 
 def test_turns_leave_most_of_max_in_flight_in_use() -> None:
     traffic = Traffic(8, 7)
     in_use = []
     for _ in range(200):
-        traffic.turn()
-        in_use.append(sum(line.granted for line in traffic.lines))
+        traffic.term()
+        in_use.append(sum(share.granted for share in traffic.shares))
     assert sum(in_use) / len(in_use) > 5.5
 
 
 def test_a_line_without_a_turn_whose_message_takes_long_does_not_keep_others_from_theirs() -> None:
     traffic = Traffic(3, 2)
-    slow = next(line for line in traffic.lines if line.granted)
+    slow = next(share for share in traffic.shares if share.granted)
     slow.in_flight = 1
     while slow.granted:
-        traffic.turn()
+        traffic.term()
     others = set()
     for _ in range(60):
-        traffic.turn()
-        others.update(line for line in traffic.lines if line.granted)
-    assert others == set(traffic.lines) - {slow}
+        traffic.term()
+        others.update(share for share in traffic.shares if share.granted)
+    assert others == set(traffic.shares) - {slow}
 
 
 def test_a_pause_takes_every_grant_at_once_and_its_end_gives_them_back() -> None:
     traffic = Traffic(2, 100)
-    for line in traffic.lines:
-        traffic.flood(line)
+    for share in traffic.shares:
+        traffic.flood(share)
     traffic.credit.cap(0)
-    assert [traffic.credit.grant(line, 5) for line in traffic.lines] == [0, 0]
+    assert [traffic.credit.grant(share, 5) for share in traffic.shares] == [0, 0]
     traffic.tick(20)
-    assert [line.granted for line in traffic.lines] == [0, 0]
+    assert [share.granted for share in traffic.shares] == [0, 0]
     traffic.credit.cap(None)
     traffic.tick(3)
-    for line in traffic.lines:
-        traffic.flood(line)
-        assert line.granted > 10
+    for share in traffic.shares:
+        traffic.flood(share)
+        assert share.granted > 10
 
 
 def test_a_probe_is_offered_to_one_connection_after_the_other_until_one_has_a_message() -> None:
@@ -571,51 +571,51 @@ def test_a_probe_is_offered_to_one_connection_after_the_other_until_one_has_a_me
     traffic.credit.cap(0)
     traffic.tick()
     traffic.credit.cap(1)
-    served: set[Line] = set()
+    served: set[Share] = set()
     for _ in range(20):
         traffic.tick()
-        granted = [line for line in traffic.lines if line.granted]
-        assert sum(line.granted for line in granted) <= 1
+        granted = [share for share in traffic.shares if share.granted]
+        assert sum(share.granted for share in granted) <= 1
         served.update(granted)
-    assert served == set(traffic.lines)
+    assert served == set(traffic.shares)
 
 
 def test_a_busy_connection_gives_up_its_turn_after_a_while() -> None:
     traffic = Traffic(2, 1)
-    held: list[Line] = []
+    held: list[Share] = []
     for _ in range(200):
-        traffic.turn()
-        for line in traffic.lines:
-            if line.granted:
-                traffic.credit.arrived(line, 1, traffic.now, 0.0)  # always something to do
-                if not held or held[-1] is not line:
-                    held.append(line)
-    assert int(200 * TURN / (BUSY_TURN + 2 * PERIOD)) <= len(held) <= 200 * TURN / BUSY_TURN
+        traffic.term()
+        for share in traffic.shares:
+            if share.granted:
+                traffic.credit.arrived(share, 1, traffic.now, 0.0)  # always something to do
+                if not held or held[-1] is not share:
+                    held.append(share)
+    assert int(200 * TERM / (BUSY_TERM + 2 * PERIOD)) <= len(held) <= 200 * TERM / BUSY_TERM
 
 
 def test_max_in_flight_lowered_takes_grants_at_once_and_raised_gives_more() -> None:
     traffic = Traffic(3, 100, concurrency=100)
-    for line in traffic.lines:
-        traffic.flood(line)
+    for share in traffic.shares:
+        traffic.flood(share)
     traffic.credit.resize(2, traffic.now)
-    assert sum(traffic.credit.grant(line, 20) for line in traffic.lines) <= 2
+    assert sum(traffic.credit.grant(share, 20) for share in traffic.shares) <= 2
     traffic.credit.resize(1000, traffic.now)
-    for line in traffic.lines:
-        traffic.credit.grant(line, 0)
+    for share in traffic.shares:
+        traffic.credit.grant(share, 0)
     traffic.tick(3)
-    traffic.flood(traffic.lines[0])
-    assert traffic.lines[0].granted > 100
+    traffic.flood(traffic.shares[0])
+    assert traffic.shares[0].granted > 100
 
 
 def test_slow_handlers_get_no_deeper_prefetch_than_their_slots_and_twenty_milliseconds_of_work() -> None:
     traffic = Traffic(1, 2500, concurrency=50)
-    line = traffic.lines[0]
-    line.headroom = 2500
+    share = traffic.shares[0]
+    share.headroom = 2500
     for _ in range(20):
         traffic.settled = 50  # in 50 ms: 1,000 a second
         traffic.tick()
-        traffic.credit.grant(line, min(line.granted, 2500))
-    assert line.granted == 50 + 20
+        traffic.credit.grant(share, min(share.granted, 2500))
+    assert share.granted == 50 + 20
 
 
 @pytest.mark.parametrize(
@@ -634,30 +634,30 @@ def test_what_could_not_wait_for_its_slot_is_not_asked_for(calls: float, in_flig
     traffic = Traffic(3, 100, concurrency=4, ahead=2)
     traffic.credit.bear(calls)
     for _ in range(100):
-        for line in traffic.lines:
-            line.headroom = 50
-            traffic.credit.grant(line, line.granted)  # always full, and nothing ends
-        traffic.turn()
-    assert sum(line.granted for line in traffic.lines) == in_flight
+        for share in traffic.shares:
+            share.headroom = 50
+            traffic.credit.grant(share, share.granted)  # always full, and nothing ends
+        traffic.term()
+    assert sum(share.granted for share in traffic.shares) == in_flight
 
 
 def test_one_slot_that_nothing_may_wait_for_takes_turns_with_its_connections() -> None:
     traffic = Traffic(3, 100, concurrency=1)
     traffic.credit.bear(0)
-    served: set[Line] = set()
+    served: set[Share] = set()
     for _ in range(60):
-        traffic.turn()
-        granted = [line for line in traffic.lines if line.granted]
-        assert sum(line.granted for line in granted) <= 1
+        traffic.term()
+        granted = [share for share in traffic.shares if share.granted]
+        assert sum(share.granted for share in granted) <= 1
         served.update(granted)
-    assert served == set(traffic.lines)
+    assert served == set(traffic.shares)
 
 
 def test_slots_that_are_out_of_service_get_no_messages() -> None:
     traffic = Traffic(1, 100, concurrency=4)
     traffic.credit.lack(2)
     for _ in range(10):
-        traffic.lines[0].headroom = 50
-        traffic.credit.grant(traffic.lines[0], traffic.lines[0].granted)
+        traffic.shares[0].headroom = 50
+        traffic.credit.grant(traffic.shares[0], traffic.shares[0].granted)
         traffic.tick()
-    assert traffic.lines[0].granted == 2
+    assert traffic.shares[0].granted == 2

@@ -219,4 +219,4 @@ def test_none_of_more_nsqds_than_max_in_flight_waits_long(start_nsqd, work):
             publish(server, 1)
             gevent.sleep(0.05)
         worker.until(lambda number=number: len(waits) == 6 * number)
-    assert sorted(waits)[-2] < 2.0  # a turn of all six takes 0.4 s
+    assert sorted(waits)[-2] < 2.0  # a term of all six takes 0.4 s

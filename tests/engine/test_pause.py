@@ -54,7 +54,7 @@ def test_resume_asks_for_as_much_as_before_in_the_same_turn_of_the_hub(broker, r
     worker.until(broker.connections)
     (connection,) = broker.connections()
     consumer = worker.supervisor._consumers[0]
-    consumer.flow.credit.lines[0].headroom = 64
+    consumer.flow.credit.shares[0].headroom = 64
     consumer.flow.grants._decay.start(lambda: None)  # the traffic does not slacken
     consumer.settled(connection)
     assert connection.granted == 64
@@ -72,13 +72,13 @@ def test_a_hub_that_hardly_waits_keeps_what_it_may_be_sent_where_an_idle_one_low
     worker.until(broker.connections)
     consumer = worker.supervisor._consumers[0]
     hub = consumer.flow.grants._turns = SimpleNamespace(mean=0.0, idle=0.0)
-    line = consumer.flow.credit.lines[0]
-    line.headroom, line.since = 64, time.monotonic()
+    share = consumer.flow.credit.shares[0]
+    share.headroom, share.since = 64, time.monotonic()
     consumer.flow.grants._decay.start(consumer.flow.grants._lower)
     gevent.sleep(5 * credit.SPAN)
-    assert line.headroom == 64
+    assert share.headroom == 64
     hub.idle = 1.0
-    worker.until(lambda: line.headroom == 1)
+    worker.until(lambda: share.headroom == 1)
     worker.stop()
 
 
