@@ -118,7 +118,7 @@ class LaterDialler(Dialler):
     def __init__(self, consumer: Consumer, transport: Transport, ways: Ways, changed: Event, topics: Topics) -> None:
         super().__init__(consumer, transport, ways, POLL, changed)
         self.topic = later_topic(consumer.spec)
-        self.receiver = _Pacing(consumer, self)
+        self.receiver = _Resting(consumer, self)
         self._resting: dict[str, float] = {}  # node -> until when
         self._unknown_poll = POLL
         self._blind: BrokerUnreachable | None = None
@@ -198,7 +198,7 @@ class LaterDialler(Dialler):
             super().failed(node, error, failures)
 
 
-class _Pacing:
+class _Resting:
     """``contract.Receiver``: the consumer, and on a node that keeps no delays a rest when all of another app's has come once.
 
     It cannot be finished, because it may be the only copy, and given back it would come at once, for ever."""

@@ -91,8 +91,8 @@ class Tie:
             raise
 
     def _try(self) -> Exception | None:
-        """Once it is its turn: why there is no connection."""
-        with self._way.turn():
+        """Once it may dial: why there is no connection."""
+        with self._way.dialling():
             if not self._owner.wants(self._node):
                 self._owner.let_go(self._node)
                 return None

@@ -35,7 +35,7 @@ class Way:
         self._one = Semaphore(1)
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def dialling(self) -> Iterator[None]:
         """Wait until the caller may dial. In the block, say by ``reached`` or ``missed`` what came of it, if it dialled."""
         while True:
             away = self.error is not None

@@ -10,7 +10,7 @@ import gevent
 import pytest
 
 from framework.engine import later
-from framework.engine.later import LaterDialler, _Pacing
+from framework.engine.later import LaterDialler, _Resting
 from framework.handler import make_spec
 from framework.message import Message
 from framework.middleware.envelope import Header, sealed
@@ -60,7 +60,7 @@ def test_it_rests_when_a_copy_comes_again_and_where_there_is_one_queue_for_all_a
         transport=SimpleNamespace(capabilities=SimpleNamespace(fan_out=fan_out)),
     )
     connection: Any = Node()
-    pacing = _Pacing(Consumer(), dialler)  # type: ignore[arg-type]
+    pacing = _Resting(Consumer(), dialler)  # type: ignore[arg-type]
     pacing.deliver(connection, [anothers(connection, 1), anothers(connection, 2)])
     assert len(rests) == (not fan_out)
     pacing.deliver(connection, [anothers(connection, 1)])
