@@ -48,8 +48,8 @@ class Origin:
         raise AlreadySettled(f"message {message.id.decode(errors='replace')} is not with a handler any more")
 
 
-class Link:
-    """The worker. Handlers log from any of their threads."""
+class Worker:
+    """What a child process says to its worker, and hears. Handlers log from any of their threads."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -69,15 +69,15 @@ class Link:
 class LogToWorker(logging.Handler):
     """Log records go to the worker's log, which knows where they are written and how they look."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, worker: Worker) -> None:
         super().__init__()
-        self._link = link
+        self._worker = worker
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             trace = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else ""
             text, where = encodable(record.getMessage()), (record.pathname, record.lineno, record.funcName)
-            self._link.say(wire.Record(record.name, record.levelno, text, encodable(trace), *where, record.created))
+            self._worker.say(wire.Record(record.name, record.levelno, text, encodable(trace), *where, record.created))
         except Exception:
             self.handleError(record)
 
@@ -85,8 +85,8 @@ class LogToWorker(logging.Handler):
 class Calls:
     """Makes calls, and answers what a handler asks of its messages meanwhile (``message.Calls``)."""
 
-    def __init__(self, link: Link, flags: mmap.mmap, call: Callable[[Any], None], setup: wire.Setup) -> None:
-        self._link = link
+    def __init__(self, worker: Worker, flags: mmap.mmap, call: Callable[[Any], None], setup: wire.Setup) -> None:
+        self._worker = worker
         self._flags = flags
         self._call = call
         self._setup = setup
@@ -128,7 +128,7 @@ class Calls:
     def touch(self, message: Message) -> None:
         if message not in self._messages or self.lost(message):
             raise AlreadySettled.of(message.id)
-        self._link.say(wire.Touch(self._messages.index(message)))
+        self._worker.say(wire.Touch(self._messages.index(message)))
 
 
 def main() -> None:
@@ -140,27 +140,27 @@ def main() -> None:
         signal.SIGHUP,
     ):  # for the worker, which tells us; what we start gets the default
         signal.signal(number, _ignore)
-    link = Link(socket.socket(fileno=SOCKET))
-    setup = link.next()
+    worker = Worker(socket.socket(fileno=SOCKET))
+    setup = worker.next()
     if setup is None:
         return
-    logging.basicConfig(level=setup.level, handlers=[LogToWorker(link)], force=True)
+    logging.basicConfig(level=setup.level, handlers=[LogToWorker(worker)], force=True)
     try:
         spec = _find(setup)
     except BaseException as error:
-        link.say(wire.Refused(encodable(f"cannot import {setup.module}: {type(error).__name__}: {error}")))
+        worker.say(wire.Refused(encodable(f"cannot import {setup.module}: {type(error).__name__}: {error}")))
         raise
     lifetime = Lifetime([spec])
     try:
         lifetime.start()
     except BadHandler as error:
-        link.say(wire.Refused(encodable(f"cannot start: {error}")))
+        worker.say(wire.Refused(encodable(f"cannot start: {error}")))
         raise
-    calls = Calls(link, mmap.mmap(FLAGS, max(1, setup.batch)), compile_call(spec), setup)
-    link.say(wire.Ready())
+    calls = Calls(worker, mmap.mmap(FLAGS, max(1, setup.batch)), compile_call(spec), setup)
+    worker.say(wire.Ready())
     published.tally.set(Counter())
-    while (job := link.next()) is not None:
-        link.say(calls.make(job))
+    while (job := worker.next()) is not None:
+        worker.say(calls.make(job))
     lifetime.stop()
 
 

@@ -98,7 +98,7 @@ class Supervisor:
         self._diallers: list[Dialler] = []
         self._paused: set[str] = set()
         self._max_in_flight = {spec.name: spec.max_in_flight for spec in handlers}
-        self._bell: Any = None
+        self._wakeup: Any = None
         self._timers: Sequence[Any] = ()
         self._context = contextvars.copy_context()  # of the app, for its handlers
         self.ledgers: dict[str, Ledger] = {spec.name: Ledger() for spec in handlers}
@@ -131,7 +131,7 @@ class Supervisor:
         self._stop.ask(now)
         for consumer in list(self._consumers):
             consumer.shutdown.halt()
-        self._ring()
+        self._wake()
 
     def pause(self, name: str) -> None:
         """Ask for no more messages for the handler ``name`` until ``resume``; what has come is handled. Returns immediately.
@@ -139,12 +139,12 @@ class Supervisor:
         From wherever ``stop`` may be called, before ``run`` as well. Raises WrongUse for a handler that is not here.
         """
         self._paused.add(self._known(name))
-        self._ring()
+        self._wake()
 
     def resume(self, name: str) -> None:
         """End the pause of the handler ``name``; without one, nothing changes. As ``pause``."""
         self._paused.discard(self._known(name))
-        self._ring()
+        self._wake()
 
     def set_max_in_flight(self, name: str, max_in_flight: int) -> None:
         """Have at most so many messages of the handler ``name`` in flight; what is over it is handled. As ``pause``.
@@ -157,7 +157,7 @@ class Supervisor:
             raise BadHandler(f"handler {name}: max_in_flight={max_in_flight!r} is not {option}; to have none, pause it")
         _check(replace(spec, max_in_flight=max_in_flight))
         self._max_in_flight[name] = max_in_flight
-        self._ring()
+        self._wake()
 
     def _known(self, name: str) -> str:
         if name not in self.ledgers:
@@ -165,7 +165,7 @@ class Supervisor:
         return name
 
     def _heed(self, changed: Event) -> None:
-        """The bell rang: do on the hub what was asked for elsewhere."""
+        """On the hub, do what was asked for elsewhere."""
         for consumer in self._consumers:
             self._adjust(consumer)
         changed.set()
@@ -179,10 +179,10 @@ class Supervisor:
             log.info("handler %s: max_in_flight is now %d", name, self._max_in_flight[name])
             consumer.flow.resize(self._max_in_flight[name])
 
-    def _ring(self) -> None:
-        bell = self._bell
-        if bell is not None:
-            bell.send()
+    def _wake(self) -> None:
+        wakeup = self._wakeup
+        if wakeup is not None:
+            wakeup.send()
 
     # -- one run
 
@@ -340,22 +340,22 @@ class Supervisor:
         turns, changed = Turns(hub), Event()
         ticker = hub.loop.timer(credit.PERIOD, credit.PERIOD)
         keeper = hub.loop.timer(lease.PERIOD, lease.PERIOD)
-        bell = self._bell = hub.loop.async_()
+        wakeup = self._wakeup = hub.loop.async_()
         self._timers = ticker, keeper
         guardian = Guardian(turns, self._consumers, self._stop, self._leave)
         forget_in_child(self)
         turns.start()
-        bell.start(self._heed, changed)
+        wakeup.start(self._heed, changed)
         ticker.start(self._pulse.tick)
         keeper.start(self._keep, guardian)
         guardian.start()
         try:
             yield hub, turns, changed
         finally:
-            self._bell, self._timers = None, ()
+            self._wakeup, self._timers = None, ()
             guardian.stop()
             turns.stop()
-            for watcher in (bell, ticker, keeper):
+            for watcher in (wakeup, ticker, keeper):
                 watcher.close()
 
     def forget(self) -> None:

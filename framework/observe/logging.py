@@ -15,7 +15,7 @@ def scrub(text: str) -> str:
     return _SECRET_OPTION.sub(r"\1…", _USER_INFO.sub("", text))
 
 
-class Line(logging.Formatter):
+class LineFormatter(logging.Formatter):
     """``INFO framework.engine ready``. No time: the host of a Procfile, journald and Docker each add their own.
 
     A record that spans lines (a traceback) repeats its prefix on each, so that a line can be read on its own
@@ -31,5 +31,5 @@ class Line(logging.Formatter):
 def setup(level: str) -> None:
     """Send this process's log lines from ``level`` up to stderr; replaces what was set up before."""
     stream = logging.StreamHandler(sys.stderr)
-    stream.setFormatter(Line("%(message)s"))
+    stream.setFormatter(LineFormatter("%(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[stream], force=True)

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from framework.observe.logging import Line, scrub
+from framework.observe.logging import LineFormatter, scrub
 
 
 def record(text: str, *args: object, error: BaseException | None = None) -> logging.LogRecord:
@@ -15,14 +15,14 @@ def record(text: str, *args: object, error: BaseException | None = None) -> logg
 
 
 def test_a_line_has_level_logger_and_text() -> None:
-    assert Line("%(message)s").format(record("took %d s", 3)) == "WARNING shop.handlers took 3 s"
+    assert LineFormatter("%(message)s").format(record("took %d s", 3)) == "WARNING shop.handlers took 3 s"
 
 
 def test_every_line_of_a_traceback_says_where_it_belongs() -> None:
     try:
         raise ValueError("two\nlines")
     except ValueError as error:
-        text = Line("%(message)s").format(record("failed", error=error))
+        text = LineFormatter("%(message)s").format(record("failed", error=error))
     assert len(text.splitlines()) > 4
     assert all(line.startswith("WARNING shop.handlers ") for line in text.splitlines())
 
@@ -47,5 +47,5 @@ def test_a_password_in_an_argument_or_an_error_is_left_out_too() -> None:
     try:
         raise ConnectionError("nsq://user:secret@host:4150")
     except ConnectionError as error:
-        text = Line("%(message)s").format(record("lost %s", "nsq://user:secret@host:4150", error=error))
+        text = LineFormatter("%(message)s").format(record("lost %s", "nsq://user:secret@host:4150", error=error))
     assert "secret" not in text
