@@ -8,7 +8,7 @@ import pytest
 
 from framework.testing import servers
 from framework.testing.conformance import Node, Subject, Suite
-from framework.transports.beanstalkd import connection, hold
+from framework.transports.beanstalkd import connection, reserved_job
 from tests.conftest import missing
 
 pytestmark = pytest.mark.real
@@ -52,7 +52,7 @@ class Beanstalkds(Subject):
 
     def watchful(self, url: str) -> str:
         """Silence is noticed after fifteen seconds, and no option says otherwise."""
-        self.patches.setattr(hold, "GRACE", 2.0)
+        self.patches.setattr(reserved_job, "GRACE", 2.0)
         self.patches.setattr(connection, "_PULSE", 0.5)
         return url
 

@@ -11,12 +11,11 @@ from time import monotonic
 from typing import Protocol
 
 from framework.errors import ProtocolError
-from framework.transports.beanstalkd import hold as _hold
-from framework.transports.beanstalkd import wire
+from framework.transports.beanstalkd import reserved_job, wire
 from framework.transports.beanstalkd.dial import Line
-from framework.transports.beanstalkd.hold import Hold
 from framework.transports.beanstalkd.pipe import Pipe
 from framework.transports.beanstalkd.rescue import Touch
+from framework.transports.beanstalkd.reserved_job import ReservedJob
 
 WAIT = 30
 """Seconds after which a reserve without a job is answered with TIMED_OUT and sent again: so a dead peer is noticed."""
@@ -25,10 +24,10 @@ _RESERVE = object()
 """What is awaited of a bell: this, the answer to its reserve; that of a verb with its message; or None: it changes nothing."""
 
 
-class Owner(_hold.Owner, Protocol):
+class Owner(reserved_job.Owner, Protocol):
     """What a bell tells. All of it is called on the hub."""
 
-    def rang(self, bell: Bell, hold: Hold) -> None:
+    def rang(self, bell: Bell, job: ReservedJob) -> None:
         """It has a job."""
 
     def silent(self, bell: Bell) -> None:
@@ -42,7 +41,7 @@ class Bell:
     """Made from a Line that watches its tube."""
 
     def __init__(self, line: Line, owner: Owner) -> None:
-        self.hold: Hold | None = None
+        self.job: ReservedJob | None = None
         """The job that it keeps, until it is settled or lost."""
         self.reserving = False
         self.retired = False
@@ -56,25 +55,25 @@ class Bell:
         self.reserving = True
         self._send(RESERVE, [_RESERVE])
 
-    def settle(self, hold: Hold, again: bool) -> None:
+    def settle(self, job: ReservedJob, again: bool) -> None:
         """Say how its job ended, and in the same send, with ``again``, reserve the next."""
-        assert hold.message is not None
-        self.hold = None
+        assert job.message is not None
+        self.job = None
         self.reserving = again
-        asked = (hold.verb, hold.message)
+        asked = (job.verb, job.message)
         if again:
-            self._send(hold.command() + RESERVE, [asked, _RESERVE])
+            self._send(job.command() + RESERVE, [asked, _RESERVE])
         else:
-            self._send(hold.command(), [asked])
+            self._send(job.command(), [asked])
 
-    def touch(self, hold: Hold) -> None:
-        assert hold.message is not None
-        self._send(wire.touch(hold.job), [("touch", hold.message)])
+    def touch(self, job: ReservedJob) -> None:
+        assert job.message is not None
+        self._send(wire.touch(job.number), [("touch", job.message)])
 
     def ping(self) -> None:
         """Say something while it keeps a job of which nothing is said any more. beanstalkd may lose the timer of a connection
         (#262, #380; on 1.12 two times in five), and then lets its jobs run out only when it hears from it again."""
-        if self.hold is not None and not self.pipe.awaited:
+        if self.job is not None and not self.pipe.awaited:
             self._send(wire.LIST_TUBE_USED, [None])
 
     def rescue(self, touches: Sequence[Touch]) -> None:
@@ -98,7 +97,7 @@ class Bell:
         if not (self.retired or self.pipe.awaited):
             return False
         waits = WAIT if self.reserving and not (self.unanswered or self.retired) else 0.0
-        return now - self.since > waits + _hold.GRACE
+        return now - self.since > waits + reserved_job.GRACE
 
     def _send(self, commands: bytes, asked: Sequence[object]) -> None:
         self.since = monotonic()
@@ -114,16 +113,16 @@ class Bell:
                 if not self.retired:  # of one that has said that it goes, the job is ready again when the connection ends
                     self._reserved(reply)
             elif isinstance(asked, tuple):
-                _hold.check(self._owner, reply, *asked)
+                reserved_job.check(self._owner, reply, *asked)
 
     def _reserved(self, reply: wire.Reply) -> None:
         if reply.word == "RESERVED":
-            self.hold = Hold(reply.number, reply.data, self, self.pipe.came)
-            self._owner.rang(self, self.hold)
+            self.job = ReservedJob(reply.number, reply.data, self, self.pipe.came)
+            self._owner.rang(self, self.job)
         elif reply.word in ("TIMED_OUT", "DEADLINE_SOON"):
             self._owner.silent(self)
         else:
-            raise _hold.strange(reply, "reserve")
+            raise reserved_job.strange(reply, "reserve")
 
     def _ended(self, error: Exception) -> None:
         self._owner.gone(self, error)

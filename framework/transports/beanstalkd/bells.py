@@ -13,11 +13,11 @@ from framework.alarm import Countdown
 from framework.errors import BrokerUnreachable, FrameworkError
 from framework.message import Message
 from framework.observe import hublog
-from framework.transports.beanstalkd import hold as _hold
+from framework.transports.beanstalkd import reserved_job
 from framework.transports.beanstalkd.bell import Bell
 from framework.transports.beanstalkd.dial import Line, dial
-from framework.transports.beanstalkd.hold import Hold
 from framework.transports.beanstalkd.pipe import Pipe
+from framework.transports.beanstalkd.reserved_job import ReservedJob
 
 log = hublog.get(__name__)
 
@@ -30,10 +30,10 @@ _REDIAL, _REDIAL_CAP = 0.5, 15.0
 """Seconds before a bell that broke, or could not be had, is replaced; and what they grow to while none can be had."""
 
 
-class Owner(_hold.Owner, Protocol):
+class Owner(reserved_job.Owner, Protocol):
     """What the bells tell. All of it is called on the hub."""
 
-    def rang(self, hold: Hold) -> None:
+    def rang(self, job: ReservedJob) -> None:
         """One got a job."""
 
     def look(self) -> None:
@@ -42,7 +42,7 @@ class Owner(_hold.Owner, Protocol):
     def changed(self) -> None:
         """There may be a bell more or less: ask for one that waits, if need be."""
 
-    def broke(self, hold: Hold | None, cut: list[bytes], error: Exception) -> None:
+    def broke(self, job: ReservedJob | None, cut: list[bytes], error: Exception) -> None:
         """A bell has ended, with its job, and with ``cut``, the commands that it could not hand over whole."""
 
     def failed(self, error: Exception) -> None:
@@ -103,21 +103,21 @@ class Bells:
             self.waiting.retire()
             self.waiting = None
 
-    def settle(self, bell: Bell, hold: Hold, *, again: bool) -> bool:
+    def settle(self, bell: Bell, job: ReservedJob, *, again: bool) -> bool:
         """Say how the job of ``bell`` ended, and if none waits have it wait ``again``; returns whether it does."""
         again = again and self.waiting is None
-        bell.settle(hold, again)
+        bell.settle(job, again)
         if again:
             self.waiting = bell
         else:
             self._spare.append(bell)
         return again
 
-    def free(self, hold: Hold) -> None:
-        """If a bell keeps ``hold``, which is no longer ours, that one can wait again."""
-        bell = hold.keeper
-        if isinstance(bell, Bell) and bell.hold is hold:
-            bell.hold = None
+    def free(self, job: ReservedJob) -> None:
+        """If a bell keeps ``job``, which is no longer ours, that one can wait again."""
+        bell = job.keeper
+        if isinstance(bell, Bell) and bell.job is job:
+            bell.job = None
             self._spare.append(bell)
             self._owner.changed()
 
@@ -132,9 +132,9 @@ class Bells:
 
     # --- what a bell tells ---------------------------------------------------------------------------------
 
-    def rang(self, bell: Bell, hold: Hold) -> None:
+    def rang(self, bell: Bell, job: ReservedJob) -> None:
         self.waiting = None
-        self._owner.rang(hold)
+        self._owner.rang(job)
 
     def silent(self, bell: Bell) -> None:
         self.waiting = None
@@ -156,7 +156,7 @@ class Bells:
             self.waiting = None
         if bell in self._spare:
             self._spare.remove(bell)
-        self._owner.broke(bell.hold, bell.pipe.cut(), error)
+        self._owner.broke(bell.job, bell.pipe.cut(), error)
         if not isinstance(error, BrokerUnreachable):
             self._owner.failed(error)
         elif self.open and not (bell.retired or self.dialling):
@@ -205,7 +205,7 @@ class Bells:
         for bell in [bell for bell in self.all if bell.overdue(now)]:
             bell.pipe.poll()
             if bell.pipe.open and bell.overdue(now):
-                self._drop(bell, f"beanstalkd {self._node} gave no answer for {_hold.GRACE:g} s")
+                self._drop(bell, f"beanstalkd {self._node} gave no answer for {reserved_job.GRACE:g} s")
         for bell in self.all:
             bell.ping()
         for bell in [bell for bell in self._spare if now - bell.since > SPARE and not bell.unanswered][:-1]:

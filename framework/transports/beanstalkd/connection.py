@@ -12,15 +12,14 @@ from framework.alarm import Countdown
 from framework.errors import AlreadySettled, BrokerUnreachable
 from framework.message import Message
 from framework.observe import hublog
-from framework.transports.beanstalkd import hold as _hold
-from framework.transports.beanstalkd import wire
+from framework.transports.beanstalkd import reserved_job, wire
 from framework.transports.beanstalkd.bells import Bells
 from framework.transports.beanstalkd.demand import Demand
 from framework.transports.beanstalkd.desk import Desk
 from framework.transports.beanstalkd.dial import Line, dial
-from framework.transports.beanstalkd.hold import Hold, Keeper, whole_seconds
 from framework.transports.beanstalkd.intake import Intake
 from framework.transports.beanstalkd.rescue import Rescue, snapshot
+from framework.transports.beanstalkd.reserved_job import Keeper, ReservedJob, whole_seconds
 from framework.transports.beanstalkd.room import Room
 from framework.transports.beanstalkd.settling import Settling
 from framework.transports.beanstalkd.unasked import Unasked
@@ -82,7 +81,7 @@ class BeanstalkdConnection:
         self._loop = get_hub().loop
         self._intake = Intake(self)
         self._desk = Desk(desk, self, self._intake)
-        self._holds: dict[Message, Hold] = {}
+        self._jobs: dict[Message, ReservedJob] = {}
         self._unasked = Unasked(self.in_flight, self._ask_later, self._guarded)
         self.bells = Bells(self.node, tube, self, self._guarded)
         self._rescue: Rescue | None = None
@@ -109,7 +108,7 @@ class BeanstalkdConnection:
     @property
     def exposed(self) -> int:
         """A reserve may get a job until its answer is here."""
-        return max(self.granted, self.held + self._desk.polling + self.bells.promised)
+        return max(self.granted, self.ours + self._desk.polling + self.bells.promised)
 
     # --- what the engine says ----------------------------------------------------------------------------
 
@@ -122,9 +121,9 @@ class BeanstalkdConnection:
     def finish(self, message: Message) -> None:
         if self.in_flight.pop(message, None) is None:
             raise AlreadySettled.of(message.id)
-        hold = self._holds.pop(message)
-        hold.verb = "delete"
-        self._settling.settled.append(hold)
+        job = self._jobs.pop(message)
+        job.verb = "delete"
+        self._settling.settled.append(job)
         if not self._turn_due:
             self._schedule()
 
@@ -133,11 +132,11 @@ class BeanstalkdConnection:
         logs only releases that have a delay. Only what is given back at the end goes without one."""
         if self.in_flight.pop(message, None) is None:
             raise AlreadySettled.of(message.id)
-        hold = self._holds.pop(message)
-        hold.verb, hold.delay = "release", whole_seconds(delay, 0 if self._draining else 1)
+        job = self._jobs.pop(message)
+        job.verb, job.delay = "release", whole_seconds(delay, 0 if self._draining else 1)
         if self._room.full and not self._draining:
-            self._room.keep(hold, self.limits.lease)
-        self._settling.when_known(hold)
+            self._room.keep(job, self.limits.lease)
+        self._settling.when_known(job)
         self._schedule()
 
     def bury(self, message: Message) -> None:
@@ -146,17 +145,17 @@ class BeanstalkdConnection:
         Raises AlreadySettled."""
         if self.in_flight.pop(message, None) is None:
             raise AlreadySettled.of(message.id)
-        hold = self._holds.pop(message)
-        hold.verb = "bury"
-        self._settling.when_known(hold)
+        job = self._jobs.pop(message)
+        job.verb = "bury"
+        self._settling.when_known(job)
         self._schedule()
 
     def touch(self, message: Message) -> None:
         if self.in_flight.pop(message, None) is None:
             raise AlreadySettled.of(message.id)
         self.in_flight[message] = monotonic()
-        hold = self._holds[message]
-        hold.keeper.touch(hold)
+        job = self._jobs[message]
+        job.keeper.touch(job)
         self._schedule()
 
     def drain(self) -> None:
@@ -182,8 +181,8 @@ class BeanstalkdConnection:
             self._deadline.start(self._guarded, self._end, None)
             self._schedule()
 
-    def _release_kept(self, holds: list[Hold]) -> None:
-        self._settling.kept_long_enough(holds)
+    def _release_kept(self, jobs: list[ReservedJob]) -> None:
+        self._settling.kept_long_enough(jobs)
         self._schedule()
 
     # --- one turn ----------------------------------------------------------------------------------------
@@ -204,7 +203,7 @@ class BeanstalkdConnection:
         if self._settling.settled:
             self._settling.tell()
         if self._intake.asking:
-            self._desk.ask([hold for hold in self._intake.asking if not hold.asked])
+            self._desk.ask([job for job in self._intake.asking if not job.asked])
             self._intake.asking.clear()
         self._demand.follow()
         self._desk.flush()
@@ -212,7 +211,7 @@ class BeanstalkdConnection:
             self._check_end()
 
     @property
-    def held(self) -> int:
+    def ours(self) -> int:
         """How many jobs are ours."""
         return len(self.in_flight) + self._intake.undelivered
 
@@ -230,19 +229,19 @@ class BeanstalkdConnection:
         return self
 
     def rescue(self, now: float, expired: Collection[Message]) -> None:
-        """Touch what has held a third of its lease, and all that is neither delivered nor sent: that may have held more."""
+        """Touch what was reserved a third of a lease ago, and all that is neither delivered nor sent: its lease may be older."""
         rescue = self._rescue = self._rescue or Rescue()
-        touches = rescue.touches(self.in_flight, self._holds, self.limits.lease, now, expired)
-        for hold in self._halfway():
-            touches.setdefault(hold.keeper, []).append((hold.job, None))
+        touches = rescue.touches(self.in_flight, self._jobs, self.limits.lease, now, expired)
+        for job in self._halfway():
+            touches.setdefault(job.keeper, []).append((job.number, None))
         keepers: list[Keeper] = [self._desk, *snapshot(self.bells.all)]
         for keeper in keepers:
             keeper.rescue(touches.get(keeper, ()))
 
-    def _halfway(self) -> list[Hold]:
+    def _halfway(self) -> list[ReservedJob]:
         """The jobs that are ours and not in flight. From any thread."""
-        kept = [bell.hold for bell in snapshot(self.bells.all)]
-        rung = [hold for hold in kept if hold is not None and hold.message is None]
+        kept = [bell.job for bell in snapshot(self.bells.all)]
+        rung = [job for job in kept if job is not None and job.message is None]
         settled = [*snapshot(self._settling.settled), *snapshot(self._settling.late)]
         return [*self._desk.undelivered(), *snapshot(self._intake.asking), *snapshot(self._intake.arrived), *settled, *rung]
 
@@ -262,22 +261,22 @@ class BeanstalkdConnection:
 
     # --- jobs arrive -------------------------------------------------------------------------------------
 
-    def rang(self, hold: Hold) -> None:
+    def rang(self, job: ReservedJob) -> None:
         self._desk.dry = False
-        self._intake.rang(hold)
+        self._intake.rang(job)
         self._schedule()
 
     def look(self) -> None:
         self._desk.dry = False
         self._flush()
 
-    def asked(self, hold: Hold) -> None:
-        if not self._settling.known(hold) and hold.message is not None:
-            self.bells.free(hold)
-            self._lose(hold.message, f"beanstalkd does not know job {hold.job} any more")
+    def asked(self, job: ReservedJob) -> None:
+        if not self._settling.known(job) and job.message is not None:
+            self.bells.free(job)
+            self._lose(job.message, f"beanstalkd does not know job {job.number} any more")
 
-    def message(self, hold: Hold, attempts: int, born: int) -> Message:
-        message = Message(b"%d%b" % (hold.job, self._suffix), born, attempts, hold.body, self)
+    def message(self, job: ReservedJob, attempts: int, born: int) -> Message:
+        message = Message(b"%d%b" % (job.number, self._suffix), born, attempts, job.body, self)
         return opened(message) if self._opens else message
 
     def lease(self, ttr: int) -> None:
@@ -290,38 +289,38 @@ class BeanstalkdConnection:
 
     def _look_at_leases(self) -> None:
         """The job with the shortest one may have been settled."""
-        shortest = min((hold.ttr for hold in [*self._holds.values(), *self._intake.arrived] if hold.ttr), default=0)
+        shortest = min((job.ttr for job in [*self._jobs.values(), *self._intake.arrived] if job.ttr), default=0)
         if shortest > self.limits.lease:
             self._limit(shortest)
 
-    def free(self, hold: Hold) -> None:
-        self.bells.free(hold)
+    def free(self, job: ReservedJob) -> None:
+        self.bells.free(job)
 
     def read(self) -> None:
         arrived = self._intake.arrived
         while arrived and not self._closing:
-            holds = arrived[:_SLICE]
+            jobs = arrived[:_SLICE]
             del arrived[:_SLICE]
-            self._deliver(holds)
+            self._deliver(jobs)
             self._flush()
         self._flush()
 
-    def _deliver(self, holds: list[Hold]) -> None:
+    def _deliver(self, jobs: list[ReservedJob]) -> None:
         batch: list[Message] = []
-        for hold in holds:
-            message = hold.message
+        for job in jobs:
+            message = job.message
             assert message is not None
-            self._holds[message] = hold
-            self.in_flight[message] = hold.at
+            self._jobs[message] = job
+            self.in_flight[message] = job.at
             batch.append(message)
         self._tally.received += len(batch)
         self._turn_due = True  # the flush after this: what is settled until then schedules none
         self._receiver.deliver(self, batch)
         if self.in_flight:
-            self._unasked.add(holds)
+            self._unasked.add(jobs)
 
-    def _ask_later(self, holds: list[Hold]) -> None:
-        self._intake.asking += holds
+    def _ask_later(self, jobs: list[ReservedJob]) -> None:
+        self._intake.asking += jobs
         self._flush()
 
     # --- what the server says of a settlement --------------------------------------------------------------
@@ -330,24 +329,24 @@ class BeanstalkdConnection:
         if verb == "touch":
             if self.in_flight.pop(message, None) is None:
                 return  # settled meanwhile; that is refused as well
-            self.bells.free(self._holds.pop(message))
+            self.bells.free(self._jobs.pop(message))
         else:
             self._settling.refused(verb)
         settled = b"" if verb == "touch" else message.id
-        self._lose(message, f"beanstalkd answered {verb} {_job(message)} with NOT_FOUND", settled)
+        self._lose(message, f"beanstalkd answered {verb} {_number(message)} with NOT_FOUND", settled)
 
     def buried(self, message: Message) -> None:
         log.error(
             "beanstalkd %s had no memory to release job %s: it is buried in tube %s, kick it there",
-            self.node, _job(message), self._tube,
+            self.node, _number(message), self._tube,
         )  # fmt: skip
 
     def stranded(self, verb: str, message: Message) -> None:
         self._settling.refused(verb)
-        self._room.none(int(_job(message)))
+        self._room.none(int(_number(message)))
         self._lose(
             message,
-            f"beanstalkd has no room in its log to {verb} job {_job(message)}, and keeps it until it is restarted",
+            f"beanstalkd has no room in its log to {verb} job {_number(message)}, and keeps it until it is restarted",
             message.id,
         )
 
@@ -369,20 +368,20 @@ class BeanstalkdConnection:
     def desk_gone(self, error: Exception) -> None:
         self._end(error)
 
-    def broke(self, hold: Hold | None, cut: list[bytes], error: Exception) -> None:
+    def broke(self, job: ReservedJob | None, cut: list[bytes], error: Exception) -> None:
         self._settling.cut(cut)
-        if hold is not None:
-            self._lose_hold(hold, error)
+        if job is not None:
+            self._lose_job(job, error)
 
-    def _lose_hold(self, hold: Hold, error: Exception) -> None:
-        message = hold.message
+    def _lose_job(self, job: ReservedJob, error: Exception) -> None:
+        message = job.message
         if message is None:
-            hold.verb = "lost"
+            job.verb = "lost"
         elif self.in_flight.pop(message, None) is not None:
-            del self._holds[message]
+            del self._jobs[message]
             self._lose(message, str(error))
         else:
-            self._settling.lose(hold)
+            self._settling.lose(job)
 
     def _check_pulse(self) -> None:
         now = monotonic()
@@ -391,7 +390,8 @@ class BeanstalkdConnection:
         if self._desk.overdue(now):
             self._desk.pipe.poll()
         if self._desk.overdue(now):
-            self._end(BrokerUnreachable(f"beanstalkd {self.node} gave no answer for {_hold.GRACE:g} s: the connection is dead"))
+            words = f"gave no answer for {reserved_job.GRACE:g} s: the connection is dead"
+            self._end(BrokerUnreachable(f"beanstalkd {self.node} {words}"))
             return
         self._desk.ping()
         if self._room.full:
@@ -412,7 +412,7 @@ class BeanstalkdConnection:
         self._settling.cut(self._desk.cut() + self.bells.close())
         self._desk.pipe.close()
         self.in_flight.clear()
-        self._holds.clear()
+        self._jobs.clear()
         self.granted = 0
         self._receiver.closed(self, error)
 
@@ -433,5 +433,5 @@ class BeanstalkdConnection:
             self.bells.forget()
 
 
-def _job(message: Message) -> str:
+def _number(message: Message) -> str:
     return message.id.decode().partition("@")[0]

@@ -21,7 +21,7 @@ class Owner(Protocol):
     granted: int
 
     @property
-    def held(self) -> int:
+    def ours(self) -> int:
         """How many jobs it has, in flight or not delivered yet."""
 
 
@@ -39,7 +39,7 @@ class Demand:
     @property
     def room(self) -> int:
         """How many more jobs may be asked for."""
-        return self._owner.granted - self._owner.held - self._desk.polling - self._bells.promised
+        return self._owner.granted - self._owner.ours - self._desk.polling - self._bells.promised
 
     def follow(self) -> None:
         """Ask for as many as the grant has room for."""
@@ -64,7 +64,7 @@ class Demand:
 
     def _relieve_now(self) -> None:
         bell = self._bells.waiting
-        if bell is None or self._owner.granted > self._owner.held:
+        if bell is None or self._owner.granted > self._owner.ours:
             return
         if monotonic() - bell.since < _PATIENCE:  # in a flood it never waits for long, and leaving would meet a job
             self._patience.start(self._guarded, self._relieve_now)

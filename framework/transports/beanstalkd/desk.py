@@ -13,12 +13,11 @@ from typing import Protocol
 
 from framework.errors import ProtocolError
 from framework.message import Message
-from framework.transports.beanstalkd import hold as _hold
-from framework.transports.beanstalkd import wire
+from framework.transports.beanstalkd import reserved_job, wire
 from framework.transports.beanstalkd.dial import Line
-from framework.transports.beanstalkd.hold import Hold
 from framework.transports.beanstalkd.pipe import Pipe
 from framework.transports.beanstalkd.rescue import Touch, snapshot
+from framework.transports.beanstalkd.reserved_job import ReservedJob
 
 _POLL = wire.reserve_with_timeout(0)
 _FIRST_REACH, _REACH = 8, 512  # reserves in one poll: few where the tube may be empty soon
@@ -41,11 +40,11 @@ class Poll:
         """When the first job was put, in nanoseconds since 1970."""
         self.fresh: bool | None = None
         """Whether the first was never reserved before; None until that is known."""
-        self.waiting: list[Hold] = []
+        self.waiting: list[ReservedJob] = []
         """The jobs behind the first, until that is known."""
 
 
-class Owner(_hold.Owner, Protocol):
+class Owner(reserved_job.Owner, Protocol):
     """What a desk tells. All of it is called on the hub."""
 
     def read(self) -> None:
@@ -61,11 +60,11 @@ class Owner(_hold.Owner, Protocol):
 class Intake(Protocol):
     """What a desk gives its jobs to, and tells what it learns of them. All of it is called on the hub."""
 
-    def reserved(self, poll: Poll, hold: Hold) -> None:
+    def reserved(self, poll: Poll, job: ReservedJob) -> None:
         """``poll`` got a job."""
 
-    def known(self, hold: Hold, state: wire.JobState | None) -> None:
-        """What was asked of ``hold``; None: the server knows no such job."""
+    def known(self, job: ReservedJob, state: wire.JobState | None) -> None:
+        """What was asked of ``job``; None: the server knows no such job."""
 
 
 class Desk:
@@ -83,8 +82,8 @@ class Desk:
         self._owing = False
         self._out: list[bytes] = []
         self._asked: list[object] = []
-        """What the answers to ``_out`` will mean: a Poll's, a Hold's (its statistics), a Message's (its delete), a verb's with
-        its message, a probe's, or None: whatever it is, it changes nothing."""
+        """What the answers to ``_out`` will mean: a Poll's, a ReservedJob's (its statistics), a Message's (its delete), a verb's
+        with its message, a probe's, or None: whatever it is, it changes nothing."""
         self._probed: bytes = b""
         """What deletes the job of the last probe."""
         self._owner = owner
@@ -97,26 +96,26 @@ class Desk:
         self._out.append(_POLL * count)
         self.polling += count
 
-    def ask(self, holds: list[Hold]) -> None:
+    def ask(self, jobs: list[ReservedJob]) -> None:
         """Ask for the statistics of jobs, of any connection's."""
-        for hold in holds:
-            hold.asked = True
-        self._asked += holds
-        self._out += [b"stats-job %d\r\n" % hold.job for hold in holds]
+        for job in jobs:
+            job.asked = True
+        self._asked += jobs
+        self._out += [b"stats-job %d\r\n" % job.number for job in jobs]
 
-    def finish(self, holds: list[Hold]) -> None:
+    def finish(self, jobs: list[ReservedJob]) -> None:
         """Delete jobs of its own."""
-        self._asked += [hold.message for hold in holds]
-        self._out += [b"delete %d\r\n" % hold.job for hold in holds]
+        self._asked += [job.message for job in jobs]
+        self._out += [b"delete %d\r\n" % job.number for job in jobs]
 
-    def settle(self, hold: Hold) -> None:
+    def settle(self, job: ReservedJob) -> None:
         """Release or bury a job of its own."""
-        self._asked.append((hold.verb, hold.message))
-        self._out.append(hold.command())
+        self._asked.append((job.verb, job.message))
+        self._out.append(job.command())
 
-    def touch(self, hold: Hold) -> None:
-        self._asked.append(("touch", hold.message))
-        self._out.append(wire.touch(hold.job))
+    def touch(self, job: ReservedJob) -> None:
+        self._asked.append(("touch", job.message))
+        self._out.append(wire.touch(job.number))
 
     def ping(self) -> None:
         """Ask whether the server is there; it has no heartbeats."""
@@ -147,14 +146,14 @@ class Desk:
         """How many commands, said or not, wait for their answers."""
         return len(self.pipe.awaited) + len(self._asked)
 
-    def undelivered(self) -> list[Hold]:
+    def undelivered(self) -> list[ReservedJob]:
         """The jobs of which something is still to be known; from any thread. A poll may have all its answers, and its jobs wait
         for what is known of the first one."""
         awaited = snapshot(self.pipe.awaited)
-        holds = [one for one in awaited if type(one) is Hold]
-        polls = [one for one in [*awaited, *[hold.poll for hold in holds]] if type(one) is Poll]
+        jobs = [one for one in awaited if type(one) is ReservedJob]
+        polls = [one for one in [*awaited, *[job.poll for job in jobs]] if type(one) is Poll]
         waiting = {id(poll): poll.waiting for poll in polls}
-        return holds + [hold for some in waiting.values() for hold in list(some)]
+        return jobs + [job for some in waiting.values() for job in list(some)]
 
     def rescue(self, touches: Sequence[Touch]) -> None:
         """Keep jobs of its own, and those that it is given just now; from another thread."""
@@ -162,7 +161,7 @@ class Desk:
 
     def overdue(self, now: float) -> bool:
         """An answer of the server is overdue. (It may be unread: the hub may have been blocked.)"""
-        return bool(self.pipe.awaited) and now - self.since > _hold.GRACE
+        return bool(self.pipe.awaited) and now - self.since > reserved_job.GRACE
 
     # --- answers -------------------------------------------------------------------------------------------
 
@@ -177,11 +176,11 @@ class Desk:
                 self._polled(asked, reply, self.pipe.came)
             elif type(asked) is Message:
                 if reply.word != "DELETED":
-                    _hold.check(self._owner, reply, "delete", asked)
-            elif type(asked) is Hold:
+                    reserved_job.check(self._owner, reply, "delete", asked)
+            elif type(asked) is ReservedJob:
                 self._state(asked, reply)
             elif type(asked) is tuple:
-                _hold.check(self._owner, reply, *asked)
+                reserved_job.check(self._owner, reply, *asked)
             elif asked is _PROBE:
                 self._answered_probe(reply)
         self._owing = bool(awaited)
@@ -193,12 +192,12 @@ class Desk:
         if reply.word == "RESERVED":
             if poll.left == 0:
                 self.reach = min(self.reach * 4, _REACH)
-            self._intake.reserved(poll, Hold(reply.number, reply.data, self, at))
+            self._intake.reserved(poll, ReservedJob(reply.number, reply.data, self, at))
         elif reply.word in ("TIMED_OUT", "DEADLINE_SOON"):
             self.dry = True
             self.reach = _FIRST_REACH
         else:
-            raise _hold.strange(reply, "reserve-with-timeout")
+            raise reserved_job.strange(reply, "reserve-with-timeout")
 
     def _answered_probe(self, reply: wire.Reply) -> None:
         if reply.word in ("INSERTED", "BURIED"):
@@ -208,10 +207,10 @@ class Desk:
         if reply.word in ("INSERTED", "DRAINING"):  # of one that drains nothing can be known
             self._owner.roomy()
 
-    def _state(self, hold: Hold, reply: wire.Reply) -> None:
+    def _state(self, job: ReservedJob, reply: wire.Reply) -> None:
         if reply.word == "OK":
-            self._intake.known(hold, wire.job_state(reply.data))
+            self._intake.known(job, wire.job_state(reply.data))
         elif reply.word == "NOT_FOUND":
-            self._intake.known(hold, None)
+            self._intake.known(job, None)
         else:
-            raise _hold.strange(reply, "stats-job")
+            raise reserved_job.strange(reply, "stats-job")

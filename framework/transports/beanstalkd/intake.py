@@ -18,32 +18,32 @@ from typing import Protocol
 from framework.message import Message
 from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.desk import Poll
-from framework.transports.beanstalkd.hold import Hold
+from framework.transports.beanstalkd.reserved_job import ReservedJob
 
 
 class Owner(Protocol):
     """What an intake tells, and asks for. All of it is called on the hub."""
 
-    def message(self, hold: Hold, attempts: int, born: int) -> Message:
+    def message(self, job: ReservedJob, attempts: int, born: int) -> Message:
         """What is delivered of a job that was put at ``born``, in nanoseconds since 1970."""
 
     def lease(self, ttr: int) -> None:
         """A job that is ours, or will be, has a time to run of so many seconds."""
 
-    def asked(self, hold: Hold) -> None:
-        """All that can be known of ``hold`` is."""
+    def asked(self, job: ReservedJob) -> None:
+        """All that can be known of ``job`` is."""
 
-    def free(self, hold: Hold) -> None:
-        """The job of ``hold`` is no longer reserved by this connection, and was never delivered."""
+    def free(self, job: ReservedJob) -> None:
+        """``job`` is no longer reserved by this connection, and was never delivered."""
 
 
 class Intake:
     """Of one connection."""
 
     def __init__(self, owner: Owner) -> None:
-        self.asking: list[Hold] = []
+        self.asking: list[ReservedJob] = []
         """Jobs to ask for in the next send."""
-        self.arrived: list[Hold] = []
+        self.arrived: list[ReservedJob] = []
         """Jobs to deliver, the first one first."""
         self._priority = -1
         """That of the jobs that were asked for; -1 before the first."""
@@ -58,56 +58,56 @@ class Intake:
         """How many jobs are ours and not in flight."""
         return self._unknown + len(self.arrived)
 
-    def reserved(self, poll: Poll, hold: Hold) -> None:
+    def reserved(self, poll: Poll, job: ReservedJob) -> None:
         """``poll`` got a job."""
-        if poll.fresh and hold.job > poll.top and not self._mixed:  # nearly every one in a flood
-            self._arrive(hold, 1, poll.born)
+        if poll.fresh and job.number > poll.top and not self._mixed:  # nearly every one in a flood
+            self._arrive(job, 1, poll.born)
             return
         self._unknown += 1
         if not poll.top:
-            poll.top = hold.job
-            hold.poll = poll
-            self.asking.append(hold)
+            poll.top = job.number
+            job.poll = poll
+            self.asking.append(job)
         elif poll.fresh is None:
-            poll.waiting.append(hold)
+            poll.waiting.append(job)
         else:
-            self.asking.append(hold)
+            self.asking.append(job)
 
-    def rang(self, hold: Hold) -> None:
+    def rang(self, job: ReservedJob) -> None:
         """A bell got a job."""
         self._unknown += 1
-        self.asking.append(hold)
+        self.asking.append(job)
 
-    def known(self, hold: Hold, state: wire.JobState | None) -> None:
-        """What was asked of ``hold``; None: the server knows no such job."""
-        if hold.verb == "lost":
+    def known(self, job: ReservedJob, state: wire.JobState | None) -> None:
+        """What was asked of ``job``; None: the server knows no such job."""
+        if job.verb == "lost":
             self._unknown -= 1
             return
         born = 0
         if state is not None:
             born = time_ns() - state.age * 1_000_000_000
-            hold.priority, hold.ttr = state.priority, state.ttr
+            job.priority, job.ttr = state.priority, state.ttr
             self._compare(state.priority)
             self._owner.lease(state.ttr)
-        if hold.message is None:
-            self._meet(hold, state, born)
+        if job.message is None:
+            self._meet(job, state, born)
         elif state is not None:
-            hold.message.attempts, hold.message.timestamp = state.reserves, born
-        self._owner.asked(hold)
+            job.message.attempts, job.message.timestamp = state.reserves, born
+        self._owner.asked(job)
 
     def _compare(self, priority: int) -> None:
         if self._priority not in (-1, priority):
             self._mixed = True
         self._priority = priority
 
-    def _meet(self, hold: Hold, state: wire.JobState | None, born: int) -> None:
-        """``hold`` can be delivered now, and perhaps what came behind it."""
+    def _meet(self, job: ReservedJob, state: wire.JobState | None, born: int) -> None:
+        """``job`` can be delivered now, and perhaps what came behind it."""
         self._unknown -= 1
         if state is not None:
-            self._arrive(hold, state.reserves, born)
+            self._arrive(job, state.reserves, born)
         else:  # its time ran out, and somebody deleted it
-            self._owner.free(hold)
-        poll = hold.poll
+            self._owner.free(job)
+        poll = job.poll
         if isinstance(poll, Poll):
             poll.born = born
             poll.fresh = state is not None and state.reserves == 1 and state.delay == 0 and not self._mixed
@@ -115,18 +115,18 @@ class Intake:
 
     def _judge(self, poll: Poll) -> None:
         """Everything is known of the first job of ``poll``: what came behind it."""
-        for hold in poll.waiting:
-            if poll.fresh and hold.job > poll.top and not self._mixed:
+        for job in poll.waiting:
+            if poll.fresh and job.number > poll.top and not self._mixed:
                 self._unknown -= 1
-                self._arrive(hold, 1, poll.born)
+                self._arrive(job, 1, poll.born)
             else:
-                self.asking.append(hold)
+                self.asking.append(job)
         poll.waiting.clear()
 
-    def _arrive(self, hold: Hold, attempts: int, born: int) -> None:
-        hold.message = self._owner.message(hold, attempts, born)
-        hold.body = b""
-        self.arrived.append(hold)
+    def _arrive(self, job: ReservedJob, attempts: int, born: int) -> None:
+        job.message = self._owner.message(job, attempts, born)
+        job.body = b""
+        self.arrived.append(job)
 
     def clear(self) -> None:
         self.asking.clear()

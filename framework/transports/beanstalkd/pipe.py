@@ -215,13 +215,13 @@ class Pipe:
         except ProtocolError as error:
             self._fault = error
 
-    def _keep(self, jobs: Sequence[tuple[int, object]]) -> None:
+    def _keep(self, touches: Sequence[tuple[int, object]]) -> None:
         if self._tail:
             self._send_tail()
-        if jobs and not self._tail:  # else the server does not even read
+        if touches and not self._tail:  # else the server does not even read
             self._kept = monotonic()
-            self.awaited.extend(answer for _, answer in jobs)
-            self._push(b"".join(wire.touch(job) for job, _ in jobs))
+            self.awaited.extend(answer for _, answer in touches)
+            self._push(b"".join(wire.touch(number) for number, _ in touches))
 
     def resume(self) -> None:
         """The hub turns again, and takes what was read in its place."""

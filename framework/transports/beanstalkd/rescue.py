@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
 from framework.message import Message
-from framework.transports.beanstalkd.hold import Hold, Keeper
+from framework.transports.beanstalkd.reserved_job import Keeper, ReservedJob
 
 TOUCH_AT = 1 / 3
 """The part of a lease after which it is touched."""
@@ -30,19 +30,19 @@ class Rescue:
         """Messages in flight -> when they were touched here, the oldest first."""
 
     def touches(
-        self, in_flight: Mapping[Message, float], holds: Mapping[Message, Hold], lease: float, now: float,
+        self, in_flight: Mapping[Message, float], jobs: Mapping[Message, ReservedJob], lease: float, now: float,
         expired: Collection[Message],
     ) -> dict[Keeper, list[Touch]]:  # fmt: skip
         """Those of messages in flight: after a third of a lease, or now, where nobody has asked how long theirs is."""
         due: dict[Keeper, list[Touch]] = {}
         for message, at in snapshot(in_flight.items()):
-            hold = holds.get(message)
-            if hold is None or message in expired:  # None: settled in this moment
+            job = jobs.get(message)
+            if job is None or message in expired:  # None: settled in this moment
                 continue
-            if hold.priority < 0 or now - max(at, self.touched.get(message, at)) >= lease * TOUCH_AT - AHEAD:
+            if job.priority < 0 or now - max(at, self.touched.get(message, at)) >= lease * TOUCH_AT - AHEAD:
                 self.touched.pop(message, None)
                 self.touched[message] = now
-                due.setdefault(hold.keeper, []).append((hold.job, ("touch", message)))
+                due.setdefault(job.keeper, []).append((job.number, ("touch", message)))
         return due
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from gevent.hub import get_hub
 
 from framework.observe import hublog
-from framework.transports.beanstalkd.hold import Hold
+from framework.transports.beanstalkd.reserved_job import ReservedJob
 
 log = hublog.get(__name__)
 
@@ -23,21 +23,21 @@ WAIT = 1.0
 class Room:
     """Of one connection."""
 
-    def __init__(self, node: str, let_go: Callable[[list[Hold]], None], guarded: Callable[..., None]) -> None:
+    def __init__(self, node: str, let_go: Callable[[list[ReservedJob]], None], guarded: Callable[..., None]) -> None:
         """``let_go`` is called with jobs that were kept long enough. ``guarded(work)`` runs the work of a timer, and catches
         what that raises."""
         self.full = False
-        self.kept: dict[Hold, None] = {}
+        self.kept: dict[ReservedJob, None] = {}
         self._node = node
         self._let_go = let_go
         self._guarded = guarded
         self._timer = get_hub().loop.timer(WAIT)
 
-    def none(self, job: int) -> None:
-        """A release of ``job`` found no room."""
+    def none(self, number: int) -> None:
+        """A release of job ``number`` found no room."""
         log.error(
             "beanstalkd %s has no room in its log to release job %d, and keeps it reserved by nobody until it is started again; "
-            "until there is room, failed jobs are released without a delay", self._node, job,
+            "until there is room, failed jobs are released without a delay", self._node, number,
         )  # fmt: skip
         self.full = True
 
@@ -48,9 +48,9 @@ class Room:
             self.full = False
             self.release()
 
-    def keep(self, hold: Hold, lease: float) -> None:
+    def keep(self, job: ReservedJob, lease: float) -> None:
         """Until ``WAIT`` has passed for the first of those that are kept."""
-        self.kept[hold] = None
+        self.kept[job] = None
         if not self._timer.active:
             self._timer.close()
             self._timer = get_hub().loop.timer(min(WAIT, lease / 4))

@@ -7,8 +7,8 @@ from framework.transports.beanstalkd.bell import Bell
 from framework.transports.beanstalkd.bells import Bells
 from framework.transports.beanstalkd.demand import Demand
 from framework.transports.beanstalkd.desk import Desk
-from framework.transports.beanstalkd.hold import Hold
 from framework.transports.beanstalkd.intake import Intake
+from framework.transports.beanstalkd.reserved_job import ReservedJob
 from framework.transports.beanstalkd.room import Room
 from framework.transports.contract import Tally
 
@@ -17,9 +17,9 @@ class Settling:
     """Of one connection."""
 
     def __init__(self, tally: Tally, *, desk: Desk, bells: Bells, intake: Intake, demand: Demand, room: Room) -> None:
-        self.settled: list[Hold] = []
+        self.settled: list[ReservedJob] = []
         """To be told in the next send."""
-        self.late: dict[Hold, None] = {}
+        self.late: dict[ReservedJob, None] = {}
         """Jobs to release as soon as their priority is known, or there is room."""
         self._tally = tally
         self._desk = desk
@@ -31,58 +31,58 @@ class Settling:
     def __len__(self) -> int:
         return len(self.settled) + len(self.late)
 
-    def when_known(self, hold: Hold) -> None:
+    def when_known(self, job: ReservedJob) -> None:
         """A release and a bury give back the job's priority."""
-        if hold.priority >= 0 and hold not in self._room.kept:
-            self.settled.append(hold)
+        if job.priority >= 0 and job not in self._room.kept:
+            self.settled.append(job)
         else:
-            self.late[hold] = None
-            if hold.priority < 0 and not hold.asked:
-                self._intake.asking.append(hold)
+            self.late[job] = None
+            if job.priority < 0 and not job.asked:
+                self._intake.asking.append(job)
 
-    def kept_long_enough(self, holds: list[Hold]) -> None:
-        for hold in holds:
-            if hold in self.late and hold.priority >= 0:
-                self._pop_late(hold)
-                self.settled.append(hold)
+    def kept_long_enough(self, jobs: list[ReservedJob]) -> None:
+        for job in jobs:
+            if job in self.late and job.priority >= 0:
+                self._pop_late(job)
+                self.settled.append(job)
 
-    def known(self, hold: Hold) -> bool:
-        """All that can be known of ``hold`` is. False: it was to be told how that ended, and the server has no such job."""
-        known = hold.priority >= 0
-        if hold not in self.late or (known and hold in self._room.kept):
+    def known(self, job: ReservedJob) -> bool:
+        """All that can be known of ``job`` is. False: it was to be told how that ended, and the server has no such job."""
+        known = job.priority >= 0
+        if job not in self.late or (known and job in self._room.kept):
             return True
-        self._pop_late(hold)
+        self._pop_late(job)
         if known:
-            self.settled.append(hold)
+            self.settled.append(job)
         return known
 
-    def _pop_late(self, hold: Hold) -> None:
-        del self.late[hold]
-        self._room.kept.pop(hold, None)
+    def _pop_late(self, job: ReservedJob) -> None:
+        del self.late[job]
+        self._room.kept.pop(job, None)
 
     def tell(self) -> None:
         """Have all that is ``settled`` told in the next send."""
         settled, self.settled = self.settled, []
-        done = [hold for hold in settled if hold.keeper is self._desk and hold.verb == "delete"]
+        done = [job for job in settled if job.keeper is self._desk and job.verb == "delete"]
         if done:
             self._desk.finish(done)
         self._tally.finished += len(done)
         if len(done) < len(settled):
-            self._tell_others([hold for hold in settled if hold.keeper is not self._desk or hold.verb != "delete"])
+            self._tell_others([job for job in settled if job.keeper is not self._desk or job.verb != "delete"])
 
-    def _tell_others(self, settled: list[Hold]) -> None:
+    def _tell_others(self, settled: list[ReservedJob]) -> None:
         room = self._demand.room if self._desk.dry else 0  # a bell that rings in a flood would only cost what the desk saves
-        for hold in settled:
-            if hold.verb == "release":
+        for job in settled:
+            if job.verb == "release":
                 self._tally.requeued += 1
                 if self._room.full:
-                    hold.delay = 0
+                    job.delay = 0
             else:
                 self._tally.finished += 1
-            if isinstance(hold.keeper, Bell):
-                room -= self._bells.settle(hold.keeper, hold, again=room > 0)
+            if isinstance(job.keeper, Bell):
+                room -= self._bells.settle(job.keeper, job, again=room > 0)
             else:
-                self._desk.settle(hold)
+                self._desk.settle(job)
 
     # --- in vain -------------------------------------------------------------------------------------------
 
@@ -101,13 +101,13 @@ class Settling:
         self._tally.finished -= finished
         self._tally.lease_lost += released + finished
 
-    def lose(self, hold: Hold) -> None:
+    def lose(self, job: ReservedJob) -> None:
         """The connection that held the job has ended."""
-        if hold in self.settled:
-            self.settled.remove(hold)
+        if job in self.settled:
+            self.settled.remove(job)
             self._tally.lease_lost += 1
-        elif hold in self.late:
-            self._pop_late(hold)
+        elif job in self.late:
+            self._pop_late(job)
             self._tally.lease_lost += 1
 
     def clear(self) -> None:

@@ -10,7 +10,7 @@ from gevent.hub import get_hub
 
 from framework.alarm import Countdown
 from framework.message import Message
-from framework.transports.beanstalkd.hold import Hold
+from framework.transports.beanstalkd.reserved_job import ReservedJob
 
 LATER = 0.05
 """Seconds in flight; the shortest lease is 1 s."""
@@ -20,30 +20,30 @@ class Unasked:
     """Those of one connection. ``guarded(work)`` runs what a timer asks for, and catches what that raises."""
 
     def __init__(
-        self, in_flight: Container[Message | None], ask: Callable[[list[Hold]], None], guarded: Callable[..., None]
+        self, in_flight: Container[Message | None], ask: Callable[[list[ReservedJob]], None], guarded: Callable[..., None]
     ) -> None:
         self._in_flight = in_flight
         self._ask = ask
         self._guarded = guarded
-        self._holds: list[Hold] = []
+        self._jobs: list[ReservedJob] = []
         self._timer = Countdown(get_hub().loop, LATER)
 
-    def add(self, holds: list[Hold]) -> None:
+    def add(self, jobs: list[ReservedJob]) -> None:
         """Some of these were delivered just now, and are in flight still."""
-        self._holds += [hold for hold in holds if not hold.asked and hold.message in self._in_flight]
+        self._jobs += [job for job in jobs if not job.asked and job.message in self._in_flight]
         self._wait()
 
     def _wait(self) -> None:
-        if self._holds and not self._timer.active:
+        if self._jobs and not self._timer.active:
             self._timer.start(self._guarded, self._look)
 
     def _look(self) -> None:
         due = monotonic() - LATER
-        left = [hold for hold in self._holds if not hold.asked and hold.message in self._in_flight]
-        self._holds = [hold for hold in left if hold.at > due]
+        left = [job for job in self._jobs if not job.asked and job.message in self._in_flight]
+        self._jobs = [job for job in left if job.at > due]
         self._wait()
-        self._ask([hold for hold in left if hold.at <= due])
+        self._ask([job for job in left if job.at <= due])
 
     def close(self) -> None:
         self._timer.close()
-        self._holds.clear()
+        self._jobs.clear()

@@ -12,7 +12,7 @@ from gevent.server import StreamServer
 from framework.errors import AlreadySettled, BrokerError, BrokerUnreachable, ProtocolError
 from framework.message import Message
 from framework.testing.servers import free_port
-from framework.transports.beanstalkd import Client, bells, hold
+from framework.transports.beanstalkd import Client, bells, reserved_job
 from framework.transports.beanstalkd import connection as connection_module
 from framework.transports.beanstalkd.client import TimedOut
 from framework.transports.beanstalkd.connection import connect
@@ -254,7 +254,7 @@ def test_a_bell_that_breaks_loses_its_own_job_and_no_other(server, client, recei
     for i in range(3):
         client.put(b"%d" % i)
         until(lambda: len(receiver.messages) == i + 1)  # noqa: B023
-    bell = connection._holds[receiver.messages[1]].keeper
+    bell = connection._jobs[receiver.messages[1]].keeper
     bell.pipe._sock.shutdown(2)
     until(lambda: receiver.losses)
     assert receiver.losses[0][0] == b"1"
@@ -350,7 +350,7 @@ def test_a_bell_that_is_still_being_dialled_holds_up_no_stop(server, receiver, s
 @pytest.mark.slow
 def test_a_server_that_is_gone_without_a_word_is_noticed(server, client, receiver, start_proxy, monkeypatch):
     monkeypatch.setattr(connection_module, "_PULSE", 0.2)
-    monkeypatch.setattr(hold, "GRACE", 1.0)
+    monkeypatch.setattr(reserved_job, "GRACE", 1.0)
     proxy = start_proxy(server.address)
     connection = connect(proxy.address, "orders", "billing", "orders", receiver, ttr=60.0)
     connection.grant(3)

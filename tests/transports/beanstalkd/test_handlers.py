@@ -16,8 +16,8 @@ from framework.transports.beanstalkd import Client, bells, wire
 from framework.transports.beanstalkd.client import TimedOut
 from framework.transports.beanstalkd.connection import BeanstalkdConnection
 from framework.transports.beanstalkd.desk import Poll
-from framework.transports.beanstalkd.hold import Hold
 from framework.transports.beanstalkd.intake import Intake
+from framework.transports.beanstalkd.reserved_job import ReservedJob
 
 from .conftest import job_stats, server_stats, spec, tube_stats, until, url
 
@@ -281,19 +281,19 @@ def test_where_priorities_differ_each_job_is_asked_for(server, run):
 
 def test_an_urgent_job_that_is_due_again_in_the_middle_of_a_poll_is_asked_for():
     class Owner:
-        def message(self, hold, attempts, born):
-            return (hold.job, attempts)
+        def message(self, job, attempts, born):
+            return (job.number, attempts)
 
         def lease(self, ttr): ...
 
-        def asked(self, hold): ...
+        def asked(self, job): ...
 
-        def free(self, hold): ...
+        def free(self, job): ...
 
-    def reserved(poll, job):
-        hold = Hold(job, b"", None, 0.0)
-        intake.reserved(poll, hold)
-        return hold
+    def reserved(poll, number):
+        job = ReservedJob(number, b"", None, 0.0)
+        intake.reserved(poll, job)
+        return job
 
     intake = Intake(Owner())
     first = Poll(1)
@@ -302,7 +302,7 @@ def test_an_urgent_job_that_is_due_again_in_the_middle_of_a_poll_is_asked_for():
     top, behind = reserved(second, 5), reserved(second, 50)
     intake.known(top, wire.JobState(1024, 1, 0, 60, 1))
     last = reserved(second, 51)
-    assert [hold.message for hold in intake.arrived] == [(50, 1), (5, 1)]
+    assert [job.message for job in intake.arrived] == [(50, 1), (5, 1)]
     assert intake.asking[-2:] == [behind, last]
 
 

@@ -17,13 +17,13 @@ SETTLED = {"delete": "DELETED", "release": "RELEASED", "bury": "BURIED", "touch"
 _NO_ROOM = (("release", "OUT_OF_MEMORY"), ("bury", "INTERNAL_ERROR"))
 
 
-class Hold:
+class ReservedJob:
     """One reserved job, from its RESERVED until its handler has settled it."""
 
-    __slots__ = ("asked", "at", "body", "delay", "job", "keeper", "message", "poll", "priority", "ttr", "verb")
+    __slots__ = ("asked", "at", "body", "delay", "keeper", "message", "number", "poll", "priority", "ttr", "verb")
 
-    def __init__(self, job: int, body: bytes, keeper: Keeper, at: float) -> None:
-        self.job = job
+    def __init__(self, number: int, body: bytes, keeper: Keeper, at: float) -> None:
+        self.number = number
         self.body = body
         self.keeper = keeper
         self.at = at
@@ -44,16 +44,16 @@ class Hold:
     def command(self) -> bytes:
         """What tells the server how it ended."""
         if self.verb == "delete":
-            return b"delete %d\r\n" % self.job
+            return b"delete %d\r\n" % self.number
         if self.verb == "release":
-            return wire.release(self.job, self.priority, self.delay)
-        return wire.bury(self.job, self.priority)
+            return wire.release(self.number, self.priority, self.delay)
+        return wire.bury(self.number, self.priority)
 
 
 class Keeper(Protocol):
     """The connection to the server that reserved a job, the only one that may settle it."""
 
-    def touch(self, hold: Hold) -> None: ...
+    def touch(self, job: ReservedJob) -> None: ...
 
     def rescue(self, touches: Sequence[tuple[int, object]]) -> None: ...
 
