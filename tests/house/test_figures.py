@@ -15,7 +15,7 @@ from framework.observe import background, hublog, stderr
 from framework.settings import Settings
 from framework.testing import runner
 from framework.testing.servers import ROOT
-from framework.transports.beanstalkd import bells, connection, producer
+from framework.transports.beanstalkd import connection, producer, waiters
 from framework.transports.nsq import register
 from tests.conformance.variants import VARIANTS
 
@@ -45,9 +45,9 @@ FIGURES = {
     ],
     "testing": [f"A batch waits {runner.LINGER * 1000:g} ms at most"],
     "beanstalkd": [
-        f"{bells.MOST} at most",
+        f"{waiters.MOST} at most",
         f"and {connection.MAX_GRANT} the jobs reserved on one",
-        f"Count {bells.MOST + 1} open files",
+        f"Count {waiters.MOST + 1} open files",
         "looks at an empty tube ten times a second",
         "handlers and five seconds",
     ],
@@ -64,7 +64,7 @@ FIGURES = {
 }
 ROUND = [
     unstarted.PUT_OFF == 1, backoff.VOTES == 2, later.POLL == 60, LEAST_HOP == 0.1, hublog._FLUSH_SECONDS == 2,
-    stderr._FLUSH_SECONDS == 2, guardian.WORTH_A_WORD == 1, guardian.GRACE == 1, bells.KNOCK == 0.1, producer.MARGIN == 5,
+    stderr._FLUSH_SECONDS == 2, guardian.WORTH_A_WORD == 1, guardian.GRACE == 1, waiters.KNOCK == 0.1, producer.MARGIN == 5,
     backoff.RECONNECT_OFTEN == 0.5, ways.LOST == 60, app._DESCRIBE_SECONDS == 0.5, len(VARIANTS) > 40,
 ]  # fmt: skip
 """The constants whose figures stand on the pages as words."""

@@ -1,4 +1,4 @@
-"""One handler on one beanstalkd: a desk that takes many jobs at once, and bells that wait while the tube is empty."""
+"""One handler on one beanstalkd: a poller that takes many jobs at once, and waiters that wait while the tube is empty."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from framework.errors import AlreadySettled, BrokerUnreachable
 from framework.message import Message
 from framework.observe import hublog
 from framework.transports.beanstalkd import reserved_job, wire
-from framework.transports.beanstalkd.bells import Bells
-from framework.transports.beanstalkd.demand import Demand
-from framework.transports.beanstalkd.desk import Desk
+from framework.transports.beanstalkd.attempts import Attempts
 from framework.transports.beanstalkd.dial import Line, dial
-from framework.transports.beanstalkd.intake import Intake
+from framework.transports.beanstalkd.pacing import Pacing
+from framework.transports.beanstalkd.poller import Poller
 from framework.transports.beanstalkd.rescue import Rescue, snapshot
 from framework.transports.beanstalkd.reserved_job import Keeper, ReservedJob, whole_seconds
 from framework.transports.beanstalkd.room import Room
 from framework.transports.beanstalkd.settling import Settling
 from framework.transports.beanstalkd.unasked import Unasked
+from framework.transports.beanstalkd.waiters import WaiterPool
 from framework.transports.contract import Limits, Receiver
 from framework.transports.enveloped import opened
 from framework.transports.forked import forget_in_child
@@ -32,7 +32,7 @@ log = hublog.get(__name__)
 CLOSE_FLUSH = 1.0
 MAX_DEFER = float(wire.MAX_NUMBER)
 MAX_GRANT = 1000
-"""Jobs that one desk may hold: the server looks through all of them when the oldest is settled."""
+"""Jobs that one poller may hold: the server looks through all of them when the oldest is settled."""
 _PULSE = 5.0
 _SLICE = 32  # jobs delivered at once: the server works on how they ended, and on the next, while handlers work on the others
 
@@ -40,15 +40,15 @@ _SLICE = 32  # jobs delivered at once: the server works on how they ended, and o
 def connect(
     node: str, topic: str, channel: str, tube: str, receiver: Receiver, *, ttr: float, opens: bool = False
 ) -> BeanstalkdConnection:
-    """Dial the desk and the first bell; blocks. ``ttr``: the lease that is likely, until a job shows what it is.
+    """Dial the poller and the first waiter; blocks. ``ttr``: the lease that is likely, until a job shows what it is.
 
     Raises BrokerUnreachable, BrokerError, ProtocolError."""
-    with dial(node) as desk, dial(node) as bell:
-        desk.subscribe(tube)
-        bell.subscribe(tube)
-        instance = wire.stats(desk.ask(wire.STATS, "OK").data).get("id", "")
-        connection = BeanstalkdConnection(desk, topic, channel, receiver, tube=tube, ttr=ttr, instance=instance, opens=opens)
-        connection.bells.add(bell)
+    with dial(node) as poller, dial(node) as waiter:
+        poller.subscribe(tube)
+        waiter.subscribe(tube)
+        instance = wire.stats(poller.ask(wire.STATS, "OK").data).get("id", "")
+        connection = BeanstalkdConnection(poller, topic, channel, receiver, tube=tube, ttr=ttr, instance=instance, opens=opens)
+        connection.waiters.add(waiter)
         return connection
 
 
@@ -57,7 +57,7 @@ class BeanstalkdConnection:
 
     def __init__(
         self,
-        desk: Line,
+        poller: Line,
         topic: str,
         channel: str,
         receiver: Receiver,
@@ -67,7 +67,7 @@ class BeanstalkdConnection:
         instance: str,
         opens: bool = False,
     ) -> None:
-        self.node = desk.node
+        self.node = poller.node
         self.topic = topic
         self.channel = channel
         self.limits = Limits(lease=ttr, max_lease=math.inf, max_grant=MAX_GRANT)
@@ -79,16 +79,16 @@ class BeanstalkdConnection:
         self._tally = receiver.tally
         self._suffix = f"@{instance[:8]}".encode()  # ids begin again when a server loses its log
         self._loop = get_hub().loop
-        self._intake = Intake(self)
-        self._desk = Desk(desk, self, self._intake)
+        self._attempts = Attempts(self)
+        self._poller = Poller(poller, self, self._attempts)
         self._jobs: dict[Message, ReservedJob] = {}
         self._unasked = Unasked(self.in_flight, self._ask_later, self._guarded)
-        self.bells = Bells(self.node, tube, self, self._guarded)
+        self.waiters = WaiterPool(self.node, tube, self, self._guarded)
         self._rescue: Rescue | None = None
-        self._demand = Demand(self, self._desk, self.bells, self._guarded)
+        self._pacing = Pacing(self, self._poller, self.waiters, self._guarded)
         self._room = Room(self.node, self._release_kept, self._guarded)
         self._settling = Settling(
-            self._tally, desk=self._desk, bells=self.bells, intake=self._intake, demand=self._demand, room=self._room
+            self._tally, poller=self._poller, waiters=self.waiters, attempts=self._attempts, pacing=self._pacing, room=self._room
         )
         self._turn_due = False
         self._draining = self._drained = self._closing = self._closed = False
@@ -108,7 +108,7 @@ class BeanstalkdConnection:
     @property
     def exposed(self) -> int:
         """A reserve may get a job until its answer is here."""
-        return max(self.granted, self.ours + self._desk.polling + self.bells.promised)
+        return max(self.granted, self.ours + self._poller.polling + self.waiters.promised)
 
     # --- what the engine says ----------------------------------------------------------------------------
 
@@ -163,20 +163,20 @@ class BeanstalkdConnection:
             self._draining = True
             self.granted = 0
             self._room.release()
-            self.bells.add_no_more()
-            self._deadline.start(self._guarded, self.bells.drop_retired)
+            self.waiters.add_no_more()
+            self._deadline.start(self._guarded, self.waiters.drop_retired)
             self._schedule()
 
     def unsent(self) -> int:
         """What was sent and not answered counts too: an answer may still say that a lease was lost."""
-        return len(self._settling) + self._desk.unanswered + self._desk.pipe.unsent + self.bells.unsent
+        return len(self._settling) + self._poller.unanswered + self._poller.hub_socket.unsent + self.waiters.unsent
 
     def close(self) -> None:
         if not (self._closing or self._closed):
             self._closing = self._draining = True
             self.granted = 0
             self._room.release()
-            self.bells.add_no_more()
+            self.waiters.add_no_more()
             self._deadline.stop()
             self._deadline.start(self._guarded, self._end, None)
             self._schedule()
@@ -202,21 +202,21 @@ class BeanstalkdConnection:
         self._turn_due = False
         if self._settling.settled:
             self._settling.tell()
-        if self._intake.asking:
-            self._desk.ask([job for job in self._intake.asking if not job.asked])
-            self._intake.asking.clear()
-        self._demand.follow()
-        self._desk.flush()
+        if self._attempts.asking:
+            self._poller.ask([job for job in self._attempts.asking if not job.asked])
+            self._attempts.asking.clear()
+        self._pacing.follow()
+        self._poller.flush()
         if self._draining:
             self._check_end()
 
     @property
     def ours(self) -> int:
         """How many jobs are ours."""
-        return len(self.in_flight) + self._intake.undelivered
+        return len(self.in_flight) + self._attempts.undelivered
 
     def _check_end(self) -> None:
-        if not (self._drained or self._desk.polling or self._intake.undelivered) and self.bells.silent_for_good:
+        if not (self._drained or self._poller.polling or self._attempts.undelivered) and self.waiters.silent_for_good:
             self._drained = True
             self._receiver.drained(self)
         if self._closing and not self._closed and not self.unsent():
@@ -234,16 +234,16 @@ class BeanstalkdConnection:
         touches = rescue.touches(self.in_flight, self._jobs, self.limits.lease, now, expired)
         for job in self._halfway():
             touches.setdefault(job.keeper, []).append((job.number, None))
-        keepers: list[Keeper] = [self._desk, *snapshot(self.bells.all)]
+        keepers: list[Keeper] = [self._poller, *snapshot(self.waiters.all)]
         for keeper in keepers:
             keeper.rescue(touches.get(keeper, ()))
 
     def _halfway(self) -> list[ReservedJob]:
         """The jobs that are ours and not in flight. From any thread."""
-        kept = [bell.job for bell in snapshot(self.bells.all)]
-        rung = [job for job in kept if job is not None and job.message is None]
+        kept = [waiter.job for waiter in snapshot(self.waiters.all)]
+        got = [job for job in kept if job is not None and job.message is None]
         settled = [*snapshot(self._settling.settled), *snapshot(self._settling.late)]
-        return [*self._desk.undelivered(), *snapshot(self._intake.asking), *snapshot(self._intake.arrived), *settled, *rung]
+        return [*self._poller.undelivered(), *snapshot(self._attempts.asking), *snapshot(self._attempts.arrived), *settled, *got]
 
     def rescued(self) -> None:
         if self._rescue is not None:
@@ -256,23 +256,23 @@ class BeanstalkdConnection:
         for message, at in rescue.touched.items():
             if self.in_flight.pop(message, None) is not None:
                 self.in_flight[message] = at
-        for pipe in [self._desk.pipe, *[bell.pipe for bell in self.bells.all]]:
-            pipe.resume()
+        for hub_socket in [self._poller.hub_socket, *[waiter.hub_socket for waiter in self.waiters.all]]:
+            hub_socket.resume()
 
     # --- jobs arrive -------------------------------------------------------------------------------------
 
-    def rang(self, job: ReservedJob) -> None:
-        self._desk.dry = False
-        self._intake.rang(job)
+    def got(self, job: ReservedJob) -> None:
+        self._poller.dry = False
+        self._attempts.got(job)
         self._schedule()
 
     def look(self) -> None:
-        self._desk.dry = False
+        self._poller.dry = False
         self._flush()
 
     def asked(self, job: ReservedJob) -> None:
         if not self._settling.known(job) and job.message is not None:
-            self.bells.free(job)
+            self.waiters.free(job)
             self._lose(job.message, f"beanstalkd does not know job {job.number} any more")
 
     def message(self, job: ReservedJob, attempts: int, born: int) -> Message:
@@ -281,7 +281,7 @@ class BeanstalkdConnection:
 
     def lease(self, ttr: int) -> None:
         """Leases of one connection count as equal: as the shortest of those in flight."""
-        if ttr < self.limits.lease or (ttr != self.limits.lease and not self.in_flight and not self._intake.arrived):
+        if ttr < self.limits.lease or (ttr != self.limits.lease and not self.in_flight and not self._attempts.arrived):
             self._limit(ttr)
 
     def _limit(self, ttr: int) -> None:
@@ -289,15 +289,15 @@ class BeanstalkdConnection:
 
     def _look_at_leases(self) -> None:
         """The job with the shortest one may have been settled."""
-        shortest = min((job.ttr for job in [*self._jobs.values(), *self._intake.arrived] if job.ttr), default=0)
+        shortest = min((job.ttr for job in [*self._jobs.values(), *self._attempts.arrived] if job.ttr), default=0)
         if shortest > self.limits.lease:
             self._limit(shortest)
 
     def free(self, job: ReservedJob) -> None:
-        self.bells.free(job)
+        self.waiters.free(job)
 
     def read(self) -> None:
-        arrived = self._intake.arrived
+        arrived = self._attempts.arrived
         while arrived and not self._closing:
             jobs = arrived[:_SLICE]
             del arrived[:_SLICE]
@@ -320,7 +320,7 @@ class BeanstalkdConnection:
             self._unasked.add(jobs)
 
     def _ask_later(self, jobs: list[ReservedJob]) -> None:
-        self._intake.asking += jobs
+        self._attempts.asking += jobs
         self._flush()
 
     # --- what the server says of a settlement --------------------------------------------------------------
@@ -329,7 +329,7 @@ class BeanstalkdConnection:
         if verb == "touch":
             if self.in_flight.pop(message, None) is None:
                 return  # settled meanwhile; that is refused as well
-            self.bells.free(self._jobs.pop(message))
+            self.waiters.free(self._jobs.pop(message))
         else:
             self._settling.refused(verb)
         settled = b"" if verb == "touch" else message.id
@@ -365,7 +365,7 @@ class BeanstalkdConnection:
     def failed(self, error: Exception) -> None:
         self._loop.run_callback(self._guarded, self._end, error)
 
-    def desk_gone(self, error: Exception) -> None:
+    def poller_gone(self, error: Exception) -> None:
         self._end(error)
 
     def broke(self, job: ReservedJob | None, cut: list[bytes], error: Exception) -> None:
@@ -386,16 +386,16 @@ class BeanstalkdConnection:
     def _check_pulse(self) -> None:
         now = monotonic()
         self._take_rescued()  # of a rescue that ended after the hub had been told
-        self.bells.check(now)
-        if self._desk.overdue(now):
-            self._desk.pipe.poll()
-        if self._desk.overdue(now):
+        self.waiters.check(now)
+        if self._poller.overdue(now):
+            self._poller.hub_socket.poll()
+        if self._poller.overdue(now):
             words = f"gave no answer for {reserved_job.GRACE:g} s: the connection is dead"
             self._end(BrokerUnreachable(f"beanstalkd {self.node} {words}"))
             return
-        self._desk.ping()
+        self._poller.ping()
         if self._room.full:
-            self._desk.probe()
+            self._poller.probe()
         self._look_at_leases()
         self._flush()
 
@@ -406,11 +406,11 @@ class BeanstalkdConnection:
             return
         self._closed = True
         self._stop_timers()
-        self._intake.clear()
+        self._attempts.clear()
         self._tally.lease_lost += len(self.in_flight)
         self._settling.clear()
-        self._settling.cut(self._desk.cut() + self.bells.close())
-        self._desk.pipe.close()
+        self._settling.cut(self._poller.cut() + self.waiters.close())
+        self._poller.hub_socket.close()
         self.in_flight.clear()
         self._jobs.clear()
         self.granted = 0
@@ -420,7 +420,7 @@ class BeanstalkdConnection:
         for timer in (self._pulse, self._deadline):
             timer.close()
         self._unasked.close()
-        self._demand.close()
+        self._pacing.close()
         self._room.close()
 
     def forget(self) -> None:
@@ -428,9 +428,9 @@ class BeanstalkdConnection:
         if not self._closed:
             self._closed = True
             self._stop_timers()
-            self._intake.clear()
-            self._desk.pipe.forget()
-            self.bells.forget()
+            self._attempts.clear()
+            self._poller.hub_socket.forget()
+            self.waiters.forget()
 
 
 def _number(message: Message) -> str:

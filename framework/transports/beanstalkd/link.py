@@ -18,7 +18,7 @@ from gevent.hub import Waiter, get_hub
 from framework.errors import BrokerError, BrokerUnreachable, MessageRefused, ProtocolError, PublishError
 from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.dial import CONNECT_TIMEOUT, Line, dial
-from framework.transports.beanstalkd.pipe import Pipe
+from framework.transports.beanstalkd.hub_socket import HubSocket
 from framework.transports.outlet import NotStored, Refused
 
 _TICK = 1.0
@@ -39,7 +39,7 @@ Put = tuple[str, bytes]
 class Batch:
     """Puts into one tube that were sent together, and what is known of each."""
 
-    __slots__ = ("answers", "count", "ends", "since", "timeout", "waiter")
+    __slots__ = ("answers", "count", "ends", "publisher", "since", "timeout")
 
     def __init__(self, count: int, timeout: float) -> None:
         self.count = count
@@ -49,19 +49,19 @@ class Batch:
         self.ends: list[int] = []
         """Where the last byte of each lies in the stream of all that was sent."""
         self.since = monotonic()
-        self.waiter: Waiter[None] | None = Waiter()
+        self.publisher: Waiter[None] | None = Waiter()
         """None: its publisher waits no more."""
 
     def abandoned(self) -> Batch:
         """What takes its place among those whose answers are still to come."""
         other = Batch(self.count, math.inf)
-        other.answers, other.ends, other.since, other.waiter = list(self.answers), self.ends, self.since, None
+        other.answers, other.ends, other.since, other.publisher = list(self.answers), self.ends, self.since, None
         return other
 
     def tell(self) -> None:
         """On the hub: its publisher goes on, at once."""
-        if self.waiter is not None:
-            self.waiter.switch(None)
+        if self.publisher is not None:
+            self.publisher.switch(None)
 
 
 class Link:
@@ -76,11 +76,11 @@ class Link:
         self._tube = "default"
         self._refusing = False
         """It is left as soon as nobody waits for an answer any more."""
-        self._queued = 0  # bytes ever given to the pipe
+        self._queued = 0  # bytes ever given to the socket
         self._asked = monotonic()
         self._doubted = 0.0  # when; what was read later takes it back
         self._next_tick = self._next_look = monotonic() + _TICK
-        self._pipe = Pipe(line, self._take, self._end)
+        self._hub_socket = HubSocket(line, self._take, self._end)
         self._ticker = get_hub().loop.timer(_TICK, _TICK, ref=False)
         self._alarm = get_hub().loop.timer(0.0)
         self._ticker.start(self._tick)
@@ -106,11 +106,11 @@ class Link:
         batches = [
             self._batch(tube, [put for _, put in puts], timeout, pieces) for tube, puts in groupby(commands, itemgetter(0))
         ]
-        self._pipe.send(b"".join(pieces))
+        self._hub_socket.send(b"".join(pieces))
         self._look_at(monotonic() + timeout)
         for batch in batches:
-            if batch.waiter is not None:
-                batch.waiter.get()
+            if batch.publisher is not None:
+                batch.publisher.get()
         return [answer for batch in batches for answer in batch.answers]
 
     def _batch(self, tube: str, puts: Sequence[bytes], timeout: float, pieces: list[bytes]) -> Batch:
@@ -130,12 +130,12 @@ class Link:
         return self._queued
 
     def usable(self) -> bool:
-        if self.error is None and (silent := monotonic() - self._pipe.heard) > _IDLE:
+        if self.error is None and (silent := monotonic() - self._hub_socket.heard) > _IDLE:
             if not self._pending:
-                self._pipe.poll()
+                self._hub_socket.poll()
             elif silent > _TICK:  # the hub was blocked, perhaps; and answers are given on the hub only
                 gevent.sleep(_TURN)
-        return self.error is None and not self._refusing and self._doubted <= self._pipe.heard
+        return self.error is None and not self._refusing and self._doubted <= self._hub_socket.heard
 
     def prove(self, until: float) -> Exception | None:
         """As ``outlet.Link``: a job that does not end as it says is refused, also where no job is taken any more."""
@@ -147,10 +147,10 @@ class Link:
         self._end(BrokerUnreachable("the producer was closed"))
 
     def shut(self) -> None:
-        self._pipe.shut()
+        self._hub_socket.shut()
 
     def fileno(self) -> int:
-        return self._pipe._sock.fileno()
+        return self._hub_socket._sock.fileno()
 
     # --- answers -------------------------------------------------------------------------------------------
 
@@ -201,22 +201,22 @@ class Link:
             self._asked = now
             self._queued += len(wire.LIST_TUBE_USED)
             self._pending.append(None)
-            self._pipe.send(wire.LIST_TUBE_USED)
+            self._hub_socket.send(wire.LIST_TUBE_USED)
         self._look()
 
     # --- answers that do not come --------------------------------------------------------------------------
 
     def _look(self) -> None:
         """Publishers that have waited for long enough wait no more. Answers that come later are dropped."""
-        self._pipe.poll()  # a hub that was blocked has answers waiting
-        now, heard = monotonic(), self._pipe.heard
-        waiting = [batch for batch in self._pending if batch is not None and batch.waiter is not None]
+        self._hub_socket.poll()  # a hub that was blocked has answers waiting
+        now, heard = monotonic(), self._hub_socket.heard
+        waiting = [batch for batch in self._pending if batch is not None and batch.publisher is not None]
         over = [batch for batch in waiting if now - max(batch.since, heard) >= batch.timeout]
         silence = now - max(self._oldest(), heard) if self._pending else 0.0
         if over or silence >= _DOUBT:
             self._doubted = now
             self.silent()
-        if silence >= _DOUBT and (len(over) == len(waiting) or (over[-1:] and over[-1].ends[-1] > self._pipe.sent)):
+        if silence >= _DOUBT and (len(over) == len(waiting) or (over[-1:] and over[-1].ends[-1] > self._hub_socket.sent)):
             self._end(BrokerUnreachable(f"beanstalkd {self.node} gave no answer for {silence:.1f} s"))
             return
         self._give_up(over)
@@ -250,10 +250,10 @@ class Link:
         self.error = error
         for timer in (self._ticker, self._alarm):
             timer.close()
-        self._pipe.close()
+        self._hub_socket.close()
         waiting, self._pending = [batch for batch in self._pending if batch is not None], deque()
         if waiting:
-            get_hub().loop.run_callback(_fail, waiting, self._pipe.sent, error)
+            get_hub().loop.run_callback(_fail, waiting, self._hub_socket.sent, error)
 
 
 def _fail(waiting: Sequence[Batch], sent: int, error: Exception) -> None:

@@ -59,7 +59,7 @@ class Keeper(Protocol):
 
 
 class Owner(Protocol):
-    """What a desk and a bell tell. All of it is called on the hub."""
+    """What a poller and a waiter tell. All of it is called on the hub."""
 
     def refused(self, verb: str, message: Message) -> None:
         """The server does not know ``message`` as ours any more."""

@@ -3,29 +3,30 @@ back where the server refused."""
 
 from __future__ import annotations
 
-from framework.transports.beanstalkd.bell import Bell
-from framework.transports.beanstalkd.bells import Bells
-from framework.transports.beanstalkd.demand import Demand
-from framework.transports.beanstalkd.desk import Desk
-from framework.transports.beanstalkd.intake import Intake
+from framework.transports.beanstalkd.attempts import Attempts
+from framework.transports.beanstalkd.pacing import Pacing
+from framework.transports.beanstalkd.poller import Poller
 from framework.transports.beanstalkd.reserved_job import ReservedJob
 from framework.transports.beanstalkd.room import Room
+from framework.transports.beanstalkd.waiters import Waiter, WaiterPool
 from framework.transports.contract import Tally
 
 
 class Settling:
     """Of one connection."""
 
-    def __init__(self, tally: Tally, *, desk: Desk, bells: Bells, intake: Intake, demand: Demand, room: Room) -> None:
+    def __init__(
+        self, tally: Tally, *, poller: Poller, waiters: WaiterPool, attempts: Attempts, pacing: Pacing, room: Room
+    ) -> None:  # fmt: skip
         self.settled: list[ReservedJob] = []
         """To be told in the next send."""
         self.late: dict[ReservedJob, None] = {}
         """Jobs to release as soon as their priority is known, or there is room."""
         self._tally = tally
-        self._desk = desk
-        self._bells = bells
-        self._intake = intake
-        self._demand = demand
+        self._poller = poller
+        self._waiters = waiters
+        self._attempts = attempts
+        self._pacing = pacing
         self._room = room
 
     def __len__(self) -> int:
@@ -38,7 +39,7 @@ class Settling:
         else:
             self.late[job] = None
             if job.priority < 0 and not job.asked:
-                self._intake.asking.append(job)
+                self._attempts.asking.append(job)
 
     def kept_long_enough(self, jobs: list[ReservedJob]) -> None:
         for job in jobs:
@@ -63,15 +64,15 @@ class Settling:
     def tell(self) -> None:
         """Have all that is ``settled`` told in the next send."""
         settled, self.settled = self.settled, []
-        done = [job for job in settled if job.keeper is self._desk and job.verb == "delete"]
+        done = [job for job in settled if job.keeper is self._poller and job.verb == "delete"]
         if done:
-            self._desk.finish(done)
+            self._poller.finish(done)
         self._tally.finished += len(done)
         if len(done) < len(settled):
-            self._tell_others([job for job in settled if job.keeper is not self._desk or job.verb != "delete"])
+            self._tell_others([job for job in settled if job.keeper is not self._poller or job.verb != "delete"])
 
     def _tell_others(self, settled: list[ReservedJob]) -> None:
-        room = self._demand.room if self._desk.dry else 0  # a bell that rings in a flood would only cost what the desk saves
+        room = self._pacing.room if self._poller.dry else 0  # a waiter in a flood would cost what the poller saves
         for job in settled:
             if job.verb == "release":
                 self._tally.requeued += 1
@@ -79,10 +80,10 @@ class Settling:
                     job.delay = 0
             else:
                 self._tally.finished += 1
-            if isinstance(job.keeper, Bell):
-                room -= self._bells.settle(job.keeper, job, again=room > 0)
+            if isinstance(job.keeper, Waiter):
+                room -= self._waiters.settle(job.keeper, job, again=room > 0)
             else:
-                self._desk.settle(job)
+                self._poller.settle(job)
 
     # --- in vain -------------------------------------------------------------------------------------------
 

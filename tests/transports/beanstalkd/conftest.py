@@ -89,9 +89,9 @@ class Running:
     def state(self) -> str:
         """The ledger, and what each connection holds and waits for."""
         each = [
-            f"{one.node}: granted {one.granted}, in flight {len(one.in_flight)}, polling {one._desk.polling}, "
-            f"dry {one._desk.dry}, "
-            f"undelivered {one._intake.undelivered}, bell waits {one.bells.waiting is not None}, dialling {one.bells.dialling}, "
+            f"{one.node}: granted {one.granted}, in flight {len(one.in_flight)}, polling {one._poller.polling}, "
+            f"dry {one._poller.dry}, undelivered {one._attempts.undelivered}, "
+            f"a waiter waits {one.waiters.waiting is not None}, dialling {one.waiters.dialling}, "
             f"tube {stats_of(one.node, one._tube)}"
             for one in self.connections
         ]

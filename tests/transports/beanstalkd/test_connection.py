@@ -12,7 +12,7 @@ from gevent.server import StreamServer
 from framework.errors import AlreadySettled, BrokerError, BrokerUnreachable, ProtocolError
 from framework.message import Message
 from framework.testing.servers import free_port
-from framework.transports.beanstalkd import Client, bells, reserved_job
+from framework.transports.beanstalkd import Client, reserved_job, waiters
 from framework.transports.beanstalkd import connection as connection_module
 from framework.transports.beanstalkd.client import TimedOut
 from framework.transports.beanstalkd.connection import connect
@@ -79,7 +79,7 @@ def test_a_connection_that_keeps_a_job_is_heard_from_though_nothing_is_said_of_t
     before = int(server_stats(server)["cmd-list-tube-used"])
     connection._check_pulse()  # the server may let the job run out only then
     until(lambda: not connection.unsent())
-    assert int(server_stats(server)["cmd-list-tube-used"]) == before + 2  # on the desk, and on the bell that keeps it
+    assert int(server_stats(server)["cmd-list-tube-used"]) == before + 2  # on the poller, and on the waiter that keeps it
     connection.finish(receiver.messages[0])
     until(lambda: receiver.tally.finished == 1 and not connection.unsent())
 
@@ -193,13 +193,13 @@ def expired(server, client, receiver) -> Message:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["bell", "desk"])
+@pytest.mark.parametrize("place", ["waiter", "poller"])
 def test_a_job_that_another_worker_has_by_now_is_a_lost_lease(server, client, subscribe, place, monkeypatch):
     connection = subscribe(server.address, grant=2)
     receiver = connection._receiver
-    if place == "desk":  # that a poll gets what comes next, no bell may wait
-        monkeypatch.setattr(bells, "MOST", 0)
-        connection.bells._spare.clear()
+    if place == "poller":  # that a poll gets what comes next, no waiter may wait
+        monkeypatch.setattr(waiters, "MOST", 0)
+        connection.waiters._spare.clear()
     for lost, verb in enumerate(("finish", "requeue", "bury", "touch"), 1):
         message = expired(server, client, receiver)
         finished = receiver.tally.finished
@@ -254,8 +254,8 @@ def test_a_bell_that_breaks_loses_its_own_job_and_no_other(server, client, recei
     for i in range(3):
         client.put(b"%d" % i)
         until(lambda: len(receiver.messages) == i + 1)  # noqa: B023
-    bell = connection._jobs[receiver.messages[1]].keeper
-    bell.pipe._sock.shutdown(2)
+    waiter = connection._jobs[receiver.messages[1]].keeper
+    waiter.hub_socket._sock.shutdown(2)
     until(lambda: receiver.losses)
     assert receiver.losses[0][0] == b"1"
     until(lambda: len(receiver.messages) == 4)  # it comes again
@@ -266,11 +266,11 @@ def test_a_bell_that_breaks_loses_its_own_job_and_no_other(server, client, recei
     assert not receiver.ends
 
 
-def test_a_desk_that_breaks_ends_it_all_at_once(server, client, receiver, subscribe):
+def test_a_poller_that_breaks_ends_it_all_at_once(server, client, receiver, subscribe):
     connection = subscribe(server.address, grant=50)
     client.put_many([b"%d" % i for i in range(30)])
     until(lambda: len(receiver.messages) == 30)
-    connection._desk.pipe._sock.shutdown(2)
+    connection._poller.hub_socket._sock.shutdown(2)
     until(lambda: receiver.ends)
     assert isinstance(receiver.ends[0], BrokerUnreachable)
     assert (receiver.tally.received, receiver.tally.lease_lost) == (30, 30)
@@ -310,7 +310,7 @@ def test_half_open_connections_hold_the_stop_for_a_moment_only(server, client, r
 
 
 def test_a_close_long_after_the_drain_still_waits_for_what_the_server_says(server, client, receiver, start_proxy):
-    """The time that a drain gives the bells was over: what was left of it, nothing, was all that a close had."""
+    """The time that a drain gives the waiters was over: what was left of it, nothing, was all that a close had."""
     proxy = start_proxy(server.address)
     connection = connect(proxy.address, "orders", "billing", "orders", receiver, ttr=60.0)
     connection.grant(3)
@@ -330,8 +330,8 @@ def test_a_close_long_after_the_drain_still_waits_for_what_the_server_says(serve
 def test_where_no_bell_can_be_had_the_tube_is_looked_at_now_and_then_and_no_more(server, receiver, subscribe, monkeypatch):
     looks = []
     connection = subscribe(server.address)
-    monkeypatch.setattr(bells, "MOST", 0)
-    connection.bells._spare.clear()
+    monkeypatch.setattr(waiters, "MOST", 0)
+    connection.waiters._spare.clear()
     look = connection.look
     monkeypatch.setattr(connection, "look", lambda: (looks.append(1), look()))
     connection.grant(5)
@@ -341,7 +341,7 @@ def test_where_no_bell_can_be_had_the_tube_is_looked_at_now_and_then_and_no_more
 
 def test_a_bell_that_is_still_being_dialled_holds_up_no_stop(server, receiver, subscribe):
     connection = subscribe(server.address)
-    connection.bells._dial(pause=600.0)
+    connection.waiters._dial(pause=600.0)
     connection.drain()
     until(lambda: receiver.drains)
     assert not receiver.ends
@@ -363,15 +363,15 @@ def test_a_server_that_is_gone_without_a_word_is_noticed(server, client, receive
 
 def test_bells_that_were_not_needed_are_closed_after_a_while(server, client, receiver, subscribe, monkeypatch):
     monkeypatch.setattr(connection_module, "_PULSE", 0.1)
-    monkeypatch.setattr(bells, "SPARE", 0.3)
+    monkeypatch.setattr(waiters, "SPARE", 0.3)
     connection = subscribe(server.address, grant=20)
     for i in range(10):
         client.put(b"%d" % i)
         until(lambda: len(receiver.messages) == i + 1)  # noqa: B023
     for message in receiver.messages:
         connection.finish(message)
-    assert len(connection.bells.all) >= 10
-    until(lambda: len(connection.bells.all) <= 2)
+    assert len(connection.waiters.all) >= 10
+    until(lambda: len(connection.waiters.all) <= 2)
     client.put(b"more")
     until(lambda: receiver.messages[-1].body == b"more")
 

@@ -12,11 +12,11 @@ import pytest
 from gevent.event import Event
 
 from framework.errors import Reject, Retry
-from framework.transports.beanstalkd import Client, bells, wire
+from framework.transports.beanstalkd import Client, waiters, wire
+from framework.transports.beanstalkd.attempts import Attempts
 from framework.transports.beanstalkd.client import TimedOut
 from framework.transports.beanstalkd.connection import BeanstalkdConnection
-from framework.transports.beanstalkd.desk import Poll
-from framework.transports.beanstalkd.intake import Intake
+from framework.transports.beanstalkd.poller import Poll
 from framework.transports.beanstalkd.reserved_job import ReservedJob
 
 from .conftest import job_stats, server_stats, spec, tube_stats, until, url
@@ -156,7 +156,7 @@ def test_light_traffic_opens_few_connections(server, run):
 
 @pytest.mark.parametrize("most", [2, 64])
 def test_slow_jobs_that_come_one_by_one_all_run_however_few_connections_may_wait(server, run, monkeypatch, most):
-    monkeypatch.setattr(bells, "MOST", most)
+    monkeypatch.setattr(waiters, "MOST", most)
     running, gate = [], Event()
 
     def function(message):
@@ -292,18 +292,18 @@ def test_an_urgent_job_that_is_due_again_in_the_middle_of_a_poll_is_asked_for():
 
     def reserved(poll, number):
         job = ReservedJob(number, b"", None, 0.0)
-        intake.reserved(poll, job)
+        attempts.reserved(poll, job)
         return job
 
-    intake = Intake(Owner())
+    attempts = Attempts(Owner())
     first = Poll(1)
-    intake.known(reserved(first, 50), wire.JobState(0, 1, 0, 60, 1))  # urgent; it fails, and is released with a delay
+    attempts.known(reserved(first, 50), wire.JobState(0, 1, 0, 60, 1))  # urgent; it fails, and is released with a delay
     second = Poll(3)
     top, behind = reserved(second, 5), reserved(second, 50)
-    intake.known(top, wire.JobState(1024, 1, 0, 60, 1))
+    attempts.known(top, wire.JobState(1024, 1, 0, 60, 1))
     last = reserved(second, 51)
-    assert [job.message for job in intake.arrived] == [(50, 1), (5, 1)]
-    assert intake.asking[-2:] == [behind, last]
+    assert [job.message for job in attempts.arrived] == [(50, 1), (5, 1)]
+    assert attempts.asking[-2:] == [behind, last]
 
 
 def test_delayed_jobs_vouch_for_nobody(server, run):

@@ -48,7 +48,7 @@ def compute(seconds: float) -> None:
         pass
 
 
-@pytest.mark.parametrize("count", [1, 100], ids=["on a bell", "on the desk"])
+@pytest.mark.parametrize("count", [1, 100], ids=["on a waiter", "on the poller"])
 def test_a_handler_that_computes_for_long_costs_no_lease(server, run, aside, count):
     """Of a hundred, one is computed on, some wait for it, and most have not been delivered."""
 
@@ -108,15 +108,15 @@ def test_jobs_that_wait_for_what_is_known_of_the_first_of_their_poll_are_kept(se
     connection = subscribe(server.address, grant=5)
     until(lambda: tube_stats(server)["current-waiting"] == 1)
     put(aside, 5)
-    flush, late = connection._desk.flush, []
+    flush, late = connection._poller.flush, []
 
     def flush_and_compute() -> None:
         flush()
-        if not late and len(connection._desk.undelivered()) == 4 and not connection._desk.polling:
+        if not late and len(connection._poller.undelivered()) == 4 and not connection._poller.polling:
             late.append(True)
             blocked(connection, 2.5 * TTR)
 
-    monkeypatch.setattr(connection._desk, "flush", flush_and_compute)
+    monkeypatch.setattr(connection._poller, "flush", flush_and_compute)
     until(lambda: len(receiver.messages) == 5)
     assert late
     assert b"job-timeouts: 0\n" in aside(b"stats\r\n")

@@ -48,9 +48,9 @@ producer.publish("orders", [b"first"])
 ledger = supervisor.ledgers["orders/billing"]
 while ledger.finished < 1:
     gevent.sleep(0.01)
-# What a bell needs, three times; then no socket can be made any more.
+# What a waiter needs, three times; then no socket can be made any more.
 resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-for at in range(jobs):  # one by one: each finds the tube empty, and a bell that waits
+for at in range(jobs):  # one by one: each finds the tube empty, and a waiter that waits
     producer.publish("orders", [b"%d" % at])
     gevent.sleep(0.02)
 with gevent.Timeout(60, False):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from framework.engine.ledger import Ledger
-from framework.transports.beanstalkd.hold import Hold
+from framework.transports.beanstalkd.reserved_job import ReservedJob
 from framework.transports.beanstalkd.room import Room
 from framework.transports.beanstalkd.settling import Settling
 
@@ -25,7 +25,7 @@ def test_what_the_socket_did_not_take_whole_is_a_lost_lease(lines: list[bytes], 
     tally = Ledger()
     tally.received, tally.finished, tally.requeued = 4, 2, 2
     unused: Any = None
-    Settling(tally, desk=unused, bells=unused, intake=unused, demand=unused, room=unused).cut(lines)
+    Settling(tally, poller=unused, waiters=unused, attempts=unused, pacing=unused, room=unused).cut(lines)
     assert (tally.finished, tally.requeued, tally.lease_lost) == left
 
 
@@ -33,17 +33,17 @@ def test_a_job_whose_priority_the_server_tells_after_it_was_kept_long_enough_is_
     """Nobody would think of it again: its lease would run out."""
     unused: Any = None
 
-    def let_go(holds: list[Hold]) -> None:
-        settling.kept_long_enough(holds)
+    def let_go(jobs: list[ReservedJob]) -> None:
+        settling.kept_long_enough(jobs)
 
     room = Room("node", let_go, lambda work: work())
-    settling = Settling(Ledger(), desk=unused, bells=unused, intake=unused, demand=unused, room=room)
-    hold = Hold(1, b"", unused, 0.0)
-    hold.asked, hold.verb = True, "release"
-    room.keep(hold, 60.0)
-    settling.when_known(hold)
+    settling = Settling(Ledger(), poller=unused, waiters=unused, attempts=unused, pacing=unused, room=room)
+    job = ReservedJob(1, b"", unused, 0.0)
+    job.asked, job.verb = True, "release"
+    room.keep(job, 60.0)
+    settling.when_known(job)
     room.release()
-    assert (settling.settled, list(settling.late)) == ([], [hold]), "its priority is not known yet"
-    hold.priority = 5
-    assert settling.known(hold)
-    assert (settling.settled, len(settling)) == ([hold], 1)
+    assert (settling.settled, list(settling.late)) == ([], [job]), "its priority is not known yet"
+    job.priority = 5
+    assert settling.known(job)
+    assert (settling.settled, len(settling)) == ([job], 1)

@@ -15,7 +15,7 @@ from framework.errors import ProtocolError
 from framework.message import Message
 from framework.transports.beanstalkd import reserved_job, wire
 from framework.transports.beanstalkd.dial import Line
-from framework.transports.beanstalkd.pipe import Pipe
+from framework.transports.beanstalkd.hub_socket import HubSocket
 from framework.transports.beanstalkd.rescue import Touch, snapshot
 from framework.transports.beanstalkd.reserved_job import ReservedJob
 
@@ -27,7 +27,7 @@ _PROBE_PUT = wire.put(b"", wire.MAX_NUMBER, wire.MAX_NUMBER, 1)  # into the tube
 
 
 class Poll:
-    """Reserves that were sent together. The first job that they get vouches for those behind it, see ``intake``."""
+    """Reserves that were sent together. The first job that they get vouches for those behind it, see ``attempts``."""
 
     __slots__ = ("born", "fresh", "left", "top", "waiting")
 
@@ -45,20 +45,20 @@ class Poll:
 
 
 class Owner(reserved_job.Owner, Protocol):
-    """What a desk tells. All of it is called on the hub."""
+    """What a poller tells. All of it is called on the hub."""
 
     def read(self) -> None:
         """All that came with one read has been told."""
 
-    def desk_gone(self, error: Exception) -> None:
+    def poller_gone(self, error: Exception) -> None:
         """Its connection ended."""
 
     def roomy(self) -> None:
         """The server's log has room."""
 
 
-class Intake(Protocol):
-    """What a desk gives its jobs to, and tells what it learns of them. All of it is called on the hub."""
+class Attempts(Protocol):
+    """What a poller gives its jobs to, and tells what it learns of them. All of it is called on the hub."""
 
     def reserved(self, poll: Poll, job: ReservedJob) -> None:
         """``poll`` got a job."""
@@ -67,12 +67,12 @@ class Intake(Protocol):
         """What was asked of ``job``; None: the server knows no such job."""
 
 
-class Desk:
+class Poller:
     """Made from a Line that watches its tube."""
 
-    def __init__(self, line: Line, owner: Owner, intake: Intake) -> None:
+    def __init__(self, line: Line, owner: Owner, attempts: Attempts) -> None:
         self.dry = True
-        """The last poll got less than it asked for; only a bell tells when there is more."""
+        """The last poll got less than it asked for; only a waiter tells when there is more."""
         self.reach = _FIRST_REACH
         """The most that one poll may ask for."""
         self.polling = 0
@@ -87,8 +87,8 @@ class Desk:
         self._probed: bytes = b""
         """What deletes the job of the last probe."""
         self._owner = owner
-        self._intake = intake
-        self.pipe = Pipe(line, self._take, owner.desk_gone)
+        self._attempts = attempts
+        self.hub_socket = HubSocket(line, self._take, owner.poller_gone)
 
     def poll(self, count: int) -> None:
         """Reserve up to ``count`` jobs that are ready now."""
@@ -130,26 +130,26 @@ class Desk:
 
     def cut(self) -> list[bytes]:
         """The commands of its owner's that could not be handed over whole."""
-        return [line for line in self.pipe.cut() if line != self._probed]
+        return [line for line in self.hub_socket.cut() if line != self._probed]
 
     def flush(self) -> None:
         """Send all that was said since the last time."""
         if self._out:
             if not self._owing:
                 self._owing, self.since = True, monotonic()
-            self.pipe.send(b"".join(self._out), self._asked)
+            self.hub_socket.send(b"".join(self._out), self._asked)
             self._out.clear()
             self._asked.clear()
 
     @property
     def unanswered(self) -> int:
         """How many commands, said or not, wait for their answers."""
-        return len(self.pipe.awaited) + len(self._asked)
+        return len(self.hub_socket.awaited) + len(self._asked)
 
     def undelivered(self) -> list[ReservedJob]:
         """The jobs of which something is still to be known; from any thread. A poll may have all its answers, and its jobs wait
         for what is known of the first one."""
-        awaited = snapshot(self.pipe.awaited)
+        awaited = snapshot(self.hub_socket.awaited)
         jobs = [one for one in awaited if type(one) is ReservedJob]
         polls = [one for one in [*awaited, *[job.poll for job in jobs]] if type(one) is Poll]
         waiting = {id(poll): poll.waiting for poll in polls}
@@ -157,23 +157,23 @@ class Desk:
 
     def rescue(self, touches: Sequence[Touch]) -> None:
         """Keep jobs of its own, and those that it is given just now; from another thread."""
-        self.pipe.rescue(lambda: touches)
+        self.hub_socket.rescue(lambda: touches)
 
     def overdue(self, now: float) -> bool:
         """An answer of the server is overdue. (It may be unread: the hub may have been blocked.)"""
-        return bool(self.pipe.awaited) and now - self.since > reserved_job.GRACE
+        return bool(self.hub_socket.awaited) and now - self.since > reserved_job.GRACE
 
     # --- answers -------------------------------------------------------------------------------------------
 
     def _take(self, replies: list[wire.Reply]) -> None:
         self.since = monotonic()
-        awaited = self.pipe.awaited
+        awaited = self.hub_socket.awaited
         for reply in replies:
             if not awaited:
-                raise ProtocolError(f"beanstalkd {self.pipe.node} sent {reply.word}, which nothing asked for")
+                raise ProtocolError(f"beanstalkd {self.hub_socket.node} sent {reply.word}, which nothing asked for")
             asked = awaited.popleft()
             if type(asked) is Poll:
-                self._polled(asked, reply, self.pipe.came)
+                self._polled(asked, reply, self.hub_socket.came)
             elif type(asked) is Message:
                 if reply.word != "DELETED":
                     reserved_job.check(self._owner, reply, "delete", asked)
@@ -192,7 +192,7 @@ class Desk:
         if reply.word == "RESERVED":
             if poll.left == 0:
                 self.reach = min(self.reach * 4, _REACH)
-            self._intake.reserved(poll, ReservedJob(reply.number, reply.data, self, at))
+            self._attempts.reserved(poll, ReservedJob(reply.number, reply.data, self, at))
         elif reply.word in ("TIMED_OUT", "DEADLINE_SOON"):
             self.dry = True
             self.reach = _FIRST_REACH
@@ -209,8 +209,8 @@ class Desk:
 
     def _state(self, job: ReservedJob, reply: wire.Reply) -> None:
         if reply.word == "OK":
-            self._intake.known(job, wire.job_state(reply.data))
+            self._attempts.known(job, wire.job_state(reply.data))
         elif reply.word == "NOT_FOUND":
-            self._intake.known(job, None)
+            self._attempts.known(job, None)
         else:
             raise reserved_job.strange(reply, "stats-job")

@@ -27,7 +27,7 @@ _new_lock = monkey.get_original("_thread", "RLock")
 held, and close a producer that was dropped."""
 
 
-class Pipe:
+class HubSocket:
     """``take(replies)`` is called with what was read, ``ended(error)`` once when the connection has ended; both on the hub.
 
     After ``close`` neither is called.

@@ -7,7 +7,7 @@ the server hands out the lowest id first, so whoever had one of them before woul
 answers of one poll another worker may take one of them and die; the count of that one is then one too low, once.) That holds
 among jobs of one priority: a more urgent one was had before, and may be due again between two answers. So once two priorities
 were seen all are asked for; and so are those behind a first job that is not fresh, every job that is in flight for a while, and
-what a bell got.
+what a waiter got.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Protocol
 
 from framework.message import Message
 from framework.transports.beanstalkd import wire
-from framework.transports.beanstalkd.desk import Poll
+from framework.transports.beanstalkd.poller import Poll
 from framework.transports.beanstalkd.reserved_job import ReservedJob
 
 
 class Owner(Protocol):
-    """What an intake tells, and asks for. All of it is called on the hub."""
+    """What it tells, and asks for. All of it is called on the hub."""
 
     def message(self, job: ReservedJob, attempts: int, born: int) -> Message:
         """What is delivered of a job that was put at ``born``, in nanoseconds since 1970."""
@@ -37,7 +37,7 @@ class Owner(Protocol):
         """``job`` is no longer reserved by this connection, and was never delivered."""
 
 
-class Intake:
+class Attempts:
     """Of one connection."""
 
     def __init__(self, owner: Owner) -> None:
@@ -73,8 +73,8 @@ class Intake:
         else:
             self.asking.append(job)
 
-    def rang(self, job: ReservedJob) -> None:
-        """A bell got a job."""
+    def got(self, job: ReservedJob) -> None:
+        """A waiter got a job."""
         self._unknown += 1
         self.asking.append(job)
 
