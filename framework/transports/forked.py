@@ -6,12 +6,17 @@ import os
 from typing import Protocol
 from weakref import WeakSet
 
+import gevent
+from gevent import monkey
+
 
 class Forgetting(Protocol):
     """A connection, or else what runs on the hub."""
 
-    def forget(self) -> None:
-        """Stop all that goes on, and ``let_go`` of sockets, without a word to any peer."""
+    def forget(self) -> object:
+        """Stop all that goes on, and ``let_go`` of sockets, without a word to any peer.
+
+        Returns True where its hub is one that still shares the parent's epoll."""
 
 
 def let_go(fd: int) -> None:
@@ -31,8 +36,9 @@ def forget_in_child(one: Forgetting) -> None:
 
 
 def _forget_all() -> None:
-    for one in list(_open):
-        one.forget()
+    shared = [one.forget() is True for one in list(_open)]
+    if any(shared) and not monkey.is_module_patched("os"):  # gevent's own fork does so
+        gevent.reinit()
 
 
 os.register_at_fork(after_in_child=_forget_all)

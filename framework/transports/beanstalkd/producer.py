@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from framework.errors import BadMessage, PublishError
 from framework.headers import NONE, Headers
 from framework.transports.beanstalkd import urls, wire
-from framework.transports.beanstalkd.link import Link
-from framework.transports.outlet import Outlets, raise_first
+from framework.transports.beanstalkd.publish_link import PublishLink
+from framework.transports.per_thread import PerThread, raise_first
 
 DEADLINE = 30.0
 MARGIN = 5.0
@@ -28,7 +28,7 @@ class BeanstalkdProducer:
     def __init__(self, nodes: Sequence[str], options: urls.Options, *, deadline: float = DEADLINE) -> None:
         self._options = options
         self._deadline = deadline
-        self._outlets = Outlets(lambda: nodes, Link.to, broker="beanstalkd")
+        self._publishing = PerThread(lambda: nodes, PublishLink.to, broker="beanstalkd")
 
     def publish(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
@@ -57,14 +57,14 @@ class BeanstalkdProducer:
         urgency = wire.DEFAULT_PRIORITY if priority is None else priority
         puts = [wire.put(body, urgency, math.ceil(delay), ttr) for body in bodies]
         tubes = urls.tubes_of(topic, self._options)
-        outlet = self._outlets.here()
+        failover = self._publishing.here()
         seconds = self._deadline if timeout is None else timeout
-        copies = [outlet.store_each([(tube, put) for put in puts], seconds) for tube in tubes]
+        copies = [failover.store_each([(tube, put) for put in puts], seconds) for tube in tubes]
         return copies[0] if len(copies) == 1 else [_together(tubes, each) for each in zip(*copies, strict=True)]
 
     def close(self) -> None:
         """Close every connection; publishes that wait for an answer fail."""
-        self._outlets.close()
+        self._publishing.close()
 
     def _check(self, topic: str, bodies: Sequence[bytes], delay: float) -> None:
         for tube in urls.tubes_of(topic, self._options):

@@ -1,6 +1,6 @@
 """One publishing connection to a cluster: messages of many greenlets under way at once, each answered by a PubAck in an inbox.
 
-It lives on one hub. The ``Outlet`` decides whether to try again, and where. Each message has an id by which its stream drops
+It lives on one hub. The ``Failover`` decides whether to try again, and where. Each message has an id by which its stream drops
 doubles: so one whose answer was lost can be sent again. Source: the JetStream API reference (PubAck, Nats-Msg-Id); ADR-51.
 """
 
@@ -21,7 +21,7 @@ from framework.transports.nats.session import Session
 from framework.transports.nats.sessions import Servers
 from framework.transports.nats.streams import NANO, SCHEDULES, Api, Refusal, version_of
 from framework.transports.nats.urls import Options
-from framework.transports.outlet import InDoubt, NotStored, Refused
+from framework.transports.publish_link import InDoubt, NotStored, Refused
 
 WINDOW = 500
 """Messages of one ``ask_each`` that are under way at a time."""
@@ -62,7 +62,7 @@ class Command:
 
 
 class Link:
-    """``outlet.Link``, and a ``session.Owner``; made by ``to``."""
+    """``publish_link.PublishLink``, and a ``session.Owner``; made by ``to``."""
 
     def __init__(self, node: str, session: Session, options: Options) -> None:
         self.node = node
@@ -164,7 +164,7 @@ class Link:
         return session.error is None and not session.leaving and self._doubted <= session.heard_at
 
     def prove(self, until: float) -> Exception | None:
-        """As ``outlet.Link``: JetStream answers, and stores nothing."""
+        """As ``publish_link.PublishLink``: JetStream answers, and stores nothing."""
         try:
             self._session.ask(b"$JS.API.INFO", b"", max(0.0, until - monotonic()))
         except FrameworkError as error:

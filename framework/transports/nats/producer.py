@@ -19,7 +19,7 @@ from framework.transports.nats.link import Command, Link
 from framework.transports.nats.sessions import Servers
 from framework.transports.nats.streams import LATER
 from framework.transports.nats.urls import Options
-from framework.transports.outlet import Outlets, raise_first
+from framework.transports.per_thread import PerThread, raise_first
 
 DEADLINE = 30.0
 MAX_DELAY = 366 * 86_400.0
@@ -41,7 +41,7 @@ class NatsProducer:
         self._deadline = deadline
         self._name = secrets.token_hex(8)
         self._numbers = itertools.count(1)
-        self._outlets: Outlets[Command] = Outlets(
+        self._publishing: PerThread[Command] = PerThread(
             servers.keys, lambda node, timeout: Link.to(servers[node], options, timeout), broker="nats-server"
         )
 
@@ -65,11 +65,11 @@ class NatsProducer:
         """
         self._check(topic, bodies, delay, headers)
         commands = [self._command(topic, body, delay, headers) for body in bodies]
-        return self._outlets.here().store_each(commands, self._deadline if timeout is None else timeout)
+        return self._publishing.here().store_each(commands, self._deadline if timeout is None else timeout)
 
     def close(self) -> None:
         """Close every connection; publishes that wait for an answer fail."""
-        self._outlets.close()
+        self._publishing.close()
 
     def _command(self, topic: str, body: bytes, delay: float, headers: Headers) -> Command:
         fields = {ID: _ID % (self._name, next(self._numbers)), **headers}

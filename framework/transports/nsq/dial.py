@@ -57,7 +57,7 @@ _identity = msgspec.json.Decoder(Identity)
 
 
 class Line:
-    """A dialed, negotiated stream: what a Connection, a producer's Link or a probe is made from."""
+    """A dialed, negotiated stream: what a Connection, a producer's PublishLink or a probe is made from."""
 
     def __init__(self, node: str, sock: _socket.socket) -> None:
         self.node = node

@@ -12,12 +12,13 @@ from framework import names
 from framework.bodies import Bodies
 from framework.errors import BadMessage, PublishError
 from framework.headers import NONE, Headers
+from framework.transports.failover import Failover
 from framework.transports.nsq import wire
 from framework.transports.nsq.delays import LongestDelays
 from framework.transports.nsq.dial import CONNECT_TIMEOUT
-from framework.transports.nsq.link import Link
+from framework.transports.nsq.publish_link import PublishLink
 from framework.transports.nsq.urls import Options
-from framework.transports.outlet import Outlet, Outlets, raise_first
+from framework.transports.per_thread import PerThread, raise_first
 
 DEADLINE = 30.0
 _BYTES = {bytes}
@@ -40,7 +41,7 @@ class NsqProducer:
         self._options = options
         self._delays = delays or LongestDelays(options)
         self._deadline = deadline
-        self._outlets = Outlets(nodes, self._dial, broker="nsqd", nowhere="the nsqlookupds know of no nsqd")
+        self._publishing = PerThread(nodes, self._dial, broker="nsqd", nowhere="the nsqlookupds know of no nsqd")
 
     def publish(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
@@ -54,14 +55,14 @@ class NsqProducer:
         seconds = self._deadline if timeout is None else timeout
         only = bodies[0] if len(bodies) == 1 else b""
         if type(only) is bytes and 0 < len(only) <= self._options.max_msg_size and 0 <= delay <= self._delays.longest:
-            self._outlets.here().store(_command(topic, only, delay), seconds)  # most publishes: at a third of the price below
+            self._publishing.here().store(_command(topic, only, delay), seconds)  # most publishes: at a third of the price below
             return
         bodies = self._checked(topic, bodies, delay)
-        outlet = self._outlets.here()
+        failover = self._publishing.here()
         if delay:  # there is no deferred MPUB
-            raise_first(outlet.store_each([_command(topic, body, delay) for body in bodies], seconds))
+            raise_first(failover.store_each([_command(topic, body, delay) for body in bodies], seconds))
         else:
-            _store_many(outlet, self._joined(topic, bodies), len(bodies), seconds)
+            _store_many(failover, self._joined(topic, bodies), len(bodies), seconds)
 
     def publish_each(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
@@ -74,14 +75,14 @@ class NsqProducer:
         names.check("topic", topic)
         bodies = self._checked(topic, bodies, delay)
         seconds = self._deadline if timeout is None else timeout
-        return self._outlets.here().store_each([_command(topic, body, delay) for body in bodies], seconds)
+        return self._publishing.here().store_each([_command(topic, body, delay) for body in bodies], seconds)
 
     def close(self) -> None:
         """Close every connection; publishes that wait for an answer fail."""
-        self._outlets.close()
+        self._publishing.close()
 
-    def _dial(self, node: str, timeout: float) -> Link:
-        return Link.to(node, self._options, timeout=min(CONNECT_TIMEOUT, timeout), delays=self._delays)
+    def _dial(self, node: str, timeout: float) -> PublishLink:
+        return PublishLink.to(node, self._options, timeout=min(CONNECT_TIMEOUT, timeout), delays=self._delays)
 
     def _checked(self, topic: str, bodies: Sequence[bytes], delay: float) -> Bodies:
         """Its own: a list that changed while it waits would no longer fit the sizes."""
@@ -123,12 +124,12 @@ def _command(topic: str, body: bytes, delay: float) -> bytes:
     return wire.dpub(topic, delay, body) if delay else wire.pub(topic, body)
 
 
-def _store_many(outlet: Outlet[bytes], commands: Iterable[tuple[bytes, int]], total: int, timeout: float) -> None:
+def _store_many(failover: Failover[bytes], commands: Iterable[tuple[bytes, int]], total: int, timeout: float) -> None:
     """Store each command within ``timeout`` seconds; beside it is how many of the ``total`` messages it holds."""
     done = 0
     for command, count in commands:
         try:
-            outlet.store(command, timeout)
+            failover.store(command, timeout)
         except PublishError as error:
             if done == 0:
                 raise

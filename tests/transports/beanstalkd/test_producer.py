@@ -16,8 +16,8 @@ from gevent.server import StreamServer
 from framework import Message, Publisher, handler
 from framework.errors import MessageRefused, PublishError, WrongUse
 from framework.transports.beanstalkd import Client, urls
-from framework.transports.beanstalkd.link import Link
 from framework.transports.beanstalkd.producer import BeanstalkdProducer
+from framework.transports.beanstalkd.publish_link import PublishLink
 
 from .conftest import job_stats, server_stats, tube_stats, url
 
@@ -338,7 +338,7 @@ def test_a_server_that_lets_us_in_and_answers_no_put_costs_one_timeout_and_then_
 
 def test_a_real_server_answers_what_asks_whether_it_answers_and_keeps_nothing_of_it(server):
     for _ in range(2):
-        link = Link.to(server.address, timeout=5)
+        link = PublishLink.to(server.address, timeout=5)
         assert link.prove(time.monotonic() + 5) is None
         assert int(server_stats(server)["total-jobs"]) == int(server_stats(server)["current-jobs-ready"]) == 0
         drain(server)

@@ -19,8 +19,8 @@ from framework.errors import BadMessage, BadName, PublishError
 from framework.testing.servers import Server, free_port
 from framework.transports import open_transports
 from framework.transports.nsq import wire
-from framework.transports.nsq.link import Link
 from framework.transports.nsq.producer import split
+from framework.transports.nsq.publish_link import PublishLink
 from framework.transports.nsq.urls import Options
 
 pytestmark = pytest.mark.real
@@ -417,7 +417,7 @@ def test_a_publish_that_is_answered_ends_the_doubt_at_once(fake_nsqd, make_produ
     producer = make_producer(fake_nsqd(server))
     with pytest.raises(PublishError):
         producer.publish("orders", [b"1"], timeout=0.2)
-    circuit = producer._outlets._circuit
+    circuit = producer._publishing._circuit
     assert circuit.mute
     circuit.probe = lambda everything: 10.0  # nobody else finds out
     server.mute = False
@@ -427,7 +427,7 @@ def test_a_publish_that_is_answered_ends_the_doubt_at_once(fake_nsqd, make_produ
 
 
 def test_a_real_nsqd_answers_what_asks_whether_it_answers_and_keeps_nothing_of_it(nsqd):
-    link = Link.to(nsqd.address, Options(), timeout=5)
+    link = PublishLink.to(nsqd.address, Options(), timeout=5)
     assert link.prove(time.monotonic() + 5) is None
     assert not nsqd.http("/stats?format=json")["topics"]
 
@@ -483,7 +483,7 @@ def test_no_answer_at_all_ends_the_wait_at_the_deadline(fake_nsqd, make_producer
 
 
 def test_the_wait_ends_at_its_deadline_and_not_when_the_connection_is_looked_at_next(fake_nsqd, make_producer, monkeypatch):
-    monkeypatch.setattr("framework.transports.nsq.link._TICK", 60.0)
+    monkeypatch.setattr("framework.transports.nsq.publish_link._TICK", 60.0)
     producer = make_producer(fake_nsqd(lambda sock, file: file.read()))
     began = time.monotonic()
     for timeout in (2.0, 0.2):  # the later one is waited for first

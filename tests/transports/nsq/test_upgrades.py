@@ -185,7 +185,7 @@ def test_a_command_of_which_the_socket_took_all_but_the_end_of_its_encoding_is_i
     """nsqd can read the whole of it without the last bytes of a deflate block: sending it again might double it."""
     producer = kit.producer(nsqd.address, deflate=True)
     producer.publish("orders", [b"dial"])
-    link = producer._outlets.here()._link
+    link = producer._publishing.here()._link
 
     class Miser:
         taken = 0

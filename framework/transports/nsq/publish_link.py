@@ -22,7 +22,7 @@ from framework.transports.nsq.delays import LongestDelays
 from framework.transports.nsq.dial import RECV_SIZE, Line, dial
 from framework.transports.nsq.stream import begun
 from framework.transports.nsq.urls import Options
-from framework.transports.outlet import NotStored
+from framework.transports.publish_link import NotStored
 
 _READ, _WRITE = 1, 2
 _TICK = 1.0
@@ -67,7 +67,7 @@ class _Nobody:
 _NOBODY = _Nobody()
 
 
-class Link:
+class PublishLink:
     """Made by ``to``. Of no more use once ``error`` is set."""
 
     def __init__(self, line: Line, heartbeat: float, delays: LongestDelays | None = None) -> None:
@@ -93,7 +93,7 @@ class Link:
         self._start_watchers(line.pending)
 
     @classmethod
-    def to(cls, node: str, options: Options, *, timeout: float, delays: LongestDelays | None = None) -> Link:
+    def to(cls, node: str, options: Options, *, timeout: float, delays: LongestDelays | None = None) -> PublishLink:
         """Dial ``node``; blocks. ``delays`` learns from what is refused. Raises BrokerUnreachable, BrokerError, ProtocolError."""
         with dial(node, options, timeout=timeout) as line:
             return cls(line, options.heartbeat, delays)
@@ -175,7 +175,7 @@ class Link:
         return self.error is None and self._doubted <= self._last_read and not self._owes
 
     def prove(self, until: float) -> Exception | None:
-        """As ``outlet.Link``: a PUB without a body is refused before nsqd looks for its topic."""
+        """As ``publish_link.PublishLink``: a PUB without a body is refused before nsqd looks for its topic."""
         outcome = self.ask(_EMPTY, until)
         return None if isinstance(outcome, PublishError) and outcome.stored is False else outcome
 
@@ -372,7 +372,7 @@ class Link:
 class Run:
     """Several commands of one greenlet: each answer sends the next one from within the hub, and the last one wakes it."""
 
-    def __init__(self, link: Link, commands: Sequence[bytes], timeout: float) -> None:
+    def __init__(self, link: PublishLink, commands: Sequence[bytes], timeout: float) -> None:
         self._link = link
         self._commands = commands
         self._timeout = timeout

@@ -1,4 +1,4 @@
-"""What is common to every producer: an outlet for each thread, all of them closed at the end."""
+"""What is common to every producer: a failover for each thread, all of them closed at the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from framework.errors import PublishError
-from framework.transports.outlet import InDoubt, NotStored, Outlet, Outlets
+from framework.transports.failover import Failover
+from framework.transports.per_thread import PerThread
+from framework.transports.publish_link import InDoubt, NotStored
 
 DEADLINE = 10.0
 
@@ -38,24 +40,24 @@ class Link:
         return -1 if self.closed else 7
 
 
-class RacingOutlets(Outlets[str]):
+class RacingThreads(PerThread[str]):
     def __init__(self, racing: Racing) -> None:
         super().__init__(lambda: {"node"}, racing.dial, broker="broker")
         self._racing = racing
 
-    def _make(self) -> Outlet[str]:
+    def _make(self) -> Failover[str]:
         self._racing.make()
         return super()._make()
 
 
 class Racing:
-    """Threads that publish for the first time, each until ``release``: an outlet is closed with its thread in any case."""
+    """Threads that publish for the first time, each until ``release``: a failover is closed with its thread in any case."""
 
     def __init__(self) -> None:
         self.links: list[Link] = []
         self.errors: list[BaseException | None] = []
         self.release = threading.Event()
-        self.outlets = RacingOutlets(self)
+        self.failovers = RacingThreads(self)
         self._threads: list[threading.Thread] = []
 
     def make(self) -> None: ...
@@ -71,7 +73,7 @@ class Racing:
 
     def _publish(self) -> None:
         try:
-            self.outlets.here().store("x", 1.0)
+            self.failovers.here().store("x", 1.0)
             self.errors.append(None)
         except BaseException as error:
             self.errors.append(error)
@@ -102,7 +104,7 @@ def test_closing_also_closes_the_outlet_that_a_thread_makes_meanwhile() -> None:
     racing = Slow()
     racing.start()
     assert making.wait(DEADLINE)
-    racing.outlets.close()
+    racing.failovers.close()
     closed.set()
     assert racing.all_closed()
 
@@ -119,7 +121,7 @@ def test_closing_also_closes_the_link_that_is_dialled_meanwhile() -> None:
     racing = Slow()
     racing.start()
     assert dialling.wait(DEADLINE)
-    racing.outlets.close()
+    racing.failovers.close()
     closed.set()
     assert racing.all_closed()
     assert [type(error) for error in racing.errors] == [PublishError]
@@ -132,7 +134,7 @@ def test_many_threads_that_publish_first_while_it_is_closed_leave_no_connection(
         for _ in range(100):
             racing = Racing()
             racing.start(4)
-            racing.outlets.close()
+            racing.failovers.close()
             assert racing.all_closed()
     finally:
         sys.setswitchinterval(interval)
@@ -152,28 +154,28 @@ class Doubtful(Link):
         return [self.ask(command, timeout) for command in commands]
 
 
-def outlets(*outcomes: Exception | None) -> Outlets[str]:
+def failovers(*outcomes: Exception | None) -> PerThread[str]:
     link = Doubtful(*outcomes)
-    return Outlets(lambda: {"node"}, lambda node, timeout: link, broker="broker")
+    return PerThread(lambda: {"node"}, lambda node, timeout: link, broker="broker")
 
 
 def test_what_is_in_doubt_is_sent_again_where_doubles_are_dropped() -> None:
-    made = outlets(InDoubt("no answer"), None)
+    made = failovers(InDoubt("no answer"), None)
     made.here().store("x", 5.0)
     made.close()
-    made = outlets(InDoubt("no answer"), NotStored("not now"), None)
+    made = failovers(InDoubt("no answer"), NotStored("not now"), None)
     assert made.here().store_each(["x"], 5.0) == [None]
     made.close()
 
 
 @pytest.mark.parametrize("last", [NotStored("not now"), PublishError("refused", stored=False)])
 def test_what_was_in_doubt_once_is_never_said_to_be_refused(last: Exception) -> None:
-    made = outlets(InDoubt("no answer"), last)
+    made = failovers(InDoubt("no answer"), last)
     with pytest.raises(PublishError, match="before that: no answer") as unknown:
         made.here().store("x", 0.3)
     assert unknown.value.stored is None
     made.close()
-    made = outlets(InDoubt("no answer"), last)
+    made = failovers(InDoubt("no answer"), last)
     [error] = made.here().store_each(["x"], 0.3)
     assert error is not None
     assert error.stored is None
@@ -181,7 +183,7 @@ def test_what_was_in_doubt_once_is_never_said_to_be_refused(last: Exception) -> 
 
 
 def test_what_was_never_in_doubt_is_said_to_be_refused() -> None:
-    made = outlets(NotStored("not now"))
+    made = failovers(NotStored("not now"))
     with pytest.raises(PublishError) as refused:
         made.here().store("x", 0.3)
     assert refused.value.stored is False

@@ -1,6 +1,6 @@
 """One publishing connection to a beanstalkd: puts of many greenlets pipelined, their answers matched to them in order.
 
-It lives on one hub. The ``Outlet`` decides whether to try again, and where.
+It lives on one hub. The ``Failover`` decides whether to try again, and where.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from framework.errors import BrokerError, BrokerUnreachable, MessageRefused, Pro
 from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.dial import CONNECT_TIMEOUT, Line, dial
 from framework.transports.beanstalkd.hub_socket import HubSocket
-from framework.transports.outlet import NotStored, Refused
+from framework.transports.publish_link import NotStored, Refused
 
 _TICK = 1.0
 _DOUBT = 1.0
@@ -64,8 +64,8 @@ class Batch:
             self.publisher.switch(None)
 
 
-class Link:
-    """``outlet.Link``; made by ``to``."""
+class PublishLink:
+    """``publish_link.PublishLink``; made by ``to``."""
 
     def __init__(self, line: Line) -> None:
         self.node = line.node
@@ -86,7 +86,7 @@ class Link:
         self._ticker.start(self._tick)
 
     @classmethod
-    def to(cls, node: str, timeout: float) -> Link:
+    def to(cls, node: str, timeout: float) -> PublishLink:
         """Dial ``node`` and hear a word of it: a server that hangs is dialled as quickly. Blocks.
 
         Raises BrokerUnreachable, BrokerError, ProtocolError."""
@@ -138,7 +138,7 @@ class Link:
         return self.error is None and not self._refusing and self._doubted <= self._hub_socket.heard
 
     def prove(self, until: float) -> Exception | None:
-        """As ``outlet.Link``: a job that does not end as it says is refused, also where no job is taken any more."""
+        """As ``publish_link.PublishLink``: a job that does not end as it says is refused, also where no job is taken any more."""
         outcome = self.ask((self._tube, _BROKEN), until)
         answered = isinstance(outcome, Refused) or (isinstance(outcome, PublishError) and outcome.stored is False)
         return None if answered else outcome
