@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from framework import durations
 from framework.errors import BadSetting, FrameworkError
 from framework.markdown import item
 
@@ -24,17 +25,19 @@ DEFAULT_BROKER = "nsq://127.0.0.1:4150"
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
-_SECONDS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
+_BEFORE_UNIT = re.compile(r"(?<=\d)\s+(?=[a-z])")
 _BETWEEN_URLS = re.compile(r"\s+|,\s*(?=[a-z][a-z+.-]*://)")
 
 
 def duration(value: object) -> float:
     """Seconds, from 25, "25", "25s", "500ms", "2m" or "1h". Raises ValueError."""
-    match = _DURATION.fullmatch(str(value).strip().lower())
-    if isinstance(value, bool) or match is None:
+    text = _BEFORE_UNIT.sub("", str(value).strip().lower())
+    seconds = durations.seconds(text)
+    if seconds is None:
+        seconds = durations.seconds(f"{text}s")
+    if isinstance(value, bool) or seconds is None:
         raise ValueError("is not a duration: write seconds as 25 or 25s, or 500ms, 2m, 1h")
-    return float(match[1]) * _SECONDS[match[2]]
+    return seconds
 
 
 def _pause(value: object) -> float:

@@ -12,12 +12,10 @@ from itertools import takewhile
 
 from framework.errors import AlreadySettled
 from framework.message import Message
-from framework.transports.contract import Connection, Limits
+from framework.transports.contract import TOUCH_AT, Connection, Limits
 
 PERIOD = 0.1
 """Seconds between two looks."""
-TOUCH_AT = 1 / 3
-"""The part of a lease after which it is touched: two more looks may fail before it ends."""
 
 
 class LeaseKeeper:

@@ -13,8 +13,6 @@ from urllib.parse import parse_qsl, urlsplit
 from framework.errors import BadSetting
 
 _HOST = re.compile(r"\[[0-9a-fA-F:.%a-zA-Z0-9]+\]|[^\[\]:/\s]+")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -70,12 +68,6 @@ def _parameters(url: str, known: Sequence[str]) -> list[tuple[str, str]]:
             near = get_close_matches(name, known, 1, 0.4) or [", ".join(known)]
             raise BadSetting(f"broker URL {url!r}: there is no option {name!r}; did you mean {near[0]}?")
     return pairs
-
-
-def seconds(text: str) -> float | None:
-    """A duration such as ``250ms``, ``30s``, ``1.5m`` or ``1h``; None when it is none."""
-    match = _DURATION.fullmatch(text)
-    return float(match[1]) * _SECONDS[match[2]] if match else None
 
 
 def size(name: str, given: Mapping[str, str], default: int) -> int:

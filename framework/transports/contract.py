@@ -55,6 +55,8 @@ class Capabilities:
 
 GOODBYE = 2.0
 """Seconds in which most brokers confirm a goodbye."""
+TOUCH_AT = 1 / 3
+"""The part of a lease after which it is touched, by the engine or by a rescue: two more tries may fail before its end."""
 
 
 @dataclass(frozen=True, slots=True)

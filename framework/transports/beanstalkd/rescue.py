@@ -11,9 +11,8 @@ from typing import TypeVar
 
 from framework.message import Message
 from framework.transports.beanstalkd.reserved_job import Keeper, ReservedJob
+from framework.transports.contract import TOUCH_AT
 
-TOUCH_AT = 1 / 3
-"""The part of a lease after which it is touched."""
 AHEAD = 0.4
 """Seconds until the next rescue, as a rule: what will be due by then is touched now. Else a job of one second, whose last touch
 the hub counted and was blocked before it sent, would be touched too late."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from framework import names
+from framework import durations, names
 from framework.errors import BadName, BadSetting, WrongUse
 from framework.transports import addresses
 from framework.transports.beanstalkd import wire
@@ -98,7 +98,7 @@ def _listed(channels: Collection[str]) -> str:
 
 
 def _ttr(text: str) -> int:
-    seconds = addresses.seconds(text) or 0.0
+    seconds = durations.seconds(text) or 0.0
     if not (1 <= seconds <= wire.MAX_NUMBER and seconds == int(seconds)):
         raise BadSetting(f"ttr={text!r} in a broker URL: beanstalkd takes whole seconds from 1s, such as ttr=60s")
     return int(seconds)

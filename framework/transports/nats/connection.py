@@ -17,9 +17,9 @@ from gevent.hub import get_hub
 from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError
 from framework.message import Message
 from framework.observe import hublog
-from framework.transports.contract import Limits, Receiver
+from framework.transports.contract import TOUCH_AT, Limits, Receiver
 from framework.transports.nats import headers, wire
-from framework.transports.nats.leases import TOUCH_AT, Leases
+from framework.transports.nats.leases import Leases
 from framework.transports.nats.outbox import Said
 from framework.transports.nats.pulls import Pulls, request
 from framework.transports.nats.session import Session

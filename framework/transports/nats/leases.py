@@ -6,12 +6,11 @@ from collections.abc import Collection
 from operator import itemgetter
 
 from framework.message import Message
+from framework.transports.contract import TOUCH_AT
 from framework.transports.nats.session import Session
 
 CERTAIN = 0.95
 """The part of a lease that we may count on: the server's clock of it began before ours."""
-TOUCH_AT = 1 / 3
-"""The part of a lease after which it is touched in the hub's place."""
 
 
 class Leases:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from framework import names
+from framework import durations, names
 from framework.errors import BadName, BadSetting, WrongUse
 from framework.transports import addresses
 
@@ -148,7 +148,7 @@ def _login(url: str) -> tuple[Login, str]:
 def _time(given: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:
     if name not in given:
         return default
-    seconds = addresses.seconds(given[name])
+    seconds = durations.seconds(given[name])
     if seconds is None or not least <= seconds <= most:
         raise BadSetting(f"{name}={given[name]!r} in a broker URL: write {least:g}s to {most:g}s, such as {name}={default:g}s")
     return seconds

@@ -11,10 +11,8 @@ from collections.abc import Collection, Container
 
 from framework.errors import BrokerError, ProtocolError
 from framework.message import Message
+from framework.transports.contract import TOUCH_AT
 from framework.transports.nsq import wire
-
-TOUCH_AT = 1 / 3
-"""The part of a lease after which it is touched."""
 
 
 class Rescue:

@@ -12,6 +12,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 from urllib.parse import unquote
 
+from framework import durations
 from framework.errors import BadSetting
 from framework.markdown import item
 from framework.transports import addresses
@@ -52,7 +53,7 @@ def _number(least: int, most: int = _MAX_INT, unit: str = "number") -> Callable[
 
 def _time(least: float, most: float, words: str) -> Callable[[str], float]:
     def parse(text: str) -> float:
-        seconds = addresses.seconds(text)
+        seconds = durations.seconds(text)
         if seconds is None or not least <= seconds <= most:
             raise ValueError(f"nsqd takes {words}")
         return seconds
