@@ -91,8 +91,8 @@ class Consumer:
     @property
     def capacity(self) -> int:
         """How many messages its handler can work on at once."""
-        places = self.spec.concurrency if self._places is None else self._places.usable
-        return places * max(1, self.spec.batch)
+        slots = self.spec.concurrency if self._remote is None else self._remote.usable
+        return slots * max(1, self.spec.batch)
 
     # -- THE loop
 

@@ -66,12 +66,12 @@ class Shutdown:
         left = self._waiting.unstarted.give_back(messages, 0.0)
         if left:
             self._waiting.queue.extend(left)
-            self._slots.held = False
+            self._slots.halted = False
             self._slots.kick()
 
     def abandon(self) -> None:
         """Give back all that is in flight, and tell the handlers that still run."""
-        self._slots.held = True
+        self._slots.halted = True
         self._waiting.take()
         for connection in list(self._flow.accounts):
             give_back(list(connection.in_flight))

@@ -299,7 +299,7 @@ def test_on_stop_what_has_not_started_is_with_another_consumer_within_a_second(n
     first = run(nsqd, spec(slow, concurrency=2, max_in_flight=100))
     consumer = first.supervisor._consumers
     first.until(lambda: first.supervisor.ready)
-    consumer[0]._credit._concurrency = 50  # prefetch as if the handlers had been quick until now
+    consumer[0].flow.credit._concurrency = 50  # prefetch as if the handlers had been quick until now
     publish(nsqd, [b"%d" % i for i in range(50)])
     first.until(lambda: nsqd.channel_stats("orders", "billing").get("in_flight_count", 0) >= 30)
     second = run(nsqd, spec(lambda message: elsewhere.append(time.monotonic()), max_in_flight=100))

@@ -11,7 +11,7 @@ from framework.headers import NONE, Headers
 from framework.transports.nats.headers import encode
 from framework.transports.nats_route import urls
 from framework.transports.nats_route.home import Home
-from framework.transports.outlet import raise_first
+from framework.transports.per_thread import raise_first
 
 DEADLINE = 30.0
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from framework import durations
 from framework.errors import BadSetting
 from framework.transports import addresses
 from framework.transports.nats.urls import Login, Secrets, check
@@ -129,7 +130,7 @@ def _place(given: Mapping[str, str], name: str) -> str:
 def _seconds(given: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:
     if name not in given:
         return default
-    seconds = addresses.seconds(given[name])
+    seconds = durations.seconds(given[name])
     if seconds is None or not least <= seconds <= most:
         raise BadSetting(f"{name}={given[name]!r} in a broker URL: write {least:g}s to {most:g}s, such as {name}={default:g}s")
     return seconds
