@@ -1,0 +1,102 @@
+"""A worker that stops loses nothing: what it has not started goes to others, or is handled here after all."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import gevent
+import pytest
+
+from framework.message import Message
+
+from .conftest import peer_of, until
+from .workers import Worker
+
+pytestmark = pytest.mark.real
+
+
+def drained_again_and_again(cluster, times: int) -> None:
+    """Of two workers the older one stops, ``times`` times, while a client publishes as fast as they handle."""
+    seen: Counter[bytes] = Counter()
+
+    def handle(message: Message) -> None:
+        gevent.sleep(0.002)
+        seen[message.body] += 1
+
+    client = cluster.client()
+    sent = 0
+    publishing = True
+
+    def publish() -> None:
+        nonlocal sent
+        while publishing:
+            client.publish("orders", *[b"%d" % number for number in range(sent, sent + 20)])
+            sent += 20
+            gevent.sleep(0.01)
+
+    workers = [Worker(cluster.open(), handle), Worker(cluster.open(), handle)]
+    talking = gevent.spawn(publish)
+    lost = requeued = 0
+    for _ in range(times):
+        before = sent
+        until(lambda before=before: sent > before + 60)
+        ledger = workers.pop(0).stop()
+        lost, requeued = lost + ledger.lost, requeued + ledger.requeued
+        workers.append(Worker(cluster.open(), handle))
+    publishing = False
+    talking.get(timeout=20)
+    until(lambda: len(seen) == sent)
+    lost += sum(worker.stop().lost for worker in workers)
+    assert (lost, len(seen), set(seen.values())) == (0, sent, {1})
+    assert requeued > 0
+
+
+def test_no_message_is_lost_or_handled_twice_over_ten_drains_under_load(one):
+    drained_again_and_again(one, 10)
+
+
+@pytest.mark.slow
+def test_no_message_is_lost_or_handled_twice_over_a_hundred_drains_under_load(one):
+    drained_again_and_again(one, 100)
+
+
+def test_what_nobody_else_takes_is_handled_by_the_worker_that_stops(one):
+    seen: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        gevent.sleep(0.005)
+        seen.append(message.body)
+
+    worker = Worker(one.open(), handle, max_in_flight=10)
+    bodies = [b"%d" % number for number in range(200)]
+    one.client().publish("orders", *bodies)
+    until(lambda: seen)
+    assert len(seen) < 200
+    ledger = worker.stop()
+    assert (ledger.finished, ledger.lost) == (200, 0)
+    assert sorted(seen) == sorted(bodies)
+
+
+def test_past_its_drain_a_worker_counts_what_it_loses(one):
+    started: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        started.append(message.body)
+        gevent.sleep(60)
+
+    worker = Worker(one.open(), handle, drain=0.3)
+    one.client().publish("orders", *[b"%d" % number for number in range(10)])
+    until(lambda: len(started) == 4 and worker.ledger.received > 0)
+    ledger = worker.stop()
+    assert (ledger.received, ledger.finished, ledger.lost) == (10, 0, 10)
+    assert len(started) == 4
+
+
+def test_a_stopped_worker_is_sent_nothing_more_and_its_weight_is_gone(one):
+    first, second = one.open(), one.open()
+    worker, held = Worker(first, lambda message: None), one.hold(second, grant=1000)
+    until(lambda: peer_of(second).interests.wanted(b"orders").groups)
+    worker.stop()
+    until(lambda: not peer_of(second).interests.wanted(b"orders"))
+    one.client().publish("orders", *[b"%d" % number for number in range(50)])
+    until(lambda: len(held.taken) == 50)
