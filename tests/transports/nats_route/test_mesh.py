@@ -1,0 +1,165 @@
+"""Which servers there are routes to: those of the URL, those that others tell of, those that dial us; each once."""
+
+from __future__ import annotations
+
+import time
+
+import gevent
+import pytest
+
+from framework.errors import BrokerUnreachable
+from framework.message import Message
+from framework.testing.servers import free_port
+
+from .conftest import peer_of, routed, until
+from .workers import Worker
+
+pytestmark = pytest.mark.real
+BOTH = pytest.mark.parametrize("versions", [("2.9", "2.9"), ("2.15", "2.15"), ("2.9", "2.15"), ("2.15", "2.9")], ids="+".join)
+
+
+@BOTH
+def test_a_peer_that_knows_one_server_is_found_by_the_others_and_hears_from_each(make_cluster, versions):
+    cluster = make_cluster(*versions)
+    transport = cluster.open(0)
+    held = cluster.hold(transport)
+    until(lambda: len(routed(transport)) == 2)
+    for number in (0, 1):
+        cluster.client(number).publish("orders", b"from %d" % number)
+    until(lambda: sorted(held.bodies) == [b"from 0", b"from 1"])
+
+
+@BOTH
+def test_a_server_that_joins_later_is_found_within_two_seconds(make_cluster, versions):
+    cluster = make_cluster(versions[0])
+    transports = [cluster.open(0), cluster.open(0)]
+    held = [cluster.hold(transport, channel=f"channel{number}") for number, transport in enumerate(transports)]
+    cluster.add(versions[1])
+    began = time.monotonic()
+    until(lambda: all(len(routed(transport)) == 3 for transport in transports))  # both servers and the other peer
+    assert time.monotonic() - began < 2
+    cluster.client(1).publish("orders", b"from the late one")
+    until(lambda: all(one.bodies == [b"from the late one"] for one in held))
+
+
+@BOTH
+def test_a_server_that_leaves_stops_nothing(make_cluster, versions):
+    cluster = make_cluster(*versions)
+    gate, seen = gevent.event.Event(), list[bytes]()
+
+    def handle(message: Message) -> None:
+        if message.body == b"from the one that leaves":
+            gate.wait()
+        seen.append(message.body)
+
+    worker = Worker(transport := cluster.open(), handle)
+    cluster.client(1).publish("orders", b"from the one that leaves")
+    until(lambda: worker.ledger.received == 1)
+    cluster.servers[1].kill()
+    until(lambda: len(routed(transport)) == 1)
+    cluster.client(0).publish("orders", b"from the other")
+    until(lambda: seen == [b"from the other"])
+    gate.set()
+    until(lambda: worker.ledger.finished == 2)
+    assert worker.stop().lost == 0
+
+
+def test_when_the_last_server_leaves_what_runs_is_finished_and_the_worker_comes_back_with_it(one):
+    gate, seen = gevent.event.Event(), list[bytes]()
+
+    def handle(message: Message) -> None:
+        gate.wait()
+        seen.append(message.body)
+
+    worker = Worker(one.open(), handle, concurrency=1)
+    one.client().publish("orders", *[b"%d" % number for number in range(20)])
+    until(lambda: worker.ledger.received > 0)
+    one.servers[0].kill()
+    gevent.sleep(0.1)
+    gate.set()
+    until(lambda: worker.ledger.finished == 20)
+    one.servers[0].start()
+    client = one.client()
+
+    def handled_again() -> bool:
+        client.publish("orders", b"again")
+        gevent.sleep(0.05)
+        return b"again" in seen
+
+    until(handled_again)
+    assert worker.stop().lost == 0
+
+
+def test_peers_that_dial_one_another_at_once_keep_one_route(make_cluster):
+    cluster = make_cluster()
+    ports = [free_port(), free_port()]
+    urls = [f"nats-route://127.0.0.1:{ports[1 - number]}?cluster=C1&listen=127.0.0.1:{port}" for number, port in enumerate(ports)]
+    transports = [cluster.open(url=url) for url in urls]
+    for transport in transports:
+        transport.start(None)
+    peers = [peer_of(transport) for transport in transports]
+    gevent.joinall([gevent.spawn(peer.reach) for peer in peers], raise_error=True)
+    gevent.sleep(0.5)
+    until(lambda: [len(peer.routes) for peer in peers] == [1, 1])
+    held = cluster.hold(transports[0])
+    cluster.producer(transports[1]).publish("orders", [b"once"])
+    until(lambda: held.bodies == [b"once"])
+
+
+def test_a_third_peer_is_told_of_by_a_peer_as_by_a_server(make_cluster):
+    cluster = make_cluster()
+    port = free_port()
+    first = cluster.open(url=f"nats-route://127.0.0.1:1?cluster=C1&listen=127.0.0.1:{port}")
+    first.start(None)
+    with pytest.raises(BrokerUnreachable):
+        peer_of(first).reach(1.0)
+    others = [cluster.open(url=f"nats-route://127.0.0.1:{port}?cluster=C1") for _ in range(2)]
+    held = [cluster.hold(other, channel=f"channel{number}") for number, other in enumerate(others)]
+    until(lambda: [len(routed(one)) for one in (first, *others)] == [2, 2, 2])
+    cluster.producer(others[0]).publish("orders", [b"to both"])
+    until(lambda: [one.bodies for one in held] == [[b"to both"], [b"to both"]])
+
+
+def test_a_cluster_without_a_name_is_joined_under_the_one_that_its_servers_made_up(make_cluster):
+    cluster = make_cluster()
+    for version in ("2.15", "2.9"):
+        cluster.add(version, cluster="")
+    transport = cluster.open(0)
+    held = cluster.hold(transport)
+    until(lambda: len(routed(transport)) == 2)
+    cluster.client(1).publish("orders", b"x")
+    until(lambda: held.bodies == [b"x"])
+
+
+def test_after_a_silence_it_is_taken_again_though_the_server_has_not_noticed(one, start_proxy):
+    proxy = start_proxy(f"127.0.0.1:{one.routes[0]}")
+    transport = one.open(url=f"nats-route://{proxy.address}?ping_interval=200ms")
+    worker = Worker(transport, lambda message: None)
+    proxy.swallow()
+    until(lambda: not routed(transport))
+    proxy.restore()
+    client = one.client()
+
+    def handled() -> bool:
+        client.publish("orders", b"x")
+        gevent.sleep(0.02)
+        return worker.ledger.finished > 0
+
+    until(handled)
+    worker.stop()
+
+
+def test_a_server_that_stands_still_is_given_up_and_others_get_its_share(make_cluster):
+    cluster = make_cluster("2.15", "2.15")
+    transport = cluster.open(options="?ping_interval=200ms")
+    stuck, fine = cluster.client(0), cluster.client(1)
+    stuck.subscribe("orders", "billing")
+    fine.subscribe("orders", "billing")
+    producer = cluster.producer(transport)
+    transport.start(None)
+    peer_of(transport).reach()
+    until(lambda: len(peer_of(transport).interests.wanted(b"orders").groups.get(b"billing", ())) == 2)
+    with cluster.servers[0].frozen():
+        until(lambda: len(routed(transport)) == 1)
+        producer.publish("orders", [b"%d" % number for number in range(20)])
+        until(lambda: len(fine.bodies) == 20)
