@@ -10,6 +10,8 @@ import pytest
 from framework.errors import BrokerUnreachable
 from framework.message import Message
 from framework.testing.servers import free_port
+from framework.transports import forked
+from framework.transports.nats_route.route import Route
 
 from .conftest import peer_of, routed, until
 from .workers import Worker
@@ -101,6 +103,7 @@ def test_peers_that_dial_one_another_at_once_keep_one_route(make_cluster):
     gevent.joinall([gevent.spawn(peer.reach) for peer in peers], raise_error=True)
     gevent.sleep(0.5)
     until(lambda: [len(peer.routes) for peer in peers] == [1, 1])
+    assert len([one for one in forked._open if isinstance(one, Route) and one.error is None]) == 2  # both ends of one
     held = cluster.hold(transports[0])
     cluster.producer(transports[1]).publish("orders", [b"once"])
     until(lambda: held.bodies == [b"once"])
@@ -129,6 +132,19 @@ def test_a_cluster_without_a_name_is_joined_under_the_one_that_its_servers_made_
     until(lambda: len(routed(transport)) == 2)
     cluster.client(1).publish("orders", b"x")
     until(lambda: held.bodies == [b"x"])
+
+
+def test_where_its_id_is_taken_a_peer_comes_with_another(one):
+    """As after a break that the server has not noticed."""
+    first, second = one.open(), one.open()
+    for transport in (first, second):
+        transport.start(None)
+    peer_of(first).reach()
+    peer_of(second)._mesh._id = peer_of(first)._mesh._id
+    with pytest.raises(BrokerUnreachable, match="closed the connection without a word"):
+        peer_of(second).reach()
+    peer_of(second).reach()
+    assert len(routed(second)) >= 1
 
 
 def test_after_a_silence_it_is_taken_again_though_the_server_has_not_noticed(one, start_proxy):
