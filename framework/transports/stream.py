@@ -1,4 +1,5 @@
-"""TLS, or another layer, between a connection and its socket: what looks like a non-blocking socket. It knows no frames.
+"""TLS, or another layer, between a connection and its socket: what looks like a non-blocking socket, and how a greenlet waits
+for one while a connection is set up. It knows no frames.
 
 A connection that negotiated nothing keeps its bare socket and pays nothing for this. Not locked: whoever shares a stream with
 another native thread holds one lock around every ``recv`` and ``send``.
@@ -7,11 +8,17 @@ another native thread holds one lock around every ``recv`` and ``send``.
 from __future__ import annotations
 
 import ssl
+from contextlib import suppress
 from typing import Any, Protocol
+
+from gevent import socket as gsocket
+
+from framework.errors import BrokerUnreachable
 
 CHUNK = 128 * 1024
 """Bytes that are encoded at once: more would only wait in memory for the socket to take them."""
-_RECORDS = 65536
+RECV_SIZE = 65536
+"""Bytes that are read at a time."""
 
 
 class Socket(Protocol):
@@ -162,7 +169,7 @@ class Tls:
         self._incoming.write(data)
         parts: list[bytes] = []
         try:
-            while part := self._tls.read(_RECORDS):
+            while part := self._tls.read(RECV_SIZE):
                 parts.append(part)
         except ssl.SSLWantReadError:
             pass
@@ -177,3 +184,46 @@ class Tls:
         except ssl.SSLError:  # it wants to read the peer's, for which nobody waits
             pass
         return self._outgoing.read()
+
+
+# -- in a greenlet that waits: while a connection is set up
+
+
+def send_all(stream: Socket, data: bytes) -> None:
+    """Blocks until the socket has taken all. Raises OSError."""
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[stream.send(left) :]
+        except BlockingIOError:
+            gsocket.wait_write(stream.fileno())
+
+
+def receive(stream: Socket, peer: str) -> bytes:
+    """Blocks until there is something. Raises BrokerUnreachable, which names ``peer``, at the end of the stream; OSError."""
+    while True:
+        try:
+            data = stream.recv(RECV_SIZE)
+        except BlockingIOError:
+            gsocket.wait_read(stream.fileno())
+        else:
+            break
+    if not data:
+        raise BrokerUnreachable(f"{peer} closed the connection while it was being set up")
+    return data
+
+
+def shake_hands(stream: Socket, tls: Tls, peer: str, early: bytes = b"") -> Stream:
+    """``tls`` over ``stream``; blocks. ``early``: what was read of the peer's part already. Raises as ``receive`` does, and
+    ssl.SSLError when the peer has been sent the alert that tells its log why."""
+    try:
+        done, out = tls.shake(early)
+        while not done:
+            send_all(stream, out)
+            done, out = tls.shake(receive(stream, peer))
+        send_all(stream, out)
+    except ssl.SSLError:
+        with suppress(OSError):
+            send_all(stream, tls.farewell())
+        raise
+    return Stream(stream, tls)

@@ -10,7 +10,7 @@ import _socket
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import gevent
@@ -20,10 +20,9 @@ from framework.errors import AccessDenied, BrokerError, BrokerUnreachable, Negot
 from framework.transports.addresses import split_address
 from framework.transports.nats import credentials, wire
 from framework.transports.nats.urls import Login, Secrets
-from framework.transports.stream import Socket, Stream, Tls
+from framework.transports.stream import Socket, Tls, receive, send_all, shake_hands
 from framework.version import AGENT
 
-RECV_SIZE = 65536
 CONNECT_TIMEOUT = 5.0
 _KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -97,42 +96,20 @@ class Line:
 
     def _start_tls(self, way: Way) -> None:
         tls = Tls(credentials.tls_context(way.secrets), credentials.server_name(self.server))
-        done, out = tls.shake(b"")
-        try:
-            while not done:
-                self._send(out)
-                done, out = tls.shake(self._receive())
-            self._send(out)
-        except ssl.SSLError:
-            with suppress(OSError):
-                self._send(tls.farewell())  # the alert that tells the server's log why
-            raise
-        assert self._stream is not None
-        self._stream = Stream(self._stream, tls)
+        self._stream = shake_hands(self._open, tls, f"nats-server {self.server}")
         if early := tls.decode(b""):  # INFO, where TLS came first: it may stand right behind the server's last word of TLS
             self.events += self.decoder.feed(early)
 
-    def _send(self, data: bytes) -> None:
+    @property
+    def _open(self) -> Socket:
         assert self._stream is not None
-        left = memoryview(data)
-        while left:
-            try:
-                left = left[self._stream.send(left) :]
-            except BlockingIOError:
-                gsocket.wait_write(self._stream.fileno())
+        return self._stream
+
+    def _send(self, data: bytes) -> None:
+        send_all(self._open, data)
 
     def _receive(self) -> bytes:
-        assert self._stream is not None
-        while True:
-            try:
-                data = self._stream.recv(RECV_SIZE)
-            except BlockingIOError:
-                gsocket.wait_read(self._stream.fileno())
-            else:
-                break
-        if not data:
-            raise BrokerUnreachable(f"nats-server {self.server} closed the connection while it was being set up")
-        return data
+        return receive(self._open, f"nats-server {self.server}")
 
     def close(self) -> None:
         """Unless it was released."""

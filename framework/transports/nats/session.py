@@ -19,9 +19,10 @@ from framework.message import Message
 from framework.observe import hublog
 from framework.transports.forked import forget_in_child, let_go
 from framework.transports.nats import wire
-from framework.transports.nats.dial import RECV_SIZE, Line, refusal
+from framework.transports.nats.dial import Line, refusal
 from framework.transports.nats.outbox import Outbox, Owner, Said
 from framework.transports.nats.question import Question
+from framework.transports.stream import RECV_SIZE
 
 log = hublog.get(__name__)
 _new_lock = monkey.get_original("_thread", "RLock")

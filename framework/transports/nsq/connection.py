@@ -21,10 +21,11 @@ from framework.transports.enveloped import opening
 from framework.transports.forked import forget_in_child, let_go
 from framework.transports.nsq import wire
 from framework.transports.nsq.delays import MAX_DEFER
-from framework.transports.nsq.dial import RECV_SIZE, Line, dial
+from framework.transports.nsq.dial import Line, dial
 from framework.transports.nsq.outbox import Outbox
 from framework.transports.nsq.rescue import Rescue
 from framework.transports.nsq.urls import Options
+from framework.transports.stream import RECV_SIZE
 
 log = hublog.get(__name__)
 _allocate_lock = monkey.get_original("_thread", "allocate_lock")

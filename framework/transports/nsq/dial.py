@@ -11,7 +11,7 @@ import os
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 
 import gevent
@@ -24,11 +24,11 @@ from framework.transports.contract import Limits
 from framework.transports.nsq import credentials, wire
 from framework.transports.nsq.stream import Codec, Deflate, Snappy, Socket, Stream, Tls
 from framework.transports.nsq.urls import Options, split_address
+from framework.transports.stream import receive, send_all, shake_hands
 from framework.version import AGENT
 
 log = hublog.get(__name__)
 
-RECV_SIZE = 65536
 CONNECT_TIMEOUT = 5.0
 _DEFAULTS = Options()
 
@@ -115,21 +115,14 @@ class Line:
             raise TlsFailed(f"nsqd {self.node} grants no TLS, which was asked for: start it with --tls-cert and --tls-key")
         tls = Tls(credentials.tls_context(options), credentials.server_name(options, self.node))
         early, self._rest = self._rest, b""
-        try:
-            done, out = tls.shake(early)
-            while not done:
-                self._send(out)
-                done, out = tls.shake(self._receive())
-            self._send(out)
-        except ssl.SSLError:
-            with suppress(OSError):
-                self._send(tls.farewell())  # the alert that tells nsqd's log why
-            raise
-        self._add(tls, "TLS")
+        self._begin(shake_hands(self._open, tls, f"nsqd {self.node}", early), tls, "TLS")
 
     def _add(self, codec: Codec, what: str) -> None:
-        assert self._stream is not None
-        self._stream = Stream(self._stream, codec)
+        self._begin(Stream(self._open, codec), codec, what)
+
+    def _begin(self, stream: Stream, codec: Codec, what: str) -> None:
+        """nsqd's OK is the first that comes through a new layer."""
+        self._stream = stream
         self._rest = codec.decode(self._rest)
         self.expect_ok(what)
 
@@ -139,27 +132,16 @@ class Line:
         answer = self.ask(wire.auth(secret))
         log.debug("nsqd %s answered AUTH with %r", self.node, answer[:200])
 
-    def _send(self, data: bytes) -> None:
+    @property
+    def _open(self) -> Socket:
         assert self._stream is not None
-        left = memoryview(data)
-        while left:
-            try:
-                left = left[self._stream.send(left) :]
-            except BlockingIOError:
-                gsocket.wait_write(self._stream.fileno())
+        return self._stream
+
+    def _send(self, data: bytes) -> None:
+        send_all(self._open, data)
 
     def _receive(self) -> bytes:
-        assert self._stream is not None
-        while True:
-            try:
-                data = self._stream.recv(RECV_SIZE)
-            except BlockingIOError:
-                gsocket.wait_read(self._stream.fileno())
-            else:
-                break
-        if not data:
-            raise BrokerUnreachable(f"nsqd {self.node} closed the connection while it was being set up")
-        return data
+        return receive(self._open, f"nsqd {self.node}")
 
     def _next(self) -> bytes | BrokerError:
         try:

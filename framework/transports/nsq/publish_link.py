@@ -19,10 +19,11 @@ from gevent.hub import Waiter, get_hub
 from framework.errors import BrokerError, BrokerUnreachable, MessageRefused, ProtocolError, PublishError
 from framework.transports.nsq import wire
 from framework.transports.nsq.delays import LongestDelays
-from framework.transports.nsq.dial import RECV_SIZE, Line, dial
+from framework.transports.nsq.dial import Line, dial
 from framework.transports.nsq.stream import begun
 from framework.transports.nsq.urls import Options
 from framework.transports.publish_link import NotStored
+from framework.transports.stream import RECV_SIZE
 
 _READ, _WRITE = 1, 2
 _TICK = 1.0
