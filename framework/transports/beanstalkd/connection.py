@@ -177,7 +177,6 @@ class BeanstalkdConnection:
             self.granted = 0
             self._room.release()
             self.waiters.add_no_more()
-            self._deadline.stop()
             self._deadline.start(self._guarded, self._end, None)
             self._schedule()
 

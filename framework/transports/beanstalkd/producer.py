@@ -12,6 +12,7 @@ from framework.errors import BadMessage, PublishError
 from framework.headers import NONE, Headers
 from framework.transports.beanstalkd import urls, wire
 from framework.transports.beanstalkd.publish_link import PublishLink
+from framework.transports.checked import check_bodies
 from framework.transports.per_thread import PerThread, raise_first
 
 DEADLINE = 30.0
@@ -71,20 +72,9 @@ class BeanstalkdProducer:
             urls.check(tube, topic)
         if not 0 <= delay <= wire.MAX_NUMBER:
             raise BadMessage(f"topic {topic!r}: a delay of {delay!r} s is out of range, beanstalkd takes 0 to {wire.MAX_NUMBER}")
-        if isinstance(bodies, (bytes, str)):
-            raise BadMessage(f"topic {topic!r}: publish takes a list of bodies; write [body]")
         largest = self._options.max_job_size
-        for number, body in enumerate(bodies, 1):
-            which = f"topic {topic!r}: message {number} of {len(bodies)}"
-            if type(body) is not bytes:
-                raise BadMessage(f"{which} is {type(body).__name__}, not bytes; encode it")
-            if not body:
-                raise BadMessage(f"{which} is empty, which other brokers do not take; give it a body or leave it out")
-            if len(body) > largest:
-                raise BadMessage(
-                    f"{which} has {len(body)} bytes; beanstalkd takes up to {largest} (its -z; max_job_size= in the broker "
-                    "URL, if yours takes more): make it smaller"
-                )
+        limit = f"beanstalkd takes up to {largest} (its -z; max_job_size= in the broker URL, if yours takes more)"
+        check_bodies(topic, bodies, largest, limit)
 
 
 def ttr_of(lease: float) -> int:

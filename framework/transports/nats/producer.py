@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from framework import names
 from framework.errors import BadMessage, PublishError
 from framework.headers import NONE, Headers
+from framework.transports.checked import check_bodies
 from framework.transports.nats import urls
 from framework.transports.nats.headers import encode
 from framework.transports.nats.link import Command, Link
@@ -85,8 +86,6 @@ class NatsProducer:
         urls.check(topic)
         if not 0 <= delay <= MAX_DELAY:
             raise BadMessage(f"topic {topic!r}: a delay of {delay!r} s is out of range, 0 to {MAX_DELAY:g} s are taken")
-        if isinstance(bodies, (bytes, str)):
-            raise BadMessage(f"topic {topic!r}: publish takes a list of bodies; write [body]")
         if ID in headers and len(bodies) > 1:
             raise BadMessage(
                 f"topic {topic!r}: {len(bodies)} messages with one {ID} would be one to NATS: publish each by itself"
@@ -94,14 +93,5 @@ class NatsProducer:
         largest = self._options.max_payload - (
             len(encode({ID: headers.get(ID, _ID % ("0" * 16, 0)), **headers}.items())) if headers else OVERHEAD
         )
-        for number, body in enumerate(bodies, 1):
-            which = f"topic {topic!r}: message {number} of {len(bodies)}"
-            if type(body) is not bytes:
-                raise BadMessage(f"{which} is {type(body).__name__}, not bytes; encode it")
-            if not body:
-                raise BadMessage(f"{which} is empty, which other brokers do not take; give it a body or leave it out")
-            if len(body) > largest:
-                raise BadMessage(
-                    f"{which} has {len(body)} bytes; NATS takes up to {largest} beside the headers (its max_payload; "
-                    "max_payload= in the broker URL, if yours takes more): make it smaller"
-                )
+        limit = "beside the headers (its max_payload; max_payload= in the broker URL, if yours takes more)"
+        check_bodies(topic, bodies, largest, f"NATS takes up to {largest} {limit}")
