@@ -19,6 +19,7 @@ from framework.errors import BrokerError, BrokerUnreachable, MessageRefused, Pro
 from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.dial import CONNECT_TIMEOUT, Line, dial
 from framework.transports.beanstalkd.hub_socket import HubSocket
+from framework.transports.looks import Looks
 from framework.transports.publish_link import NotStored, Refused
 
 _TICK = 1.0
@@ -79,11 +80,8 @@ class PublishLink:
         self._queued = 0  # bytes ever given to the socket
         self._asked = monotonic()
         self._doubted = 0.0  # when; what was read later takes it back
-        self._next_tick = self._next_look = monotonic() + _TICK
         self._hub_socket = HubSocket(line, self._take, self._end)
-        self._ticker = get_hub().loop.timer(_TICK, _TICK, ref=False)
-        self._alarm = get_hub().loop.timer(0.0)
-        self._ticker.start(self._tick)
+        self._looks = Looks(_TICK, self._tick, self._look)
 
     @classmethod
     def to(cls, node: str, timeout: float) -> PublishLink:
@@ -107,7 +105,7 @@ class PublishLink:
             self._batch(tube, [put for _, put in puts], timeout, pieces) for tube, puts in groupby(commands, itemgetter(0))
         ]
         self._hub_socket.send(b"".join(pieces))
-        self._look_at(monotonic() + timeout)
+        self._looks.at(monotonic() + timeout)
         for batch in batches:
             if batch.publisher is not None:
                 batch.publisher.get()
@@ -196,7 +194,7 @@ class PublishLink:
 
     def _tick(self) -> None:
         now = monotonic()
-        self._next_tick = now + _TICK
+        self._looks.ticked(now)
         if not self._pending and now - self._asked > _QUIET:
             self._asked = now
             self._queued += len(wire.LIST_TUBE_USED)
@@ -220,8 +218,7 @@ class PublishLink:
             self._end(BrokerUnreachable(f"beanstalkd {self.node} gave no answer for {silence:.1f} s"))
             return
         self._give_up(over)
-        self._next_look = self._next_tick
-        self._look_at(min((max(each.since, heard) + each.timeout for each in waiting if each not in over), default=math.inf))
+        self._looks.looked(min((max(each.since, heard) + each.timeout for each in waiting if each not in over), default=math.inf))
 
     def _give_up(self, over: Sequence[Batch]) -> None:
         for i, batch in enumerate(self._pending):
@@ -232,15 +229,6 @@ class PublishLink:
             batch.answers += [PublishError(words, stored=None)] * (batch.count - len(batch.answers))
             batch.tell()
 
-    def _look_at(self, when: float) -> None:
-        """Look at ``when``, unless that will be done before."""
-        if when >= self._next_look or self.error is not None:
-            return
-        self._next_look = when
-        self._alarm.close()
-        self._alarm = get_hub().loop.timer(max(0.0, when - monotonic()))
-        self._alarm.start(self._look)
-
     def _oldest(self) -> float:
         return next((batch.since for batch in self._pending if batch is not None), self._asked)
 
@@ -248,8 +236,7 @@ class PublishLink:
         if self.error is not None:
             return
         self.error = error
-        for timer in (self._ticker, self._alarm):
-            timer.close()
+        self._looks.close()
         self._hub_socket.close()
         waiting, self._pending = [batch for batch in self._pending if batch is not None], deque()
         if waiting:

@@ -10,14 +10,16 @@ import math
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic
-from typing import Protocol
 
 import gevent
 from gevent.hub import Waiter, get_hub
 
 from framework.errors import BrokerError, BrokerUnreachable, MessageRefused, ProtocolError, PublishError
+from framework.transports.looks import Looks
 from framework.transports.nsq import wire
+from framework.transports.nsq.asking import NOBODY, REFILL, UNKNOWN, Asker, NoAnswer, Pending, Run, fail
 from framework.transports.nsq.delays import LongestDelays
 from framework.transports.nsq.dial import Line, dial
 from framework.transports.nsq.stream import begun
@@ -32,40 +34,11 @@ _DOUBT = 1.0
 _IDLE = 0.01  # seconds after which a look at the socket comes before trusting it: one recv
 _TURN = 0.001  # seconds, in which the hub reads what has come
 _BODY_REFUSED = ("E_BAD_MESSAGE", "E_BAD_BODY")
-_UNKNOWN = "whether the messages are stored is not known, and publishing them again may double them"
 _FAILED = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 
 
-WINDOW = 100
-"""Commands of one ``ask_each`` that are under way at a time: more gain nothing, and all would be in doubt after a cut."""
-REFILL = WINDOW // 4
-"""Answers after which the window is filled again: nsqd must not run out of commands while we are on our way."""
 _EMPTY = wire.pub("workers", b"")
 _ANSWER = len(wire.encode_frame(wire.FRAME_RESPONSE, wire.OK))
-
-
-class Asker(Protocol):
-    """A publisher that waits for an answer. Called in the hub, in the order of its commands."""
-
-    def switch(self, outcome: Exception | None, /) -> object: ...
-
-
-Pending = tuple[Asker, int, float, float]
-"""A command whose answer is awaited: its publisher; where its last byte lies in the stream of all commands; since when; until
-when. A plain tuple, because every publish makes one."""
-
-
-class NoAnswer(PublishError):
-    """None came in time. nsqd may have stored the messages, or may do so yet."""
-
-
-class _Nobody:
-    """The publisher that waited for the answer waits no more."""
-
-    def switch(self, outcome: Exception | None) -> None: ...
-
-
-_NOBODY = _Nobody()
 
 
 class PublishLink:
@@ -81,7 +54,6 @@ class PublishLink:
         self._delays = delays
         self._last_read = self._answered = monotonic()
         self._doubted = 0.0  # when; what was read later takes it back
-        self._next_tick = self._next_look = monotonic() + _TICK
         self._pending: deque[Pending] = deque()
         self._queue: list[bytes] = []
         self._queued = 0  # bytes of commands ever queued, and ever handed to the socket
@@ -104,10 +76,8 @@ class PublishLink:
         self._run_callback = loop.run_callback
         self._reader = loop.io(self._sock.fileno(), _READ)
         self._writer = loop.io(self._sock.fileno(), _WRITE)
-        self._ticker = loop.timer(_TICK, _TICK, ref=False)
-        self._alarm = loop.timer(0.0)
         self._reader.start(self._guarded, self._read)
-        self._ticker.start(self._guarded, self._tick)
+        self._looks = Looks(_TICK, partial(self._guarded, self._tick), partial(self._guarded, self._on_alarm))
         self._run_callback(self._guarded, self._take, frames)
 
     def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
@@ -158,8 +128,8 @@ class PublishLink:
             self._queue.append(command)
             self._queued += len(command)
             self._pending.append((asker, self._queued, now, until))
-        if until < self._next_look:
-            self._look_at(until)
+        if until < self._looks.next:
+            self._looks.at(until)
 
     def usable(self) -> bool:
         """Whether it can be used.
@@ -183,7 +153,7 @@ class PublishLink:
     @property
     def _owes(self) -> bool:
         """The next answer is one that nobody waits for any more; whatever else is heard, no other comes before it."""
-        return bool(self._pending) and self._pending[0][0] is _NOBODY
+        return bool(self._pending) and self._pending[0][0] is NOBODY
 
     def close(self) -> None:
         """Close it; publishes that wait for an answer get NotStored or PublishError."""
@@ -272,7 +242,7 @@ class PublishLink:
         now = monotonic()
         if now - self._last_read > self._silence:
             self._end(self._broken(f"it was silent for {self._silence:g} s"))
-        self._next_tick = now + _TICK
+        self._looks.ticked(now)
         self._look()
 
     # --- answers that do not come --------------------------------------------------------------------------
@@ -295,8 +265,7 @@ class PublishLink:
                 self._end(self._broken(f"it gave no answer for {silence:.1f} s"))
                 return
         self._give_up(over)
-        self._next_look = self._next_tick
-        self._look_at(min((each[3] for each in self._pending), default=math.inf))
+        self._looks.looked(min((each[3] for each in self._pending), default=math.inf))
 
     def _stuck(self, over: Sequence[int]) -> bool:
         """Whether the socket has not taken the last of these: it must not do so after its publisher was told."""
@@ -305,18 +274,9 @@ class PublishLink:
     def _give_up(self, over: Sequence[int]) -> None:
         waiting = [self._pending[i] for i in over]
         for i, (_, end, since, _) in zip(over, waiting, strict=True):
-            self._pending[i] = (_NOBODY, end, since, math.inf)
+            self._pending[i] = (NOBODY, end, since, math.inf)
         for asker, _, since, until in waiting:
-            asker.switch(NoAnswer(f"nsqd {self.node} gave no answer for {until - since:.1f} s; {_UNKNOWN}", stored=None))
-
-    def _look_at(self, when: float) -> None:
-        """Look at ``when``, unless that will be done before. Once the link has ended nobody waits, so there is no such time."""
-        if when >= self._next_look:
-            return
-        self._next_look = when
-        self._alarm.close()
-        self._alarm = get_hub().loop.timer(max(0.0, when - monotonic()))
-        self._alarm.start(self._guarded, self._on_alarm)
+            asker.switch(NoAnswer(f"nsqd {self.node} gave no answer for {until - since:.1f} s; {UNKNOWN}", stored=None))
 
     # --- sending -------------------------------------------------------------------------------------------
 
@@ -360,64 +320,14 @@ class PublishLink:
         self.error = error
         if reached is None:
             reached = self._sent + begun(self._sock)
-        for watcher in (self._reader, self._writer, self._ticker, self._alarm):
+        for watcher in (self._reader, self._writer, self._looks):
             watcher.close()
         self._sock.close()
         self._queue.clear()
         self._tail = b""
         waiting, self._pending = self._pending, deque()
         if waiting:
-            self._run_callback(_fail, waiting, reached, error)
-
-
-class Run:
-    """Several commands of one greenlet: each answer sends the next one from within the hub, and the last one wakes it."""
-
-    def __init__(self, link: PublishLink, commands: Sequence[bytes], timeout: float) -> None:
-        self._link = link
-        self._commands = commands
-        self._timeout = timeout
-        self._silence: NoAnswer | None = None
-        self._begun = 0
-        self._answers: list[Exception | None] = []
-        self._done: Waiter[None] = Waiter()
-
-    def send(self) -> None:
-        """Fill the window."""
-        some = self._commands[self._begun : len(self._answers) + WINDOW]
-        self._begun += len(some)
-        self._link.push(some, self, monotonic() + self._timeout)
-
-    def switch(self, outcome: Exception | None) -> None:
-        """An answer, for the oldest command without one. The window is filled when some of it is answered: to fill it at
-        each answer costs a send for each."""
-        self._answers.append(outcome)
-        if isinstance(outcome, NoAnswer):
-            self._silence = outcome
-        unanswered = self._begun - len(self._answers)
-        if unanswered == WINDOW - REFILL and self._link.error is None and self._silence is None:
-            self.send()
-        elif not unanswered:
-            self._done.switch(None)
-
-    def wait(self) -> list[Exception | None]:
-        """What became of each; those behind an error that ended the link were never sent."""
-        asked = len(self._commands)
-        try:
-            if len(self._answers) < self._begun:
-                self._done.get()
-        finally:
-            self._commands = ()  # whoever waits may be interrupted, and then wants no more of them sent
-        return self._answers + [NotStored(str(self._silence or self._link.error)) for _ in range(asked - self._begun)]
-
-
-def _fail(waiting: deque[Pending], sent: int, error: Exception) -> None:
-    """In the hub: tell each whether nsqd can have read the whole of its command (``sent`` bytes may have reached it)."""
-    for waiter, end, _, _ in waiting:
-        if end > sent:
-            waiter.switch(NotStored(str(error)))
-        else:
-            waiter.switch(PublishError(f"{error}; {_UNKNOWN}", stored=None))
+            self._run_callback(fail, waiting, reached, error)
 
 
 def _nothing() -> None:
