@@ -8,26 +8,16 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from framework.nsqd.lease import Message
+from framework.nsqd.port import Owner
 from framework.nsqd.store import Batch, ChannelState, Correction
 from framework.nsqd.store.clock import Clock
 from framework.nsqd.store.record import bodies
 
 WINDOW_BYTES = 256 << 10
 _SIZE = struct.Struct(">i")
-
-
-class Owner(Protocol):
-    """The topic, as its channels' backlogs see it."""
-
-    @property
-    def id(self) -> int: ...
-
-    @property
-    def pumped(self) -> int:
-        """Behind the newest message that its channels have."""
 
 
 class Found(NamedTuple):
@@ -138,6 +128,15 @@ class Backlog:
         if below:
             self.finished_early = [seq for seq in self.finished_early if seq >= cursor]
         return below
+
+    def drop_older(self, cutoff: int) -> int:
+        """Pass over what was published before ``cutoff`` (ns since 1970) and is at hand; how many messages that were."""
+        dropped = 0
+        while self._batches and self._batches[0].ts < cutoff:
+            batch, left = self._batches[0], self._batches[0].count - self._done
+            self.advance(left, len(batch.payload))
+            dropped += left
+        return dropped
 
     def skip(self) -> None:
         """Forget all that waits."""

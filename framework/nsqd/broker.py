@@ -12,19 +12,24 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 import gevent
+from gevent import Greenlet
 from gevent.lock import BoundedSemaphore
 
 from framework.nsqd.aside import Aside
 from framework.nsqd.channel import Channel, ChannelChanged
 from framework.nsqd.events import Events
+from framework.nsqd.expiry import Expiry
 from framework.nsqd.health import Health
 from framework.nsqd.journal import Declares, Group, Journal, NotStored
 from framework.nsqd.options import Options
+from framework.nsqd.pertopic import PerTopic
+from framework.nsqd.quotas import Quotas
 from framework.nsqd.store import Batch, ChannelSave, Entry, Store, TopicSave, TopicState, record
 from framework.nsqd.topic import Deserted, Emptied, Gone, Made, Topic, TopicChanged
 from framework.nsqd.turns import Turns
 
 NOT_SAVED = "DISK: states not saved"
+NOT_EXPIRED = "DISK: what is too old was not dropped"
 NOT_TIDIED = "DISK: what is finished was not removed, or what is confirmed not synced"
 SAVE_SECONDS = 0.05
 """How much of what was finished may come back after a kill -9."""
@@ -64,12 +69,16 @@ class Broker:
         self._saved = 0.0
         self._saving = BoundedSemaphore()
         """One after another: what a failed one could not keep goes with the next."""
+        self._quotas = Quotas(PerTopic(options.topic_quotas))
         self.topics: dict[str, Topic] = {}
         self._numbers: dict[int, Topic] = {}
         for state in list(store.topics.values()):
             self._keep(Topic(self, state))
         self._report()
         self._saver = self.health.supervise(NOT_SAVED, self._save_rounds)
+        self._expiry: Greenlet | None = None
+        if ages := PerTopic(options.topic_ages):
+            self._expiry = self.health.supervise(NOT_EXPIRED, Expiry(self.topics, ages, self, self.save).run)
 
     # --- topics ------------------------------------------------------------------------------------------------
 
@@ -109,14 +118,22 @@ class Broker:
     # --- publishing --------------------------------------------------------------------------------------------
 
     def publish(self, entries: Sequence[tuple[Topic, Entry]]) -> Group | None:
-        """Hand messages to the next commit; wait for the group, None when there is nothing to wait for."""
+        """Hand messages to the next commit; wait for the group, None when there is nothing to wait for.
+
+        Raises QuotaReached: none of them is taken.
+        """
+        if self._quotas:
+            self._quotas.check(entries)
         durable: list[Entry] = []
         for topic, entry in entries:
             if topic.ephemeral:
                 topic.put_in_memory(entry)
             else:
                 durable.append(entry)
-        return self.journal.add(durable) if durable else None
+        group = self.journal.add(durable) if durable else None
+        if self._quotas and group is not None:
+            self._quotas.taken(group, entries)
+        return group
 
     def _committed(self, batches: list[Batch]) -> None:
         """Hand each record over, also when another's could not be. Raises what was wrong with one."""
@@ -187,6 +204,11 @@ class Broker:
         stuck = max(self.journal.busy, self._reader.busy)
         return self.health.wrong or (f"DISK: it has not answered for {stuck:.0f} s" if stuck > _STUCK_SECONDS else "")
 
+    def log_size(self) -> tuple[int, int]:
+        """The segments of the log, and their bytes."""
+        numbers = list(self._store.log.numbers)
+        return len(numbers), sum(self._store.log.length(number) for number in numbers)
+
     def _save_rounds(self) -> None:
         while not self._stopped:
             gevent.sleep(SAVE_SECONDS)
@@ -241,6 +263,8 @@ class Broker:
     def stop(self) -> None:
         """Commit and save what is there, and close the storage. Raises NotStored: what was not saved is delivered again."""
         self._stopped = True
+        if self._expiry is not None:
+            self._expiry.kill()
         self.journal.stop()
         self._saver.join()
         self._try_to_save()

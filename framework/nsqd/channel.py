@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import gevent
 
@@ -16,9 +16,9 @@ from framework.names import EPHEMERAL
 from framework.nsqd import backlog, delivery, turns
 from framework.nsqd.backlog import Backlog, Found
 from framework.nsqd.delivery import Consumer
-from framework.nsqd.journal import Declares, Declaring
+from framework.nsqd.journal import Declares
 from framework.nsqd.lease import Leases, Message
-from framework.nsqd.port import Port
+from framework.nsqd.port import Owner, Port
 from framework.nsqd.retries import Retries
 from framework.nsqd.store import Batch, ChannelSave, ChannelState, Correction, Pending
 from framework.nsqd.unsaved import Unsaved
@@ -34,13 +34,6 @@ class ChannelChanged(NamedTuple):
     """Its state is to be saved with the next round."""
 
     channel: Channel
-
-
-class Owner(Declaring, backlog.Owner, Protocol):
-    """The topic, as its channels see it."""
-
-    name: str
-    ephemeral: bool
 
 
 class Channel:
@@ -63,7 +56,7 @@ class Channel:
         most = port.options.mem_queue_size
         self.backlog = Backlog(topic, state, kept=self.kept, recent=port.recent, clock=port.clock, most=most)
         self.retries = Retries(self.kept, self._release)
-        self.message_count = self.requeue_count = self.timeout_count = 0
+        self.message_count = self.requeue_count = self.timeout_count = self.expired_count = 0
         self.dirty = False
         self._unsaved = Unsaved()
         self._serving = self._awaited = self._fetching = False
@@ -141,7 +134,7 @@ class Channel:
         """The topic hands over ``count`` messages that the log has."""
         self._deal_with(self.backlog.offer_stored(count))
 
-    def _loaded(self) -> int:
+    def loaded(self) -> int:
         """How many messages are at hand; more are on their way when it is few."""
         if self.backlog.is_low:
             self._deal_with(self.backlog.fill())
@@ -154,8 +147,7 @@ class Channel:
             gevent.spawn(self._read)
 
     def _read(self) -> None:
-        asked = self.backlog.ask()
-        found = None
+        asked, found = self.backlog.ask(), None
         try:
             found = self._port.read(self.topic.id, asked.start, backlog.WINDOW_BYTES)
         except Exception as error:
@@ -164,7 +156,7 @@ class Channel:
         self._deal_with(self.backlog.answer(asked, found))
         self.serve()
 
-    def _fetch(self) -> None:
+    def fetch(self) -> None:
         """Have the bodies read of messages that are to be tried again; the channel is served when they are there."""
         if not self._fetching:
             self._fetching = True
@@ -178,8 +170,7 @@ class Channel:
             gevent.sleep(_RETRY_SECONDS)
         else:
             self.retries.take_bodies(generation, wanted, found)
-            # Damaged on the disk; the storage has reported it.
-            self._give_up({seq for seq, one in found.items() if one is None})
+            self._give_up({seq for seq, one in found.items() if one is None})  # damaged: the storage has reported it
         self._fetching = False
         self.serve()
 
@@ -188,6 +179,16 @@ class Channel:
         self.backlog.correct(found)
         if not found.there:
             self._give_up(range(found.low, found.high))
+
+    def expire(self, cutoff: int) -> int:
+        """Drop what was published before ``cutoff`` (ns since 1970), is at hand, and is neither in flight nor deferred."""
+        old = [] if self._fetching else self.retries.older_than(cutoff)
+        for message in old:
+            self._finished(message)
+        if count := len(old) + self.backlog.drop_older(cutoff):
+            self.touched()
+        self.expired_count += count
+        return count
 
     def _give_up(self, gone: Container[int]) -> None:
         for message in self.retries.give_up(gone):
@@ -224,7 +225,7 @@ class Channel:
     def _round(self) -> int:
         """One share for each client that has room, beginning with another one each time; returns how many were sent."""
         clients = [client for client in self.clients if client.room() > 0]
-        ready = self._loaded() + len(self.retries.ready)
+        ready = self.loaded() + len(self.retries.ready)
         if not clients or not ready:
             return 0
         self.clients.append(self.clients.pop(0))
@@ -253,7 +254,7 @@ class Channel:
         message = retries.ready[0]
         body = message.body
         if body is None:
-            self._fetch()
+            self.fetch()
             return 0
         retries.ready.popleft()
         retries.held -= len(body)
@@ -266,7 +267,7 @@ class Channel:
     def _give_next(self, client: Consumer, count: int, now: float) -> int:
         """Up to ``count`` messages of the log's next batch."""
         piece = self.backlog.piece()
-        if piece is None and (not self._loaded() or (piece := self.backlog.piece()) is None):
+        if piece is None and (not self.loaded() or (piece := self.backlog.piece()) is None):
             return 0
         batch, done, _ = piece
         count = min(count, batch.count - done, delivery.fitting(batch))

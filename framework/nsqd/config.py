@@ -16,6 +16,7 @@ _NAMES = {"node-id": "id", "lookupd-tcp-address": "nsqlookupd_tcp_addresses", "a
 """Flags whose option is not called as they are."""
 _OURS = (
     "version", "while-used", "drain-to", "drain-all-channels", "verify", "inspect", "json", "backup",
+    "topic-quota", "topic-max-age",
     "max-tcp-connections", "max-http-connections", "max-body-memory", "http-allow-host",
 )  # fmt: skip
 _LEVELS = {"debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR", "fatal": "FATAL"}

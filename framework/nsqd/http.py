@@ -7,7 +7,7 @@ from struct import Struct
 from typing import Any
 
 from framework.names import is_valid
-from framework.nsqd import config, parcels, stats, web
+from framework.nsqd import config, metrics, parcels, stats, web
 from framework.nsqd.broker import Broker
 from framework.nsqd.channel import Channel
 from framework.nsqd.journal import NotStored
@@ -43,6 +43,7 @@ class NsqdApi(Api):
             "/ping": {"GET": self._ping},
             "/info": {"GET": lambda request: stats.info(broker, about)},
             "/stats": {"GET": self._stats},
+            "/metrics": {"GET": self._metrics},
             "/config/": {"GET": self._config, "PUT": self._configure},
             "/pub": {"POST": self._pub},
             "/mpub": {"POST": self._mpub},
@@ -82,6 +83,9 @@ class NsqdApi(Api):
             memory=_BOOLEANS.get(request.get("include_mem") or "", True),
         )  # fmt: skip
         return body if request.get("format") == "json" else stats.text(self._broker, body)
+
+    def _metrics(self, request: Request) -> Response:
+        return Response(200, metrics.text(self._broker, sum(1 for _ in self._clients)), (metrics.CONTENT_TYPE,))
 
     def _config(self, request: Request) -> Answer:
         return config.get(self._broker.options, request.name)

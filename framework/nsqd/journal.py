@@ -26,6 +26,10 @@ class NotStored(FrameworkError):
     """The storage refused the group; nothing of it was kept."""
 
 
+class QuotaReached(NotStored):
+    """The topic has as many unfinished messages as it may have."""
+
+
 class Declaring(Protocol):
     """A topic, as the journal sees it."""
 

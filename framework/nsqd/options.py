@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from framework.errors import BadSetting
-from framework.nsqd import goflags, golang
+from framework.nsqd import goflags, golang, pertopic
 from framework.nsqd.goflags import BadFlag, CommonOptions, Flag, boolean
 from framework.transports.nsq import urls
 
@@ -50,6 +50,10 @@ class Options(CommonOptions):
     lookupd_tcp_addresses: list[str] = field(default_factory=list)
     http_client_request_timeout: float = 5.0
     data_path: Path = Path()
+    topic_quotas: list[tuple[str, int]] = field(default_factory=list)
+    """Unfinished messages that a topic may have; with more, publishes are refused."""
+    topic_ages: list[tuple[str, float]] = field(default_factory=list)
+    """How old its messages may become."""
     log_prefix: str = "[nsqd] "
     node_id: int = field(default_factory=_node_id)
     mem_queue_size: int = 10000
@@ -179,6 +183,18 @@ FLAGS: dict[str, Flag] = goflags.COMMON | {
         golang.duration, "how long nsqlookupd or an auth server may take to answer", "http_client_request_timeout"
     ),
     "data-path": _ours(Path, "path to store messages", "data_path"),
+    "topic-quota": Flag(
+        pertopic.setting(_size),
+        "topic_quotas",
+        "TOPIC=MESSAGES: refuse publishes to it beyond so many unfinished ones; *: any other (may be repeated, not in nsqd)",
+        repeated=True,
+    ),
+    "topic-max-age": Flag(
+        pertopic.setting(_duration),
+        "topic_ages",
+        "TOPIC=DURATION: drop, count and report what is older; *: any other (may be repeated, not in nsqd)",
+        repeated=True,
+    ),
     "node-id": _ours(int, "number of this node in [0,1024)", "node_id"),
     "mem-queue-size": _ours(_above(0, int), "messages that an #ephemeral topic or channel holds", "mem_queue_size"),
     "sync-every": _ours(_size, "messages that may wait for a sync after their OK (default: none)", "sync_every"),

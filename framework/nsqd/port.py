@@ -6,9 +6,21 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from framework.nsqd.health import Health
+from framework.nsqd.journal import Declaring
 from framework.nsqd.options import Options
 from framework.nsqd.store import Batch
 from framework.nsqd.store.clock import Clock
+
+
+class Owner(Declaring, Protocol):
+    """The topic, as its channels see it."""
+
+    name: str
+    ephemeral: bool
+
+    @property
+    def pumped(self) -> int:
+        """Behind the newest message that its channels have."""
 
 
 class Port(Protocol):

@@ -169,12 +169,12 @@ class Client:
     def _commit(self) -> None:
         entries, self._entries = self._entries, []
         answers, self._unanswered = self._unanswered, 0
-        group = self.broker.publish(entries)
-        if group is not None:
-            try:
+        try:
+            group = self.broker.publish(entries)
+            if group is not None:
                 group.wait()
-            except NotStored as error:
-                raise Refused(f"E_{self._command}_FAILED", f"{self._command} failed {error}") from error
+        except NotStored as error:
+            raise Refused(f"E_{self._command}_FAILED", f"{self._command} failed {error}") from error
         for topic, entry in entries:
             self.published[topic.name] = self.published.get(topic.name, 0) + entry.count
         self._outgoing.write([_OK * answers])

@@ -72,6 +72,14 @@ class Retries:
             heapq.heapify(self.deferred)
         return lost
 
+    def older_than(self, cutoff: int) -> list[Message]:
+        """Wait no longer for what is ready and was published before ``cutoff`` (ns since 1970), and return it."""
+        old = [one for one in self.ready if 0 < one.ts < cutoff]
+        if old:
+            self.ready = deque(one for one in self.ready if not 0 < one.ts < cutoff)
+            self.held -= sum(len(one.body) for one in old if one.body is not None)
+        return old
+
     def clear(self) -> None:
         self._generation += 1
         self.ready.clear()

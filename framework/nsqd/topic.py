@@ -10,6 +10,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 import gevent
@@ -72,7 +73,7 @@ class Topic:
         self.pumped = state.pumped
         self.paused = state.paused
         self.depth = state.depth
-        self.message_count = self.message_bytes = 0
+        self.message_count = self.message_bytes = self.expired_count = self.refused_count = 0
         self.deleted = False
         self.declared: Group | None = None
         """The commit that makes its name, channels and pauses durable."""
@@ -210,6 +211,39 @@ class Topic:
             at = read[-1].end if read else self.next
         return found
 
+    @property
+    def unfinished(self) -> int:
+        """Messages that wait here, and those that the channel has which is furthest behind."""
+        held = (one.depth + one.in_flight_count + len(one.deferred) for one in self.channels.values())
+        return self.depth + max(held, default=0)
+
+    def expire(self, cutoff: int) -> int:
+        """Drop what waits here and was published before ``cutoff`` (ns since 1970), as far as one reading of the log goes; how
+        many messages that were. Blocks the greenlet. To be saved before the log is read again."""
+        low, held = self.pumped, list(self._held)
+        if not self.depth or self._reading:
+            return 0
+        if not self.ephemeral:
+            held = self.port.read(self.id, low, _READ_BYTES)
+        if self.pumped != low or self.deleted:
+            return 0  # meanwhile it was handed over, or emptied
+        old = list(takewhile(lambda one: one.ts < cutoff and one.first < self.next, held))
+        if not old:
+            return 0
+        self._drop_until(old[-1].end)
+        count = sum(batch.count for batch in old)
+        self.depth = max(0, self.depth - count)
+        self.expired_count += count
+        return count
+
+    def _drop_until(self, seq: int) -> None:
+        self._emptied.append((self.pumped, seq))
+        self.port.emit(Emptied(self.id, self.pumped, seq))
+        self.pumped = seq
+        while self._held and self._held[0].end <= seq:
+            self._held.popleft()
+        self.touched()
+
     # --- channels ------------------------------------------------------------------------------------------------
 
     def channel(self, name: str) -> Channel:
@@ -252,11 +286,8 @@ class Topic:
     def empty(self) -> None:
         """Drop what waits in the topic; what its channels have stays."""
         if self.pumped < self.next:
-            self._emptied.append((self.pumped, self.next))
-            self.port.emit(Emptied(self.id, self.pumped, self.next))
-            self.pumped, self.depth = self.next, 0
-            self._held.clear()
-            self.touched()
+            self._drop_until(self.next)
+            self.depth = 0
 
     def close(self) -> None:
         """It was deleted: so are its channels."""

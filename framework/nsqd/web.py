@@ -128,7 +128,8 @@ class Api:
         headers = list(response.headers)
         if isinstance(response.answer, str):
             data = response.answer.encode()
-            headers.append(_TEXT)
+            if all(name != "Content-Type" for name, _ in headers):
+                headers.append(_TEXT)
         elif response.answer is None:
             data = b""
         else:

@@ -1,0 +1,248 @@
+"""A quota and an age limit for topics by choice: what is too much is refused to its publisher, what is too old is counted."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+from collections.abc import Callable
+from pathlib import Path
+
+import gevent
+import pytest
+
+from framework.nsqd import expiry
+from framework.nsqd.broker import Broker
+from framework.nsqd.channel import Channel
+from framework.nsqd.goflags import BadFlag
+from framework.nsqd.journal import QuotaReached
+from framework.nsqd.options import parse
+from framework.nsqd.store import Entry, Store
+from framework.nsqd.topic import Topic
+from framework.testing.servers import Server
+from tests.nsqd.conftest import Talk
+from tests.nsqd.storing import payload
+from tests.nsqd.taking import Taker
+
+
+class Nsqd:
+    """A broker on a folder, and its lines."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self.lines: list[str] = []
+        self.broker = Broker(
+            Store(folder), parse([f"--data-path={folder}", *flags]), lambda level, words: self.lines.append(words)
+        )
+
+    def publish(self, topic: Topic, *bodies: bytes, due: int = 0) -> None:
+        group = self.broker.publish([(topic, Entry(topic.id, payload(*bodies), len(bodies), due))])
+        if group is not None:
+            group.wait()
+
+
+@pytest.fixture
+def start(folder: Path) -> Callable[..., Nsqd]:
+    return lambda *flags: Nsqd(folder, *flags)
+
+
+def channel(topic: Topic, name: str = "c") -> Channel:
+    made = topic.channel(name)
+    topic.settle()
+    return made
+
+
+def wait_until(what: Callable[[], object]) -> None:
+    with gevent.Timeout(10):
+        while not what():
+            gevent.sleep(0.005)
+
+
+# --- quotas ------------------------------------------------------------------------------------------------------
+
+
+def test_what_exceeds_the_quota_is_refused_and_finishing_makes_room(start: Callable[..., Nsqd]) -> None:
+    nsqd = start("--topic-quota=orders=3")
+    topic = nsqd.broker.topic("orders")
+    taker = Taker(channel(topic), ready=2)
+    nsqd.publish(topic, b"1", b"2")
+    nsqd.publish(topic, b"3")
+    for _ in range(2):
+        with pytest.raises(
+            QuotaReached, match=r"^topic 'orders' may have 3 unfinished messages \(--topic-quota\), and has no room$"
+        ):
+            nsqd.publish(topic, b"4", b"5")
+    assert (topic.refused_count, topic.unfinished, topic.message_count) == (4, 3, 3)
+    taker.finish()
+    nsqd.publish(topic, b"4", b"5")
+    nsqd.publish(nsqd.broker.topic("free"), *[b"x"] * 50)
+    nsqd.broker.stop()
+    again = start().broker
+    assert again.topics["orders"].unfinished == 3
+    again.stop()
+
+
+def test_what_is_in_flight_deferred_or_waits_in_the_topic_counts_and_so_does_what_is_not_written_yet(
+    start: Callable[..., Nsqd],
+) -> None:
+    nsqd = start("--topic-quota=*=3")
+    topic = nsqd.broker.topic("orders")
+    nsqd.publish(topic, b"in the topic")
+    with pytest.raises(QuotaReached):
+        nsqd.publish(topic, *[b"x"] * 3)
+    taker = Taker(channel(topic))
+    wait_until(lambda: taker.channel.serve() or taker.leases.messages)
+    (message_id,) = taker.leases.messages
+    nsqd.publish(topic, b"deferred", due=int(nsqd.broker.clock.now()) + 3_600_000)
+    taker.channel.requeue(taker, message_id, 3600)
+    assert nsqd.broker.publish([(topic, Entry(topic.id, payload(b"x"), 1))]) is not None  # not on the disk yet
+    with pytest.raises(QuotaReached):
+        nsqd.broker.publish([(topic, Entry(topic.id, payload(b"x"), 1))])
+    nsqd.broker.stop()
+
+
+def test_a_quota_is_for_ephemeral_topics_too(start: Callable[..., Nsqd]) -> None:
+    nsqd = start("--topic-quota=*=3", "--topic-quota=more#ephemeral=4")
+    for name, most in (("some#ephemeral", 3), ("more#ephemeral", 4)):
+        topic = nsqd.broker.topic(name)
+        for _ in range(most):
+            nsqd.publish(topic, b"x")
+        with pytest.raises(QuotaReached):
+            nsqd.publish(topic, b"x")
+    nsqd.broker.stop()
+
+
+def test_publishers_are_told_over_tcp_and_over_http(
+    start_embedded: Callable[..., Server], talk: Callable[..., Talk]
+) -> None:  # fmt: skip
+    server = start_embedded("--topic-quota=orders=2")
+    client = talk(server)
+    client.send(b"PUB orders\n" + payload(b"1") + b"PUB orders\n" + payload(b"2"))
+    assert client.reply(2) == [b"OK", b"OK"]
+    client.send(b"PUB orders\n" + payload(b"3"))
+    words = "topic 'orders' may have 2 unfinished messages (--topic-quota), and has no room"
+    assert client.reply(3)[2] == f"E_PUB_FAILED PUB failed {words}".encode()
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        server.http("/pub?topic=orders", b"3")
+    assert (refused.value.code, words in refused.value.read().decode()) == (503, True)
+    assert server.http("/stats?format=json&topic=orders")["topics"][0]["depth"] == 2
+    assert server.http("/ping") == "OK"
+
+
+# --- ages ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_nobody_reads_goes_by_its_age_from_topics_and_channels_and_is_reported(
+    start: Callable[..., Nsqd], monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.setattr(expiry, "_ROUND_SECONDS", 0.05)
+    nsqd = start("--topic-max-age=*=400ms", "--topic-max-age=kept=1h")
+    abandoned, lonely, kept = (nsqd.broker.topic(name) for name in ("abandoned", "lonely", "kept"))
+    made = channel(abandoned)
+    for topic in (abandoned, lonely, kept):
+        nsqd.publish(topic, *[b"old" * 1000] * 500)
+        nsqd.publish(topic, *[b"old" * 1000] * 500)
+    assert made.depth == lonely.depth == 1000
+    wait_until(lambda: made.depth == lonely.depth == 0)
+    assert (made.expired_count, lonely.expired_count, kept.depth) == (1000, 1000, 1000)
+    for topic in (abandoned, lonely):
+        nsqd.publish(topic, b"new")
+    taker = Taker(made)
+    made.serve()
+    assert taker.bodies == [b"new"]
+    assert any(line.endswith("messages are dropped, which are older than 0.4 s") for line in nsqd.lines)
+    nsqd.broker.stop()
+    again = Nsqd(folder).broker
+    assert (again.topics["lonely"].depth, again.topics["abandoned"].channels["c"].depth, again.topics["kept"].depth) == (
+        1,
+        1,
+        1000,
+    )
+    again.stop()
+
+
+def test_what_is_in_flight_or_deferred_goes_when_it_comes_back(
+    start: Callable[..., Nsqd], monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.setattr(expiry, "_ROUND_SECONDS", 0.05)
+    nsqd = start("--topic-max-age=orders=300ms")
+    topic = nsqd.broker.topic("orders")
+    taker = Taker(channel(topic), ready=1)
+    nsqd.publish(topic, b"in flight")
+    nsqd.publish(topic, b"deferred", due=int(nsqd.broker.clock.now()) + 800)
+    gevent.sleep(0.5)
+    assert (taker.channel.in_flight_count, len(taker.channel.deferred), taker.channel.expired_count) == (1, 1, 0)
+    (message_id,) = taker.leases.messages
+    taker.ready = 0
+    taker.channel.requeue(taker, message_id, 0)
+    wait_until(lambda: taker.channel.expired_count == 2)
+    assert topic.unfinished == 0
+    nsqd.broker.stop()
+    assert Nsqd(folder).broker.topics["orders"].unfinished == 0
+
+
+def test_what_was_to_be_tried_again_before_a_restart_goes_after_it(
+    start: Callable[..., Nsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it was published, the log alone knows then."""
+    nsqd = start()
+    topic = nsqd.broker.topic("orders")
+    taker = Taker(channel(topic), ready=10)
+    nsqd.publish(topic, *[b"x"] * 10)
+    assert taker.channel.in_flight_count == 10
+    nsqd.broker.stop()
+    monkeypatch.setattr(expiry, "_ROUND_SECONDS", 0.05)
+    again = start("--topic-max-age=orders=100ms").broker
+    found = again.topics["orders"].channels["c"]
+    assert len(found.retries.ready) == 10
+    wait_until(lambda: found.expired_count == 10)
+    assert found.depth == 0
+    again.stop()
+
+
+def test_setting_the_machines_clock_makes_nothing_old(start: Callable[..., Nsqd], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expiry, "_ROUND_SECONDS", 0.02)
+    nsqd = start("--topic-max-age=orders=1h")
+    topic = nsqd.broker.topic("orders")
+    made = channel(topic)
+    nsqd.publish(topic, b"before")
+    real = time.time_ns
+    for years in (5, -5):
+        monkeypatch.setattr(time, "time_ns", lambda years=years: real() + years * 31_536_000 * 10**9)
+        nsqd.publish(topic, b"after")
+        gevent.sleep(0.2)
+        assert made.expired_count == 0
+    assert made.depth == 3
+    monkeypatch.undo()
+    nsqd.broker.stop()
+
+
+@pytest.mark.parametrize("flag", ["--topic-quota=5", "--topic-quota=a b=5", "--topic-quota=a=0", "--topic-max-age=a=5"])
+def test_a_limit_that_cannot_be_is_refused(flag: str) -> None:
+    with pytest.raises(BadFlag, match="invalid value"):
+        parse([flag])
+
+
+# --- metrics ---------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_are_prometheus_text_with_what_stats_say(start_embedded: Callable[..., Server]) -> None:
+    server = start_embedded("--topic-quota=orders=3")
+    server.http("/topic/create?topic=orders", b"")
+    server.http("/channel/create?topic=orders&channel=billing", b"")
+    server.http("/mpub?topic=orders", b"one\ntwo\nthree")
+    with pytest.raises(urllib.error.HTTPError):
+        server.http("/pub?topic=orders", b"four")
+    server.http("/channel/pause?topic=orders&channel=billing", b"")
+    lines = server.http("/metrics").splitlines()
+    values = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+    named = {line.split()[2] for line in lines if line.startswith("# TYPE ")}
+    assert {name.partition("{")[0] for name in values} == named
+    assert len(values) == len([line for line in lines if not line.startswith("#")])
+    here = '{topic="orders",channel="billing"}'
+    assert values["nsqd_up"] == 1
+    assert values['nsqd_topic_messages_total{topic="orders"}'] == 3
+    assert values['nsqd_topic_bytes_total{topic="orders"}'] == 11
+    assert values['nsqd_topic_refused_total{topic="orders"}'] == 1
+    assert values['nsqd_topic_unfinished{topic="orders"}'] == 3
+    assert (values[f"nsqd_channel_depth{here}"], values[f"nsqd_channel_paused{here}"]) == (3, 1)
+    assert (values[f"nsqd_channel_in_flight{here}"], values["nsqd_log_segments"]) == (0, 1)
+    assert values["nsqd_log_bytes"] == sum(path.stat().st_size for path in (server.data / "log").iterdir())
