@@ -1,12 +1,15 @@
 /* A disk with faults, preloaded into a server under test: the folder $DISK_FAULTS says which.
  *
  * sync_ms: milliseconds that every sync takes longer. full: every write to a file below $DISK_FOLDER that needs room
- * fails with ENOSPC. bad_sync: every sync fails with EIO. Each is a file with a number in it, looked at with every call. */
+ * fails with ENOSPC. bad_sync: every sync fails with EIO. dies_before: the server is killed before so many more calls of
+ * write() to such a file are made, of less than 4096 bytes (what has more makes room), counted from the first that finds it. Each is a file with a number in it, looked at with
+ * every call. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,8 +93,15 @@ PWRITEV(pwritev64)
 PWRITEV2(pwritev2)
 PWRITEV2(pwritev64v2)
 
+static void die(size_t size) {
+    static long made;
+    long last = told("dies_before");
+    if (last > 0 && size < 4096 && ++made == last) kill(getpid(), SIGKILL);
+}
+
 ssize_t write(int fd, const void *data, size_t size) {
     ssize_t (*real)(int, const void *, size_t) = REAL(ssize_t, "write", int, const void *, size_t);
+    if (ours(fd)) die(size);
     return ours(fd) && full(fd, lseek(fd, 0, SEEK_CUR) + (off_t)size) ? -1 : real(fd, data, size);
 }
 

@@ -51,6 +51,10 @@ class Disk:
     def fails_to_sync(self, fails: bool = True) -> None:
         self._set("bad_sync", int(fails))
 
+    def dies_before(self, writes: int) -> None:
+        """The server is killed before so many more writes; 0: no more."""
+        self._set("dies_before", writes)
+
     def _set(self, what: str, number: int) -> None:
         fresh = self._faults / f"{what}.new"
         fresh.write_text(str(number))
