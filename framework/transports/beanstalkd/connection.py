@@ -311,12 +311,23 @@ class BeanstalkdConnection:
             assert message is not None
             self._jobs[message] = job
             self.in_flight[message] = job.at
-            batch.append(message)
-        self._tally.received += len(batch)
+            if type(message.body) is wire.Torn:
+                self._set_aside(message)
+            else:
+                batch.append(message)
+        self._tally.received += len(jobs)
         self._turn_due = True  # the flush after this: what is settled until then schedules none
-        self._receiver.deliver(self, batch)
+        if batch:
+            self._receiver.deliver(self, batch)
         if self.in_flight:
             self._unasked.add(jobs)
+
+    def _set_aside(self, message: Message) -> None:
+        self.bury(message)
+        log.error(
+            "beanstalkd %s lost the body of job %s of tube %s when it was killed: %d bytes that end in zeros; it is buried there",
+            self.node, _job(message), self._tube, len(message.body),
+        )  # fmt: skip
 
     def _ask_later(self, jobs: list[ReservedJob]) -> None:
         self._attempts.asking += jobs

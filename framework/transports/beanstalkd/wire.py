@@ -162,6 +162,11 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     """A job's body, statistics, or the name after USING."""
 
 
+class Torn(bytes):
+    """The body of a job that beanstalkd 1.12 lost: it was killed while it wrote the job anew to tidy its log, and what it reads
+    there after its restart ends in zeros, the line's end included."""
+
+
 ERRORS = frozenset({
     "OUT_OF_MEMORY", "INTERNAL_ERROR", "BAD_FORMAT", "UNKNOWN_COMMAND", "EXPECTED_CRLF", "JOB_TOO_BIG", "DRAINING",
     "DEADLINE_SOON", "TIMED_OUT", "NOT_FOUND", "NOT_IGNORED",
@@ -249,9 +254,11 @@ class Decoder:
             if following > end:
                 self._hold(data, at, following - end)
                 break
-            if data[following - 2 : following] != b"\r\n":
-                raise _garbage("a body does not end where it should", data, at)
             body = data[body_at : following - 2]
+            if data[following - 2 : following] != b"\r\n":
+                if data[following - 2 : following] != b"\0\0" or line[3]:
+                    raise _garbage("a body does not end where it should", data, at)
+                body = Torn(body)
             append(Reply("OK", 0, body) if line[3] else Reply(_WORDS[line[1]], int(line[2]), body))
             at = following
         return replies

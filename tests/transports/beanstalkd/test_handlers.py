@@ -443,3 +443,20 @@ def test_an_idle_worker_stops_at_once_and_leaves_no_connection(server, run):
     worker.stop()
     assert time.monotonic() - began < 2
     until(lambda: server_stats(server)["current-connections"] == "1")  # of who asks
+
+
+def test_a_job_whose_body_the_server_lost_is_set_aside_and_stops_nothing(server, run, caplog):
+    first, *_ = put(server, [b"first", *[b"%d" % n for n in range(100)]])
+    server.kill()
+    for file in server.data.glob("binlog.*"):  # as when it is killed between two writes of a record
+        file.chmod(0o600)
+        file.write_bytes(file.read_bytes().replace(b"first\r\n", bytes(7)))
+    server.start()
+    handled = []
+    worker = run(url(server), spec(lambda message: handled.append(message.body)))
+    worker.until(lambda: len(handled) == 100)
+    worker.until(lambda: job_stats(server, first).get("state") == "buried")
+    ledger = worker.stop()
+    assert sorted(handled) == sorted(b"%d" % n for n in range(100))
+    assert (ledger["received"], ledger["finished"], ledger["lease_lost"]) == (101, 101, 0)
+    assert [f"lost the body of job {first} " in line for line in caplog.messages].count(True) == 1

@@ -58,6 +58,15 @@ def test_replies_are_the_same_when_they_come_byte_by_byte(sent):
     assert got == sent
 
 
+def test_a_body_that_the_server_lost_is_told_from_one_of_zeros():
+    lost, zeros, whole = Decoder().feed(b"RESERVED 1 2\r\n\0\0\0\0RESERVED 2 2\r\n\0\0\r\nRESERVED 3 2\r\nab\r\n")
+    assert [type(reply.data) for reply in (lost, zeros, whole)] == [wire.Torn, bytes, bytes]
+    assert [(reply.number, reply.data) for reply in (lost, zeros, whole)] == [(1, b"\0\0"), (2, b"\0\0"), (3, b"ab")]
+    for stream in (b"OK 2\r\nab\0\0", b"RESERVED 1 2\r\nab\0\n", b"RESERVED 1 2\r\nabcd"):
+        with pytest.raises(ProtocolError, match="does not end where it should"):
+            Decoder().feed(stream)
+
+
 @given(st.lists(st.binary(min_size=1, max_size=600), max_size=8))
 def test_garbage_is_refused_or_waited_for_and_never_crashes(pieces):
     decoder = Decoder()
