@@ -1,4 +1,4 @@
-"""What our embedded nsqd takes of memory and disk: while messages flow through it, and with a backlog that a kill -9 interrupts."""
+"""What our embedded nsqd takes of memory and disk: while messages flow through it, and for a backlog across a kill -9."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import psutil
 
 from benchmarks import measure, peers
 from framework.testing import servers
+from framework.transports import open_transports
 
 MEBI = 1 << 20
 AFTERWARDS = 1.5
 """Seconds after the last finish, in which the disk is given back."""
 PATIENCE = 300.0
+AT_ONCE = 5_000
 
 
 class Peak:
@@ -44,27 +46,24 @@ def _flow(server: servers.Server, messages: int) -> None:
     print(f"flow: {messages:,} messages", file=sys.stderr)
     measure.create(server)
     consumer = peers.start("ours", "consume", server.address)
-    publisher = peers.start("bare-loop", "mpub", server.address, measure.TOPIC)
+    producer = open_transports([f"nsq://{server.address}"])[0].producer()
     peak, begun = Peak(server), time.monotonic()
     try:
-        while finished(server) < messages:
+        for start in range(0, messages, AT_ONCE):
+            producer.publish(measure.TOPIC, [measure.BODY] * min(AT_ONCE, messages - start))
+            peak.look()
+        while not done(server, messages):
             _in_time(begun, "finishing")
             peak.look()
             time.sleep(measure.POLL)
         took = time.monotonic() - begun
-        count = finished(server)
-        peers.stop(publisher)
-        while (stats := measure.channel(server)).depth + stats.in_flight_count:
-            _in_time(begun, "finishing the rest")
-            peak.look()
-            time.sleep(measure.POLL)
     finally:
-        peers.stop(publisher)
+        producer.close()
         peers.stop(consumer)
     time.sleep(AFTERWARDS)
     print(
-        f"flow: {count:,} messages of {len(measure.BODY)} bytes published and finished in {took:.1f} s; at most "
-        f"{peak.memory:.0f} MiB of memory and {peak.disk:.0f} of disk; {disk(server):.0f} MiB of disk {AFTERWARDS:g} s afterwards",
+        f"flow: {messages:,} messages of {len(measure.BODY)} bytes published and finished in {took:.1f} s; at most "
+        f"{peak.memory:.0f} MiB of memory and {peak.disk:.0f} of disk; {disk(server):.0f} of disk {AFTERWARDS:g} s afterwards",
         flush=True,
     )
 
@@ -95,8 +94,10 @@ def _in_time(begun: float, what: str) -> None:
         raise RuntimeError(f"{what} took longer than {PATIENCE:g} s")
 
 
-def finished(server: servers.Server) -> int:
-    return sum(client.finish_count for client in measure.channel(server).clients or [])
+def done(server: servers.Server, messages: int) -> bool:
+    """All were in the channel, and none is any more."""
+    stats = measure.channel(server)
+    return stats.message_count >= messages and not stats.depth + stats.in_flight_count
 
 
 def memory(server: servers.Server) -> float:
