@@ -326,7 +326,7 @@ class BeanstalkdConnection:
         self.bury(message)
         log.error(
             "beanstalkd %s lost the body of job %s of tube %s when it was killed: %d bytes that end in zeros; it is buried there",
-            self.node, _job(message), self._tube, len(message.body),
+            self.node, _number(message), self._tube, len(message.body),
         )  # fmt: skip
 
     def _ask_later(self, jobs: list[ReservedJob]) -> None:
