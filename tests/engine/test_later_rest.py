@@ -37,7 +37,7 @@ class Node:
 class Consumer:
     """As much of a consumer."""
 
-    spec, tally, shutdown = SPEC, None, SimpleNamespace(begun=False)
+    spec, tally, capacity, shutdown = SPEC, None, 1, SimpleNamespace(begun=False)
     settled = lost = drained = closed = staticmethod(lambda *_: None)
 
     def __init__(self) -> None:

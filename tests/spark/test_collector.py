@@ -14,8 +14,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
 from framework.message import Batch
-from framework.spark import options
+from framework.spark import options, reader
 from framework.spark.collector import NAME, Collector
 from framework.spool import Spool, segment
 from framework.testing.servers import Server, free_port
@@ -110,6 +112,24 @@ def test_stopping_gives_the_rest_back_and_loses_nothing(nsqd: Server, tmp_path: 
     second = collect(nsqd.address)
     second.drain_channel()
     assert landed(tmp_path) == Counter(b"m%d" % n for n in range(5_000))
+
+
+def test_a_query_collects_until_it_stops(nsqd: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_stop_on_sigterm", lambda: None)  # this process is not Spark's
+    given = {"spoolDir": str(tmp_path / "spool"), "topic": "orders", "channel": "archive", "nsqdTcpAddresses": nsqd.address}
+    source = reader.NsqStreamReader(options.stream_read({**given, "segmentLinger": "100ms"}))
+    publish(nsqd, 0, 10)
+    start = source.initialOffset()
+    until = time.monotonic() + 20
+    while source.latestOffset(start, ReadAllAvailable()) == start:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    source.stop()
+    assert "client_count" in nsqd.channel_stats("orders", "archive")
+    while nsqd.channel_stats("orders", "archive")["client_count"]:
+        assert time.monotonic() < until, "it goes on collecting, and no query reads it"
+        time.sleep(0.02)
+    assert landed(tmp_path) == Counter(b"m%d" % n for n in range(10))
 
 
 def test_a_query_that_is_stopped_gives_back_what_is_not_durable(nsqd: Server, tmp_path: Path) -> None:

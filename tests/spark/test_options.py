@@ -117,6 +117,7 @@ def test_a_segment_is_never_larger_than_what_may_be_in_flight() -> None:
 def test_the_sink_has_its_own_options() -> None:
     write = options.write({"nsqdTcpAddresses": "a:4150", "topic": "t", "checkpointLocation": "/c", "mpubMaxMessages": "7"})
     assert (write.urls, write.topic, write.mpub_max_messages) == (("nsq://a:4150",), "t", 7)
+    assert options.write({"nsqdTcpAddresses": "a:4150"}).mpub_max_messages == 500, "as docs/spark.md says"
     with pytest.raises(WrongUse, match="spoolDir is unknown"):
         options.write({"nsqdTcpAddresses": "a:4150", "spoolDir": "s"})
     with pytest.raises(WrongUse, match="exactly one of"):

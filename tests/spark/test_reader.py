@@ -56,6 +56,11 @@ def test_a_limit_is_kept_inside_segments(land: Land) -> None:
     assert read == [f"{n:016x}" for n in range(20)]
 
 
+def test_the_limit_of_a_batch_is_the_one_that_was_asked_for(tmp_path: Path) -> None:
+    assert reader(tmp_path, maxMessagesPerTrigger="65").getDefaultReadLimit() == ReadMaxRows(65)
+    assert reader(tmp_path).getDefaultReadLimit() == EVERYTHING
+
+
 def test_every_row_has_a_place_of_its_own_however_the_batches_fall(land: Land) -> None:
     folder = land(0, 10)
     land(10, 20)
