@@ -69,6 +69,28 @@ def test_a_sid_is_used_again_once_its_pull_is_over_for_certain():
     assert pulls.wanted(1, 0.0) == [(2, 1, True)]
 
 
+def test_the_sid_of_a_pull_that_ends_while_it_is_taken_back_is_not_used_before_that_is_confirmed():
+    """The UNSUB is on its way: it would take the next pull's messages as well."""
+    pulls = make()
+    assert pulls.wanted(5, 0.0) == [(1, 5, True)]
+    assert pulls.excess(0) == [1]
+    pulls.ended(1)
+    assert pulls.outstanding == 5
+    assert pulls.wanted(10, 0.0) == [(2, 5, True)]
+    pulls.gone([1])
+    assert pulls.outstanding == 5
+
+
+def test_the_end_of_a_pull_that_is_long_gone_changes_nothing():
+    pulls = make()
+    pulls.wanted(5, 0.0)
+    pulls.excess(0)
+    pulls.gone([1])
+    pulls.ended(1)
+    assert pulls.outstanding == 0
+    assert pulls.wanted(3, 0.0) == [(2, 3, True)]
+
+
 def test_a_consumers_largest_batch_is_kept_to():
     pulls = make()
     pulls.largest = 40
