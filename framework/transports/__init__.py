@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from framework.errors import BadSetting
+from framework.transports.addresses import without_login
 from framework.transports.contract import Transport
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _find(url: str) -> Open:
     for one in brought.select(name=scheme):
         return _load(url, one)
     known = ", ".join(f"{name}://" for name in [*_MODULES, *sorted(brought.names)])
-    raise BadSetting(f"broker URL {url!r}: the scheme must be one of {known}")
+    raise BadSetting(f"broker URL {without_login(url)!r}: the scheme must be one of {known}")
 
 
 def _load(url: str, point: EntryPoint) -> Open:
@@ -69,5 +70,7 @@ def _load(url: str, point: EntryPoint) -> Open:
         loaded: Open = point.load()
     except Exception as error:  # whatever the import of somebody's package raises
         package = point.dist.name if point.dist else point.module
-        raise BadSetting(f"broker URL {url!r}: its transport {point.value} (of {package}) cannot be imported: {error}") from error
+        raise BadSetting(
+            f"broker URL {without_login(url)!r}: its transport {point.value} (of {package}) cannot be imported: {error}"
+        ) from error
     return loaded

@@ -25,6 +25,11 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def without_login(url: str) -> str:
+    """``url`` for a message: what stands before an @, a password perhaps, is left out."""
+    return re.sub(r"(?<=://).*@", "…@", url)
+
+
 def hosts(url: str, default_port: int, *, broker: str) -> list[str]:
     """The addresses of ``scheme://host[:port][,host…]``, as ``host:port``. ``broker``: what has no user and password."""
     rest = url.partition("://")[2]

@@ -41,6 +41,13 @@ def test_a_package_that_cannot_be_imported_is_named(installed: None) -> None:
         open_transports(["broken://x"])
 
 
+@pytest.mark.parametrize("url", ["amqp://bob:secret@host", "amqp://bob:sec/ret@host?a=b", "broken://secret@host"])
+def test_a_url_that_is_refused_for_its_scheme_is_shown_without_its_password(installed: None, url: str) -> None:
+    with pytest.raises(BadSetting, match="://…@host") as refused:
+        open_transports([url])
+    assert not any(part in str(refused.value) for part in ("secret", "sec/ret", "bob"))
+
+
 @pytest.mark.parametrize("url", ["nsq://{}", "nsq+lookupd://{}", "beanstalkd://{}", "nats://{}"])
 def test_a_host_whose_name_no_resolver_takes_cannot_be_reached(url: str) -> None:
     """Its label is too long for IDNA, which says so by a UnicodeError: that must not end a worker with a traceback."""
