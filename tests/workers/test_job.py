@@ -160,9 +160,17 @@ def test_a_signal_ends_it_within_a_few_seconds_and_nothing_is_left_while_spark_s
     ends_by_a_signal(running)
 
 
-def ends_by_a_signal(running: subprocess.Popen[str]) -> None:
+@pytest.mark.slow
+@pytest.mark.spark
+def test_ctrl_c_ends_it_too_although_pyspark_has_a_handler_of_its_own(tmp_path: Path, java: None) -> None:
+    running = job(tmp_path, "--follow")
+    events(running, "ready")
+    ends_by_a_signal(running, signal.SIGINT)
+
+
+def ends_by_a_signal(running: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> None:
     below = descendants(running.pid)
-    running.send_signal(signal.SIGTERM)
+    running.send_signal(number)
     _, err = running.communicate(timeout=10)
     said = [line for line in err.splitlines() if NOWHERE.removeprefix("nsq://") not in line]  # which cannot be reached
     assert (running.returncode, said) == (0, [])

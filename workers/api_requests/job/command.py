@@ -127,6 +127,7 @@ def command(**options: Any) -> int:
     spark = session.start(
         "api_requests", places.state / "scratch", master=options["master"], short=not follow, log=options["log"]
     )
+    stopping.listen()
     sender = Sender(Outbox(places.state / "outbox.sqlite"), publisher, SUSPECTS_TOPIC, _warn)
     try:
         tell("ready")
@@ -160,6 +161,8 @@ def main() -> int:
     except WrongUse as error:
         _warn(str(error))
         return 2
+    except click.Abort:  # SIGINT while pyspark has the signal, before we have it again
+        return 0
     except (Failed, FrameworkError, PySparkException, OSError) as error:
         _warn(words_of(error))
         return 1

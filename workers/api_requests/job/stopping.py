@@ -20,6 +20,10 @@ class Stopping:
 
     def __init__(self) -> None:
         self.asked = False  # no Event: a signal may come while its lock is held, and would wait for ever
+        self.listen()
+
+    def listen(self) -> None:
+        """Once more after something took the signals: pyspark's session raises KeyboardInterrupt on SIGINT."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask)
 
