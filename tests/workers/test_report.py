@@ -103,6 +103,15 @@ def test_everything_is_written(tmp_path: Path, figures: Figures) -> None:
     assert json.loads((tmp_path / "summary.json").read_text())["archived"] == figures.archived
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("address", ["nul\0", "\x1b[2J", "\u202eabc", "żółw🐢", "\ufffd", "$\\frac{"])
+def test_an_address_of_any_characters_is_drawn_without_a_word(tmp_path: Path, address: str) -> None:
+    from workers.api_requests.report import pictures
+
+    pictures.spam(some(suspects=[Suspect(address, NOON, NOON, 30, 4, [])], activity=[(NOON, address, 30)]), tmp_path / "spam.png")
+    assert (tmp_path / "spam.png").stat().st_size > 1000
+
+
 def test_the_summary_has_the_promised_keys() -> None:
     summary = some().summary()
     promised = {

@@ -135,9 +135,13 @@ def _rejects(folder: Path) -> list[Rejected]:
 
 
 def _shown(raw: bytes) -> str:
-    text = raw.decode(errors="backslashreplace").strip("\r\n")
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    text = printable(raw.decode(errors="backslashreplace").strip("\r\n"))
     return text if len(text) <= _EXAMPLE_CHARACTERS else text[:_EXAMPLE_CHARACTERS] + " ..."
+
+
+def printable(text: str) -> str:
+    """With an escape in place of what a log may hold and nobody should be shown: NUL, a turn of the writing direction."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _periods(file: Path, name: str) -> list[Period]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -11,7 +12,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from workers.api_requests.report.figures import Figures
+from workers.api_requests.report.figures import Figures, printable
 from workers.api_requests.report.scale import day_marks, day_name, joined, midnight, span_name
 
 _GOOD, _SOFT, _BAD, _QUIET = "#2f6f73", "#b9d3d0", "#c2491d", "#66625a"
@@ -43,7 +44,9 @@ def _drawn(path: Path, rows: int, height: float) -> Iterator[Any]:
         figure = Figure(figsize=(11, height), layout="constrained")
         figure.get_layout_engine().set(w_pad=0.2, h_pad=0.2)  # type: ignore[union-attr, call-arg]
         yield figure.subplots(rows, 1, squeeze=False)[:, 0]
-        figure.savefig(path, dpi=150)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing")  # a box stands for it; the terminal is for what matters
+            figure.savefig(path, dpi=150)
 
 
 def growth(figures: Figures, path: Path) -> None:
@@ -77,7 +80,7 @@ def spam(figures: Figures, path: Path) -> None:
         mine = [(hour, places[address], requests) for hour, address, requests in figures.activity if address in places]
         sizes = [min(18 + 2.2 * requests, 1200) for _, _, requests in mine]
         axes.scatter([h for h, _, _ in mine], [p for _, p, _ in mine], s=sizes, color=_BAD, alpha=0.7, linewidths=0)
-        axes.set_yticks(list(places.values()), [f"{one.address[:24]}  ({one.requests:,})" for one in top])
+        axes.set_yticks(list(places.values()), [f"{printable(one.address)[:24]}  ({one.requests:,})" for one in top])
         axes.set_ylim(0.3, len(top) + 0.7)
         _dates(axes, figures)
 
