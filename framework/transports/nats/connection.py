@@ -6,6 +6,7 @@ the server is known to have read, and what is settled later is not sent. Source:
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterable
 from time import monotonic
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import gevent
 from gevent.hub import get_hub
 
+from framework.alarm import Countdown
 from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError
 from framework.message import Message
 from framework.observe import hublog
@@ -21,7 +23,7 @@ from framework.transports.contract import TOUCH_AT, Limits, Receiver
 from framework.transports.nats import headers, wire
 from framework.transports.nats.leases import Leases
 from framework.transports.nats.outbox import Said
-from framework.transports.nats.pulls import Pulls, request
+from framework.transports.nats.pulls import HURRY, QUIET, Pulls, request
 from framework.transports.nats.session import Session
 from framework.transports.nats.settling import ACK_MORE, ack, metadata, nak, snapshot, taken, term, touch
 from framework.transports.nats.streams import COUNTS, Api, version_of
@@ -89,6 +91,8 @@ class JetStreamConnection:
         self._timer = loop.timer(look := min(LOOK, limits.lease / 10), look)
         self._timer.start(self._look)
         self._deadline = loop.timer(CLOSE_FLUSH)
+        self._later = Countdown(loop, QUIET / 5)
+        self._hurry = math.inf
 
     @property
     def rescuable(self) -> Session:
@@ -153,7 +157,6 @@ class JetStreamConnection:
             return
         self._draining, self.granted = True, 0
         self._session.wants_to_speak(self)
-        self._session.ping(self._confirm_drain)
 
     def _confirm_drain(self) -> None:
         if not (self._drained or self._closed):
@@ -250,12 +253,27 @@ class JetStreamConnection:
         return b"".join(parts), said
 
     def _taken_back(self, room: int) -> Iterable[bytes]:
-        self._cancels += self._pulls.excess(room)
+        self._take_back(room)
+        if self._draining and not (self._drained or self._pulls):
+            self._session.ping(self._confirm_drain)
         if not self._cancels:
             return []
         sids, self._cancels = self._cancels, []
         self._session.ping(lambda: self._gone(sids))
         return map(wire.unsub, sids)
+
+    def _take_back(self, room: int) -> None:
+        """Pulls that ask for too many: those that still bring messages end by themselves, unless that takes long."""
+        if self.granted:
+            self._hurry = math.inf
+        if self._pulls.over(room) > 0:
+            now = monotonic()
+            self._hurry = min(self._hurry, math.inf if self.granted else now + HURRY)
+            self._cancels += self._pulls.excess(room, math.inf if self._closing or now >= self._hurry else now - QUIET)
+        if self._pulls.over(room) <= 0:
+            self._later.stop()
+        elif not self._later.active:
+            self._later.start(self._session.wants_to_speak, self)
 
     def _gone(self, sids: list[int]) -> None:
         for sid in sids:
@@ -351,7 +369,7 @@ class JetStreamConnection:
         if self._closed:
             return
         self._closed = True
-        for timer in (self._timer, self._deadline):
+        for timer in (self._timer, self._deadline, self._later):
             timer.close()
         self._count_losses(self._session.leave(self))
         self._ended(self._session)

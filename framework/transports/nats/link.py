@@ -57,8 +57,8 @@ class Command:
         self.first_sent = math.inf
         self.node = ""
         """Where it may be stored already; empty: nowhere."""
-        self.again = False
-        """It may be sent there again."""
+        self.again: bool | None = False
+        """It may be sent there again; None: that is not known yet."""
 
 
 class Link:
@@ -121,28 +121,27 @@ class Link:
         if command.deferred and version_of(self._session.info) < SCHEDULES:
             words = f"nats-server {self._session.info.version} keeps no publish for later: run 2.12 or newer"
             return MessageRefused(f"topic {command.topic!r}, delay: {words}", stored=False)
+        if command.node and command.again is None:
+            return InDoubt(f"topic {command.topic!r}: {_UNKNOWN}, and not yet whether sending it again would double it")
         if command.node and not command.again:
             return PublishError(f"topic {command.topic!r}: {_UNKNOWN}, and sending it again might double it", stored=None)
         return None
 
     def _look_into_doubts(self, commands: Sequence[Command]) -> None:
         """Which of those that may be stored can be sent again, because their stream still remembers their ids."""
-        windows: dict[str, float] = {}
+        here = {command.topic for command in commands if command.node == self.node}
+        windows = {topic: self._window(topic) for topic in here}
         for command in commands:
-            if command.node == self.node:
-                if command.topic not in windows:
-                    windows[command.topic] = self._window(command.topic)
-                command.again = monotonic() - command.first_sent < CERTAIN * windows[command.topic]
-            else:
-                command.again = False
+            window = windows.get(command.topic, 0.0) if command.node == self.node else 0.0
+            command.again = None if window is None else monotonic() - command.first_sent < CERTAIN * window
 
-    def _window(self, topic: str) -> float:
-        """Seconds for which the stream of ``topic`` drops doubles."""
+    def _window(self, topic: str) -> float | None:
+        """Seconds for which the stream of ``topic`` drops doubles; None: nobody says so now, as while a cluster has no leader."""
         try:
             api = Api(self._session, 2.0)
             stream = api.stream(api.stream_of(topic))
         except FrameworkError:
-            return 0.0
+            return None
         return stream.config.duplicate_window / NANO if stream is not None else 0.0
 
     def send(self, run: Run, number: int, command: Command) -> int:

@@ -6,6 +6,7 @@ confirmed that the pull is over, because until then more may come on it. Source:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import msgspec
@@ -15,18 +16,22 @@ EXPIRES = 30.0
 BEAT = 5.0
 """Seconds between two signs of life of a pull that waits. A server that has lost it, or its consumer, says nothing at all."""
 SLACK = 1.0
+QUIET = 0.25
+"""Seconds without a message after which a pull is taken back that asks for too many."""
+HURRY = 1.0
+"""Seconds after which it is taken back whatever it brings, where nothing more is wanted."""
 _NANO = 10**9
 
 
 class Pull:
-    """One request. ``left``: messages that it may still bring."""
+    """One request. ``left``: messages that it may still bring. ``moved``: when it brought one last, or was made."""
 
-    __slots__ = ("cancelled", "heard", "left", "sid")
+    __slots__ = ("cancelled", "heard", "left", "moved", "sid")
 
     def __init__(self, sid: int, left: int, now: float) -> None:
         self.sid = sid
         self.left = left
-        self.heard = now
+        self.heard = self.moved = now
         self.cancelled = False
 
 
@@ -50,7 +55,7 @@ class Pulls:
         """A message came."""
         if (pull := self._pulls.get(sid)) is None:
             return
-        pull.heard = now
+        pull.heard = pull.moved = now
         pull.left -= 1
         self.outstanding -= 1
         if not pull.left and not pull.cancelled:
@@ -89,14 +94,21 @@ class Pulls:
             asked.append((sid, count, fresh))
         return asked
 
-    def excess(self, room: int) -> list[int]:
-        """The SIDs of pulls to take back, so that no more than ``room`` may come. They count until ``gone``."""
-        over = self.outstanding - room - sum(pull.left for pull in self._pulls.values() if pull.cancelled)
-        chosen = []
-        for pull in list(self._pulls.values()):
+    def over(self, room: int) -> int:
+        """How many more than ``room`` may come on pulls that are not taken back."""
+        over = self.outstanding - room
+        return over - sum(pull.left for pull in self._pulls.values() if pull.cancelled) if over > 0 else over
+
+    def excess(self, room: int, since: float = math.inf) -> list[int]:
+        """The SIDs of pulls to take back, so that no more than ``room`` may come. They count until ``gone``.
+
+        ``since``: a pull that has brought something since then is left alone. What the server was sending on a pull that is taken
+        back goes nowhere: it is delivered again, and nobody has seen an attempt that is counted."""
+        over, chosen = self.over(room), []
+        for pull in list(self._pulls.values()) if over > 0 else ():
             if over <= 0:
                 break
-            if not pull.cancelled:
+            if not pull.cancelled and pull.moved <= since:
                 pull.cancelled = True
                 over -= pull.left
                 chosen.append(pull.sid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
 
@@ -11,7 +12,7 @@ import pytest
 
 from framework.errors import AlreadySettled, NegotiationRefused
 from framework.testing.servers import free_port
-from framework.transports.nats import headers, wire
+from framework.transports.nats import connection, headers, wire
 
 from .conftest import until
 
@@ -191,6 +192,73 @@ def test_what_is_given_back_for_later_stays_among_what_max_ack_pending_counts(ki
     until(lambda: len(held.taken) > 2)
     assert time.monotonic() - began > 1.2
     assert held.bodies[2] in (b"1", b"2")
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """A server that is not run for a moment, on a busy machine, is not taken for one that has nothing to send."""
+    monkeypatch.setattr(connection, "QUIET", 2.0)
+    monkeypatch.setattr(connection, "HURRY", 20.0)
+
+
+def flood(kit, transport, count: int) -> None:
+    """Publish so many to orders, and do not wait until they are stored."""
+    transport.ensure("orders", ["billing"])
+    kit.session.say(b"".join(wire.pub(b"orders", b"%d" % number) for number in range(count)))
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_grant_that_falls_in_a_flood_costs_no_message_an_attempt_that_nobody_has_seen(kit):
+    """What the server is sending on a pull that is taken back goes nowhere, and is delivered again as a second attempt."""
+    transport = kit.open()
+    held = kit.hold(transport, grant=2000)
+    flood(kit, transport, 20_000)
+    numbers: set[bytes] = set()
+    grants = itertools.cycle([1, 2000])
+
+    def handle() -> bool:
+        for message in list(held.connection.in_flight):
+            numbers.add(message.body)
+            held.connection.finish(message)
+        held.grant(next(grants))
+        return len(numbers) == 20_000
+
+    until(handle, 40.0)
+    assert {message.attempts for message in held.taken} == {1}
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_drain_in_a_flood_costs_no_message_an_attempt_that_nobody_has_seen(kit):
+    transport = kit.open()
+    flood(kit, transport, 20_000)
+    seen: set[bytes] = set()
+    while len(seen) < 20_000:
+        held = kit.hold(transport, grant=5000)
+        until(lambda held=held: held.taken)
+        held.connection.drain()
+        until(lambda held=held: held.receiver.drains)
+        for message in list(held.connection.in_flight):
+            held.connection.finish(message)
+        seen.update(held.bodies)
+        assert {message.attempts for message in held.taken} == {1}
+
+
+def test_a_drain_that_messages_keep_coming_in_ends_in_time(kit):
+    transport = kit.open()
+    held = kit.hold(transport, grant=5000)
+    publishing = gevent.spawn(trickle, kit.producer(transport))
+    until(lambda: len(held.taken) > 10)
+    began = time.monotonic()
+    held.connection.drain()
+    until(lambda: held.receiver.drains)
+    publishing.kill()
+    assert time.monotonic() - began < held.connection.limits.goodbye
+
+
+def trickle(producer) -> None:
+    for number in itertools.count():
+        producer.publish("orders", [b"%d" % number])
+        gevent.sleep(0.02)
 
 
 def test_a_server_in_lame_duck_mode_is_left_before_it_closes_and_what_is_in_flight_is_settled_first(kit):

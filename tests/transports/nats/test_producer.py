@@ -7,8 +7,10 @@ import time
 import gevent
 import pytest
 
-from framework.errors import BadMessage, BrokerRefuses, MessageRefused, PublishError
+from framework.errors import BadMessage, BrokerRefuses, MessageRefused, PublishError, TryLater
 from framework.transports import open_transports
+from framework.transports.nats import link
+from framework.transports.nats.streams import Api
 
 from .conftest import until
 
@@ -30,6 +32,30 @@ def test_a_publish_whose_answer_was_lost_is_sent_again_and_stored_once(kit, star
     proxy.restore()
     assert asking.get(timeout=20) == [None] * 5
     assert kept(kit.open()) == 6
+
+
+def test_where_nobody_says_yet_whether_it_may_be_sent_again_it_is_asked_again(kit, start_proxy, monkeypatch):
+    """As while a cluster elects a leader."""
+    looks = iter([True, True])
+
+    class Leaderless(Api):
+        def stream_of(self, topic: str) -> str:
+            if next(looks, False):
+                raise TryLater("10008", "JetStream system temporarily unavailable")
+            return super().stream_of(topic)
+
+    proxy = start_proxy(kit.server.address)
+    (transport,) = open_transports([f"nats://{proxy.address}"])
+    producer = kit.producer(transport)
+    producer.publish("orders", [b"first"])
+    monkeypatch.setattr(link, "Api", Leaderless)
+    proxy.to_client.swallow()
+    asking = gevent.spawn(producer.publish_each, "orders", [b"second"])
+    until(lambda: kept(kit.open()) == 2)
+    proxy.restore()
+    assert asking.get(timeout=20) == [None]
+    assert next(looks, "asked") == "asked"
+    assert kept(kit.open()) == 2
 
 
 def test_what_stays_unknown_is_said_to_be_unknown(kit, start_proxy):

@@ -91,6 +91,19 @@ def test_the_end_of_a_pull_that_is_long_gone_changes_nothing():
     assert pulls.wanted(3, 0.0) == [(2, 3, True)]
 
 
+def test_a_pull_that_still_brings_messages_is_not_taken_back_and_counts_as_long():
+    pulls = make()
+    pulls.wanted(10, 0.0)
+    pulls.wanted(30, 1.0)  # a second one, of 20
+    pulls.brought(1, 2.0)
+    assert pulls.excess(5, since=1.5) == [2]
+    assert (pulls.outstanding, pulls.over(5)) == (29, 4)
+    assert pulls.excess(5, since=1.5) == []
+    assert pulls.excess(5, since=2.0) == [1]
+    pulls.gone([1, 2])
+    assert (pulls.outstanding, pulls.over(5)) == (0, -5)
+
+
 def test_a_consumers_largest_batch_is_kept_to():
     pulls = make()
     pulls.largest = 40
