@@ -1,0 +1,65 @@
+"""Streams that several clients make in the same moment: all of them use the one that the server keeps."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from datetime import UTC, datetime, timedelta
+
+import gevent
+import pytest
+
+from framework.transports.nats import streams, wire
+from framework.transports.nats.dial import dial
+from framework.transports.nats.session import Session
+from framework.transports.nats.streams import Api, Stream
+from framework.transports.nats.urls import Options
+
+pytestmark = pytest.mark.real
+
+
+def test_clients_that_make_one_stream_in_the_same_moment_all_use_the_one_that_is_kept(kit):
+    sessions = []
+    for _ in range(8):
+        with dial(kit.server.address) as line:
+            sessions.append(Session(line, 30.0))
+
+    def use(session: Session, topic: str) -> None:
+        api = Api(session)
+        api.ensure_consumer(api.ensure_stream(topic, Options()), topic, "billing", Options())
+        assert b'"seq"' in session.ask(topic.encode(), b"x", 5.0).body
+
+    for number in range(60):
+        users = [gevent.spawn(use, session, f"topic-{number}") for session in sessions]
+        gevent.joinall(users, timeout=20.0, raise_error=True)
+    assert {stream.state.messages for stream in kit.api.streams()} == {8}
+    assert {kit.api.consumer(f"topic-{number}", "billing").num_pending for number in range(60)} == {8}
+    for session in sessions:
+        session.close()
+
+
+def test_a_new_server_is_not_waited_for(kit, monkeypatch):
+    monkeypatch.setattr(streams, "SETTLING", 60.0)
+    began = time.monotonic()
+    assert kit.api.ensure_stream("orders", Options()) == "orders"
+    assert time.monotonic() - began < 30
+
+
+def test_where_an_old_server_may_keep_either_of_two_streams_it_is_looked_at_until_it_keeps_to_one(monkeypatch):
+    """Its answers are played: the moment is too short to be met on purpose."""
+    now = datetime.now(UTC)
+    looks = itertools.chain([now, now + timedelta(milliseconds=3)], itertools.repeat(now + timedelta(milliseconds=7)))
+    seen: list[datetime] = []
+
+    class Old:
+        info = wire.Info(version="2.9.10")
+
+    def stream(self: Api, name: str) -> Stream:
+        seen.append(next(looks))
+        return Stream(created=seen[-1])
+
+    monkeypatch.setattr(streams, "SETTLING", 0.01)
+    monkeypatch.setattr(Api, "stream_of", lambda self, topic: topic)
+    monkeypatch.setattr(Api, "stream", stream)
+    Api(Old()).ensure_stream("orders", Options())
+    assert [(at - now).microseconds for at in seen] == [0, 3000, 7000, 7000]
