@@ -12,9 +12,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 _FOLDERS = ROOT / ".cache" / "bench"
-VERSIONS = {"nsq-py": "0.1.12", "gnsq": "1.0.2", "pynsq": "0.9.1", "greenstalk": "2.1.1"}
+VERSIONS = {"nsq-py": "0.1.12", "gnsq": "1.0.2", "pynsq": "0.9.1", "greenstalk": "2.1.1", "nats-py": "2.16.0"}
 NSQ = ("ours", "bare-loop", "go-nsq", "nsq-py", "gnsq", "pynsq")
 BEANSTALKD = ("ours", "bare-socket", "greenstalk")
+NATS = ("ours", "bare-nats", "nats-py")
 
 
 def install(name: str) -> None:

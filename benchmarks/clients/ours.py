@@ -13,7 +13,8 @@ from framework.handler import registered
 from framework.transports import open_transports
 
 job, address = sys.argv[1:]
-transports = open_transports([f"{'beanstalkd' if job == 'reserve' else 'nsq'}://{one}" for one in address.split(",")])
+_SCHEMES = {"reserve": "beanstalkd", "pull": "nats", "store": "nats"}
+transports = open_transports([f"{_SCHEMES.get(job, 'nsq')}://{one}" for one in address.split(",")])
 publisher = Publisher(transports)
 TOPIC = "bench#ephemeral"
 
@@ -24,6 +25,9 @@ def consume() -> None:
         pass
 
     _run()
+
+
+pull = consume
 
 
 def latency() -> None:
@@ -57,6 +61,11 @@ def pipelined() -> None:
     """Its window is of 100."""
     while True:
         publisher.publish_each(TOPIC, [BODY] * 10_000)
+
+
+def store() -> None:
+    while True:
+        publisher.publish_each("bench", [BODY] * 10_000)
 
 
 def mpub() -> None:
