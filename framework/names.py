@@ -13,6 +13,8 @@ from framework.errors import BadName
 
 MAX_LENGTH = 64
 EPHEMERAL = "#ephemeral"
+KEPT = rf"[.a-zA-Z0-9_-]{{1,{MAX_LENGTH}}}"
+"""The pattern of names of what is kept: without the suffix."""
 _NAME = re.compile(r"[.a-zA-Z0-9_-]+(?:#ephemeral)?")
 
 

@@ -6,6 +6,10 @@ from framework.names import is_valid
 from framework.nsqd import golang
 from framework.nsqd.bodies import Refused
 
+ID_BYTES = 16
+MESSAGE_ID = rb"[^\n\r ]{%d}" % ID_BYTES
+"""The pattern of ids among which a line can be cut into words."""
+
 
 def invalid(words: str) -> Refused:
     return Refused("E_INVALID", words)
@@ -31,7 +35,7 @@ def topic_name(command: str, words: list[bytes], least: int) -> str:
 def message_id(command: str, words: list[bytes], least: int) -> bytes:
     if len(words) < least:
         raise invalid(f"{command} insufficient number of params")
-    if len(words[1]) != 16:
+    if len(words[1]) != ID_BYTES:
         raise invalid("invalid message ID")
     return words[1]
 

@@ -8,35 +8,30 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-import msgspec
 from gevent.socket import socket
 
-from framework.nsqd import auth, golang, identify, params, parcels
+from framework import names
+from framework.nsqd import golang, identify, params, parcels
 from framework.nsqd.bodies import Bodies, Refused
 from framework.nsqd.broker import Broker
 from framework.nsqd.channel import Channel
 from framework.nsqd.journal import NotStored
 from framework.nsqd.lease import Leases
 from framework.nsqd.link import Link
-from framework.nsqd.parcels import Parcel
-from framework.nsqd.store import Entry
-from framework.nsqd.streams import EndOfStream, Incoming
+from framework.nsqd.permission import Permission
+from framework.nsqd.publishing import Publishing
+from framework.nsqd.streams import EndOfStream
 from framework.nsqd.topic import Topic
 from framework.nsqd.underway import Memory
 from framework.transports.nsq.stream import Deflate, Snappy
-from framework.transports.nsq.wire import CLOSE_WAIT, FRAME_RESPONSE, MAGIC, OK, encode_frame
+from framework.transports.nsq.wire import CLOSE_WAIT, MAGIC, OK
 
 INIT, SUBSCRIBED, CLOSING = 0, 3, 4
 """Numbers as /stats gives them; nsqd's 1 and 2 are never seen."""
 
-_FINS = re.compile(rb"(?:FIN [^\n\r ]{16}\n){1,1000}")
+_FINS = re.compile(rb"(?:FIN %b\n){1,1000}" % params.MESSAGE_ID)
 _NOPS = re.compile(rb"(?:NOP\r?\n){1,5000}+")
-_PUB = re.compile(rb"PUB ([.a-zA-Z0-9_-]{1,64})\n")
-_OK = encode_frame(FRAME_RESPONSE, OK)
-_MOST_AT_ONCE = 2000
-"""Publishes of one client in one commit; a thousand times as many can lie behind a few bytes that were compressed."""
-_MOST_PARCELS = 200
-"""Those of them that were not joined: each is work of its own for the commit, and other publishers wait for it to end."""
+_PUB = re.compile(rb"PUB (%b)\n" % names.KEPT.encode())
 
 
 class Client:
@@ -49,10 +44,11 @@ class Client:
         self.link = Link(sock, address, broker.log, self._settle, self._serve, memory=memory)
         self.address = address
         self.state = INIT
-        self._allowed: set[bytes] = set()
+        self._allowed: dict[bytes, Command] = {}
+        self._many: list[Many] = []
+        """Those of which many may come at once."""
         self.wishes = identify.Wishes(client_id=address.rpartition(":")[0], hostname=address.rpartition(":")[0])
         self.granted = identify.default(self.options)
-        self.authorized: auth.State | None = None
         self.connected = time.time()
         self.channel: Channel | None = None
         self._topic: Topic | None = None
@@ -60,17 +56,13 @@ class Client:
         self.leases = Leases(0.0, 0.0, lambda leases, message: None)
         self.sample_rate = 0
         self.message_count = self.finish_count = self.requeue_count = 0
-        self.published: dict[str, int] = {}
         self._incoming = self.link.incoming
         self._outgoing = self.link.outgoing
         self._bodies = Bodies(self._incoming, self.options)
-        self._entries: list[tuple[Topic, Entry]] = []
-        self._unanswered = 0
-        """The publishes in them."""
-        self._command = ""
         self._wants = False
         self._identified = False
-        self._secret = ""
+        self.permission = Permission(self.options, address, broker.log)
+        self.publishing = Publishing(broker, self._settle, self._outgoing)
         self._enter(INIT)
 
     # --- the connection's life -----------------------------------------------------------------------------------
@@ -110,35 +102,29 @@ class Client:
         incoming.turns.breathe()  # a client that always has data must not hold up others
         self.link.armed = time.monotonic()
         try:
-            if not self._run(incoming):
-                self._execute(incoming.line().split(b" "))
+            for many in self._many:
+                if (found := many.pattern.match(incoming.buffer, incoming.position)) and many.take(self, found):
+                    return
+            self._execute(incoming.line().split(b" "))
         except Refused as refused:
             self._answer_error(refused)
             if refused.fatal:
                 raise EndOfStream from refused
 
-    def _run(self, incoming: Incoming) -> bool:
-        """Many right FINs, or PUBs to one topic, at once; False: what comes next is something else."""
-        if b"FIN" in self._allowed and (fins := _FINS.match(incoming.buffer, incoming.position)):
-            incoming.position = fins.end()
-            self._finish(bytes(fins[0])[4:-1].split(b"\nFIN "))
-            return True
-        if b"PUB" in self._allowed and (pub := _PUB.match(incoming.buffer, incoming.position)):
-            return self._publish_run(pub)
-        return False
-
     def _execute(self, words: list[bytes]) -> None:
-        if words[0] not in self._allowed:
+        command = self._allowed.get(words[0])
+        if command is None:
             raise params.invalid(self._why_not(words[0]))
-        COMMANDS[words[0]].run(self, words)
+        command.run(self, words)
 
     def _enter(self, state: int) -> None:
         """Allow the commands of this state, and those only."""
         self.state = state
         if self.options.tls_required and self.link.tls is None:
-            self._allowed = {b"IDENTIFY"}
+            self._allowed = {b"IDENTIFY": COMMANDS[b"IDENTIFY"]}
         else:
-            self._allowed = {name for name, one in COMMANDS.items() if one.states is None or state in one.states}
+            self._allowed = {name: one for name, one in COMMANDS.items() if one.states is None or state in one.states}
+        self._many = [one.many for one in self._allowed.values() if one.many is not None]
 
     def _why_not(self, command: bytes) -> str:
         name = params.text(command)
@@ -162,22 +148,8 @@ class Client:
         """Before waiting for more: commit and confirm what was published, deliver for what was finished."""
         if self._wants:
             self._serve()
-        if self._entries:
-            self._commit()
+        self.publishing.commit()
         self._outgoing.wait()
-
-    def _commit(self) -> None:
-        entries, self._entries = self._entries, []
-        answers, self._unanswered = self._unanswered, 0
-        try:
-            group = self.broker.publish(entries)
-            if group is not None:
-                group.wait()
-        except NotStored as error:
-            raise Refused(f"E_{self._command}_FAILED", f"{self._command} failed {error}") from error
-        for topic, entry in entries:
-            self.published[topic.name] = self.published.get(topic.name, 0) + entry.count
-        self._outgoing.write([_OK * answers])
 
     def _serve(self) -> None:
         self._wants = False
@@ -203,7 +175,7 @@ class Client:
             raise params.invalid("SUB insufficient number of parameters")
         topic_name = params.name(words[1], "E_BAD_TOPIC", "SUB topic name")
         channel_name = params.name(words[2], "E_BAD_CHANNEL", "SUB channel name")
-        self._authorize("SUB", topic_name, channel_name)
+        self.permission.check("SUB", topic_name, channel_name, self.link.tls)
         topic = self.broker.topic(topic_name)
         channel = topic.channel(channel_name)
         limit = self.options.max_channel_consumers
@@ -242,6 +214,11 @@ class Client:
                 self.finish_count += 1
             else:
                 self._answer_error(params.not_fatal("FIN", message_id, words))
+
+    def _fins(self, found: re.Match[bytes]) -> bool:
+        self._incoming.position = found.end()
+        self._finish(found[0][4:-1].split(b"\nFIN "))
+        return True
 
     def _fin(self, words: list[bytes]) -> None:
         self._finish([params.message_id("FIN", words, 2)])
@@ -320,58 +297,24 @@ class Client:
         if len(words) != 1:
             raise params.invalid("AUTH invalid number of parameters")
         secret = self._bodies.body("AUTH")
-        if self.authorized is not None and self.authorized.authorizations:
-            raise params.invalid("AUTH already set")
-        if not self.options.auth_http_addresses:
-            raise Refused("E_AUTH_DISABLED", "AUTH disabled")
-        self._secret = params.text(secret)
-        state = self._ask_auth()
-        if not state.authorizations:
-            raise Refused("E_UNAUTHORIZED", "AUTH no authorizations found")
-        said = {"identity": state.identity, "identity_url": state.identity_url, "permission_count": len(state.authorizations)}
-        self._answer(msgspec.json.encode(said))
-
-    def _ask_auth(self) -> auth.State:
-        tls = self.link.tls
-        try:
-            self.authorized = auth.ask(
-                self.options.auth_http_addresses, self.options.http_client_request_timeout,
-                common_name=tls.peer_name if tls else "", remote_ip=self.address.rpartition(":")[0].strip("[]"),
-                secret=self._secret, tls="true" if tls else "false",
-            )  # fmt: skip
-        except auth.AuthFailed as error:
-            self.broker.log("WARNING", f"PROTOCOL(V2): [{self.address}] AUTH failed {error}")
-            raise Refused("E_AUTH_FAILED", "AUTH failed") from error
-        return self.authorized
-
-    def _authorize(self, command: str, topic: str, channel: str = "") -> None:
-        """Nothing where AUTH is off; else the server is asked again when its answer is too old."""
-        if not self.options.auth_http_addresses:
-            return
-        state = self.authorized
-        if state is None or not state.authorizations:
-            raise Refused("E_AUTH_FIRST", f"AUTH required before {command}")
-        if state.expires < time.monotonic():
-            state = self._ask_auth()
-        if not state.allows(topic, channel):
-            where = f"{golang.quote(topic.encode())} {golang.quote(channel.encode())}"
-            raise Refused("E_UNAUTHORIZED", f"AUTH failed for {command} on {where}")
+        self._answer(self.permission.ask(params.text(secret), self.link.tls))
 
     # --- publishing ------------------------------------------------------------------------------------------------
 
-    def _publish_run(self, pub: re.Match[bytes]) -> bool:
+    def _pubs(self, found: re.Match[bytes]) -> bool:
+        """False: the first has not come whole, or is wrong, or each is to be looked at: the permission may run out."""
         if self.options.auth_http_addresses:
-            return False  # each is looked at by itself: the permission may run out
-        payload, count = self._bodies.run(bytes(pub[0]))
+            return False
+        payload, count = self._bodies.run(found[0])
         if count:
-            self._queue("PUB", pub[1].decode(), [(payload, count)], publishes=count)
+            self.publishing.add("PUB", found[1].decode(), [(payload, count)], publishes=count)
         return count > 0
 
     def _pub(self, words: list[bytes]) -> None:
         name = params.topic_name("PUB", words, 2)
         message = self._bodies.message("PUB")
-        self._authorize("PUB", name)
-        self._queue("PUB", name, [(message, 1)])
+        self.permission.check("PUB", name, "", self.link.tls)
+        self.publishing.add("PUB", name, [(message, 1)])
 
     def _dpub(self, words: list[bytes]) -> None:
         name = params.topic_name("DPUB", words, 3)
@@ -383,33 +326,31 @@ class Client:
             raise params.invalid(f"DPUB timeout {number} out of range 0-{round(self.options.max_req_timeout * 1000)}")
         due = int(self.broker.clock.now() + delay * 1000) if delay else 0
         message = self._bodies.message("DPUB")
-        self._authorize("DPUB", name)
-        self._queue("DPUB", name, [(message, 1)], due)
+        self.permission.check("DPUB", name, "", self.link.tls)
+        self.publishing.add("DPUB", name, [(message, 1)], due)
 
     def _mpub(self, words: list[bytes]) -> None:
         if len(words) < 2:
             raise params.invalid("MPUB insufficient number of parameters")
         name = params.name(words[1], "E_BAD_TOPIC", "E_BAD_TOPIC MPUB topic name")
-        self._authorize("MPUB", name)
+        self.permission.check("MPUB", name, "", self.link.tls)
         self.broker.topic(name)
-        self._queue("MPUB", name, parcels.cut(*self._bodies.messages()))
+        self.publishing.add("MPUB", name, parcels.cut(*self._bodies.messages()))
 
-    def _queue(self, command: str, topic_name: str, what: list[Parcel], due: int = 0, *, publishes: int = 1) -> None:
-        """Publish with the next commit; the OK follows it."""
-        if self._entries and (
-            self._command != command or self._unanswered >= _MOST_AT_ONCE or len(self._entries) >= _MOST_PARCELS
-        ):
-            self._settle()
-        self._command = command
-        topic = self.broker.topic(topic_name)
-        self._entries += [(topic, Entry(topic.id, payload, count, due)) for payload, count in what]
-        self._unanswered += publishes
+
+class Many(NamedTuple):
+    """The same command many times over, done at once."""
+
+    pattern: re.Pattern[bytes]
+    take: Callable[[Client, re.Match[bytes]], bool]
+    """False: what was found is to be done one by one."""
 
 
 class Command(NamedTuple):
     run: Callable[[Client, list[bytes]], None]
     states: tuple[int, ...] | None
     """The states that it is allowed in; None: all."""
+    many: Many | None = None
 
 
 COMMANDS: dict[bytes, Command] = {
@@ -417,12 +358,12 @@ COMMANDS: dict[bytes, Command] = {
     b"AUTH": Command(Client._auth, (INIT,)),
     b"SUB": Command(Client._sub, (INIT,)),
     b"RDY": Command(Client._rdy, (SUBSCRIBED, CLOSING)),
-    b"FIN": Command(Client._fin, (SUBSCRIBED, CLOSING)),
+    b"FIN": Command(Client._fin, (SUBSCRIBED, CLOSING), Many(_FINS, Client._fins)),
     b"REQ": Command(Client._req, (SUBSCRIBED, CLOSING)),
     b"TOUCH": Command(Client._touch, (SUBSCRIBED, CLOSING)),
     b"CLS": Command(Client._cls, (SUBSCRIBED,)),
     b"NOP": Command(Client._nop, None),
-    b"PUB": Command(Client._pub, None),
+    b"PUB": Command(Client._pub, None, Many(_PUB, Client._pubs)),
     b"MPUB": Command(Client._mpub, None),
     b"DPUB": Command(Client._dpub, None),
 }

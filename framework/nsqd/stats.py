@@ -48,7 +48,7 @@ def stats(
 ) -> dict[str, Any]:
     """The body of /stats?format=json; ``topic`` and ``channel`` choose one, "" all."""
     unknown = bool(topic) and topic not in broker.topics
-    producers = [_client(one, topic) for one in clients if one.published] if with_clients and not unknown else []
+    producers = [_client(one, topic) for one in clients if one.publishing.counts] if with_clients and not unknown else []
     body: dict[str, Any] = {
         "version": VERSION,
         "health": health(broker),
@@ -114,9 +114,9 @@ def _client(client: Client, topic: str) -> dict[str, Any]:
         "snappy": client.granted.snappy,
         "user_agent": client.wishes.user_agent,
     }
-    published = [{"topic": name, "count": count} for name, count in client.published.items() if topic in ("", name)]
-    if client.authorized is not None:
-        body |= client.authorized.stats()
+    published = [{"topic": name, "count": count} for name, count in client.publishing.counts.items() if topic in ("", name)]
+    if client.permission.state is not None:
+        body |= client.permission.state.stats()
     if published:
         body["pub_counts"] = published[:1]  # nsqd too gives the first only
     return body | tls.stats(client.link.tls)
