@@ -15,8 +15,8 @@ import gevent
 from gevent import Greenlet
 from gevent.lock import BoundedSemaphore
 
-from framework.nsqd.aside import Aside
 from framework.nsqd.channel import Channel, ChannelChanged
+from framework.nsqd.diskthread import DiskThread
 from framework.nsqd.events import Events
 from framework.nsqd.expiry import Expiry
 from framework.nsqd.health import Health
@@ -57,7 +57,7 @@ class Broker:
         self.clock = store.clock
         """By which messages are due."""
         self._store = store
-        self._reader = Aside()
+        self._reader = DiskThread()
         self.journal = Journal(store, self._committed, self.health)
         self.emit = self.events.emit
         self.events.on(Declares, self.journal.take)

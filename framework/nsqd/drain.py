@@ -21,8 +21,8 @@ from gevent.pool import Pool
 from framework.errors import BrokerError, FrameworkError
 from framework.names import EPHEMERAL
 from framework.nsqd import daemon
+from framework.nsqd.contents import TopicContents, UnfinishedMessage, contents
 from framework.nsqd.options import Options
-from framework.nsqd.remains import Remaining, Remains, remains
 from framework.nsqd.store import FolderUnusable, Store
 from framework.transports.nsq import urls
 from framework.transports.nsq.delays import MAX_DEFER
@@ -85,7 +85,7 @@ class Target:
     def pause(self, topic: str) -> None:
         self._api.pause_topic(topic)
 
-    def publish(self, topic: str, messages: list[Remaining]) -> None:
+    def publish(self, topic: str, messages: list[UnfinishedMessage]) -> None:
         """Return when it has answered OK for all."""
         now = time.time() * 1000
         later = [(one, min((one.due - now) / 1000, self.max_delay)) for one in messages if one.due > now]
@@ -121,7 +121,7 @@ class Plan:
     largest: int = 0
 
 
-def plan(topic: Remains, target: Target) -> Plan:
+def plan(topic: TopicContents, target: Target) -> Plan:
     """Go through the topic as ``Mover`` will, without moving."""
     found, there = Plan(), target.channels(topic.name)
     latest = (time.time() + target.max_delay) * 1000
@@ -173,7 +173,7 @@ class Drain:
             self._store.close()
 
     def _run(self) -> None:
-        topics = remains(self._store)
+        topics = contents(self._store)
         plans = {topic.name: plan(topic, self._target) for topic in topics}
         self._warn(topics)
         for topic in topics:
@@ -181,7 +181,7 @@ class Drain:
         self.total, self._said = sum(one.count for one in plans.values()), time.monotonic()
         for topic in topics:
             Mover(self, topic, self._target, self._options.drain_all_channels).run()
-        left = sum(1 for topic in remains(self._store) for _ in topic.messages())
+        left = sum(1 for topic in contents(self._store) for _ in topic.messages())
         if left:
             raise NotDrained(f"{left} messages are still in {self._path}: run this again")
         self._store.sweep()
@@ -191,14 +191,14 @@ class Drain:
             f"no message is left in {self._path}\n"
         )
 
-    def _warn(self, topics: list[Remains]) -> None:
+    def _warn(self, topics: list[TopicContents]) -> None:
         for report in self._store.reports:
             self._log("WARNING", f"DISK: {report}")
         unreadable = sum(topic.unreadable for topic in topics)
         if unreadable:
             self._log("WARNING", f"DRAIN: {unreadable} messages that were tried before are damaged on the disk: not moved")
 
-    def _refuse(self, topic: Remains, found: Plan) -> None:
+    def _refuse(self, topic: TopicContents, found: Plan) -> None:
         if found.too_large:
             raise NotDrained(
                 f"topic {topic.name!r}: {found.too_large} messages are larger than the {self._target.max_size} bytes that "
@@ -230,14 +230,14 @@ class Drain:
 class Mover:
     """Moves one topic, oldest message first."""
 
-    def __init__(self, drain: Drain, topic: Remains, target: Target, all_channels: bool) -> None:
+    def __init__(self, drain: Drain, topic: TopicContents, target: Target, all_channels: bool) -> None:
         self._drain = drain
         self._topic = topic
         self._target = target
         self._all_channels = all_channels
         self._made: set[str] = set()
         self._paused = False
-        self._group: list[Remaining] = []
+        self._group: list[UnfinishedMessage] = []
         self._bytes = 0
 
     def run(self) -> None:

@@ -7,13 +7,13 @@ from struct import Struct
 from typing import Any
 
 from framework.names import is_valid
-from framework.nsqd import config, metrics, parcels, stats, web
+from framework.nsqd import config, metrics, payloads, stats, web
 from framework.nsqd.broker import Broker
 from framework.nsqd.channel import Channel
 from framework.nsqd.journal import NotStored
 from framework.nsqd.lookups import Lookups
 from framework.nsqd.options import TLS_REQUIRED
-from framework.nsqd.parcels import Parcel
+from framework.nsqd.payloads import Payload
 from framework.nsqd.protocol import Client
 from framework.nsqd.sites import Sites
 from framework.nsqd.status import Status
@@ -131,15 +131,15 @@ class NsqdApi(Api):
             return self._publish(topic, self._binary(body))
         return self._publish(topic, self._lines(body))
 
-    def _lines(self, body: bytes) -> list[Parcel]:
+    def _lines(self, body: bytes) -> list[Payload]:
         if len(body) > self._broker.options.max_body_size:
             raise Status(413, "BODY_TOO_BIG")
         try:
-            return parcels.lines(body, self._broker.options.max_msg_size)
-        except parcels.TooLong:
+            return payloads.lines(body, self._broker.options.max_msg_size)
+        except payloads.TooLong:
             raise Status(413, "MSG_TOO_BIG") from None
 
-    def _binary(self, body: bytes) -> list[Parcel]:
+    def _binary(self, body: bytes) -> list[Payload]:
         options, turns = self._broker.options, Turns()
         if len(body) < 4 or not 0 < (count := _INT32.unpack_from(body)[0]) <= (options.max_body_size - 4) // 5:
             raise Status(413, "BAD_BODY")
@@ -153,9 +153,9 @@ class NsqdApi(Api):
             offset += 4 + size
             if not 0 < size <= options.max_msg_size or offset > len(body):
                 raise Status(413, "BAD_MESSAGE")
-        return parcels.cut(body[4:offset], count)
+        return payloads.cut(body[4:offset], count)
 
-    def _publish(self, topic: Topic, what: list[Parcel], due: int = 0) -> Answer:
+    def _publish(self, topic: Topic, what: list[Payload], due: int = 0) -> Answer:
         group = self._broker.publish([(topic, Entry(topic.id, payload, count, due)) for payload, count in what])
         if group is not None:
             group.wait()

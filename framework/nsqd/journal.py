@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from gevent.event import Event
 
 from framework.errors import FrameworkError
-from framework.nsqd.aside import Aside
+from framework.nsqd.diskthread import DiskThread
 from framework.nsqd.health import Health
 from framework.nsqd.store import Batch, Declaration, Declare, Entry, Store
 
@@ -98,7 +98,7 @@ class Journal:
         self._undeclared: dict[int, Declaring] = {}
         """Topics and channels exist for their clients already, so the log must still learn of them."""
         self._wanted = Event()
-        self._thread = Aside()
+        self._thread = DiskThread()
         self._stopping = False
         self._writer = health.supervise(WRITER_ENDED, self._run)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from framework.nsqd import auth, golang, params
+from framework.nsqd import arguments, auth, golang
 from framework.nsqd.bodies import Refused
 from framework.nsqd.options import Options
 from framework.transports.nsq.stream import Tls
@@ -27,7 +27,7 @@ class Permission:
     def ask(self, secret: str, tls: Tls | None) -> bytes:
         """AUTH: the answer to the client; blocks the greenlet."""
         if self.state is not None and self.state.authorizations:
-            raise params.invalid("AUTH already set")
+            raise arguments.invalid("AUTH already set")
         if not self._options.auth_http_addresses:
             raise Refused("E_AUTH_DISABLED", "AUTH disabled")
         self._secret = secret

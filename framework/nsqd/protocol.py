@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gevent.socket import socket
 
 from framework import names
-from framework.nsqd import golang, identify, params, parcels
+from framework.nsqd import arguments, golang, identify, payloads
 from framework.nsqd.bodies import Bodies, Refused
 from framework.nsqd.broker import Broker
 from framework.nsqd.channel import Channel
@@ -29,7 +29,7 @@ from framework.transports.nsq.wire import CLOSE_WAIT, MAGIC, OK
 INIT, SUBSCRIBED, CLOSING = 0, 3, 4
 """Numbers as /stats gives them; nsqd's 1 and 2 are never seen."""
 
-_FINS = re.compile(rb"(?:FIN %b\n){1,1000}" % params.MESSAGE_ID)
+_FINS = re.compile(rb"(?:FIN %b\n){1,1000}" % arguments.MESSAGE_ID)
 _NOPS = re.compile(rb"(?:NOP\r?\n){1,5000}+")
 _PUB = re.compile(rb"PUB (%b)\n" % names.KEPT.encode())
 
@@ -114,7 +114,7 @@ class Client:
     def _execute(self, words: list[bytes]) -> None:
         command = self._allowed.get(words[0])
         if command is None:
-            raise params.invalid(self._why_not(words[0]))
+            raise arguments.invalid(self._why_not(words[0]))
         command.run(self, words)
 
     def _enter(self, state: int) -> None:
@@ -127,7 +127,7 @@ class Client:
         self._many = [one.many for one in self._allowed.values() if one.many is not None]
 
     def _why_not(self, command: bytes) -> str:
-        name = params.text(command)
+        name = arguments.text(command)
         if self.options.tls_required and self.link.tls is None:
             return f"cannot {name} in current state (TLS required)"
         return f"cannot {name} in current state" if command in COMMANDS else f"invalid command {name}"
@@ -170,11 +170,11 @@ class Client:
 
     def _sub(self, words: list[bytes]) -> None:
         if not self.granted.heartbeat_interval:
-            raise params.invalid("cannot SUB with heartbeats disabled")
+            raise arguments.invalid("cannot SUB with heartbeats disabled")
         if len(words) < 3:
-            raise params.invalid("SUB insufficient number of parameters")
-        topic_name = params.name(words[1], "E_BAD_TOPIC", "SUB topic name")
-        channel_name = params.name(words[2], "E_BAD_CHANNEL", "SUB channel name")
+            raise arguments.invalid("SUB insufficient number of parameters")
+        topic_name = arguments.name(words[1], "E_BAD_TOPIC", "SUB topic name")
+        channel_name = arguments.name(words[2], "E_BAD_CHANNEL", "SUB channel name")
         self.permission.check("SUB", topic_name, channel_name, self.link.tls)
         topic = self.broker.topic(topic_name)
         channel = topic.channel(channel_name)
@@ -198,10 +198,10 @@ class Client:
             return
         number = golang.base10(words[1]) if len(words) > 1 else 1
         if number is None:
-            raise params.invalid(f"RDY could not parse count {params.text(words[1])}")
+            raise arguments.invalid(f"RDY could not parse count {arguments.text(words[1])}")
         count = golang.signed(number)
         if not 0 <= count <= self.options.max_rdy_count:
-            raise params.invalid(f"RDY count {count} out of range 0-{self.options.max_rdy_count}")
+            raise arguments.invalid(f"RDY count {count} out of range 0-{self.options.max_rdy_count}")
         self.ready = count
         self._wants = True
 
@@ -213,7 +213,7 @@ class Client:
             if (words := finish(self, message_id)) is None:
                 self.finish_count += 1
             else:
-                self._answer_error(params.not_fatal("FIN", message_id, words))
+                self._answer_error(arguments.not_fatal("FIN", message_id, words))
 
     def _fins(self, found: re.Match[bytes]) -> bool:
         self._incoming.position = found.end()
@@ -221,27 +221,27 @@ class Client:
         return True
 
     def _fin(self, words: list[bytes]) -> None:
-        self._finish([params.message_id("FIN", words, 2)])
+        self._finish([arguments.message_id("FIN", words, 2)])
 
     def _req(self, words: list[bytes]) -> None:
-        message_id = params.message_id("REQ", words, 3)
+        message_id = arguments.message_id("REQ", words, 3)
         number = golang.base10(words[2])
         if number is None:
-            raise params.invalid(f"REQ could not parse timeout {params.text(words[2])}")
+            raise arguments.invalid(f"REQ could not parse timeout {arguments.text(words[2])}")
         delay = min(golang.signed(number * 1_000_000 % (1 << 64)) / 1e9, self.options.max_req_timeout)
         assert self.channel is not None
         self._wants = True
         refusal = self.channel.requeue(self, message_id, delay)
         if refusal is not None:
-            raise params.not_fatal("REQ", message_id, refusal)
+            raise arguments.not_fatal("REQ", message_id, refusal)
         self.requeue_count += 1
 
     def _touch(self, words: list[bytes]) -> None:
-        message_id = params.message_id("TOUCH", words, 2)
+        message_id = arguments.message_id("TOUCH", words, 2)
         assert self.channel is not None
         refusal = self.channel.touch(self, message_id)
         if refusal is not None:
-            raise params.not_fatal("TOUCH", message_id, refusal)
+            raise arguments.not_fatal("TOUCH", message_id, refusal)
 
     def _cls(self, words: list[bytes]) -> None:
         self.ready = 0
@@ -295,9 +295,9 @@ class Client:
 
     def _auth(self, words: list[bytes]) -> None:
         if len(words) != 1:
-            raise params.invalid("AUTH invalid number of parameters")
+            raise arguments.invalid("AUTH invalid number of parameters")
         secret = self._bodies.body("AUTH")
-        self._answer(self.permission.ask(params.text(secret), self.link.tls))
+        self._answer(self.permission.ask(arguments.text(secret), self.link.tls))
 
     # --- publishing ------------------------------------------------------------------------------------------------
 
@@ -311,19 +311,19 @@ class Client:
         return count > 0
 
     def _pub(self, words: list[bytes]) -> None:
-        name = params.topic_name("PUB", words, 2)
+        name = arguments.topic_name("PUB", words, 2)
         message = self._bodies.message("PUB")
         self.permission.check("PUB", name, "", self.link.tls)
         self.publishing.add("PUB", name, [(message, 1)])
 
     def _dpub(self, words: list[bytes]) -> None:
-        name = params.topic_name("DPUB", words, 3)
+        name = arguments.topic_name("DPUB", words, 3)
         number = golang.base10(words[2])
         if number is None:
-            raise params.invalid(f"DPUB could not parse timeout {params.text(words[2])}")
+            raise arguments.invalid(f"DPUB could not parse timeout {arguments.text(words[2])}")
         delay = golang.signed(number * 1_000_000 % (1 << 64)) / 1e9
         if not 0 <= delay <= self.options.max_req_timeout:
-            raise params.invalid(f"DPUB timeout {number} out of range 0-{round(self.options.max_req_timeout * 1000)}")
+            raise arguments.invalid(f"DPUB timeout {number} out of range 0-{round(self.options.max_req_timeout * 1000)}")
         due = int(self.broker.clock.now() + delay * 1000) if delay else 0
         message = self._bodies.message("DPUB")
         self.permission.check("DPUB", name, "", self.link.tls)
@@ -331,11 +331,11 @@ class Client:
 
     def _mpub(self, words: list[bytes]) -> None:
         if len(words) < 2:
-            raise params.invalid("MPUB insufficient number of parameters")
-        name = params.name(words[1], "E_BAD_TOPIC", "E_BAD_TOPIC MPUB topic name")
+            raise arguments.invalid("MPUB insufficient number of parameters")
+        name = arguments.name(words[1], "E_BAD_TOPIC", "E_BAD_TOPIC MPUB topic name")
         self.permission.check("MPUB", name, "", self.link.tls)
         self.broker.topic(name)
-        self.publishing.add("MPUB", name, parcels.cut(*self._bodies.messages()))
+        self.publishing.add("MPUB", name, payloads.cut(*self._bodies.messages()))
 
 
 class Many(NamedTuple):

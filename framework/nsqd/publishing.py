@@ -7,7 +7,7 @@ from collections.abc import Callable
 from framework.nsqd.bodies import Refused
 from framework.nsqd.broker import Broker
 from framework.nsqd.journal import NotStored
-from framework.nsqd.parcels import Parcel
+from framework.nsqd.payloads import Payload
 from framework.nsqd.store import Entry
 from framework.nsqd.streams import Outgoing
 from framework.nsqd.topic import Topic
@@ -16,7 +16,7 @@ from framework.transports.nsq.wire import FRAME_RESPONSE, OK, encode_frame
 _OK = encode_frame(FRAME_RESPONSE, OK)
 _MOST_AT_ONCE = 2000
 """Publishes of one client in one commit; a thousand times as many can lie behind a few bytes that were compressed."""
-_MOST_PARCELS = 200
+_MOST_PAYLOADS = 200
 """Those of them that were not joined: each is work of its own for the commit, and other publishers wait for it to end."""
 
 
@@ -35,10 +35,10 @@ class Publishing:
         """The publishes in them."""
         self._command = ""
 
-    def add(self, command: str, topic_name: str, what: list[Parcel], due: int = 0, *, publishes: int = 1) -> None:
+    def add(self, command: str, topic_name: str, what: list[Payload], due: int = 0, *, publishes: int = 1) -> None:
         """Publish with the next commit; the OK follows it. Raises Refused: an earlier one could not be stored."""
         if self._entries and (
-            self._command != command or self._unanswered >= _MOST_AT_ONCE or len(self._entries) >= _MOST_PARCELS
+            self._command != command or self._unanswered >= _MOST_AT_ONCE or len(self._entries) >= _MOST_PAYLOADS
         ):
             self._settle()
         self._command = command

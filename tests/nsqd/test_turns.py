@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.nsqd import parcels, turns
+from framework.nsqd import payloads, turns
 from framework.nsqd.store.record import MAX_RECORD_BYTES, MAX_RECORD_MESSAGES, Batch, bodies
 from framework.nsqd.turns import Turns
 
@@ -61,7 +61,7 @@ def test_what_is_wanted_soon_leaves_the_timers_their_turn() -> None:
         gevent.sleep(0.001)
 
 
-def _whole(found: list[parcels.Parcel]) -> list[bytes]:
+def _whole(found: list[payloads.Payload]) -> list[bytes]:
     for payload, count in found:
         assert 0 < count <= MAX_RECORD_MESSAGES
         assert count == 1 or len(payload) <= MAX_RECORD_BYTES
@@ -71,19 +71,19 @@ def _whole(found: list[parcels.Parcel]) -> list[bytes]:
 @given(st.lists(st.sampled_from([b"", b"x", b"yy" * 300, b"z" * 5000]), max_size=30), st.integers(1, 60))
 def test_lines_are_messages_in_their_order(some: list[bytes], times: int) -> None:
     lines = some * times
-    assert _whole(parcels.lines(b"\n".join(lines), 5000)) == [line for line in lines if line]
+    assert _whole(payloads.lines(b"\n".join(lines), 5000)) == [line for line in lines if line]
 
 
 def test_one_line_that_is_too_long_refuses_all_wherever_it_is() -> None:
     for lines in ([b"x" * 11], [b"x"] * 5000 + [b"x" * 11], [b"x" * 11] + [b"x"] * 5000):
-        with pytest.raises(parcels.TooLong):
-            parcels.lines(b"\n".join(lines), 10)
+        with pytest.raises(payloads.TooLong):
+            payloads.lines(b"\n".join(lines), 10)
 
 
 @pytest.mark.parametrize(("count", "size"), [(1, 3_000_000), (500, 1), (501, 1), (20_001, 1), (30, 100_000)])
 def test_messages_published_at_once_are_cut_into_records_in_their_order(count: int, size: int) -> None:
     messages = [b"%07d" % at + b"x" * size for at in range(count)]
-    assert _whole(parcels.cut(b"".join(struct.pack(">i", len(one)) + one for one in messages), count)) == messages
+    assert _whole(payloads.cut(b"".join(struct.pack(">i", len(one)) + one for one in messages), count)) == messages
 
 
 def test_a_batch_weighs_at_least_what_it_takes_in_memory() -> None:

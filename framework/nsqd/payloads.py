@@ -12,7 +12,7 @@ from struct import Struct
 from framework.nsqd.store import record
 from framework.nsqd.turns import Turns
 
-Parcel = tuple[bytes, int]
+Payload = tuple[bytes, int]
 """A payload as the log stores it, each message with its size before it, and how many messages it has."""
 
 _SIZE = Struct(">i")
@@ -24,18 +24,18 @@ class TooLong(Exception):
     """A message is longer than it may be."""
 
 
-def cut(payload: bytes, count: int) -> list[Parcel]:
+def cut(payload: bytes, count: int) -> list[Payload]:
     """The ``count`` messages of a payload, in their order."""
-    turns, found = Turns(), list[Parcel]()
-    for parcel in record.split(payload, count):
-        found.append(parcel)
+    turns, found = Turns(), list[Payload]()
+    for piece in record.split(payload, count):
+        found.append(piece)
         turns.breathe()
     return found
 
 
-def lines(body: bytes, most: int) -> list[Parcel]:
+def lines(body: bytes, most: int) -> list[Payload]:
     """Each line that is not empty is a message. Raises TooLong when one has more than ``most`` bytes."""
-    turns, found = Turns(), list[Parcel]()
+    turns, found = Turns(), list[Payload]()
     for chunk in _chunks(body):
         if messages := [line for line in chunk.split(b"\n") if line]:
             if len(max(messages, key=len)) > most:

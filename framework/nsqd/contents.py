@@ -12,7 +12,7 @@ from framework.nsqd.store.record import bodies
 _READ_BYTES = 1 << 20
 
 
-class Remaining(NamedTuple):
+class UnfinishedMessage(NamedTuple):
     """A message that some channel, or the topic itself, has not finished."""
 
     seq: int
@@ -25,7 +25,7 @@ class Remaining(NamedTuple):
     """It waits in the topic: for an unpause, or for a first channel."""
 
 
-class Remains:
+class TopicContents:
     """What is left of one topic. The folder must not be served meanwhile: the Store that holds its lock sees to that."""
 
     def __init__(self, store: Store, state: TopicState) -> None:
@@ -48,7 +48,7 @@ class Remains:
     def paused_channels(self) -> list[str]:
         return [one.name for one in self._channels if one.paused]
 
-    def messages(self) -> Iterator[Remaining]:
+    def messages(self) -> Iterator[UnfinishedMessage]:
         """Oldest first, from where ``moved`` has come to."""
         met: dict[str, int] = dict.fromkeys(self._all, 0)
         expected = {one.name: len(one.pending) for one in self._channels}
@@ -63,7 +63,7 @@ class Remains:
                 due = min([_due(one, seq, batch) for one in waiting], default=batch.due)
                 names = self._all if len(waiting) == len(self._all) else frozenset(one.name for one in waiting)
                 due = due and int(self._store.clock.wall(due))
-                yield Remaining(seq, due, body, names, in_topic)
+                yield UnfinishedMessage(seq, due, body, names, in_topic)
         self.unreadable = sum(expected[name] - met[name] for name in met)
 
     def _batches(self) -> Iterator[Batch]:
@@ -110,6 +110,6 @@ def _from(batch: Batch, seq: int) -> Batch:
     return Batch(batch.topic, seq, batch.end - seq, batch.ts, batch.due, batch.payload[offset:])
 
 
-def remains(store: Store) -> list[Remains]:
+def contents(store: Store) -> list[TopicContents]:
     """Every topic of the folder, by name."""
-    return [Remains(store, state) for state in sorted(store.topics.values(), key=lambda one: one.name)]
+    return [TopicContents(store, state) for state in sorted(store.topics.values(), key=lambda one: one.name)]

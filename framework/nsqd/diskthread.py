@@ -11,7 +11,7 @@ from gevent.threadpool import ThreadPool
 Result = TypeVar("Result")
 
 
-class Aside:
+class DiskThread:
     """One thread. ``do`` blocks the greenlet that calls it and nothing else."""
 
     def __init__(self) -> None:
