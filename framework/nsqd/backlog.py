@@ -52,9 +52,9 @@ class Backlog:
         self._most = most
         self.waiting = state.waiting
         """Messages that were never delivered, in memory or not."""
-        self.finished_early = state.done
+        self.finished_early = state.finished_early
         """Deferred messages that were finished before the cursor came to them: their rows go when it has passed them."""
-        self._ahead = state.ahead
+        self._beyond = state.beyond_cursor
         self._next = state.cursor
         self._batches: deque[Batch] = deque()
         self._done = 0
@@ -142,7 +142,7 @@ class Backlog:
         """Forget all that waits."""
         self._generation += 1
         self._batches.clear()
-        self._ahead.clear()
+        self._beyond.clear()
         self.finished_early.clear()
         self._done = self._offset = self._bytes = self.loaded = self.waiting = 0
         self._next = self.end
@@ -151,9 +151,9 @@ class Backlog:
         """Count anew what was not read yet; what was read is delivered whatever the log has now."""
         low, high = max(found.low, self._next), min(found.high, self.end)
         if low < high:
-            ahead = {seq for seq in self._ahead if low <= seq < high}
-            self._ahead -= ahead
-            count = high - low - len(ahead)
+            beyond = {seq for seq in self._beyond if low <= seq < high}
+            self._beyond -= beyond
+            count = high - low - len(beyond)
             self.waiting = max(self.loaded, self.waiting + (count if found.there else -count))
 
     # --- the window ----------------------------------------------------------------------------------------------
@@ -215,8 +215,8 @@ class Backlog:
 
     def _is_deferred(self, batch: Batch) -> bool:
         """Whether the batch, published to be deferred, was taken care of as such."""
-        if batch.first in self._ahead:
-            self._ahead.discard(batch.first)
+        if batch.first in self._beyond:
+            self._beyond.discard(batch.first)
             return True
         if batch.due <= self._clock.now():
             return False

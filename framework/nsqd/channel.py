@@ -20,7 +20,7 @@ from framework.nsqd.journal import Declares
 from framework.nsqd.lease import Leases, Message
 from framework.nsqd.port import Owner, Port
 from framework.nsqd.retries import Retries
-from framework.nsqd.store import Batch, ChannelSave, ChannelState, Correction, Pending
+from framework.nsqd.store import Batch, ChannelSave, ChannelState, Correction, Retry
 from framework.nsqd.unsaved import Unsaved
 
 _CHUNK = 500
@@ -61,10 +61,10 @@ class Channel:
         self._unsaved = Unsaved()
         self._serving = self._awaited = self._fetching = False
         self._delivery = f"CHANNEL({topic.name}/{state.name}): nothing was delivered"
-        self._resume(state.pending)
+        self._resume(state.retries)
 
-    def _resume(self, pending: dict[int, Pending]) -> None:
-        for seq, one in sorted(pending.items()):
+    def _resume(self, retries: dict[int, Retry]) -> None:
+        for seq, one in sorted(retries.items()):
             message = Message(seq, 0, one.attempts, None)
             if one.due > self._port.clock.now():
                 self._defer(message, one.due)
@@ -237,7 +237,7 @@ class Channel:
         now = time.monotonic()
         retries, done = self.retries, 0
         while done < count and client.room() > 0:
-            if retries.ready and retries.ready[0].turn <= self.cursor:
+            if retries.ready and retries.ready[0].not_before <= self.cursor:
                 given = self._give_retry(client, now)
             else:
                 given = self._give_next(client, count - done, now)
@@ -272,7 +272,7 @@ class Channel:
         batch, done, _ = piece
         count = min(count, batch.count - done, delivery.fitting(batch))
         if ready := self.retries.ready:
-            count = min(count, max(1, ready[0].turn - self.cursor))
+            count = min(count, max(1, ready[0].not_before - self.cursor))
         self.backlog.advance(count, delivery.send_next(client, piece, count, now, kept=self.kept))
         return count
 
@@ -331,7 +331,7 @@ class Channel:
             if not self.dirty:
                 self.touched()
         # Behind what is there now; but with a long backlog not behind all of it, as nsqd's memory queue would not be.
-        message.turn = min(self.backlog.end, self.cursor + self._port.options.mem_queue_size)
+        message.not_before = min(self.backlog.end, self.cursor + self._port.options.mem_queue_size)
         self.retries.ready.append(message)
 
     def _defer(self, message: Message, due: int, delay: float | None = None) -> None:

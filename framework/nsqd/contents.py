@@ -37,7 +37,7 @@ class TopicContents:
         self._state = state
         self._channels = list(state.channels.values())
         self._all = frozenset(state.channels)
-        self._noted = {one.name: sorted({*one.pending, *one.ahead}, reverse=True) for one in self._channels}
+        self._rows = {one.name: sorted({*one.retries, *one.beyond_cursor}, reverse=True) for one in self._channels}
         """What the index has rows for, oldest last."""
 
     @property
@@ -51,7 +51,7 @@ class TopicContents:
     def messages(self) -> Iterator[UnfinishedMessage]:
         """Oldest first, from where ``moved`` has come to."""
         met: dict[str, int] = dict.fromkeys(self._all, 0)
-        expected = {one.name: len(one.pending) for one in self._channels}
+        expected = {one.name: len(one.retries) for one in self._channels}
         for batch in self._batches():
             for seq, body in enumerate(bodies(batch.payload, batch.count), batch.first):
                 waiting = [one for one in self._channels if _unfinished(one, seq)]
@@ -59,7 +59,7 @@ class TopicContents:
                 if not (waiting or in_topic):
                     continue
                 for one in waiting:
-                    met[one.name] += seq in one.pending
+                    met[one.name] += seq in one.retries
                 due = min([_due(one, seq, batch) for one in waiting], default=batch.due)
                 names = self._all if len(waiting) == len(self._all) else frozenset(one.name for one in waiting)
                 due = due and int(self._store.clock.wall(due))
@@ -67,7 +67,7 @@ class TopicContents:
         self.unreadable = sum(expected[name] - met[name] for name in met)
 
     def _batches(self) -> Iterator[Batch]:
-        seq = min([self._state.pumped, *(min([one.cursor, *one.pending]) for one in self._channels)])
+        seq = min([self._state.pumped, *(min([one.cursor, *one.retries]) for one in self._channels)])
         while seq < self._state.next:
             found = self._store.read(self._state.id, seq, _READ_BYTES)
             if not found:
@@ -84,22 +84,22 @@ class TopicContents:
         self._store.tidy()
 
     def _finish(self, channel: ChannelState, seq: int) -> ChannelSave:
-        noted, drop = self._noted[channel.name], []
-        while noted and noted[-1] <= seq:
-            drop.append(noted.pop())
-            channel.pending.pop(drop[-1], None)
+        rows, drop = self._rows[channel.name], []
+        while rows and rows[-1] <= seq:
+            drop.append(rows.pop())
+            channel.retries.pop(drop[-1], None)
         kept = [one for one in channel.inflight if one > seq]
         cursor = max(channel.cursor, seq + 1)
         return ChannelSave(channel.id, self._state.id, channel.name, cursor, kept, {}, drop)
 
 
 def _unfinished(channel: ChannelState, seq: int) -> bool:
-    return seq in channel.pending or (seq >= channel.cursor and seq not in channel.ahead)
+    return seq in channel.retries or (seq >= channel.cursor and seq not in channel.beyond_cursor)
 
 
 def _due(channel: ChannelState, seq: int, batch: Batch) -> int:
-    pending = channel.pending.get(seq)
-    return batch.due if pending is None else pending.due
+    retry = channel.retries.get(seq)
+    return batch.due if retry is None else retry.due
 
 
 def _from(batch: Batch, seq: int) -> Batch:

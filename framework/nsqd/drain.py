@@ -88,11 +88,11 @@ class Target:
     def publish(self, topic: str, messages: list[UnfinishedMessage]) -> None:
         """Return when it has answered OK for all."""
         now = time.time() * 1000
-        later = [(one, min((one.due - now) / 1000, self.max_delay)) for one in messages if one.due > now]
+        deferred = [(one, min((one.due - now) / 1000, self.max_delay)) for one in messages if one.due > now]
         at_once = [one.body for one in messages if one.due <= now]
         if at_once:
             self._producer.publish(topic, at_once)
-        list(Pool(_UNDER_WAY).imap_unordered(lambda one: self._producer.publish(topic, [one[0].body], delay=one[1]), later))
+        list(Pool(_UNDER_WAY).imap_unordered(lambda one: self._producer.publish(topic, [one[0].body], delay=one[1]), deferred))
 
     def wait_until_handed_over(self, topic: str) -> None:
         """Return when its channels have all that was published to it. Raises NotDrained."""
@@ -112,12 +112,12 @@ class Plan:
     """What moving one topic means, found out before anything is moved."""
 
     count: int = 0
-    later: int = 0
+    cut_short: int = 0
     """Of these, deferred for longer than the target takes: they come sooner there."""
     too_large: int = 0
-    again: int = 0
+    repeated: int = 0
     """Messages that channels would get once more."""
-    again_for: set[str] = field(default_factory=set)
+    repeated_for: set[str] = field(default_factory=set)
     largest: int = 0
 
 
@@ -128,12 +128,12 @@ def plan(topic: TopicContents, target: Target) -> Plan:
     for message in topic.messages():
         there |= message.channels
         found.count += 1
-        found.later += message.due > latest
+        found.cut_short += message.due > latest
         found.too_large += len(message.body) > target.max_size
         found.largest = max(found.largest, len(message.body))
         if topic.channels and there != message.channels:
-            found.again += 1
-            found.again_for |= there - message.channels
+            found.repeated += 1
+            found.repeated_for |= there - message.channels
     return found
 
 
@@ -204,16 +204,16 @@ class Drain:
                 f"topic {topic.name!r}: {found.too_large} messages are larger than the {self._target.max_size} bytes that "
                 f"{self._target.name} takes: start it with --max-msg-size={found.largest} or more; nothing was moved"
             )
-        if found.again and not self._options.drain_all_channels:
+        if found.repeated and not self._options.drain_all_channels:
             raise NotDrained(
-                f"topic {topic.name!r}: {found.again} of {found.count} messages would go once more to a channel that has "
-                f"finished them or never had them ({', '.join(sorted(found.again_for))}), as NSQ publishes to all channels: "
+                f"topic {topic.name!r}: {found.repeated} of {found.count} messages would go once more to a channel that has "
+                f"finished them or never had them ({', '.join(sorted(found.repeated_for))}), as NSQ publishes to all channels: "
                 "let workers finish what was begun, or add --drain-all-channels; nothing was moved"
             )
-        if found.later:
+        if found.cut_short:
             self._log(
                 "WARNING",
-                f"DRAIN: topic {topic.name!r}: {found.later} messages are deferred for longer than {self._target.name} takes "
+                f"DRAIN: topic {topic.name!r}: {found.cut_short} messages are deferred for longer than {self._target.name} takes "
                 f"(--max-req-timeout): they will come after {self._target.max_delay:g} s",
             )
 

@@ -84,12 +84,12 @@ def _topic(survey: Survey, topic: TopicState) -> TopicFacts:
 
 def _channel(survey: Survey, topic: TopicState, channel: ChannelState) -> ChannelFacts:
     now = survey.clock.now()
-    deferred = sum(1 for one in channel.pending.values() if one.due > now)
-    times = [_published(survey, topic.id, seq) for seq in sorted(channel.pending)[:1]]
+    deferred = sum(1 for one in channel.retries.values() if one.due > now)
+    times = [_published(survey, topic.id, seq) for seq in sorted(channel.retries)[:1]]
     if channel.waiting:
         times.append(_published(survey, topic.id, channel.cursor))
     oldest = min((one for one in times if one is not None), default=None)
-    return ChannelFacts(channel.name, channel.paused, channel.waiting + len(channel.pending) - deferred, deferred, oldest)
+    return ChannelFacts(channel.name, channel.paused, channel.waiting + len(channel.retries) - deferred, deferred, oldest)
 
 
 def _published(survey: Survey, topic: int, seq: int) -> float | None:

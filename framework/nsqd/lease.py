@@ -22,7 +22,7 @@ class Message(msgspec.Struct, gc=False):
     deadline: float = 0.0
     has_row: bool = False
     """The storage has a row for it, which must go when it is finished."""
-    turn: int = 0
+    not_before: int = 0
     """It is delivered again when the channel's cursor has come here: requeueing is to the tail."""
 
     @property

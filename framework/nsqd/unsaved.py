@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from framework.nsqd.lease import Message
-from framework.nsqd.store import ChannelSave, Pending
+from framework.nsqd.store import ChannelSave, Retry
 from framework.nsqd.store.index import FINISHED
 
 
 class Changes(NamedTuple):
     """Since the last save."""
 
-    put: dict[int, Pending]
+    put: dict[int, Retry]
     drop: set[int]
     clear: bool
 
@@ -22,7 +22,7 @@ class Unsaved:
     """The changes of one channel since its last save."""
 
     def __init__(self) -> None:
-        self._put: dict[int, Pending] = {}
+        self._put: dict[int, Retry] = {}
         self._drop: set[int] = set()
         self._clear = False
 
@@ -30,11 +30,11 @@ class Unsaved:
         """It waits until ``due`` (ms of the store's clock; 0: for nothing)."""
         message.has_row = True
         self._drop.discard(message.seq)
-        self._put[message.seq] = Pending(due, message.attempts)
+        self._put[message.seq] = Retry(due, message.attempts)
 
     def finish_early(self, seq: int) -> None:
         """It was finished before the cursor came to it."""
-        self._put[seq] = Pending(FINISHED, 0)
+        self._put[seq] = Retry(FINISHED, 0)
 
     def drop(self, seq: int) -> None:
         """It is finished, and the cursor is behind it."""

@@ -123,7 +123,7 @@ class Check:
         """What a channel waits for and nobody has."""
         for topic in self._survey.catalog.topics.values():
             for channel in topic.channels.values():
-                for seq in channel.pending:
+                for seq in channel.retries:
                     self._turns.breathe()
                     rows = self._survey.index.batches(topic.id, seq, 1)
                     if not rows or not rows[0].first <= seq < rows[0].first + rows[0].n or rows[0].dead:

@@ -14,7 +14,7 @@ import pytest
 
 from framework.nsqd.backup import Backup, NotBackedUp
 from framework.nsqd.options import parse
-from framework.nsqd.store import FolderUnusable, Pending, Store, TopicSave
+from framework.nsqd.store import FolderUnusable, Retry, Store, TopicSave
 from framework.nsqd.store.segments import Segments
 from framework.nsqd.verify import Verify
 from framework.testing.servers import Server, ServerMissing, own_nsqd
@@ -154,7 +154,7 @@ def test_a_folder_that_nobody_serves_is_copied_with_its_state(folder: Path, tmp_
     opened = Store(folder)
     opened.append([declared(TOPIC, "c")])
     (batch,) = publish(opened, b"finished", b"requeued", b"new")
-    opened.save([TopicSave(TOPIC, batch.end)], [saved(batch.first + 2, put={batch.first + 1: Pending(0, 3)})])
+    opened.save([TopicSave(TOPIC, batch.end)], [saved(batch.first + 2, put={batch.first + 1: Retry(0, 3)})])
     killed(opened, folder, tmp_path / "killed")
     (folder / "bad").mkdir()
     (folder / "bad" / "kept").write_bytes(b"damaged")

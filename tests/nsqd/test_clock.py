@@ -10,7 +10,7 @@ import pytest
 
 from framework.nsqd.broker import Broker
 from framework.nsqd.options import parse
-from framework.nsqd.store import Entry, Pending, Store, TopicSave, clock
+from framework.nsqd.store import Entry, Retry, Store, TopicSave, clock
 from framework.nsqd.store.clock import CREDIBLE_SECONDS, Clock
 from tests.nsqd.storing import TOPIC, declared, payload, publish, saved
 
@@ -119,7 +119,7 @@ def build(folder: Path, seconds: float) -> None:
     due = int(opened.clock.now() + seconds * 1000)
     (batch,) = publish(opened, b"requeued")
     opened.append([Entry(TOPIC, payload(b"deferred"), 1, due)])
-    opened.save([TopicSave(TOPIC, opened.topics[TOPIC].next)], [saved(batch.end, put={batch.first: Pending(due, 1)})])
+    opened.save([TopicSave(TOPIC, opened.topics[TOPIC].next)], [saved(batch.end, put={batch.first: Retry(due, 1)})])
     opened.close()
 
 

@@ -595,5 +595,5 @@ def test_a_message_that_is_given_back_for_an_hour_is_due_in_an_hour(start: Calla
     (one,) = taker.ids(1)
     made.requeue(taker, one, 3600)
     nsqd.broker.save()
-    (row,) = nsqd.store.index.later(made.id)
+    (row,) = nsqd.store.index.retries(made.id)
     assert 0 <= nsqd.store.clock.now() + 3_600_000 - row.due < 2000

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from framework.nsqd.store import Declaration, Declare, Declared, Entry, Pending, Store, TopicSave, compaction, store
+from framework.nsqd.store import Declaration, Declare, Declared, Entry, Retry, Store, TopicSave, compaction, store
 from framework.nsqd.store.log import Found, Log
 from framework.testing.servers import own_nsqd
 from tests.nsqd.layers import wait_for
@@ -43,7 +43,7 @@ def build(folder: Path) -> None:
     for at in range(12):
         publish(opened, *(b"done-%d-%d" % (at, of) + b"x" * 90 for of in range(5)))
     end = opened.topics[TOPIC].next
-    pending = {first.first + 3: Pending(0, 1), first.first + 4: Pending(LATER, 1)}
+    pending = {first.first + 3: Retry(0, 1), first.first + 4: Retry(LATER, 1)}
     opened.save([TopicSave(TOPIC, end)], [saved(end, inflight=[first.first + 7], put=pending)])
     opened.save(channels=[saved(end)._replace(id=CHANNEL + 1, name="d")])
     for _ in range(30):
@@ -213,7 +213,7 @@ def test_the_depth_is_right_once_what_was_moved_is_read_with_a_lost_index(
     opened.append([declared(TOPIC, "c")])
     (batch,) = publish(opened, *(b"%d" % at + b"x" * 90 for at in range(100)))
     opened._roll()  # its head has the channel at the first of them
-    opened.save([TopicSave(TOPIC, batch.end)], [saved(batch.end, put={batch.first + at: Pending(0, 1) for at in (50, 99)})])
+    opened.save([TopicSave(TOPIC, batch.end)], [saved(batch.end, put={batch.first + at: Retry(0, 1) for at in (50, 99)})])
     opened._compact()
     assert opened.log.numbers == [2]
     opened.close()

@@ -212,7 +212,7 @@ def test_what_a_channel_finished_while_saves_failed_stays_finished(folder: Path,
     try:
         (state,) = reopened.topics.values()
         (kept,) = state.channels.values()
-        assert len(kept.pending) == 1
+        assert len(kept.retries) == 1
     finally:
         reopened.close()
 

@@ -41,8 +41,8 @@ def test_a_folder_of_each_format_is_served_as_it_was_left(kept: Path) -> None:
     opened = Store(kept)
     states = opened.topics[TOPIC].channels
     assert {one.name: (one.id, one.paused) for one in states.values()} == {"c": (CHANNEL, False), "paused": (CHANNEL + 1, True)}
-    first = min(states["c"].pending)
-    assert sorted((seq - first, one.attempts) for seq, one in states["c"].pending.items()) == [(0, 3), (1, 1), (3, 1)]
+    first = min(states["c"].retries)
+    assert sorted((seq - first, one.attempts) for seq, one in states["c"].retries.items()) == [(0, 3), (1, 1), (3, 1)]
     assert opened.reports == []
     unpause(opened)
     found = run(kept)

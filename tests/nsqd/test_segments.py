@@ -19,7 +19,7 @@ from framework.nsqd.store import (
     Declare,
     Declared,
     FolderUnusable,
-    Pending,
+    Retry,
     Store,
     TopicSave,
     index,
@@ -50,7 +50,7 @@ def build(folder: Path) -> None:
         publish(opened, b"lonely-%d" % at, b"lone-%d" % at, topic=LONELY)
     end = opened.topics[TOPIC].next
     opened.append([Declare(GONE, Declaration("gone", dropped=True))])
-    put = {first + at: Pending(LATER if at % 2 else 0, 1) for at in (2, 9, 16)}
+    put = {first + at: Retry(LATER if at % 2 else 0, 1) for at in (2, 9, 16)}
     opened.save([TopicSave(TOPIC, end)], [saved(end - 2, inflight=[first + 4, first + 18], put=put)])
     opened.save(channels=[saved(end)._replace(id=OTHER, name="d")])
     late = {**both, "late": Declared(LATE, end)}
@@ -143,14 +143,14 @@ def test_a_log_that_lost_its_last_segment_costs_what_that_had(folder: Path) -> N
     publish(opened, *[b"gone"] * 5)
     opened.append([declared(LONELY)])
     gone = opened.topics[TOPIC].next
-    opened.save([TopicSave(TOPIC, gone)], [saved(gone - 2, put={gone - 3: Pending(LATER, 2)})])
+    opened.save([TopicSave(TOPIC, gone)], [saved(gone - 2, put={gone - 3: Retry(LATER, 2)})])
     opened.close()
     segment(folder, 2).unlink()
     again = Store(folder)
     assert len(again.reports) == 1
     assert "3 messages lost" in again.reports[0]
-    assert again.topics[TOPIC].channels["c"].waiting == len(again.topics[TOPIC].channels["c"].pending) == 0
-    assert again.index.later(CHANNEL) == [], "what nobody can finish any more stays no row for ever"
+    assert again.topics[TOPIC].channels["c"].waiting == len(again.topics[TOPIC].channels["c"].retries) == 0
+    assert again.index.retries(CHANNEL) == [], "what nobody can finish any more stays no row for ever"
     assert again.topics.keys() == {TOPIC, LONELY}
     (batch,) = publish(again, b"c")
     assert batch.first > gone

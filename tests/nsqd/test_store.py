@@ -21,7 +21,7 @@ from framework.nsqd.store import (
     Entry,
     FolderInUse,
     FolderUnusable,
-    Pending,
+    Retry,
     Store,
     Syncing,
     TopicSave,
@@ -93,29 +93,29 @@ def test_a_topic_made_anew_never_repeats_a_number(opened: Store) -> None:
 def test_a_channels_state_is_as_it_was_saved(opened: Store, folder: Path, tmp_path: Path) -> None:
     (batch,) = publish(opened, *[b"%d" % at for at in range(10)])
     first = batch.first
-    opened.save(channels=[saved(first + 6, inflight=[first + 1, first + 4], put={first + 2: Pending(99, 3)})])
+    opened.save(channels=[saved(first + 6, inflight=[first + 1, first + 4], put={first + 2: Retry(99, 3)})])
     again = Store(killed(opened, folder, tmp_path / "killed"))
     channel = again.topics[TOPIC].channels["c"]
     assert channel.cursor == first + 6
     assert channel.waiting == 4
-    assert channel.pending == {first + 1: Pending(0, 1), first + 4: Pending(0, 1), first + 2: Pending(99, 3)}
+    assert channel.retries == {first + 1: Retry(0, 1), first + 4: Retry(0, 1), first + 2: Retry(99, 3)}
     again.close()
 
 
 def test_a_message_in_flight_at_the_crash_counts_one_attempt_more(opened: Store, folder: Path, tmp_path: Path) -> None:
     (batch,) = publish(opened, b"a")
-    opened.save(channels=[saved(batch.end, inflight=[batch.first], put={batch.first: Pending(0, 4)})])
+    opened.save(channels=[saved(batch.end, inflight=[batch.first], put={batch.first: Retry(0, 4)})])
     again = Store(killed(opened, folder, tmp_path / "killed"))
-    assert again.topics[TOPIC].channels["c"].pending == {batch.first: Pending(0, 5)}
+    assert again.topics[TOPIC].channels["c"].retries == {batch.first: Retry(0, 5)}
     again.close()
 
 
 def test_a_message_finished_ahead_of_the_cursor_stays_finished(opened: Store, folder: Path, tmp_path: Path) -> None:
     (batch,) = publish(opened, b"a", b"b")
-    opened.save(channels=[saved(batch.first, put={batch.first + 1: Pending(-1, 0)})])
+    opened.save(channels=[saved(batch.first, put={batch.first + 1: Retry(-1, 0)})])
     again = Store(killed(opened, folder, tmp_path / "killed"))
     channel = again.topics[TOPIC].channels["c"]
-    assert (channel.pending, channel.ahead, channel.waiting) == ({}, {batch.first + 1}, 1)
+    assert (channel.retries, channel.beyond_cursor, channel.waiting) == ({}, {batch.first + 1}, 1)
     again.close()
 
 

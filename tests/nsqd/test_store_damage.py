@@ -17,7 +17,7 @@ from framework.nsqd.store import (
     Declaration,
     Declare,
     Declared,
-    Pending,
+    Retry,
     Store,
     TopicSave,
     log,
@@ -462,7 +462,7 @@ def test_what_waits_for_its_next_try_is_there_at_each_start_after_damage_beside_
     at = opened.log.size
     (gone,) = publish(opened, b"damaged", b"damaged")
     (behind,) = publish(opened, b"behind", b"behind", b"behind")
-    tried = {seq: Pending(0, 2) for seq in (before.first, gone.first, behind.first)}
+    tried = {seq: Retry(0, 2) for seq in (before.first, gone.first, behind.first)}
     inflight = [before.first + 1, gone.first + 1, behind.first + 1]
     opened.save([TopicSave(TOPIC, behind.end)], [saved(behind.end, put=tried, inflight=inflight)])
     opened.close()
@@ -472,7 +472,7 @@ def test_what_waits_for_its_next_try_is_there_at_each_start_after_damage_beside_
     again.close()
     for _ in range(2):
         last = Store(folder)
-        attempts = {seq: one.attempts for seq, one in last.topics[TOPIC].channels["c"].pending.items()}
+        attempts = {seq: one.attempts for seq, one in last.topics[TOPIC].channels["c"].retries.items()}
         assert attempts == {before.first: 2, before.first + 1: 1, behind.first: 2, behind.first + 1: 1}
         last.close()
 

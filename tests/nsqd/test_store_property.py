@@ -21,7 +21,7 @@ from framework.nsqd.store import (
     Declared,
     Entry,
     FolderUnusable,
-    Pending,
+    Retry,
     Store,
     TopicSave,
     compaction,
@@ -112,7 +112,7 @@ class StoreMachine(RuleBasedStateMachine):
         """A channel that has delivered all, finished some, has some in flight and some deferred: by the mask's bits."""
         below = max(self.bodies[TOPIC]) + 1
         kept = [seq for at, seq in enumerate(sorted(self.unfinished[TOPIC])) if mask >> at % 64 & 1]
-        put = {seq: Pending(1 << 60, 1) for seq in kept[::2]}
+        put = {seq: Retry(1 << 60, 1) for seq in kept[::2]}
         drop = [seq for seq in self.bodies[TOPIC] if seq not in kept]
         try:
             self.opened.save([TopicSave(TOPIC, below)], [saved(below, inflight=kept[1::2], put=put, drop=drop)])
@@ -280,10 +280,10 @@ class StoreMachine(RuleBasedStateMachine):
     def accept_redeliveries(self) -> None:
         """Without its index a channel starts again at what the log has: more may come back, nothing less."""
         channel = self.opened.topics[TOPIC].channels["c"]
-        self.opened.save([TopicSave(TOPIC, channel.cursor)], [saved(channel.cursor, put=channel.pending)])
+        self.opened.save([TopicSave(TOPIC, channel.cursor)], [saved(channel.cursor, put=channel.retries)])
         behind = [seq for seq in self.bodies[TOPIC] if seq >= channel.cursor]
         readable = {seq for seq in behind if self.opened.bodies(TOPIC, [seq], 1).get(seq)}
-        self.unfinished[TOPIC] |= readable | set(channel.pending)
+        self.unfinished[TOPIC] |= readable | set(channel.retries)
 
     # --- what must be so -----------------------------------------------------------------------------------------
 
@@ -296,7 +296,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert all(seq >= state.pumped for seq in seqs) or state.channels
             for name, channel in state.channels.items():
                 if name != "o":
-                    assert all(seq >= channel.cursor or seq in channel.pending for seq in seqs)
+                    assert all(seq >= channel.cursor or seq in channel.retries for seq in seqs)
             if exactly:
                 assert {name: (one.id, one.paused) for name, one in state.channels.items()} == {
                     name: (one.id, one.paused) for name, one in self.channels[topic].items()
@@ -307,7 +307,7 @@ class StoreMachine(RuleBasedStateMachine):
             found = opened.bodies(topic, sorted(seqs), 1 << 30)
             assert {seq: found[seq] and found[seq][1] for seq in seqs} == {seq: self.bodies[topic][seq] for seq in seqs}
         if exactly and not lost_index:
-            assert set(opened.topics[TOPIC].channels["c"].pending) <= self.unfinished[TOPIC]
+            assert set(opened.topics[TOPIC].channels["c"].retries) <= self.unfinished[TOPIC]
 
     @invariant()
     def every_unfinished_message_can_be_read(self) -> None:

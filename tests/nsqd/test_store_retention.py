@@ -12,7 +12,7 @@ from framework.nsqd.store import (
     Batch,
     Declaration,
     Declare,
-    Pending,
+    Retry,
     Store,
     TopicSave,
 )
@@ -52,8 +52,8 @@ def test_one_unfinished_message_keeps_no_more_than_itself(opened: Store, folder:
     seq = batches[3].first + 5
     what = {
         "in flight": {"inflight": [seq]},
-        "deferred": {"put": {seq: Pending(1 << 60, 2)}},
-        "requeued": {"put": {seq: Pending(0, 2)}},
+        "deferred": {"put": {seq: Retry(1 << 60, 2)}},
+        "requeued": {"put": {seq: Retry(0, 2)}},
     }[how]
     opened.save([TopicSave(TOPIC, batches[-1].end)], [saved(batches[-1].end, **what)])
     assert swept(opened) < 1000
@@ -61,7 +61,7 @@ def test_one_unfinished_message_keeps_no_more_than_itself(opened: Store, folder:
     for again in (opened, Store(killed(opened, folder, tmp_path / "copy"))):
         assert again.bodies(TOPIC, [seq], 1)[seq][1] == b"3.5" + b"x" * 90
         assert [body[:3] for body in everything(again)] == [b"3.5"]
-    assert set(again.topics[TOPIC].channels["c"].pending) == {seq}
+    assert set(again.topics[TOPIC].channels["c"].retries) == {seq}
     again.close()
 
 
@@ -98,8 +98,8 @@ def test_what_was_moved_is_delivered_again_when_the_index_is_lost(folder: Path) 
     again = Store(folder)
     channel = again.topics[TOPIC].channels["c"]
     assert seq < channel.cursor
-    assert {one.attempts for one in channel.pending.values()} == {0}, "its next delivery is the first that is known of"
-    assert seq in channel.pending
+    assert {one.attempts for one in channel.retries.values()} == {0}, "its next delivery is the first that is known of"
+    assert seq in channel.retries
     assert again.bodies(TOPIC, [seq], 1)[seq][1] == b"3.5" + b"x" * 90
     again.close()
 
@@ -120,7 +120,7 @@ def test_numbers_of_messages_that_are_gone_are_not_used_again_when_the_index_is_
     opened.append([declared(TOPIC, "c")])
     stays = publish(opened, *[b"stays" * 30] * 9)[0]
     batches = in_tens(opened, 3)
-    later = {seq: Pending(1 << 60, 1) for seq in range(stays.first, stays.end)}
+    later = {seq: Retry(1 << 60, 1) for seq in range(stays.first, stays.end)}
     opened.save([TopicSave(TOPIC, batches[-1].end)], [saved(batches[-1].end, put=later)])
     swept(opened)
     opened.close()
@@ -273,7 +273,7 @@ def test_a_message_that_is_nowhere_keeps_no_record(opened: Store) -> None:
 def test_what_a_long_transaction_took_beside_the_index_is_given_back(opened: Store, folder: Path) -> None:
     """SQLite itself keeps its write-ahead log as long as it ever was."""
     (batch,) = publish(opened, b"x")
-    puts = {seq: Pending(1 << 60, 1) for seq in range(200_000)}
+    puts = {seq: Retry(1 << 60, 1) for seq in range(200_000)}
     opened.save([TopicSave(TOPIC, batch.end)], [saved(batch.end, put=puts)])
     beside = folder / "index.db-wal"
     assert beside.stat().st_size > 4 << 20, "the test is about a long one"

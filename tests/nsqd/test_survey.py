@@ -13,7 +13,7 @@ import pytest
 from framework.nsqd.goflags import BadFlag
 from framework.nsqd.inspect import Inspect
 from framework.nsqd.options import parse
-from framework.nsqd.store import Declaration, Declare, Entry, FolderInUse, FolderUnusable, Pending, Store, TopicSave
+from framework.nsqd.store import Declaration, Declare, Entry, FolderInUse, FolderUnusable, Retry, Store, TopicSave
 from framework.nsqd.verify import NotSound, Verify
 from tests.nsqd.storing import TOPIC, declared, flip, killed, lose_index, payload, publish, saved, segment
 
@@ -29,7 +29,7 @@ def used(folder: Path, tmp_path: Path) -> Path:
     (first,) = publish(opened, *[b"%03d" % at * 50 for at in range(100)])
     (second,) = publish(opened, b"deferred")
     cursor = first.first + 90
-    put = {first.first + 3: Pending(0, 1), first.first + 4: Pending(LATER, 2)}
+    put = {first.first + 3: Retry(0, 1), first.first + 4: Retry(LATER, 2)}
     opened.save([TopicSave(TOPIC, second.end)], [saved(cursor, put=put, inflight=[first.first + 5])])
     opened._roll()
     opened.append([Entry(8, payload(b"emptied"), 1)])

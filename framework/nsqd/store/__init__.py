@@ -3,11 +3,11 @@
 from framework.nsqd.store.folder import FolderInUse, FolderUnusable
 from framework.nsqd.store.log import Syncing
 from framework.nsqd.store.record import Batch, Declaration, Declared
-from framework.nsqd.store.state import ChannelSave, ChannelState, Correction, Declare, Entry, Pending, TopicSave, TopicState
+from framework.nsqd.store.state import ChannelSave, ChannelState, Correction, Declare, Entry, Retry, TopicSave, TopicState
 from framework.nsqd.store.store import Store
 
 __all__ = [
     "Batch", "ChannelSave", "ChannelState", "Correction", "Declaration", "Declare", "Declared", "Entry", "FolderInUse",
     "FolderUnusable",
-    "Pending", "Store", "Syncing", "TopicSave", "TopicState",
+    "Retry", "Store", "Syncing", "TopicSave", "TopicState",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from framework.nsqd.store.state import TopicState
 
 _WORTH = 4
 """A segment is rewritten when it is this many times as big as what it is kept for."""
-_MOST_PENDING = 5_000
+_MOST_UNFINISHED = 5_000
 """Unfinished messages behind the cursors, above which a segment is not nearly finished."""
 _SHARE = 50
 """Looking takes one part of this many of the time, at the most."""
@@ -58,7 +58,7 @@ class Compactor:
         self._next = 0
         self._rest_until = 0.0
 
-    def turn(self, segments: list[int]) -> int | None:
+    def step(self, segments: list[int]) -> int | None:
         """Look at the next of ``segments``; its number if all that it is kept for was moved. Raises OSError."""
         if not segments or time.monotonic() < self._rest_until:
             return None
@@ -94,14 +94,14 @@ class Compactor:
     def _plan_topic(self, topic: TopicState, segment: int, low: int, high: int, most: int) -> list[Moving] | None:
         index, channels = self._index, list(topic.channels.values())
         floor = max(low, min([topic.pumped, *(one.cursor for one in channels)]))
-        pending = {seq for one in channels for seq in one.inflight if low <= seq < floor}
+        unfinished = {seq for one in channels for seq in one.inflight if low <= seq < floor}
         for channel in channels:
-            pending.update(index.pending(channel.id, low, min(high, floor), _MOST_PENDING))
-        if len(pending) > _MOST_PENDING or index.size(topic.id, segment, floor, high) > most:
+            unfinished.update(index.unfinished_retries(channel.id, low, min(high, floor), _MOST_UNFINISHED))
+        if len(unfinished) > _MOST_UNFINISHED or index.size(topic.id, segment, floor, high) > most:
             return None
         whole = index.held(topic.id, segment, floor, high)
         parts: dict[int, tuple[Row, set[int]]] = {}
-        for seq in [*sorted(pending), *self._tail(topic.id, floor, high)]:
+        for seq in [*sorted(unfinished), *self._tail(topic.id, floor, high)]:
             row = self._holds(topic.id, segment, seq)
             if row is not None:
                 parts.setdefault(row.first, (row, set()))[1].add(seq)

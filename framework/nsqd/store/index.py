@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 FINISHED = -1
-"""The due time of a ``later`` row whose message was finished before the cursor reached it."""
+"""The due time of a row of ``later`` whose message was finished before the cursor reached it."""
 EMPTIED = 1
 """Of a batch row: nobody shall get it, or the numbers were never used."""
 DAMAGED = 2
@@ -24,6 +24,7 @@ _PAGES = 500
 _WAL_BYTES = 1 << 20
 """What stays of the write-ahead log once it has been copied."""
 
+# Names of the on-disk format: a row of ``later`` is a ``RetryRow``.
 _SCHEMA = """
 create table if not exists pos(one integer primary key check (one = 1), seg integer, off integer);
 create table if not exists topic(id integer primary key, name text, next integer, pumped integer, paused integer);
@@ -69,7 +70,7 @@ class ChannelRow(NamedTuple):
     inflight: bytes
 
 
-class LaterRow(NamedTuple):
+class RetryRow(NamedTuple):
     channel: int
     seq: int
     due: int
@@ -192,7 +193,7 @@ class Index:
         """Note that the messages of [low, high) are damaged: they have no place, and nobody waits for them."""
         self._db.execute("delete from batch where topic = ? and first >= ? and first < ?", (topic, low, high))
         self.add_batches([Row(topic, low, high - low, DAMAGED, 0, 0, 0)])
-        self.forget_later(topic, low, high)
+        self.forget_retries(topic, low, high)
 
     def damaged(self, topic: int) -> list[tuple[int, int]]:
         """[low, high) of the topic's messages that are damaged."""
@@ -237,11 +238,11 @@ class Index:
             rows = self._db.execute("select * from channel where topic = ?", (topic,))
         return [ChannelRow(*row) for row in rows.fetchall()]
 
-    def later(self, channel: int, low: int = 0, high: int = 1 << 62) -> list[LaterRow]:
+    def retries(self, channel: int, low: int = 0, high: int = 1 << 62) -> list[RetryRow]:
         query = "select * from later where channel = ? and seq >= ? and seq < ?"
-        return [LaterRow(*row) for row in self._db.execute(query, (channel, low, high)).fetchall()]
+        return [RetryRow(*row) for row in self._db.execute(query, (channel, low, high)).fetchall()]
 
-    def forget_later(self, topic: int, low: int, high: int) -> None:
+    def forget_retries(self, topic: int, low: int, high: int) -> None:
         """No channel of the topic waits for the messages of [low, high) any more."""
         query = "delete from later where channel in (select id from channel where topic = ?) and seq >= ? and seq < ?"
         self._db.execute(query, (topic, low, high))
@@ -255,21 +256,21 @@ class Index:
     def pause_channel(self, channel: int, paused: bool) -> None:
         self._db.execute("update channel set paused = ? where id = ?", (paused, channel))
 
-    def put_later(self, rows: Iterable[LaterRow]) -> None:
+    def put_retries(self, rows: Iterable[RetryRow]) -> None:
         self._db.executemany("insert or replace into later values (?, ?, ?, ?)", rows)
 
-    def remove_later(self, channel: int, seqs: Iterable[int]) -> None:
+    def remove_retries(self, channel: int, seqs: Iterable[int]) -> None:
         self._db.executemany("delete from later where channel = ? and seq = ?", ((channel, seq) for seq in seqs))
 
-    def clear_later(self, channel: int) -> None:
+    def clear_retries(self, channel: int) -> None:
         self._db.execute("delete from later where channel = ?", (channel,))
 
-    def has_later(self, channel: int, low: int, high: int) -> bool:
+    def has_retry(self, channel: int, low: int, high: int) -> bool:
         """Whether a message of [low, high) waits, unfinished, for its time or its next try."""
         query = "select 1 from later where channel = ? and seq >= ? and seq < ? and due != ? limit 1"
         return self._db.execute(query, (channel, low, high, FINISHED)).fetchone() is not None
 
-    def pending(self, channel: int, low: int, high: int, most: int) -> list[int]:
+    def unfinished_retries(self, channel: int, low: int, high: int, most: int) -> list[int]:
         """Messages of [low, high) that wait, unfinished, for their time or their next try: ``most`` and one more at the most."""
         query = "select seq from later where channel = ? and seq >= ? and seq < ? and due != ? limit ?"
         return [row[0] for row in self._db.execute(query, (channel, low, high, FINISHED, most + 1)).fetchall()]
@@ -297,7 +298,7 @@ class Index:
         self._db.execute("delete from topic where id = ?", (topic,))
 
     def remove_channel(self, channel: int) -> None:
-        self.clear_later(channel)
+        self.clear_retries(channel)
         self._db.execute("delete from channel where id = ?", (channel,))
 
 

@@ -107,8 +107,8 @@ class Log(Segments):
         found = self.scan(self.active, self._from, self.size) if self.waits else ()
         return [one.batch for one in found if isinstance(one, Found)]
 
-    def roll(self, head: Sequence[Batch], again: Sequence[Batch] = ()) -> int:
-        """Begin a new segment: its number, ``head``, and ``again``. Returns where this begins.
+    def roll(self, head: Sequence[Batch], rewritten: Sequence[Batch] = ()) -> int:
+        """Begin a new segment: its number, ``head``, and ``rewritten``. Returns where this begins.
 
         Raises OSError; the old one is then still active.
         """
@@ -121,7 +121,7 @@ class Log(Segments):
             fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
             try:
                 start = _write_all(fd, self._encoded([record.opening(number, time.time_ns()), *head]), 0)
-                size = _write_all(fd, self._encoded(again), start)
+                size = _write_all(fd, self._encoded(rewritten), start)
                 os.fdatasync(fd)
                 fresh.rename(self.path(number))
                 sync_folder(self.folder)

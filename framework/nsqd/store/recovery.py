@@ -15,7 +15,7 @@ from framework.nsqd.store.catalog import Catalog
 from framework.nsqd.store.compaction import dense
 from framework.nsqd.store.damage import Damage, Numbers, pieces, say_damaged
 from framework.nsqd.store.folder import ReadOnlyFolder
-from framework.nsqd.store.index import EMPTIED, Index, LaterRow, Row
+from framework.nsqd.store.index import EMPTIED, Index, RetryRow, Row
 from framework.nsqd.store.rolling import roll
 from framework.nsqd.store.segments import Broken, Found, Segments
 from framework.nsqd.store.state import ChannelState, TopicState
@@ -250,7 +250,7 @@ class _Scan:
         for number, runs in self._moved.items():
             topic = self._catalog.topics.get(number)
             for channel in topic.channels.values() if topic else ():
-                self._index.put_later(_later(channel, runs))
+                self._index.put_retries(_to_try_again(channel, runs))
 
     def _account(self, damage: Damage) -> None:
         """Let nobody wait for what is damaged, and report what that is."""
@@ -278,10 +278,10 @@ def _name(segment: int, offset: int) -> str:
     return f"{segment:010}-{offset}"
 
 
-def _later(channel: ChannelState, runs: list[tuple[int, int]]) -> Iterator[LaterRow]:
+def _to_try_again(channel: ChannelState, runs: list[tuple[int, int]]) -> Iterator[RetryRow]:
     for low, high in runs:
         for seq in range(low, min(high, channel.cursor)):
-            yield LaterRow(channel.id, seq, 0, 0)
+            yield RetryRow(channel.id, seq, 0, 0)
 
 
 def _adopt(topic: TopicState, low: int) -> None:

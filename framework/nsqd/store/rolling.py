@@ -9,6 +9,6 @@ from framework.nsqd.store.segments import Segments
 def roll(log: Segments, catalog: Catalog) -> None:
     """Its head says again all that a rebuild needs, as older segments will be removed. Raises OSError."""
     # After a failed sync the old segment may lack what was confirmed before it. The heads have what it declares.
-    again = [batch for batch in log.unsynced() if batch.count] if log.suspect else []
-    start = log.roll(catalog.heads(), again)
-    catalog.accept(again, log.active, start)
+    rewritten = [batch for batch in log.unsynced() if batch.count] if log.suspect else []
+    start = log.roll(catalog.heads(), rewritten)
+    catalog.accept(rewritten, log.active, start)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from framework.nsqd.store.index import ChannelRow, Index, LaterRow, TopicRow, pack
+from framework.nsqd.store.index import ChannelRow, Index, RetryRow, TopicRow, pack
 from framework.nsqd.store.state import ChannelSave, ChannelState, TopicSave, TopicState
 
 
@@ -44,9 +44,9 @@ def put_channel(index: Index, channel: ChannelState, save: ChannelSave, inflight
     """A channel's state."""
     index.put_channels([ChannelRow(save.id, save.topic, save.name, save.cursor, channel.paused, pack(inflight))])
     if save.clear:
-        index.clear_later(save.id)
-    index.remove_later(save.id, save.drop)
-    index.put_later(LaterRow(save.id, seq, one.due, one.attempts) for seq, one in save.put.items())
+        index.clear_retries(save.id)
+    index.remove_retries(save.id, save.drop)
+    index.put_retries(RetryRow(save.id, seq, one.due, one.attempts) for seq, one in save.put.items())
 
 
 def _row(topic: TopicState) -> TopicRow:

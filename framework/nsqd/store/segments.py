@@ -64,8 +64,8 @@ class Segments:
         """What was written and is not known to be durable."""
         return []
 
-    def roll(self, head: Sequence[Batch], again: Sequence[Batch] = ()) -> int:
-        """Begin a new segment with ``head``, and ``again``. Returns where this begins."""
+    def roll(self, head: Sequence[Batch], rewritten: Sequence[Batch] = ()) -> int:
+        """Begin a new segment with ``head``, and ``rewritten``. Returns where this begins."""
         return self.size
 
     def cut(self, offset: int) -> None:

@@ -32,8 +32,11 @@ class Declare(NamedTuple):
     what: Declaration
 
 
-class Pending(msgspec.Struct, frozen=True, gc=False):
-    """A message below its channel's cursor that is not finished. There may be a million: the collector must not look at them."""
+class Retry(msgspec.Struct, frozen=True, gc=False):
+    """A message that was in flight, requeued or deferred, and is not finished: to be delivered when it is due.
+
+    There may be a million: the collector must not look at them.
+    """
 
     due: int
     """In ms of the store's clock; 0 is at once."""
@@ -51,11 +54,11 @@ class ChannelState:
     inflight: list[int] = field(default_factory=list)
     waiting: int = 0
     """Messages of [cursor, pumped) that were never delivered."""
-    pending: dict[int, Pending] = field(default_factory=dict)
+    retries: dict[int, Retry] = field(default_factory=dict)
     """What was in flight, requeued or deferred, by sequence number."""
-    ahead: set[int] = field(default_factory=set)
-    """Deferred messages at or behind the cursor that are in ``pending``, or finished already."""
-    done: list[int] = field(default_factory=list)
+    beyond_cursor: set[int] = field(default_factory=set)
+    """Deferred messages at or behind the cursor that are in ``retries``, or finished already."""
+    finished_early: list[int] = field(default_factory=list)
     """Messages that were finished before the cursor came to them; also those that it has passed since."""
 
 
@@ -97,7 +100,7 @@ class ChannelSave(NamedTuple):
     name: str
     cursor: int
     inflight: Iterable[int]
-    put: Mapping[int, Pending]
+    put: Mapping[int, Retry]
     """Requeued, timed out or deferred since the last save, by sequence number."""
     drop: Iterable[int]
     """Finished since the last save, of those that were ``put``."""

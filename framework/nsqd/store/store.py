@@ -243,7 +243,7 @@ class Store:
 
     def _compact(self) -> None:
         try:
-            segment = self._compactor.turn(self.log.numbers[:-1])
+            segment = self._compactor.step(self.log.numbers[:-1])
         except OSError:
             return  # no room for what is to be moved: a later sweep tries again
         if segment is not None:

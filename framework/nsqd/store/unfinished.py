@@ -22,7 +22,7 @@ def _of_topic(index: Index, topic: TopicState, low: int, high: int) -> set[int]:
 
 def _of_channel(index: Index, channel: ChannelState, low: int, high: int) -> set[int]:
     found = set(range(max(low, channel.cursor), high))
-    for row in index.later(channel.id, low, high):
+    for row in index.retries(channel.id, low, high):
         (found.discard if row.due == FINISHED else found.add)(row.seq)
     found.update(seq for seq in list(channel.inflight) if low <= seq < high)
     return found
@@ -40,6 +40,6 @@ def _any_of(catalog: Catalog, index: Index, number: int, low: int, high: int) ->
     if topic.pumped < high:
         return True
     return any(
-        one.cursor < high or any(low <= seq < high for seq in one.inflight) or index.has_later(one.id, low, high)
+        one.cursor < high or any(low <= seq < high for seq in one.inflight) or index.has_retry(one.id, low, high)
         for one in list(topic.channels.values())
     )
