@@ -77,8 +77,9 @@ class RouteConnection:
     def grant(self, n: int) -> None:
         n = min(n, MAX_GRANT)
         if n != self.granted and not (self._draining or self._closed):
-            self.granted = n
-            self._begun = True
+            paused, self.granted, self._begun = not self.granted, n, True
+            if paused or not n:
+                self._peer.reweigh(self._one)
             self._look_again()
 
     def finish(self, message: Message) -> None:

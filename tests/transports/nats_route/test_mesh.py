@@ -6,6 +6,7 @@ import time
 
 import gevent
 import pytest
+from gevent import socket as gsocket
 
 from framework.errors import BrokerUnreachable
 from framework.message import Message
@@ -107,6 +108,20 @@ def test_peers_that_dial_one_another_at_once_keep_one_route(make_cluster):
     held = cluster.hold(transports[0])
     cluster.producer(transports[1]).publish("orders", [b"once"])
     until(lambda: held.bodies == [b"once"])
+
+
+def test_a_server_that_dials_although_there_is_a_route_is_turned_away(one):
+    transport = one.open()
+    held = one.hold(transport)
+    (route,) = peer_of(transport).routes
+    with gsocket.create_connection(("127.0.0.1", peer_of(transport)._mesh.port)) as sock:
+        sock.recv(4096)
+        info = f'{{"server_id":"{route.info.server_id}","server_name":"{route.info.server_name}","cluster":"C1"}}'
+        sock.sendall(f'CONNECT {{"cluster":"C1"}}\r\nINFO {info}\r\n'.encode())
+        assert sock.recv(4096) == b""
+    assert list(peer_of(transport).routes) == [route]
+    one.client().publish("orders", b"x")
+    until(lambda: held.bodies == [b"x"])
 
 
 def test_a_third_peer_is_told_of_by_a_peer_as_by_a_server(make_cluster):
