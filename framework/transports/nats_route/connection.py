@@ -180,7 +180,7 @@ class RouteConnection:
         """Room for messages that would start at once; paused, none."""
         if self._begun and not self.granted:
             return 1
-        return weight(self._receiver.capacity - len(self.in_flight) - len(self._waiting), members)
+        return weight(self._receiver.capacity, len(self.in_flight) + len(self._waiting), members)
 
     def turn(self) -> None:
         if self._closed:

@@ -11,17 +11,22 @@ from random import random
 from typing import TypeVar
 
 PER_SLOT = 256
-"""Weight of one free slot. A worker without any still has 1, or nobody would take what comes while all are full; this many times
-as much goes to whoever has room."""
+"""Weight of one free slot."""
+FULL = 16
+"""The weight of a worker without any, at most. It is not 0, or nobody would take what comes while all are full; and of those that
+are full the larger one gets more, or a burst would go in equal parts to workers of ten slots and of two."""
 MOST = 5000
 """The sum of the weights of all members, about."""
 
 Member = TypeVar("Member")
 
 
-def weight(free: int, members: int) -> int:
-    """Of a worker with ``free`` slots that nothing waits for, in a queue group of so many ``members``, itself included."""
-    return max(1, min(free * PER_SLOT, MOST // max(1, members)))
+def weight(slots: int, taken: int, members: int) -> int:
+    """Of a worker with so many ``slots``, of which ``taken`` are: by messages that run, and by those that wait here, which may be
+    more. ``members``: of the queue group, itself included."""
+    free = slots - taken
+    wanted = free * PER_SLOT if free > 0 else min(slots + free, FULL)
+    return max(1, min(wanted, MOST // max(1, members)))
 
 
 def draw(members: Sequence[tuple[Member, int]]) -> Member:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.transports.nats_route.interest import PLAIN, Interests, matches
-from framework.transports.nats_route.weights import MOST, PER_SLOT, draw, weight
+from framework.transports.nats_route.weights import FULL, MOST, PER_SLOT, draw, weight
 
 tokens = st.sampled_from([b"a", b"b", b"c", b"a*", b">b"])
 subjects = st.lists(st.sampled_from([b"a", b"b", b"c", b"a*"]), min_size=1, max_size=4).map(b".".join)
@@ -91,10 +91,16 @@ def test_members_are_drawn_as_their_weights_say():
     assert abs(drawn["a"] - 2000) < 4 * (20_000 * 0.1 * 0.9) ** 0.5
 
 
-@given(st.integers(-10, 100_000), st.integers(1, MOST))
-def test_a_weight_is_room_and_never_nothing_and_all_together_are_bounded(free, members):
-    one = weight(free, members)
+@given(st.integers(0, 1000), st.integers(0, 2000), st.integers(1, MOST))
+def test_a_weight_is_room_and_never_nothing_and_all_together_are_bounded(slots, taken, members):
+    one = weight(slots, taken, members)
     assert 1 <= one
     assert one * members <= max(MOST, members)
-    assert free > 0 or one == 1
-    assert one <= max(1, free * PER_SLOT)
+    assert one <= max(FULL, (slots - taken) * PER_SLOT)
+
+
+def test_who_has_a_free_slot_gets_nearly_all_and_of_those_that_are_full_the_larger_gets_more():
+    assert weight(2, 1, 2) >= 16 * weight(100, 100, 2)
+    assert weight(10, 10, 2) == 5 * weight(2, 2, 2)
+    assert weight(10, 14, 2) == 3 * weight(2, 2, 2)
+    assert weight(10, 100, 2) == weight(2, 2, 5000) == 1

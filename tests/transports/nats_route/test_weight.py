@@ -45,7 +45,7 @@ def test_it_falls_with_each_message_and_rises_with_each_that_is_settled(one):
     held = one.hold(one.open(), capacity=3)
     until(lambda: weights(watcher) == [3 * PER_SLOT])
     client = one.client()
-    for left in (2 * PER_SLOT, PER_SLOT, 1):
+    for left in (2 * PER_SLOT, PER_SLOT, 3):
         client.publish("orders", b"x")
         until(lambda left=left: weights(watcher) == [left])
     held.connection.finish(held.taken[0])
