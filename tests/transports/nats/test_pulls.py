@@ -110,6 +110,24 @@ def test_a_consumers_largest_batch_is_kept_to():
     assert [count for _, count, _ in pulls.wanted(100, 0.0)] == [40, 40, 20]
 
 
+def test_the_sid_of_a_pull_whose_last_message_comes_while_it_is_taken_back_is_not_used_before_that_is_confirmed():
+    pulls = make()
+    assert pulls.wanted(1, 0.0) == [(1, 1, True)]
+    assert pulls.excess(0) == [1]
+    pulls.brought(1, 0.0)
+    assert pulls.wanted(1, 0.0) == [(2, 1, True)]
+    pulls.gone([1])
+    assert pulls.outstanding == 1
+
+
+def test_a_pull_that_brings_messages_needs_no_other_sign_of_life():
+    pulls = make()
+    pulls.wanted(5, 0.0)
+    pulls.brought(1, 2 * BEAT)
+    assert pulls.silent(3 * BEAT) == []
+    assert pulls.silent(4 * BEAT + 2) == [1]
+
+
 def test_a_pull_that_nothing_is_heard_of_for_two_beats_is_taken_back():
     pulls = make()
     pulls.wanted(5, 0.0)
