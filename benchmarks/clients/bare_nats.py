@@ -5,7 +5,7 @@ import socket
 import sys
 
 BODY = b"x" * 200
-BATCH, DEPTH, WINDOW = 500, 2500, 500
+BATCH, DEPTH, WINDOW = 1250, 2500, 500
 job, address = sys.argv[1:]
 host, port = address.split(":")
 _MSG = re.compile(rb"MSG [^ ]+ 1 ([^ ]+) (\d+)\r\n")
@@ -14,7 +14,7 @@ _NEXT = b"PUB $JS.API.CONSUMER.MSG.NEXT.bench.bench _INBOX.me.1 %d\r\n%b\r\n" % 
 
 
 def pull() -> None:
-    """A pull for each 500 messages that have come, so that there are about 2,500 to come."""
+    """A pull for each 1,250 messages that have come, so that there are about 2,500 to come."""
     sock = _connected()
     sock.sendall(b"SUB _INBOX.me.1 1\r\n" + _NEXT * (DEPTH // BATCH))
     data, came = b"", 0
