@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from gevent.hub import Waiter, get_hub
 
 from framework.errors import BrokerError, BrokerUnreachable
 from framework.message import Message
 from framework.transports.nats import wire
+from framework.transports.nats.outbox import Owner
 
-if TYPE_CHECKING:
-    from framework.transports.nats.session import Session
+
+class Asked(Protocol):
+    """The session, as a question uses it."""
+
+    error: Exception | None
+    inbox: bytes
+    server: str
+
+    def sid(self, owner: Owner) -> int: ...
+
+    def drop(self, sid: int) -> None: ...
+
+    def say(self, command: bytes) -> None: ...
 
 
 class Question:
     """A request of one greenlet, and the inbox of its answer."""
 
-    def __init__(self, session: Session, to: bytes) -> None:
+    def __init__(self, session: Asked, to: bytes) -> None:
         self._session = session
         self._to = to
         self._waiter: Waiter[wire.Msg | Exception] = Waiter()
