@@ -15,79 +15,37 @@ from typing import TypeVar
 
 from gevent import monkey
 
-from framework.errors import BrokerError, BrokerUnreachable, FrameworkError, ProtocolError, WrongUse
+from framework.errors import BrokerUnreachable, FrameworkError, ProtocolError, WrongUse
 from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.dial import CONNECT_TIMEOUT, Line, open_line
+from framework.transports.beanstalkd.error_answers import (
+    BY_WORD,
+    BadFormat,
+    BeanstalkdError,
+    Buried,
+    DeadlineSoon,
+    Draining,
+    ExpectedCRLF,
+    InternalError,
+    JobTooBig,
+    NotFound,
+    NotIgnored,
+    OutOfMemory,
+    TimedOut,
+    UnknownCommand,
+)  # fmt: skip
 from framework.transports.beanstalkd.urls import read
 from framework.transports.forked import forget_in_child
+
+__all__ = [
+    "BadFormat", "BeanstalkdError", "Buried", "Client", "DeadlineSoon", "Draining", "ExpectedCRLF", "InternalError", "Job",
+    "JobTooBig", "NotFound", "NotIgnored", "OutOfMemory", "Pipeline", "TimedOut", "UnknownCommand",
+]  # fmt: skip
 
 WINDOW = 200
 """Commands under way at once in ``put_many`` and in a pipeline: enough to hide the network, no more than both sides buffer."""
 T = TypeVar("T")
 _get_ident = monkey.get_original("_thread", "get_ident")  # patched, it would be a greenlet's
-
-
-class BeanstalkdError(BrokerError):
-    """The server answered with an error; ``code`` is its word."""
-
-
-class BadFormat(BeanstalkdError):
-    """BAD_FORMAT: a line that the server cannot read."""
-
-
-class Buried(BeanstalkdError):
-    """BURIED, to a put or a release: the server had no memory to queue the job ``id``, and keeps it until it is kicked."""
-
-    def __init__(self, code: str, *, job: int) -> None:
-        super().__init__(code, str(job), fatal=False)
-        self.id = job
-
-
-class DeadlineSoon(BeanstalkdError):
-    """DEADLINE_SOON, to a reserve: a job that this client holds has less than a second left; touch or settle it first."""
-
-
-class Draining(BeanstalkdError):
-    """DRAINING, to a put: the server takes no more jobs until it is started again."""
-
-
-class ExpectedCRLF(BeanstalkdError):
-    """EXPECTED_CRLF: a body does not end where its put said."""
-
-
-class InternalError(BeanstalkdError):
-    """INTERNAL_ERROR."""
-
-
-class JobTooBig(BeanstalkdError):
-    """JOB_TOO_BIG: a body is over the server's -z."""
-
-
-class NotFound(BeanstalkdError):
-    """NOT_FOUND: no such job or tube, or the job is not this client's (any more)."""
-
-
-class NotIgnored(BeanstalkdError):
-    """NOT_IGNORED: the last tube that is watched."""
-
-
-class OutOfMemory(BeanstalkdError):
-    """OUT_OF_MEMORY."""
-
-
-class TimedOut(BeanstalkdError):
-    """TIMED_OUT: no job came within the timeout of a reserve."""
-
-
-class UnknownCommand(BeanstalkdError):
-    """UNKNOWN_COMMAND: an older server."""
-
-
-_ERRORS: dict[str, type[BeanstalkdError]] = {
-    "BAD_FORMAT": BadFormat, "DEADLINE_SOON": DeadlineSoon, "DRAINING": Draining, "EXPECTED_CRLF": ExpectedCRLF,
-    "INTERNAL_ERROR": InternalError, "JOB_TOO_BIG": JobTooBig, "NOT_FOUND": NotFound, "NOT_IGNORED": NotIgnored,
-    "OUT_OF_MEMORY": OutOfMemory, "TIMED_OUT": TimedOut, "UNKNOWN_COMMAND": UnknownCommand,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,12 +276,12 @@ class Client:
             return reply
         if reply.word == "BURIED":
             raise Buried(reply.word, job=reply.number or job)
-        if reply.word not in _ERRORS:
+        if reply.word not in BY_WORD:
             self.close()
             raise ProtocolError(f"beanstalkd answered {reply.word} where {' or '.join(words)} was due")
         if reply.word in wire.OUT_OF_STEP:
             self.close()
-        raise _ERRORS[reply.word](reply.word, fatal=reply.word in wire.OUT_OF_STEP)
+        raise BY_WORD[reply.word](reply.word, fatal=reply.word in wire.OUT_OF_STEP)
 
     def _do(self, work: Callable[[Line], T], patience: float) -> T:
         """After a failure an answer may still come, to a question that nobody waits for: the connection is closed."""
