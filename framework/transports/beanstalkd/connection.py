@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from time import monotonic
 
 from gevent.hub import get_hub
@@ -17,8 +17,8 @@ from framework.transports.beanstalkd.attempts import Attempts
 from framework.transports.beanstalkd.dial import Line, dial
 from framework.transports.beanstalkd.pacing import Pacing
 from framework.transports.beanstalkd.poller import Poller
-from framework.transports.beanstalkd.rescue import Rescue, snapshot
-from framework.transports.beanstalkd.reserved_job import Keeper, ReservedJob, whole_seconds
+from framework.transports.beanstalkd.rescuer import Rescuer
+from framework.transports.beanstalkd.reserved_job import ReservedJob, whole_seconds
 from framework.transports.beanstalkd.room import Room
 from framework.transports.beanstalkd.settling import Settling
 from framework.transports.beanstalkd.unasked import Unasked
@@ -84,12 +84,15 @@ class BeanstalkdConnection:
         self._jobs: dict[Message, ReservedJob] = {}
         self._unasked = Unasked(self.in_flight, self._ask_later, self._guarded)
         self.waiters = WaiterPool(self.node, tube, self, self._guarded)
-        self._rescue: Rescue | None = None
         self._pacing = Pacing(self, self._poller, self.waiters, self._guarded)
         self._room = Room(self.node, self._release_kept, self._guarded)
         self._settling = Settling(
             self._tally, poller=self._poller, waiters=self.waiters, attempts=self._attempts, pacing=self._pacing, room=self._room
         )
+        self.rescuable = Rescuer(
+            self.in_flight, self._jobs, poller=self._poller, waiters=self.waiters, attempts=self._attempts,
+            settling=self._settling, lease=lambda: self.limits.lease, guarded=self._guarded,
+        )  # fmt: skip
         self._turn_due = False
         self._draining = self._drained = self._closing = self._closed = False
         self._pulse = self._loop.timer(_PULSE, _PULSE)
@@ -221,43 +224,6 @@ class BeanstalkdConnection:
         if self._closing and not self._closed and not self.unsent():
             self._end(None)
 
-    # --- in the hub's place, from another native thread ------------------------------------------------------
-
-    @property
-    def rescuable(self) -> BeanstalkdConnection:
-        return self
-
-    def rescue(self, now: float, expired: Collection[Message]) -> None:
-        """Touch what was reserved a third of a lease ago, and all that is neither delivered nor sent: its lease may be older."""
-        rescue = self._rescue = self._rescue or Rescue()
-        touches = rescue.touches(self.in_flight, self._jobs, self.limits.lease, now, expired)
-        for job in self._halfway():
-            touches.setdefault(job.keeper, []).append((job.number, None))
-        keepers: list[Keeper] = [self._poller, *snapshot(self.waiters.all)]
-        for keeper in keepers:
-            keeper.rescue(touches.get(keeper, ()))
-
-    def _halfway(self) -> list[ReservedJob]:
-        """The jobs that are ours and not in flight. From any thread."""
-        kept = [waiter.job for waiter in snapshot(self.waiters.all)]
-        got = [job for job in kept if job is not None and job.message is None]
-        settled = [*snapshot(self._settling.settled), *snapshot(self._settling.late)]
-        return [*self._poller.undelivered(), *snapshot(self._attempts.asking), *snapshot(self._attempts.arrived), *settled, *got]
-
-    def rescued(self) -> None:
-        if self._rescue is not None:
-            self._guarded(self._take_rescued)
-
-    def _take_rescued(self) -> None:
-        rescue, self._rescue = self._rescue, None
-        if rescue is None:
-            return
-        for message, at in rescue.touched.items():
-            if self.in_flight.pop(message, None) is not None:
-                self.in_flight[message] = at
-        for hub_socket in [self._poller.hub_socket, *[waiter.hub_socket for waiter in self.waiters.all]]:
-            hub_socket.resume()
-
     # --- jobs arrive -------------------------------------------------------------------------------------
 
     def got(self, job: ReservedJob) -> None:
@@ -354,11 +320,8 @@ class BeanstalkdConnection:
     def stranded(self, verb: str, message: Message) -> None:
         self._settling.refused(verb)
         self._room.none(int(_number(message)))
-        self._lose(
-            message,
-            f"beanstalkd has no room in its log to {verb} job {_number(message)}, and keeps it until it is restarted",
-            message.id,
-        )
+        words = f"beanstalkd has no room in its log to {verb} job {_number(message)}, and keeps it until it is restarted"
+        self._lose(message, words, message.id)
 
     def roomy(self) -> None:
         self._room.found()
@@ -395,7 +358,7 @@ class BeanstalkdConnection:
 
     def _check_pulse(self) -> None:
         now = monotonic()
-        self._take_rescued()  # of a rescue that ended after the hub had been told
+        self.rescuable.take()  # of a rescue that ended after the hub had been told
         self.waiters.check(now)
         if self._poller.overdue(now):
             self._poller.hub_socket.poll()

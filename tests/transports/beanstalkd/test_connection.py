@@ -339,7 +339,7 @@ def test_where_no_bell_can_be_had_the_tube_is_looked_at_now_and_then_and_no_more
     assert 3 <= len(looks) <= 12  # every 0.1 s
 
 
-def test_a_bell_that_is_still_being_dialled_holds_up_no_stop(server, receiver, subscribe):
+def test_a_waiter_that_is_still_being_dialled_holds_up_no_stop(server, receiver, subscribe):
     connection = subscribe(server.address)
     connection.waiters._dial(pause=600.0)
     connection.drain()

@@ -15,8 +15,8 @@ from framework.errors import Reject, Retry
 from framework.transports.beanstalkd import Client, waiters, wire
 from framework.transports.beanstalkd.attempts import Attempts
 from framework.transports.beanstalkd.client import TimedOut
-from framework.transports.beanstalkd.connection import BeanstalkdConnection
 from framework.transports.beanstalkd.poller import Poll
+from framework.transports.beanstalkd.rescuer import Rescuer
 from framework.transports.beanstalkd.reserved_job import ReservedJob
 
 from .conftest import job_stats, server_stats, spec, tube_stats, until, url
@@ -210,7 +210,7 @@ def test_jobs_of_a_second_survive_handlers_of_many_though_nothing_said_how_long_
 @pytest.mark.slow
 def test_a_lease_that_ran_out_while_the_process_stood_still_is_counted_and_is_no_error(server, run, monkeypatch):
     """Of some jobs beanstalkd 1.12 forgets that they run out, until their connection speaks: then another one must do."""
-    monkeypatch.setattr(BeanstalkdConnection, "rescue", lambda self, now, expired: None)
+    monkeypatch.setattr(Rescuer, "rescue", lambda self, now, expired: None)
     stolen = []
 
     def steal():

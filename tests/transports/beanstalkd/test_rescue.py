@@ -71,7 +71,7 @@ def blocked(connection, seconds: float, expired=()) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(0.2)
-        connection.rescue(time.monotonic(), expired)
+        connection.rescuable.rescue(time.monotonic(), expired)
 
 
 def test_a_job_that_comes_while_the_hub_is_blocked_is_kept_and_delivered_afterwards(server, receiver, subscribe, aside):
@@ -82,7 +82,7 @@ def test_a_job_that_comes_while_the_hub_is_blocked_is_kept_and_delivered_afterwa
     assert b"job-timeouts: 0\n" in (stats := aside(b"stats\r\n"))
     assert b"cmd-touch: 0\n" not in stats
     assert receiver.messages == []
-    connection.rescued()
+    connection.rescuable.rescued()
     until(lambda: receiver.messages)
     assert receiver.messages[0].attempts == 1
     connection.finish(receiver.messages[0])
@@ -98,7 +98,7 @@ def test_a_job_that_was_settled_and_not_yet_sent_is_kept(server, receiver, subsc
         connection.finish(message)
     blocked(connection, 2.5 * TTR)
     assert b"job-timeouts: 0\n" in aside(b"stats\r\n")
-    connection.rescued()
+    connection.rescuable.rescued()
     until(lambda: not connection.unsent())
     assert (receiver.tally.finished, receiver.tally.lease_lost) == (5, 0)
 
@@ -120,7 +120,7 @@ def test_jobs_that_wait_for_what_is_known_of_the_first_of_their_poll_are_kept(se
     until(lambda: len(receiver.messages) == 5)
     assert late
     assert b"job-timeouts: 0\n" in aside(b"stats\r\n")
-    connection.rescued()
+    connection.rescuable.rescued()
     for message in receiver.messages:
         connection.finish(message)
     until(lambda: not connection.unsent())
@@ -133,9 +133,9 @@ def test_a_job_that_will_be_due_before_the_next_rescue_is_touched_in_this_one(se
     put(aside, 1)
     until(lambda: receiver.messages)
     [message] = receiver.messages
-    connection.rescue(connection.in_flight[message] + 0.3 * TTR, ())
+    connection.rescuable.rescue(connection.in_flight[message] + 0.3 * TTR, ())
     assert b"cmd-touch: 1\n" in aside(b"stats\r\n")
-    connection.rescued()
+    connection.rescuable.rescued()
     connection.finish(message)
     until(lambda: not connection.unsent())
 
@@ -145,10 +145,10 @@ def test_a_job_that_was_touched_on_its_way_is_kept_since_then_and_not_since_it_w
     until(lambda: tube_stats(server)["current-waiting"] == 1)
     put(aside, 1)
     time.sleep(0.1)
-    connection.rescue(time.monotonic(), ())
+    connection.rescuable.rescue(time.monotonic(), ())
     touched = time.monotonic()
     time.sleep(0.2)
-    connection.rescued()
+    connection.rescuable.rescued()
     until(lambda: receiver.messages)
     [message] = receiver.messages
     assert connection.in_flight[message] <= touched
@@ -164,7 +164,7 @@ def test_what_a_handler_may_not_keep_any_longer_is_not_touched(server, receiver,
     before = aside(b"stats\r\n").count(b"cmd-touch: 0\n")
     blocked(connection, 0.8 * TTR, expired=receiver.messages)
     assert aside(b"stats\r\n").count(b"cmd-touch: 0\n") == before == 1
-    connection.rescued()
+    connection.rescuable.rescued()
     connection.finish(receiver.messages[0])
 
 
@@ -177,7 +177,7 @@ def test_a_rescue_in_the_middle_of_a_hub_that_turns_puts_nothing_out_of_step(ser
 
     def rescue() -> None:
         while not over.wait(0.01):
-            connection.rescue(time.monotonic(), ())
+            connection.rescuable.rescue(time.monotonic(), ())
 
     thread = threading.Thread(target=rescue)
     thread.start()
@@ -185,13 +185,13 @@ def test_a_rescue_in_the_middle_of_a_hub_that_turns_puts_nothing_out_of_step(ser
     worker.producer.publish("orders", bodies)
     try:
         while len(seen) < len(bodies):
-            gevent.get_hub().loop.run_callback(connection.rescued)
+            gevent.get_hub().loop.run_callback(connection.rescuable.rescued)
             gevent.sleep(0.001)
             assert not worker.greenlet.dead
     finally:
         over.set()
         thread.join()
-    gevent.get_hub().loop.run_callback(connection.rescued)
+    gevent.get_hub().loop.run_callback(connection.rescuable.rescued)
     ledger = worker.stop()
     assert (ledger["finished"], ledger["lease_lost"]) == (5000, 0)
     assert set(seen.values()) == {1}
