@@ -7,7 +7,7 @@ Source: TCP protocol specification; nsqd's protocol_v2.go for what happens after
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Container
 from time import monotonic
 
 from gevent import monkey
@@ -23,7 +23,7 @@ from framework.transports.nsq import wire
 from framework.transports.nsq.delays import MAX_DEFER
 from framework.transports.nsq.dial import Line, dial
 from framework.transports.nsq.outbox import Outbox
-from framework.transports.nsq.rescue import Rescue
+from framework.transports.nsq.rescuer import Rescuer
 from framework.transports.nsq.urls import Options
 from framework.transports.stream import RECV_SIZE
 
@@ -31,8 +31,6 @@ log = hublog.get(__name__)
 _allocate_lock = monkey.get_original("_thread", "allocate_lock")
 
 CLOSE_FLUSH = 1.0
-LOCK_PATIENCE = 0.1
-"""Seconds that a rescue waits for a hub that does turn after all."""
 RENEWAL = 1.0
 """Seconds between a refused settlement and the CLS of a connection whose count is in doubt, and between CLS and its end."""
 _READ, _WRITE = 1, 2
@@ -73,25 +71,25 @@ class NsqConnection:
         self._receiver = receiver
         self._tally = receiver.tally
         feed = line.decoder.bind(self).feed
-        self._feed = opening(feed) if opens else feed
-        self._sock = line.release()
+        self.feed = opening(feed) if opens else feed
+        self.sock = line.release()
         self._loop = get_hub().loop
         self._heartbeat = heartbeat
-        self._last_read = monotonic()
+        self.last_read = monotonic()
         self._busy = False  # in a callback that flushes at its end
         self._flush_due = False
-        self._draining = self._drained = self._renewing = self._closing = self._closed = False
+        self.draining = self._drained = self._renewing = self.closing = self.closed = False
         self._why: Exception | None = None  # it is closed from here, and not from outside
-        self._outbox = Outbox()
-        self._fins = self._outbox.fins
-        self._lock = _allocate_lock()
-        self._rescue: Rescue | None = None  # what was done in the hub's place, and it does not know yet
+        self.outbox = Outbox()
+        self._fins = self.outbox.fins
+        self.lock = _allocate_lock()
+        self.rescuable = Rescuer(self, self._tally, self._guarded)
         self._start_watchers()
-        self._loop.run_callback(self._guarded, self._take_frames, line.pending)
+        self._loop.run_callback(self._guarded, self.take_frames, line.pending)
         forget_in_child(self)
 
     def _start_watchers(self) -> None:
-        fd = self._sock.fileno()
+        fd = self.sock.fileno()
         self._reader = self._loop.io(fd, _READ)
         self._writer = self._loop.io(fd, _WRITE)
         self._pulse = self._loop.timer(self._heartbeat, self._heartbeat)
@@ -110,7 +108,7 @@ class NsqConnection:
             self._end(error)
         finally:
             self._busy = False
-        if self._closing and not self._closed and not self.unsent():
+        if self.closing and not self.closed and not self.unsent():
             self._end(self._why)
 
     @property
@@ -122,8 +120,8 @@ class NsqConnection:
 
     def grant(self, n: int) -> None:
         n = min(n, self.limits.max_grant)
-        if n != self.granted and not (self._draining or self._closing or self._closed):
-            self.granted = self._outbox.rdy = n
+        if n != self.granted and not (self.draining or self.closing or self.closed):
+            self.granted = self.outbox.rdy = n
             self._schedule()
 
     def finish(self, message: Message) -> None:
@@ -136,35 +134,35 @@ class NsqConnection:
     def requeue(self, message: Message, delay: float) -> None:
         if self.in_flight.pop(message, None) is None:
             raise AlreadySettled.of(message.id)
-        self._outbox.reqs.append(wire.req(message.id, min(delay, self._max_requeue)))
+        self.outbox.reqs.append(wire.req(message.id, min(delay, self._max_requeue)))
         self._schedule()
 
     def touch(self, message: Message) -> None:
         if self.in_flight.pop(message, None) is None:
             raise AlreadySettled.of(message.id)
         self.in_flight[message] = monotonic()
-        self._outbox.touches.append(message.id)
+        self.outbox.touches.append(message.id)
         self._schedule()
 
     def drain(self) -> None:
-        with self._lock:  # or it could be said twice, which nsqd does not forgive: see ``release``
-            if self._draining or self._closed:
+        with self.lock:  # or it could be said twice, which nsqd does not forgive: see ``release``
+            if self.draining or self.closed:
                 return
-            self._draining = True
+            self.draining = True
         self.granted = 0
-        self._outbox.rdy = None
-        self._outbox.others.append(wire.rdy(0) + wire.CLS)
+        self.outbox.rdy = None
+        self.outbox.others.append(wire.rdy(0) + wire.CLS)
         self._schedule()
 
     def unsent(self) -> int:
-        return self._outbox.size()
+        return self.outbox.size()
 
     def close(self) -> None:
-        if self._closing or self._closed:
+        if self.closing or self.closed:
             return
-        self._closing = True
+        self.closing = True
         if self.granted:  # ahead of the settlements, or each would invite one more message
-            self.granted, self._outbox.rdy, self._outbox.first = 0, None, wire.rdy(0)
+            self.granted, self.outbox.rdy, self.outbox.first = 0, None, wire.rdy(0)
         self._deadline.start(self._end, None)
         if not self._busy:
             self._guarded(_nothing)
@@ -173,29 +171,29 @@ class NsqConnection:
 
     def _read(self) -> None:
         """One recv a turn: the watcher is level-triggered, so the hub turns between two of them."""
-        if self._rescue is not None:
-            self._take_rescued()
+        if self.rescuable.rescue_made is not None:
+            self.rescuable.take()
         try:
-            with self._lock:
-                data = self._sock.recv(RECV_SIZE)
-                messages, others = self._feed(data) if data else ([], [])
+            with self.lock:
+                data = self.sock.recv(RECV_SIZE)
+                messages, others = self.feed(data) if data else ([], [])
         except BlockingIOError:
             return
         except OSError as error:
             self._end(self._broken(error))
             return
-        self._last_read = now = monotonic()
+        self.last_read = now = monotonic()
         if not data:
             self._eof()
             return
         self._flush_due = True  # the flush at the end of this callback: settlements until then schedule none
-        if messages and not self._closing:
+        if messages and not self.closing:
             self.in_flight.update(dict.fromkeys(messages, now))
             self._tally.received += len(messages)
-            self._hand_over(messages)
-        self._take_frames(others)
+            self.hand_over(messages)
+        self.take_frames(others)
 
-    def _hand_over(self, messages: list[Message]) -> None:
+    def hand_over(self, messages: list[Message]) -> None:
         if self._drained or self._renewing:
             self._give_back(messages)
         else:
@@ -206,12 +204,12 @@ class NsqConnection:
         for message in messages:
             self.requeue(message, 0)
 
-    def _take_frames(self, frames: list[bytes | BrokerError]) -> None:
+    def take_frames(self, frames: list[bytes | BrokerError]) -> None:
         for frame in frames:
-            if self._closed:
+            if self.closed:
                 return
             if frame == wire.HEARTBEAT:
-                self._outbox.others.append(wire.NOP)
+                self.outbox.others.append(wire.NOP)
             elif isinstance(frame, BrokerError):
                 self._error(frame)
             elif frame == wire.CLOSE_WAIT:
@@ -225,100 +223,19 @@ class NsqConnection:
             self._receiver.drained(self)
 
     def _eof(self) -> None:
-        if self._draining:
+        if self.draining:
             self._confirm_drain()
             self._end(None)
         else:
             self._end(BrokerUnreachable(f"nsqd {self.node} closed the connection"))
 
-    # --- in the hub's place, from another native thread ---------------------------------------------------
-
-    @property
-    def rescuable(self) -> NsqConnection:
-        return self
-
-    def rescue(self, now: float, expired: Collection[Message]) -> None:
-        def keep(rescue: Rescue) -> None:
-            self._read_all(rescue, now)
-            if self._outbox.send_tail(self._sock):
-                touches = rescue.touch(self.in_flight, self.limits.lease, now, expired)
-                self._outbox.send_in_its_place(self._sock, rescue, touches)
-
-        self._in_the_hubs_place(keep)
+    # --- in the hub's place, from another native thread: see ``Rescuer`` -----------------------------------
 
     def release(self, kept: Container[Message]) -> None:
-        def give_back(rescue: Rescue) -> None:
-            self._read_all(rescue, monotonic())
-            if not self._outbox.send_tail(self._sock):
-                return
-            if self._draining:
-                said = rescue.give_back(self.in_flight, kept)
-            else:  # what it sends until it has read this is given back the next time
-                self._draining, self.granted, said = True, 0, [wire.rdy(0), wire.CLS]
-            self._outbox.send_in_its_place(self._sock, rescue, [], said)
-
-        self._in_the_hubs_place(give_back)
+        self.rescuable.release(kept)
 
     def write_off(self) -> None:
-        def end(rescue: Rescue) -> None:
-            self._closed, self._rescue = True, None
-            self._learn(rescue)
-            self._count_losses()
-
-        self._in_the_hubs_place(end)
-
-    def _in_the_hubs_place(self, work: Callable[[Rescue], None]) -> None:
-        if not self._lock.acquire(timeout=LOCK_PATIENCE):
-            return
-        try:
-            if not self._closed:
-                self._rescue = self._rescue or Rescue()
-                work(self._rescue)
-        except OSError:  # the hub finds it as well
-            pass
-        finally:
-            self._lock.release()
-
-    def _read_all(self, rescue: Rescue, now: float) -> None:
-        """Until nothing is left: a socket that stays full is one that nsqd gives up writing to."""
-        try:
-            while rescue.error is None and (data := self._sock.recv(RECV_SIZE)):
-                self._last_read = now
-                messages, frames = self._feed(data)
-                rescue.heard(messages, frames, now)
-        except BlockingIOError:
-            pass
-        except ProtocolError as error:
-            rescue.error = error
-
-    def rescued(self) -> None:
-        if self._rescue is not None and not self._closed:
-            self._guarded(self._take_rescued)
-
-    def _take_rescued(self) -> None:
-        with self._lock:
-            rescue, self._rescue = self._rescue, None
-        if rescue is None:
-            return
-        self._learn(rescue)
-        if not self._closing and (messages := [one for one in rescue.messages if one in self.in_flight]):
-            self._hand_over(messages)
-        self._take_frames(rescue.frames)
-        if rescue.error is not None:
-            raise rescue.error
-
-    def _learn(self, rescue: Rescue) -> None:
-        """Know what was done in the hub's place, as if it had done so itself."""
-        self._tally.finished += rescue.finished
-        self._tally.requeued += rescue.requeued
-        if not self._closing:
-            self._tally.received += len(rescue.messages)
-            self.in_flight.update(dict.fromkeys(rescue.messages, 0.0))
-        for message, at in rescue.held.items():
-            if self.in_flight.pop(message, None) is not None:  # else it has been settled since
-                self.in_flight[message] = at
-        for message in rescue.given_back:
-            self._tally.requeued += self.in_flight.pop(message, None) is not None
+        self.rescuable.write_off()
 
     # --- errors of nsqd ----------------------------------------------------------------------------------
 
@@ -330,7 +247,7 @@ class NsqConnection:
         else:
             self._take_back("finished" if error.code == "E_FIN_FAILED" else "requeued")
             self._receiver.lost(self, None, str(error), settled=wire.refused_id(error) or b"")
-        if not (error.fatal or self._renewal.active or self._closed):
+        if not (error.fatal or self._renewal.active or self.closed):
             self._renewal.start(self._guarded, self._renew)
 
     def _touch_failed(self, error: BrokerError) -> None:
@@ -352,7 +269,7 @@ class NsqConnection:
         if self._renewing and self._drained:
             self._why = BrokerUnreachable(f"nsqd {self.node} may count messages as in flight that are not: subscribing anew")
             self.close()
-        elif not (self.in_flight or self._draining):
+        elif not (self.in_flight or self.draining):
             self._renewing = True
             self.drain()
 
@@ -363,29 +280,29 @@ class NsqConnection:
     def _check_pulse(self) -> None:
         """A hub that was blocked has heartbeats waiting in the socket: read before judging the peer dead."""
         limit = 2 * self._heartbeat
-        if monotonic() - self._last_read > limit:
+        if monotonic() - self.last_read > limit:
             self._read()
-        if monotonic() - self._last_read > limit:
+        if monotonic() - self.last_read > limit:
             self._end(BrokerUnreachable(f"nsqd {self.node} was silent for {limit:g} s, two heartbeats: the connection is dead"))
 
     # --- sending -----------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        if not (self._flush_due or self._closed):
+        if not (self._flush_due or self.closed):
             self._flush_due = True
             self._loop.run_callback(self._guarded, self._turn)
 
     def _turn(self) -> None:
-        if self._fins or self._outbox.reqs:
+        if self._fins or self.outbox.reqs:
             self._receiver.settled(self)
 
     def _flush(self) -> None:
         self._flush_due = False
-        if self._closed:
+        if self.closed:
             return
         try:
-            with self._lock:
-                sent = self._outbox.send(self._sock, self._tally)
+            with self.lock:
+                sent = self.outbox.send(self.sock, self._tally)
         except OSError as error:
             self._end(self._last_words() or self._broken(error))
             return
@@ -398,8 +315,8 @@ class NsqConnection:
         """The fatal error that nsqd sent before it closed, if it can still be read: it says more than EPIPE."""
         try:
             for _ in range(_LAST_WORDS):
-                with self._lock:
-                    frames = self._feed(self._sock.recv(RECV_SIZE))[1]
+                with self.lock:
+                    frames = self.feed(self.sock.recv(RECV_SIZE))[1]
                 for frame in frames:
                     if isinstance(frame, BrokerError):
                         if frame.fatal:
@@ -415,15 +332,14 @@ class NsqConnection:
     # --- the end -----------------------------------------------------------------------------------------
 
     def _end(self, error: Exception | None) -> None:
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self._stop_watchers()
-        with self._lock:
-            self._sock.close()
-        if self._rescue is not None:
-            self._learn(self._rescue)
-        self._count_losses()
+        with self.lock:
+            self.sock.close()
+        self.rescuable.learn()
+        self.count_losses()
         self._receiver.closed(self, error)
 
     def _stop_watchers(self) -> None:
@@ -432,19 +348,19 @@ class NsqConnection:
 
     def forget(self) -> None:
         """In a forked child: it is the parent's, whose messages would be read here. Nobody is told, or it would be made anew."""
-        if not self._closed:
-            self._closed = True
+        if not self.closed:
+            self.closed = True
             self._stop_watchers()
-            let_go(self._sock.fileno())
+            let_go(self.sock.fileno())
 
-    def _count_losses(self) -> None:
+    def count_losses(self) -> None:
         """What nsqd will deliver again: all in flight, and every settlement that it cannot have read whole."""
-        self._tally.lease_lost += len(self.in_flight) + len(self._fins) + len(self._outbox.reqs)
-        finished, requeued = self._outbox.cut_off()
+        self._tally.lease_lost += len(self.in_flight) + len(self._fins) + len(self.outbox.reqs)
+        finished, requeued = self.outbox.cut_off()
         self._take_back("finished", finished)
         self._take_back("requeued", requeued)
         self.in_flight.clear()
-        self._outbox.clear()
+        self.outbox.clear()
         self.granted = 0
 
 

@@ -249,7 +249,7 @@ def test_a_job_that_was_deleted_before_it_could_be_delivered_is_never_received(r
     fake.stop(timeout=1)
 
 
-def test_a_bell_that_breaks_loses_its_own_job_and_no_other(server, client, receiver, subscribe):
+def test_a_waiter_that_breaks_loses_its_own_job_and_no_other(server, client, receiver, subscribe):
     connection = subscribe(server.address, grant=8)
     for i in range(3):
         client.put(b"%d" % i)
@@ -327,7 +327,7 @@ def test_a_close_long_after_the_drain_still_waits_for_what_the_server_says(serve
     assert (receiver.tally.finished, receiver.tally.lease_lost) == (1, 0)
 
 
-def test_where_no_bell_can_be_had_the_tube_is_looked_at_now_and_then_and_no_more(server, receiver, subscribe, monkeypatch):
+def test_where_no_waiter_can_be_had_the_tube_is_looked_at_now_and_then_and_no_more(server, receiver, subscribe, monkeypatch):
     looks = []
     connection = subscribe(server.address)
     monkeypatch.setattr(waiters, "MOST", 0)
@@ -361,7 +361,7 @@ def test_a_server_that_is_gone_without_a_word_is_noticed(server, client, receive
     assert "gave no answer for 1 s" in str(receiver.ends[0])
 
 
-def test_bells_that_were_not_needed_are_closed_after_a_while(server, client, receiver, subscribe, monkeypatch):
+def test_waiters_that_were_not_needed_are_closed_after_a_while(server, client, receiver, subscribe, monkeypatch):
     monkeypatch.setattr(connection_module, "_PULSE", 0.1)
     monkeypatch.setattr(waiters, "SPARE", 0.3)
     connection = subscribe(server.address, grant=20)

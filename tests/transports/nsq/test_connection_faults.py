@@ -206,11 +206,11 @@ def test_a_fatal_error_is_read_though_sending_fails_first(fake, subscribe, tools
     connection.grant(1)
     tools.until(lambda: receiver.messages)
     connection._reader.stop()  # so that nothing is read before the send
-    ours, theirs = connection._sock, None
+    ours, theirs = connection.sock, None
     import _socket
 
-    theirs, connection._sock = _socket.socketpair()
-    connection._sock.setblocking(False)
+    theirs, connection.sock = _socket.socketpair()
+    connection.sock.setblocking(False)
     theirs.sendall(wire.encode_frame(wire.FRAME_ERROR, b"E_INVALID because"))
     theirs.close()
     connection.finish(receiver.messages[0])
@@ -371,7 +371,7 @@ def test_a_settlement_that_was_sent_in_part_is_lost(fake, subscribe, tools, sent
         def close(self) -> None:
             real.close()
 
-    real, connection._sock = connection._sock, Miser()
+    real, connection.sock = connection.sock, Miser()
     connection.finish(receiver.messages[0])
     connection.requeue(receiver.messages[2], 0)
     connection.finish(receiver.messages[1])

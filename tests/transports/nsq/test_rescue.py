@@ -36,7 +36,7 @@ def blocked(seconds, connection, *, expired=()):
     """As the guardian does."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        connection.rescue(time.monotonic(), expired)
+        connection.rescuable.rescue(time.monotonic(), expired)
         time.sleep(0.1)  # pytest is not patched
 
 
@@ -57,7 +57,7 @@ def test_heartbeats_are_answered_leases_kept_and_settlements_sent(nsqd, kit, hel
     seen = stats(nsqd)
     assert [(c["connect_ts"], c["finish_count"], c["in_flight_count"]) for c in seen["clients"]] == [(connected, 1, 3)]
     assert (receiver.tally.finished, receiver.tally.received, len(receiver.messages)) == (0, 3, 3), "all of this is the hub's"
-    connection.rescued()
+    connection.rescuable.rescued()
     assert [message.body for message in receiver.messages] == [b"1", b"2", b"3", b"4"]
     assert (receiver.tally.finished, receiver.tally.received) == (1, 4)
     assert all(connection.in_flight[message] > at for message, at in touched.items()), "the hub knows that they were touched"
@@ -73,7 +73,7 @@ def test_what_a_handler_may_not_keep_any_longer_is_not_touched(held, kit):
     late, *others = receiver.messages
     before = dict(connection.in_flight)
     blocked(0.6, connection, expired=[late])
-    connection.rescued()
+    connection.rescuable.rescued()
     assert connection.in_flight[late] == before[late]
     assert all(connection.in_flight[message] > before[message] for message in others)
     close(connection, receiver, kit)
@@ -83,7 +83,7 @@ def test_what_the_hub_has_settled_meanwhile_stays_settled(held, kit, nsqd):
     connection, receiver = held
     blocked(0.6, connection)
     connection.finish(receiver.messages[0])
-    connection.rescued()
+    connection.rescuable.rescued()
     assert receiver.messages[0] not in connection.in_flight
     close(connection, receiver, kit)
     assert (receiver.tally.finished, receiver.tally.lease_lost) == (1, 2)
@@ -105,7 +105,7 @@ def test_a_stop_takes_no_more_and_gives_back_what_is_not_kept(nsqd, kit, held):
     assert stats(nsqd)["requeue_count"] == 1, "nothing is given back twice"
     assert (receiver.tally.requeued, len(connection.in_flight)) == (0, 2), "all of this is the hub's"
     connection.drain()  # the hub turns again, and stops as well
-    connection.rescued()
+    connection.rescuable.rescued()
     assert list(connection.in_flight) == [kept]
     connection.finish(kept)
     kit.until(lambda: receiver.drained_calls)
@@ -122,7 +122,7 @@ def test_what_came_while_the_hub_was_blocked_is_given_back_unseen(nsqd, kit, hel
     for _ in range(2):
         connection.release(receiver.messages)
     without_the_hub(lambda: stats(nsqd)["requeue_count"] == 1)
-    connection.rescued()
+    connection.rescuable.rescued()
     assert len(receiver.messages) == len(connection.in_flight) == 3
     close(connection, receiver, kit)
     assert vars(receiver.tally) == {"received": 4, "finished": 0, "requeued": 1, "lease_lost": 3}
@@ -137,7 +137,7 @@ def test_what_ended_and_what_is_left_is_counted_when_no_hub_turns_any_more(nsqd,
     connection.write_off()
     assert vars(receiver.tally) == {"received": 3, "finished": 1, "requeued": 1, "lease_lost": 1}
     assert not connection.in_flight
-    connection.rescue(time.monotonic(), ())
+    connection.rescuable.rescue(time.monotonic(), ())
     connection.release(())
     assert vars(receiver.tally) == {"received": 3, "finished": 1, "requeued": 1, "lease_lost": 1}
     connection._stop_watchers()
@@ -156,9 +156,9 @@ def test_what_nobody_understands_ends_the_connection_when_the_hub_turns_again(ki
     connection = kit.subscribe(fake_nsqd(script), receiver)
     kit.until(lambda: said)
     said[0].sendall(b"\xff" * 8)
-    without_the_hub(lambda: connection.rescue(time.monotonic(), ()) or connection._rescue.error)
+    without_the_hub(lambda: connection.rescuable.rescue(time.monotonic(), ()) or connection.rescuable.rescue_made.error)
     assert receiver.ends == []
-    connection.rescued()
+    connection.rescuable.rescued()
     assert [type(error) for error in receiver.ends] == [ProtocolError]
 
 
@@ -208,7 +208,7 @@ def test_what_the_hub_and_the_rescue_have_to_say_is_said_without_a_turn_of_the_h
     connection.requeue(back, 0)
     connection.drain()
     scripted.peers[0].sendall(wire.encode_frame(0, wire.HEARTBEAT))
-    without_the_hub(lambda: connection.rescue(time.monotonic() + 10, ()) or b"NOP\n" in scripted.lines)
+    without_the_hub(lambda: connection.rescuable.rescue(time.monotonic() + 10, ()) or b"NOP\n" in scripted.lines)
     said = [line for line in scripted.lines if not line.startswith(b"RDY ")]
     assert said.count(b"TOUCH %b\n" % kept.id) >= 2, "the hub's, and the rescue's own"
     assert said.count(b"REQ %b 0\n" % back.id) == said.count(b"CLS\n") == said.count(b"NOP\n") == 1
@@ -225,16 +225,16 @@ def test_what_was_sent_in_the_hubs_place_is_counted_and_what_is_given_back_is_no
     assert connection.granted == 0
     connection.release([kept])
     without_the_hub(lambda: b"REQ %b 0\n" % back.id in scripted.lines)
-    connection.rescue(time.monotonic() + 10, ())
+    connection.rescuable.rescue(time.monotonic() + 10, ())
     without_the_hub(lambda: b"TOUCH %b\n" % kept.id in scripted.lines)
     assert b"TOUCH %b\n" % back.id not in scripted.lines
     connection.requeue(kept, 0)
-    connection.rescue(time.monotonic() + 10, ())
+    connection.rescuable.rescue(time.monotonic() + 10, ())
     connection.write_off()
     assert (receiver.tally.requeued, receiver.tally.lease_lost) == (2, 0)
     told = list(scripted.lines)
-    connection.rescue(time.monotonic() + 99, ())
+    connection.rescuable.rescue(time.monotonic() + 99, ())
     connection.release(())
-    assert connection._rescue is None, "nothing is done for what has ended"
+    assert connection.rescuable.rescue_made is None, "nothing is done for what has ended"
     assert scripted.lines[: len(told)] == told
     connection._stop_watchers()
