@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.nsqd.backup import Backup, NotBackedUp
+from framework.nsqd.backup import Backup, NotBackedUp, Pinned
 from framework.nsqd.options import parse
 from framework.nsqd.store import FolderUnusable, Retry, Store, TopicSave
 from framework.nsqd.store.segments import Segments
@@ -266,3 +266,37 @@ def test_a_copy_that_was_cut_short_is_taken_for_none(opened: Store, folder: Path
     (copy / "meta.json").unlink()  # it comes last
     with pytest.raises(FolderUnusable, match=r"meta\.json is missing beside a log"):
         Store(copy)
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_messages_that_are_moved_between_any_two_steps_are_in_the_copy(
+    opened: Store, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Segments are made, moved and removed before and after each step: the order of the steps is what keeps the copy whole."""
+    kept: list[int] = []
+
+    def churn() -> None:
+        (batch,) = publish(opened, b"unfinished %d" % len(kept), *[b"x" * 100] * 9)
+        kept.append(batch.first)
+        opened.save([TopicSave(TOPIC, batch.end)], [saved(batch.end, inflight=list(kept))])
+        opened._roll()
+        for _ in range(3):
+            opened.sweep()
+
+    for _ in range(5):
+        churn()
+    before = [b"unfinished %d" % at for at in range(len(kept))]
+    for owner, name in ((Pinned, "pin"), (Backup, "_copy_index"), (Backup, "_copy_segment"), (Backup, "_copy_rest")):
+        real = getattr(owner, name)
+
+        def step(*arguments: object, real: Callable[..., object] = real) -> object:
+            churn()
+            done = real(*arguments)
+            churn()
+            return done
+
+        monkeypatch.setattr(owner, name, step)
+    copy = copied(folder, tmp_path / "copy")
+    monkeypatch.undo()
+    assert holds(copy, before, set(), capsys) == 5
+    assert len(kept) > 12

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -176,3 +178,13 @@ def test_inspect_in_lines_for_people(used: Path, capsys: pytest.CaptureFixture[s
 def test_flags_that_do_not_go_together_are_refused(flags: list[str]) -> None:
     with pytest.raises(BadFlag, match=r"(add --inspect|give one of them)$"):
         parse(flags)
+
+
+def test_the_exit_code_says_whether_the_folder_is_sound(used: Path) -> None:
+    command = [sys.executable, "-m", "framework.nsqd", f"--data-path={used}", "--verify"]
+    sound = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (sound.returncode, sound.stderr, sound.stdout.count("\n")) == (0, "", 1)
+    segment(used, 1).unlink()
+    damaged = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (damaged.returncode, damaged.stdout.count("\n")) == (1, 1)
+    assert damaged.stderr == f"nsqd: {used} is not sound, faults: 1; a start mends what it can; nothing was changed\n"
