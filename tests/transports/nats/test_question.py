@@ -54,6 +54,14 @@ def test_whoever_may_not_ask_is_told_so_at_once_and_the_session_goes_on(make_kit
     session.close()
 
 
+def test_a_server_that_answers_nothing_is_proven_to_be_away_and_then_back_and_keeps_nothing_of_it(kit):
+    link = Link(kit.server.address, kit.session, Options())
+    with kit.server.frozen():
+        assert isinstance(link.prove(time.monotonic() + 0.2), BrokerUnreachable)
+    assert link.prove(time.monotonic() + 10.0) is None
+    assert list(kit.api.streams()) == []
+
+
 def test_greenlets_that_publish_the_first_messages_of_many_topics_at_once_get_all_of_them_stored(kit):
     producer = kit.producer(kit.open())
 
