@@ -281,6 +281,17 @@ def test_a_dead_connection_does_not_hold_up_the_stop(broker, run):
     assert time.monotonic() - began < 2
 
 
+def test_a_stop_returns_when_the_connections_have_closed(broker, run):
+    """The last settlements may take a node a moment; and a process that ends before takes them with it."""
+    worker = run(lambda message: None)
+    worker.until(lambda: worker.supervisor.ready)
+    (connection,) = broker.connections()
+    close = connection.close
+    connection.close = lambda: gevent.spawn_later(0.2, close)
+    worker.stop()
+    assert connection.ended
+
+
 def test_a_node_that_does_not_answer_the_drain_holds_up_the_stop_for_two_seconds_only(broker, run):
     broker.nodes["a:1"].mute = True
     worker = run(lambda message: None)
