@@ -235,8 +235,13 @@ def test_clients_that_fill_tcp_leave_http_alone(tmp_path: Path) -> None:
             client.close()
 
 
-def test_more_connections_than_open_files_are_said_at_start(tmp_path: Path) -> None:
-    with servers.running(with_files(servers.own_nsqd(tmp_path, "--max-tcp-connections=5000"), 256)) as server:
+@pytest.mark.parametrize(
+    "flags",
+    [["--max-tcp-connections=5000"], ["--max-tcp-connections=180", "--max-http-connections=180"]],
+    ids=["of TCP alone", "of both together"],
+)
+def test_more_connections_than_open_files_are_said_at_start(tmp_path: Path, flags: list[str]) -> None:
+    with servers.running(with_files(servers.own_nsqd(tmp_path, *flags), 256)) as server:
         assert logged(server, "raise `ulimit -n`, which is 256")
 
 

@@ -12,7 +12,7 @@ from gevent.server import StreamServer
 from framework.errors import AlreadySettled, BrokerError, BrokerUnreachable, ProtocolError
 from framework.message import Message
 from framework.testing.servers import free_port
-from framework.transports.beanstalkd import Client, reserved_job, waiters
+from framework.transports.beanstalkd import Client, reserved_job, unasked, waiters
 from framework.transports.beanstalkd import connection as connection_module
 from framework.transports.beanstalkd.client import TimedOut
 from framework.transports.beanstalkd.connection import connect
@@ -82,6 +82,23 @@ def test_a_connection_that_keeps_a_job_is_heard_from_though_nothing_is_said_of_t
     assert int(server_stats(server)["cmd-list-tube-used"]) == before + 2  # on the poller, and on the waiter that keeps it
     connection.finish(receiver.messages[0])
     until(lambda: receiver.tally.finished == 1 and not connection.unsent())
+
+
+def test_of_jobs_that_are_done_soon_nothing_is_asked(server, client, receiver, subscribe):
+    """What a release must know of a job is asked while it runs long: a question for each would cost as much as the jobs."""
+    deliver = receiver.deliver
+
+    def deliver_and_finish(connection, batch) -> None:
+        deliver(connection, batch)
+        for message in batch:
+            gevent.spawn(connection.finish, message)  # in the next turn of the hub
+
+    receiver.deliver = deliver_and_finish
+    connection = subscribe(server.address, grant=50)
+    client.put_many([b"%d" % at for at in range(200)])
+    until(lambda: receiver.tally.finished == 200 and not connection.unsent())
+    gevent.sleep(3 * unasked.LATER)
+    assert int(server_stats(server)["cmd-stats-job"]) < 100
 
 
 def test_a_grant_that_is_taken_back_takes_back_the_waiting_reserve(server, client, receiver, subscribe):

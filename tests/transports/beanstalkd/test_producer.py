@@ -15,7 +15,7 @@ from gevent.server import StreamServer
 
 from framework import Message, Publisher, handler
 from framework.errors import MessageRefused, PublishError, WrongUse
-from framework.transports.beanstalkd import Client, urls
+from framework.transports.beanstalkd import Client, publish_link, urls
 from framework.transports.beanstalkd.producer import BeanstalkdProducer
 from framework.transports.beanstalkd.publish_link import PublishLink
 
@@ -203,6 +203,17 @@ def test_where_there_is_no_server_the_deadline_ends_it(start_beanstalkd):
     with pytest.raises(PublishError, match=words) as caught:
         producer(server.address, deadline=0.5).publish("orders", [b"x"])
     assert caught.value.stored is False
+
+
+def test_a_producer_at_rest_asks_now_and_then_whether_its_server_is_there_and_not_all_the_time(server, monkeypatch):
+    monkeypatch.setattr(publish_link, "_TICK", 0.02)
+    monkeypatch.setattr(publish_link, "_QUIET", 0.4)
+    one = producer(server.address)
+    one.publish("orders", [b"x"])
+    before = int(server_stats(server)["cmd-list-tube-used"])
+    gevent.sleep(1.0)
+    assert 1 <= int(server_stats(server)["cmd-list-tube-used"]) - before <= 2
+    one.close()
 
 
 def test_closed_is_closed(server):
