@@ -34,7 +34,7 @@ def topic_name(command: str, words: list[bytes], least: int) -> str:
 
 def message_id(command: str, words: list[bytes], least: int) -> bytes:
     if len(words) < least:
-        raise invalid(f"{command} insufficient number of arguments")
+        raise invalid(f"{command} insufficient number of params")
     if len(words[1]) != ID_BYTES:
         raise invalid("invalid message ID")
     return words[1]
