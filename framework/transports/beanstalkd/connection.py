@@ -14,7 +14,7 @@ from framework.message import Message
 from framework.observe import hublog
 from framework.transports.beanstalkd import reserved_job, wire
 from framework.transports.beanstalkd.attempts import Attempts
-from framework.transports.beanstalkd.dial import Line, dial
+from framework.transports.beanstalkd.dial import Line
 from framework.transports.beanstalkd.pacing import Pacing
 from framework.transports.beanstalkd.poller import Poller
 from framework.transports.beanstalkd.rescuer import Rescuer
@@ -37,23 +37,8 @@ _PULSE = 5.0
 _SLICE = 32  # jobs delivered at once: the server works on how they ended, and on the next, while handlers work on the others
 
 
-def connect(
-    node: str, topic: str, channel: str, tube: str, receiver: Receiver, *, ttr: float, opens: bool = False
-) -> BeanstalkdConnection:
-    """Dial the poller and the first waiter; blocks. ``ttr``: the lease that is likely, until a job shows what it is.
-
-    Raises BrokerUnreachable, BrokerError, ProtocolError."""
-    with dial(node) as poller, dial(node) as waiter:
-        poller.subscribe(tube)
-        waiter.subscribe(tube)
-        instance = wire.stats(poller.ask(wire.STATS, "OK").data).get("id", "")
-        connection = BeanstalkdConnection(poller, topic, channel, receiver, tube=tube, ttr=ttr, instance=instance, opens=opens)
-        connection.waiters.add(waiter)
-        return connection
-
-
 class BeanstalkdConnection:
-    """``contract.Connection`` on beanstalkd. Made by ``connect``, on the hub that it will live on."""
+    """``contract.Connection`` on beanstalkd. Made by ``transport.connect``, on the hub that it will live on."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ import gevent
 from framework.errors import BrokerError, BrokerUnreachable, FrameworkError
 from framework.transports.beanstalkd import urls as _urls
 from framework.transports.beanstalkd import wire
-from framework.transports.beanstalkd.connection import MAX_DEFER, MAX_GRANT, BeanstalkdConnection, connect
+from framework.transports.beanstalkd.connection import MAX_DEFER, MAX_GRANT, BeanstalkdConnection
 from framework.transports.beanstalkd.dial import Line, dial
 from framework.transports.beanstalkd.producer import BeanstalkdProducer
 from framework.transports.contract import Capabilities, Limits, NodeInfo, Producer, Receiver, Transport
@@ -131,3 +131,18 @@ def _kept(line: Line, tube: str) -> int | None:
             return None
         raise
     return sum(int(stats[f"current-jobs-{state}"]) for state in ("ready", "reserved", "delayed"))
+
+
+def connect(
+    node: str, topic: str, channel: str, tube: str, receiver: Receiver, *, ttr: float, opens: bool = False
+) -> BeanstalkdConnection:
+    """Dial the poller and the first waiter; blocks. ``ttr``: the lease that is likely, until a job shows what it is.
+
+    Raises BrokerUnreachable, BrokerError, ProtocolError."""
+    with dial(node) as poller, dial(node) as waiter:
+        poller.subscribe(tube)
+        waiter.subscribe(tube)
+        instance = wire.stats(poller.ask(wire.STATS, "OK").data).get("id", "")
+        connection = BeanstalkdConnection(poller, topic, channel, receiver, tube=tube, ttr=ttr, instance=instance, opens=opens)
+        connection.waiters.add(waiter)
+        return connection

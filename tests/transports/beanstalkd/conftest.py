@@ -16,8 +16,9 @@ from framework.message import Message
 from framework.testing.servers import Server
 from framework.transports import open_transports
 from framework.transports.beanstalkd import wire
-from framework.transports.beanstalkd.connection import BeanstalkdConnection, connect
+from framework.transports.beanstalkd.connection import BeanstalkdConnection
 from framework.transports.beanstalkd.dial import dial
+from framework.transports.beanstalkd.transport import connect
 
 
 def until(condition: Callable[[], Any], seconds: float = 30.0, state: Callable[[], object] = lambda: "") -> None:

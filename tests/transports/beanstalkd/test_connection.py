@@ -15,7 +15,7 @@ from framework.testing.servers import free_port
 from framework.transports.beanstalkd import Client, reserved_job, unasked, waiters
 from framework.transports.beanstalkd import connection as connection_module
 from framework.transports.beanstalkd.client import TimedOut
-from framework.transports.beanstalkd.connection import connect
+from framework.transports.beanstalkd.transport import connect
 
 from .conftest import job_stats, server_stats, tube_stats, until
 
