@@ -81,7 +81,7 @@ class Pulls:
 
         None while more than half of it is asked for: a pull for each message costs more than the message."""
         lacking = room - self.outstanding
-        if lacking <= 0 or self.outstanding > room // 2:
+        if self.outstanding > room // 2:
             return []
         asked = []
         while lacking > 0:
