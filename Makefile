@@ -31,7 +31,7 @@ bench:  ## Consume and publish rates beside other Python clients, on a real nsqd
 	@tools/venv spark,dev,bench
 	@.venv/bin/python -m benchmarks
 
-chaos:  ## Counted messages through every fault, many times over: about ten minutes
+chaos:  ## Counted messages through every fault, many times over: about twenty minutes
 	@tools/venv spark,dev
 	@.venv/bin/python -m tests.chaos
 
