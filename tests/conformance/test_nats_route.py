@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from framework.testing import servers
-from framework.testing.conformance import Core, Node, Publishing, Subject
+from framework.testing.conformance import Core, Faults, Node, Publishing, Subject
 from tests.conftest import missing
 
 pytestmark = pytest.mark.real
@@ -29,6 +29,7 @@ class RouteNode(Node):
 class Routes(Subject):
     """One server each: a cluster of its own."""
 
+    silence = 2.0
     wrong_urls = (
         "nats-route://host/topic",
         "nats-route://host?nope=1",
@@ -67,4 +68,13 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 class TestNatsRoute(Core, Publishing):
-    """What is promised where each message comes once. Leases, faults and crashes speak of what is delivered again."""
+    """What is promised where each message comes once. The other cases of faults, and leases and crashes, speak of what is
+    delivered again."""
+
+    test_away = Faults.test_a_broker_that_was_away_is_used_again
+    test_other_down = Faults.test_a_node_that_is_down_does_not_pause_the_other
+    test_no_answer = Faults.test_a_broker_that_never_answers_ends_the_worker_at_its_deadline
+    test_cut_handshake = Faults.test_a_cut_during_the_handshake_is_only_another_attempt
+    test_slow_network = Faults.test_a_slow_network_only_takes_longer
+    test_byte_by_byte = Faults.test_a_network_that_brings_a_byte_at_a_time_changes_nothing
+    test_silence = Faults.test_a_connection_whose_peer_fell_silent_is_given_up_and_made_anew

@@ -31,6 +31,8 @@ TIMEOUT = 5.0
 """Seconds for all of an introduction."""
 SILENCE = 1.5
 """Seconds after which a server that says nothing waits for TLS: else it speaks first. After 2 s it closes."""
+_STRANGERS = 65536
+"""Bytes of a message that are taken from somebody who has not shown a password yet."""
 _OPTIONS = ((socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1))
 _LIKE = "2.9.10"
 """The server as which we behave: one connection for all accounts, no compression."""
@@ -101,7 +103,7 @@ class Line:
             self._shake(Tls(tls, server_name(self.server)))
         said = self._first(speaks_tls=tls is not None)
         if not isinstance(said, wire.Info):
-            raise ProtocolError(f"{self.server} began with {said!r:.80}, and a nats-server begins with INFO")
+            raise ProtocolError(f"{self.server} began with {_word(said)}, and a nats-server begins with INFO")
         if said.client_id or not said.server_id:
             fix = f"{self.server} is no port for routes: name that of the server's cluster {{}} block, 6222 as a rule"
             raise NegotiationRefused("INFO", "", fix=fix)
@@ -153,14 +155,15 @@ class Line:
         self.send(card.info())  # 2.15 says nothing of itself before that
         said = self.next()
         if not isinstance(said, route_wire.Connect):
-            raise ProtocolError(f"{self.server} began with {said!r:.40}, and a server that dials begins with CONNECT")
+            raise ProtocolError(f"{self.server} began with {_word(said)}, and a server that dials begins with CONNECT")
         self._check(said, card)
         while not isinstance(said := self.next(), wire.Info):
             if said is wire.Word.PING:
                 self.send(wire.PONG)
             else:
-                raise ProtocolError(f"{self.server} said {said!r:.40} before its INFO")
+                raise ProtocolError(f"{self.server} said {_word(said)} before its INFO")
         self.info = said
+        self.decoder.max_payload = wire.MAX_PAYLOAD
         return said
 
     def _check(self, said: route_wire.Connect, card: Card) -> None:
@@ -235,6 +238,11 @@ class Line:
         return stream
 
 
+def _word(said: route_wire.RouteEvent) -> str:
+    """What was said, without what is in it: a CONNECT has a password."""
+    return said.name if isinstance(said, wire.Word) else type(said).__name__.upper()
+
+
 class _Closed(BrokerUnreachable):
     """The end of the stream, in the middle of an introduction."""
 
@@ -298,6 +306,7 @@ def accepted(server: str, sock: socket.socket, timeout: float = TIMEOUT) -> Iter
     """As ``dialled``, for a socket that was accepted from ``server``."""
     line = Line(server, bare(sock))
     line.dialled = False
+    line.decoder.max_payload = _STRANGERS
     with _explained(server, timeout):
         try:
             yield line

@@ -14,7 +14,7 @@ import gevent
 from gevent.event import Event
 from gevent.hub import get_hub
 
-from framework.errors import FrameworkError, PublishError
+from framework.errors import REFUSALS, FrameworkError, PublishError, WrongUse
 from framework.message import Message
 from framework.observe import hublog
 from framework.transports.nats import route_wire, wire
@@ -309,6 +309,8 @@ class Peer:
             try:
                 self.reach(max(0.01, min(CONNECT_TIMEOUT, until - monotonic())))
             except FrameworkError as error:
+                if isinstance(error, (*REFUSALS, WrongUse)):  # waiting does not mend it
+                    raise PublishError(f"no nats-server takes us: {error}", stored=False) from error
                 if monotonic() >= until - 0.05:
                     raise PublishError(f"no nats-server took us within {timeout:g} s: {error}", stored=False) from error
                 gevent.sleep(0.05)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import monotonic
 
 from framework import names
-from framework.errors import BadMessage, PublishError
+from framework.errors import BadMessage, FrameworkError, PublishError
 from framework.headers import NONE, Headers
 from framework.transports.nats.headers import encode
 from framework.transports.nats_route import urls
 from framework.transports.nats_route.home import Home
+from framework.transports.nats_route.peer import CONNECT_TIMEOUT
 from framework.transports.per_thread import raise_first
 
 DEADLINE = 30.0
@@ -48,10 +50,12 @@ class RouteProducer:
         """
         if self._closed:
             raise PublishError("the producer is closed: make a new one")
+        until = monotonic() + (self._deadline if timeout is None else timeout)
         homes = self._homes()
+        for home in homes:
+            _meet(home, until)
         block = encode(headers.items())
         _check(topic, bodies, delay, min(home.peer.max_payload for home in homes) - len(block))
-        until = monotonic() + (self._deadline if timeout is None else timeout)
         answers: list[PublishError | None] = []
         for tried, home in enumerate(homes):
             left = max(0.0, until - monotonic()) / (len(homes) - tried)
@@ -63,6 +67,14 @@ class RouteProducer:
     def close(self) -> None:
         """The peers are its transport's."""
         self._closed = True
+
+
+def _meet(home: Home, until: float) -> None:
+    """Before anything is judged by what servers take. Whoever cannot be reached is told of later."""
+    if not home.peer.routes:
+        left = max(0.01, min(CONNECT_TIMEOUT, until - monotonic()))
+        with suppress(FrameworkError):
+            home.call(lambda: home.peer.reach(left), left)
 
 
 def _check(topic: str, bodies: Sequence[bytes], delay: float, largest: int) -> None:

@@ -12,6 +12,7 @@ from gevent import monkey
 from framework import names
 from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, words_of
 from framework.transports.contract import Capabilities, NodeInfo, Receiver, Transport
+from framework.transports.forked import forget_in_child
 from framework.transports.nats_route import judgement, urls
 from framework.transports.nats_route.connection import LIMITS, RouteConnection
 from framework.transports.nats_route.home import Home
@@ -45,14 +46,17 @@ class RouteTransport:
         self._secrets = addresses.secrets
         self._homes: dict[str, Home] = {}
         self._lock = _new_lock()
-        self._started = False
+        forget_in_child(self)
 
     def start(self, hub: Any) -> None:
         """The peers live on ``hub`` from now on. One that has published before lived elsewhere, and ends."""
-        self._started = True
         self.close()
         for cluster in self._clusters.values():
             self._home(cluster, own_thread=False)
+
+    def forget(self) -> None:
+        """In a forked child: the peers are the parent's, and it makes others when it needs them."""
+        self._homes, self._lock = {}, _new_lock()
 
     def close(self) -> None:
         with self._lock:

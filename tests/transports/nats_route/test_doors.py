@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from pathlib import Path
 
 import gevent
 import pytest
 from gevent import socket as gsocket
 
-from framework.errors import BadSetting, BrokerRefuses, BrokerUnreachable
+from framework.errors import AccessDenied, BadSetting, BrokerRefuses, BrokerUnreachable, PublishError
 from framework.testing.certificates import Authority
 from framework.testing.servers import ServerMissing
 from framework.transports import open_transports
@@ -79,8 +80,12 @@ def test_without_the_password_or_with_another_the_sentence_says_so(make_cluster,
     cluster = make_cluster()
     cluster.add(version, cluster=f"name: C1\n{PASSWORD}")
     assert re.search(r"user.{1,5}password", refusal(cluster.open(login=login)))
-    with pytest.raises(Exception, match="user"):
+    with pytest.raises(AccessDenied, match="user"):
         cluster.hold(cluster.open(login=login))
+    began = time.monotonic()
+    with pytest.raises(PublishError, match="no nats-server takes us"):
+        cluster.producer(cluster.open(login=login)).publish("orders", [b"x"], timeout=20.0)
+    assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize("said", [b'"user":"ru","pass":"wrong",', b'"user":"ru",', b""])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import gevent
 import pytest
 
@@ -81,6 +83,33 @@ def test_more_than_the_servers_take_is_refused_before_anything_is_sent(make_clus
     until(lambda: held.taken)
     assert held.bodies == [b"x" * 1000]
     assert held.taken[0].headers is NONE
+
+
+def test_how_much_servers_take_is_known_before_the_first_publish(make_cluster):
+    cluster = make_cluster()
+    cluster.add(config="max_payload: 4000000")
+    held = cluster.hold(cluster.open())
+    producer = cluster.producer(cluster.open())
+    with pytest.raises(BadMessage, match="take up to 4000000"):
+        producer.publish("orders", [b"x" * 4_000_001])
+    producer.publish("orders", [b"x" * 4_000_000])
+    until(lambda: held.bodies == [b"x" * 4_000_000])
+
+
+def test_a_forked_child_publishes_as_a_peer_of_its_own(one):
+    held = one.hold(one.open())
+    transport = one.open()
+    producer = one.producer(transport)
+    producer.publish("orders", [b"parent"])
+    if (child := os.fork()) == 0:
+        try:
+            producer.publish("orders", [b"child"], timeout=10.0)
+        finally:
+            os._exit(0)
+    until(lambda: sorted(held.bodies) == [b"child", b"parent"])
+    os.waitpid(child, 0)
+    producer.publish("orders", [b"parent again"])
+    until(lambda: len(held.bodies) == 3)
 
 
 def test_what_is_not_granted_waits_here_and_comes_in_order(one):
