@@ -65,6 +65,7 @@ def test_a_worker_handles_what_nats_py_publishes_and_nats_py_reads_what_the_work
     assert [message.headers for message in found] == [{"Customer": "42", "Stadt": "Köln 話"}] * 2
 
 
+@pytest.mark.slow
 def test_workers_publish_reaches_a_running_worker_and_says_when_nobody_listens(one, shop):
     worker = Worker("run", "knowing", "--broker", one.url(), cwd=shop)
     try:
