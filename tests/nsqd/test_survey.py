@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from framework.nsqd.inspect import Inspect
 from framework.nsqd.options import parse
 from framework.nsqd.store import Declaration, Declare, Entry, FolderInUse, FolderUnusable, Retry, Store, TopicSave
 from framework.nsqd.verify import NotSound, Verify
+from framework.testing.servers import ServerMissing
+from tests.conftest import missing
+from tests.nsqd.disks import tmpfs
 from tests.nsqd.storing import TOPIC, declared, flip, killed, lose_index, payload, publish, saved, segment
 
 LATER = 1 << 42
@@ -143,6 +147,21 @@ def test_a_folder_that_is_served_or_that_is_none_is_refused_in_a_sentence(
     with pytest.raises(FolderUnusable, match=r"is no data folder of an nsqd: there is no meta\.json in it"):
         daemon(parse([f"--data-path={tmp_path / 'none'}"])).run()
     assert not (tmp_path / "none").exists()
+
+
+def test_without_room_for_a_copy_of_the_index_the_other_folder_is_named(
+    used: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        with tmpfs(tmp_path / "small", 32 << 10):
+            monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "small"))
+            with pytest.raises(
+                FolderUnusable, match=r"^.*/small has no room for a copy of the index of .*/used: make room, or set"
+            ):
+                Verify(parse([f"--data-path={used}"])).run()
+            assert list((tmp_path / "small").iterdir()) == []
+    except ServerMissing as error:
+        missing(error)
 
 
 def test_inspect_says_what_lies_in_the_folder(used: Path, capsys: pytest.CaptureFixture[str]) -> None:

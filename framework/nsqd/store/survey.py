@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import sqlite3
 import tempfile
@@ -29,7 +30,7 @@ class Survey:
             try:
                 self._open(path, undo)
             except (OSError, sqlite3.Error) as error:
-                raise FolderUnusable(explain(path, error)) from error
+                raise FolderUnusable(_explained(path, error)) from error
             self._closing = undo.pop_all()
 
     def _open(self, path: Path, undo: ExitStack) -> None:
@@ -54,6 +55,16 @@ class Survey:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _explained(path: Path, error: OSError | sqlite3.Error) -> str:
+    """Nothing is written but the copy of the index."""
+    full = getattr(error, "errno", 0) == errno.ENOSPC or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
+    if full:
+        return (
+            f"{tempfile.gettempdir()} has no room for a copy of the index of {path}: make room, or set TMPDIR to another folder"
+        )
+    return explain(path, error)
 
 
 def _copied(path: Path, scratch: Path) -> tuple[Index, list[str]]:
