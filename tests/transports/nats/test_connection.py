@@ -275,6 +275,30 @@ def test_a_server_in_lame_duck_mode_is_left_before_it_closes_and_what_is_in_flig
     assert (busy.tally.finished, busy.tally.lease_lost, len(busy.taken)) == (1, 0, 1)
 
 
+def test_a_server_in_lame_duck_mode_is_left_in_time_also_where_messages_keep_coming(kit):
+    transport = kit.open()
+    held = kit.hold(transport, grant=5000)
+    transport.ensure("orders", ["billing"])
+
+    def publish() -> None:
+        while kit.session.error is None:
+            kit.session.say(wire.pub(b"orders", b"x"))
+            gevent.sleep(0.02)
+
+    publishing = gevent.spawn(publish)
+    until(lambda: len(held.taken) > 10)
+    kit.server.process.send_signal(signal.SIGUSR2)
+
+    def left() -> bool:
+        for message in list(held.connection.in_flight):
+            held.connection.finish(message)
+        return held.receiver.closings > 0
+
+    until(left, 6.0)
+    publishing.kill()
+    assert held.tally.lease_lost == 0
+
+
 def test_while_the_hub_is_blocked_leases_are_kept_and_what_was_settled_is_sent(make_kit):
     kit = make_kit('ping_interval: "1s"\nping_max: 2')
     transport = kit.open("?ack_wait=1s")
