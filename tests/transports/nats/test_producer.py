@@ -7,7 +7,8 @@ import time
 import gevent
 import pytest
 
-from framework.errors import BadMessage, BrokerRefuses, MessageRefused, PublishError, TryLater
+from framework.errors import BadMessage, BadName, BrokerRefuses, MessageRefused, PublishError, TryLater
+from framework.testing.servers import free_port
 from framework.transports import open_transports
 from framework.transports.nats import link
 from framework.transports.nats.streams import Api
@@ -120,6 +121,38 @@ def test_a_body_over_what_the_server_takes_is_refused_before_it_is_sent(make_kit
     producer.publish("orders", [b"x" * 900])
     with pytest.raises(BadMessage, match="up to 446 beside the headers"):
         kit.producer(kit.open("?max_payload=500")).publish("orders", [b"x" * 600])
+
+
+@pytest.mark.parametrize("topic", ["orders..new", ".orders", "_INBOX.me", "orders#ephemeral", "or ders", "orders.*"])
+def test_a_topic_that_is_no_subject_is_refused_before_anything_is_dialled(topic):
+    (transport,) = open_transports([f"nats://127.0.0.1:{free_port()}"])
+    with pytest.raises(BadName):
+        transport.producer().publish(topic, [b"x"], timeout=0.1)
+
+
+@pytest.mark.parametrize("delay", [-1.0, 367 * 86_400.0])
+def test_a_delay_out_of_range_is_refused_before_anything_is_dialled(delay):
+    (transport,) = open_transports([f"nats://127.0.0.1:{free_port()}"])
+    with pytest.raises(BadMessage, match="out of range"):
+        transport.producer().publish("orders", [b"x"], delay=delay, timeout=0.1)
+
+
+def test_headers_count_against_what_a_body_may_have(kit):
+    producer = kit.producer(kit.open("?max_payload=500"))
+    producer.publish("orders", [b"x" * 400])
+    with pytest.raises(BadMessage, match="up to 341 beside the headers"):
+        producer.publish("orders", [b"x" * 400], headers={"A": "x" * 100})
+    producer.publish("orders", [b"x" * 341], headers={"A": "x" * 100})
+
+
+def test_each_of_several_messages_for_later_comes_when_it_is_due(kit):
+    transport = kit.open()
+    held = kit.hold(transport)
+    began = time.monotonic()
+    kit.producer(transport).publish("orders", [b"1", b"2"], delay=1.5)
+    until(lambda: len(held.taken) == 2)
+    assert time.monotonic() - began > 1.0
+    assert sorted(held.bodies) == [b"1", b"2"]
 
 
 def test_a_stream_that_is_full_and_drops_nothing_refuses_and_takes_again_what_it_has_room_for(kit):
