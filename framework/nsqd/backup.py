@@ -22,7 +22,7 @@ from framework.nsqd.options import Options
 from framework.nsqd.store import formats
 from framework.nsqd.store.files import FILE_MODE, FOLDER_MODE, make_folder, naming, sync_folder, write_synced
 from framework.nsqd.store.folder import FolderInUse, ReadOnlyFolder
-from framework.nsqd.store.segments import Broken, Segments
+from framework.nsqd.store.segments import Broken, Segments, number_of, numbers_in
 from framework.nsqd.turns import Turns
 
 _PIECE_BYTES = 1 << 20
@@ -38,7 +38,7 @@ class Backup:
 
     def __init__(self, options: Options) -> None:
         assert options.backup is not None
-        self._source = options.data_path.resolve()
+        self._source = _resolved(options.data_path)
         self._target = options.backup
         self._turns = Turns()
         self._stopping = False
@@ -60,12 +60,12 @@ class Backup:
 
     def _make_target(self) -> bool:
         """Whether the folder was not there before."""
-        there = self._target.exists()
-        if there and (not self._target.is_dir() or any(self._target.iterdir())):
-            raise NotBackedUp(f"no backup was made: {self._target} is not an empty folder; name one that is not there yet")
-        if self._source == self._target.resolve() or self._source in self._target.resolve().parents:
-            raise NotBackedUp(f"no backup was made: {self._target} is in the data folder itself; name one outside of it")
         try:
+            there = self._target.exists()
+            if there and (not self._target.is_dir() or any(self._target.iterdir())):
+                raise NotBackedUp(f"no backup was made: {self._target} is not an empty folder; name one that is not there yet")
+            if self._source in (real := _resolved(self._target), *real.parents):
+                raise NotBackedUp(f"no backup was made: {self._target} is in the data folder itself; name one outside of it")
             self._target.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         except OSError as error:
             raise _refused(error) from error
@@ -160,13 +160,21 @@ class Pinned(Segments):
         self.numbers = []
 
     def pin(self) -> None:
-        """Have those that are there by now too."""
-        there = {int(path.stem) for path in self.folder.glob("*.log")}
-        for number in sorted(there.difference(self.numbers)):
+        """Have those that are there by now too. Raises NotBackedUp where one would be left out."""
+        for path in self.folder.glob("*.log"):
+            if number_of(path) is None:
+                words = f"{path.name} has no segment's name; start an nsqd on the folder, which gives it its own or sets it aside"
+                raise NotBackedUp(f"no backup was made: {words}")
+        for number in sorted(numbers_in(self.folder).difference(self.numbers)):
             with suppress(FileNotFoundError):
                 self.length(number)  # opens it
                 self.numbers.append(number)
         self.numbers.sort()
+
+
+def _resolved(path: Path) -> Path:
+    """``Path.resolve`` raises RuntimeError where links go round."""
+    return Path(os.path.realpath(path))
 
 
 def _refused(error: OSError | sqlite3.Error) -> NotBackedUp:

@@ -213,6 +213,17 @@ def test_segments_that_go_faster_than_they_are_opened_are_told(opened: Store, fo
     assert not (tmp_path / "copy").exists()
 
 
+@pytest.mark.parametrize("name", ["copy.log", f"{'9' * 22}.log"])
+def test_a_segment_under_no_segments_name_is_not_left_out_of_a_copy(folder: Path, tmp_path: Path, name: str) -> None:
+    opened = Store(folder)
+    publish(opened, b"old")
+    opened.close()
+    segment(folder).rename(folder / "log" / name)
+    with pytest.raises(NotBackedUp, match=rf"no backup was made: {name} has no segment's name; start an nsqd on the folder, "):
+        copied(folder, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
 def taken(folder: Path) -> Path:
     folder.mkdir()
     (folder / "file").write_text("")
@@ -224,11 +235,19 @@ def a_file(path: Path) -> Path:
     return path
 
 
+def a_link(path: Path, target: Path) -> Path:
+    path.symlink_to(target)
+    return path
+
+
 REFUSED: dict[str, tuple[Callable[[Path, Path], Path], str]] = {
     "what is in use": (lambda folder, tmp: taken(tmp / "taken"), "is not an empty folder; name one that is not there yet"),
     "a file": (lambda folder, tmp: a_file(tmp / "file"), "is not an empty folder"),
     "itself": (lambda folder, tmp: folder, "is not an empty folder"),
     "a folder in it": (lambda folder, tmp: folder / "copy", "is in the data folder itself; name one outside of it"),
+    "a name that is too long": (lambda folder, tmp: tmp / ("x" * 300), "File name too long"),
+    "a link to itself": (lambda folder, tmp: a_link(tmp / "loop", tmp / "loop"), "File exists"),
+    "a link to nothing": (lambda folder, tmp: a_link(tmp / "link", tmp / "gone"), "File exists"),
     "below a file": (lambda folder, tmp: a_file(tmp / "file") / "copy", "Not a directory"),
 }
 

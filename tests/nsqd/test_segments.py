@@ -309,6 +309,32 @@ def test_a_segment_of_another_folder_is_counted_and_set_aside(folder: Path, tmp_
     again.close()
 
 
+@pytest.mark.parametrize("name", ["copy", "9" * 22, "-5"])
+def test_a_file_that_is_no_segment_is_set_aside(folder: Path, tmp_path: Path, name: str) -> None:
+    copy = tmp_path / "copy"
+    bodies = several(folder, copy)
+    (copy / "log" / f"{name}.log").write_bytes(b"notes")
+    again = Store(copy)
+    assert [one.partition(":")[0] for one in again.reports] == [f"{name}.log is no segment of the log"]
+    assert everything(again) == bodies
+    again.close()
+    assert [path.read_bytes() for path in (copy / "bad").iterdir()] == [b"notes"]
+    last = Store(copy)
+    assert (last.reports, everything(last)) == ([], bodies)
+    last.close()
+
+
+@pytest.mark.parametrize("name", ["copy", "9" * 22])
+def test_a_segment_is_known_by_what_it_says_under_a_name_that_is_no_number(folder: Path, tmp_path: Path, name: str) -> None:
+    copy = tmp_path / "copy"
+    bodies = several(folder, copy)
+    segment(copy, 2).rename(copy / "log" / f"{name}.log")
+    again = Store(copy)
+    assert again.reports == [f"segment 2 of the log was named {name}.log: it has its own name again"]
+    assert everything(again) == bodies
+    again.close()
+
+
 def test_a_kill_while_names_are_given_back_costs_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bodies = several(folder, tmp_path / "copy")
     silent(tmp_path / "copy", [3])

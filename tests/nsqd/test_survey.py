@@ -105,6 +105,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: segment(folder, 5).write_bytes(segment(folder, 1).read_bytes()),
         "is a copy of segment 1",
     ),
+    "a file that is no segment": (lambda folder: (folder / "log" / "copy.log").write_bytes(b"notes"), "is no segment of the log"),
     "no index": (lose_index, "the index is missing"),
     "a damaged index": (damage_index, "the index is damaged"),
     "a row that is lost": (

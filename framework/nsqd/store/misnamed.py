@@ -1,7 +1,8 @@
 """Segments under another's name: somebody moved or copied files of the log. Each says in its first record which one it is.
 
 Read as what its name says, such a segment would be taken for one that is indexed already, and lose what is not. It gets its own
-name again; where the log has that segment already, it is a copy, and set aside.
+name again; where the log has that segment already, it is a copy, and set aside. So is a file that is no segment, neither by
+what it says nor by its name.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from framework.nsqd.store import record
 from framework.nsqd.store.files import make_folder, naming, sync_folder
+from framework.nsqd.store.segments import number_of
 
 _MOVING = ".moving"
 """Behind the number that a file is about to get. Names are given in two steps, as two segments may have each other's."""
@@ -23,7 +25,7 @@ def look(log: Path, salt: int) -> tuple[dict[int, Path], list[str]]:
     said = _said(log, salt)
     owners = _owners(log, said)
     wrong = [f"segment {number} of the log is named {path.name}" for number, path in owners.items() if path != _path(log, number)]
-    return owners, wrong + [f"{path.name} is a copy of segment {said[path]}" for path in sorted(said.keys() - owners.values())]
+    return owners, wrong + [f"{path.name} is {_what(said[path])}" for path in sorted(said.keys() - owners.values())]
 
 
 def put_back(log: Path, salt: int) -> list[str]:
@@ -62,9 +64,10 @@ def _owners(log: Path, said: dict[Path, int | None]) -> dict[int, Path]:
     for path in sorted(said, key=lambda one: -one.stat().st_size):  # of two copies the one that was written longer
         if (own := said[path]) is not None:
             owners.setdefault(own, path)
-    silent = [path for path, own in said.items() if own is None]
-    exchanged = [path for path in silent if owners.setdefault(int(path.stem), path) is not path]
-    free = sorted({int(path.stem) for path in said} - owners.keys())
+    named = {path: number for path in said if (number := number_of(path)) is not None}
+    silent = [path for path in named if said[path] is None]
+    exchanged = [path for path in silent if owners.setdefault(named[path], path) is not path]
+    free = sorted(set(named.values()) - owners.keys())
     return owners | dict(zip(chain(free, count(max(owners, default=0) + 1)), exchanged, strict=False))
 
 
@@ -74,7 +77,11 @@ def _set_aside(log: Path, path: Path, own: int | None) -> str:
     kept = path.rename(bad / f"{time.time_ns()}-{path.name}")
     for folder in (log, bad):
         sync_folder(folder)
-    return f"{path.name} is a copy of segment {own} of the log, which is there: set aside in {kept}"
+    return f"{path.name} is {_what(own)}: set aside in {kept}"
+
+
+def _what(own: int | None) -> str:
+    return "no segment of the log" if own is None else f"a copy of segment {own} of the log, which is there"
 
 
 def _path(log: Path, number: int) -> Path:

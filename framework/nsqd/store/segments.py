@@ -14,6 +14,19 @@ from framework.nsqd.store import record
 from framework.nsqd.store.record import Batch
 
 _WINDOW_BYTES = 4 << 20
+_DIGITS = 18
+"""More make no number that the index can hold."""
+
+
+def number_of(path: Path) -> int | None:
+    """Which segment a file is by its name; None: it has no segment's."""
+    name = path.stem
+    return int(name) if name.isascii() and name.isdigit() and len(name) <= _DIGITS else None
+
+
+def numbers_in(folder: Path) -> set[int]:
+    """Of the segments that are there by their names."""
+    return {number for path in folder.glob("*.log") if (number := number_of(path)) is not None}
 
 
 class Found(NamedTuple):
@@ -43,7 +56,7 @@ class Segments:
         self.folder = folder
         self.salt = salt
         self._names = names or {}
-        self.numbers = sorted(self._names or (int(path.stem) for path in folder.glob("*.log")))
+        self.numbers = sorted(self._names or numbers_in(folder))
         """The segments that exist, oldest first; the last is written to."""
         self._files: dict[int, int] = {}
         self.suspect = False
