@@ -57,7 +57,7 @@ class Expiry:
         while time.monotonic() < until:
             found = channel.expire(cutoff)
             count += found
-            if channel.loaded() or not channel.backlog.waiting:
+            if not found and (channel.loaded() or not channel.backlog.waiting):
                 break
             gevent.sleep(_READ_SECONDS)
         if channel.retries.ready and not channel.retries.ready[0].ts:

@@ -10,12 +10,15 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Callable, Container, Mapping
+from itertools import islice
 
 from framework.alarm import Alarm
 from framework.nsqd.lease import Message
 
 _WAITING_BYTES = 4 << 20
 """About as many bytes of bodies as one channel keeps in memory of what waits; of the others the log has to give them again."""
+_LOOK = 2000
+"""The most that are looked at for their age at once: there may be a million."""
 _FETCH = 500
 """Bodies read from the log at once."""
 
@@ -73,10 +76,13 @@ class Retries:
         return lost
 
     def older_than(self, cutoff: int) -> list[Message]:
-        """Wait no longer for what is ready and was published before ``cutoff`` (ns since 1970), and return it."""
-        old = [one for one in self.ready if 0 < one.ts < cutoff]
+        """Wait no longer for what was published before ``cutoff`` (ns since 1970) of the next that are ready, and return it."""
+        looked = list(islice(self.ready, _LOOK))
+        old = [one for one in looked if 0 < one.ts < cutoff]
         if old:
-            self.ready = deque(one for one in self.ready if not 0 < one.ts < cutoff)
+            for _ in looked:
+                self.ready.popleft()
+            self.ready.extendleft(one for one in reversed(looked) if not 0 < one.ts < cutoff)
             self.held -= sum(len(one.body) for one in old if one.body is not None)
         return old
 

@@ -130,44 +130,56 @@ def test_publishers_are_told_over_tcp_and_over_http(
 # --- ages ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_nobody_reads_goes_by_its_age_from_topics_and_channels_and_is_reported(
-    start: Callable[..., Nsqd], monkeypatch: pytest.MonkeyPatch, folder: Path
-) -> None:
+@pytest.fixture
+def all_so_far_is_old(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """With a limit of an hour, what was published before this is called is too old, and nothing else is."""
+    now = [0]
     monkeypatch.setattr(expiry, "_ROUND_SECONDS", 0.05)
-    nsqd = start("--topic-max-age=*=400ms", "--topic-max-age=kept=1h")
+    monkeypatch.setattr(expiry.Expiry, "_now", lambda self: now[0])
+
+    def pass_an_hour() -> None:
+        now[0] = time.time_ns() + 3600 * 10**9
+
+    return pass_an_hour
+
+
+def test_what_nobody_reads_goes_by_its_age_from_topics_and_channels_and_is_reported(
+    start: Callable[..., Nsqd], all_so_far_is_old: Callable[[], None], folder: Path
+) -> None:
+    nsqd = start("--topic-max-age=*=1h", "--topic-max-age=kept=2h")
     abandoned, lonely, kept = (nsqd.broker.topic(name) for name in ("abandoned", "lonely", "kept"))
     made = channel(abandoned)
     for topic in (abandoned, lonely, kept):
         nsqd.publish(topic, *[b"old" * 1000] * 500)
         nsqd.publish(topic, *[b"old" * 1000] * 500)
+    gevent.sleep(0.2)
     assert made.depth == lonely.depth == 1000
-    wait_until(lambda: made.depth == lonely.depth == 0)
-    assert (made.expired_count, lonely.expired_count, kept.depth) == (1000, 1000, 1000)
+    all_so_far_is_old()
     for topic in (abandoned, lonely):
         nsqd.publish(topic, b"new")
+    wait_until(lambda: made.depth == lonely.depth == 1)
+    assert (made.expired_count, lonely.expired_count, kept.depth) == (1000, 1000, 1000)
     taker = Taker(made)
-    made.serve()
+    wait_until(lambda: made.serve() or taker.bodies)
     assert taker.bodies == [b"new"]
-    assert any(line.endswith("messages are dropped, which are older than 0.4 s") for line in nsqd.lines)
+    taker.finish()
+    assert any(line.endswith("messages are dropped, which are older than 3600 s") for line in nsqd.lines)
     nsqd.broker.stop()
     again = Nsqd(folder).broker
-    assert (again.topics["lonely"].depth, again.topics["abandoned"].channels["c"].depth, again.topics["kept"].depth) == (
-        1,
-        1,
-        1000,
-    )
+    assert [again.topics[name].unfinished for name in ("lonely", "abandoned", "kept")] == [1, 0, 1000]
     again.stop()
 
 
 def test_what_is_in_flight_or_deferred_goes_when_it_comes_back(
-    start: Callable[..., Nsqd], monkeypatch: pytest.MonkeyPatch, folder: Path
+    start: Callable[..., Nsqd], all_so_far_is_old: Callable[[], None], folder: Path
 ) -> None:
-    monkeypatch.setattr(expiry, "_ROUND_SECONDS", 0.05)
-    nsqd = start("--topic-max-age=orders=300ms")
+    nsqd = start("--topic-max-age=orders=1h")
     topic = nsqd.broker.topic("orders")
     taker = Taker(channel(topic), ready=1)
     nsqd.publish(topic, b"in flight")
-    nsqd.publish(topic, b"deferred", due=int(nsqd.broker.clock.now()) + 800)
+    wait_until(lambda: taker.channel.in_flight_count)
+    nsqd.publish(topic, b"deferred", due=int(nsqd.broker.clock.now()) + 2000)
+    all_so_far_is_old()
     gevent.sleep(0.5)
     assert (taker.channel.in_flight_count, len(taker.channel.deferred), taker.channel.expired_count) == (1, 1, 0)
     (message_id,) = taker.leases.messages
@@ -176,7 +188,31 @@ def test_what_is_in_flight_or_deferred_goes_when_it_comes_back(
     wait_until(lambda: taker.channel.expired_count == 2)
     assert topic.unfinished == 0
     nsqd.broker.stop()
-    assert Nsqd(folder).broker.topics["orders"].unfinished == 0
+    again = Nsqd(folder).broker
+    assert again.topics["orders"].unfinished == 0
+    again.stop()
+
+
+def test_thousands_that_are_to_be_tried_again_go_behind_some_that_stay(
+    start: Callable[..., Nsqd], all_so_far_is_old: Callable[[], None]
+) -> None:
+    nsqd = start("--topic-max-age=orders=1h")
+    topic = nsqd.broker.topic("orders")
+    taker = Taker(channel(topic), ready=9000)
+    for _ in range(10):
+        nsqd.publish(topic, *[b"old"] * 500)
+    wait_until(lambda: taker.channel.in_flight_count == 5000)
+    all_so_far_is_old()
+    nsqd.publish(topic, *[b"new"] * 3)
+    wait_until(lambda: taker.channel.in_flight_count == 5003)
+    taker.ready = 0
+    for message_id in reversed(list(taker.leases.messages)):  # the new ones first
+        assert taker.channel.requeue(taker, message_id, 0) is None
+    wait_until(lambda: taker.channel.expired_count == 5000)
+    gevent.sleep(0.2)
+    assert (taker.channel.expired_count, taker.channel.depth) == (5000, 3)
+    assert taker.channel.retries.held == sum(len(one.body or b"") for one in taker.channel.retries.ready)
+    nsqd.broker.stop()
 
 
 def test_what_was_to_be_tried_again_before_a_restart_goes_after_it(
