@@ -26,6 +26,9 @@ ROOMS = {
     "beanstalkd": Room(
         ("framework/transports/beanstalkd",), ("tests/transports/beanstalkd", "tests/conformance/test_beanstalkd.py")
     ),
+    "nats route": Room(
+        ("framework/transports/nats_route",), ("tests/transports/nats_route", "tests/conformance/test_nats_route.py")
+    ),
     "nats": Room(("framework/transports/nats",), ("tests/transports/nats", "tests/conformance/test_nats.py")),
     "memory": Room(("framework/transports/memory",), ("tests/transports/memory", _MEMORY, "tests/testing")),
     "nsqd": Room(("framework/nsqd",), ("tests/nsqd", "tests/conformance/test_embedded_nsqd.py")),
