@@ -268,7 +268,7 @@ class JetStreamConnection:
             self._hurry = math.inf
         if self._pulls.over(room) > 0:
             now = monotonic()
-            self._hurry = min(self._hurry, math.inf if self.granted else now + HURRY)
+            self._hurry = min(self._hurry, now + HURRY)
             self._cancels += self._pulls.excess(room, math.inf if self._closing or now >= self._hurry else now - QUIET)
         if self._pulls.over(room) <= 0:
             self._later.stop()
