@@ -120,7 +120,7 @@ class Consumer:
         """Dispatch, in a slot, until nothing waits or the hub's turn is spent."""
         queue: Any = self._queue
         turns, slots, now = self._turns, self._slots, clock()
-        fresh = slots.context.copy
+        fresh, spent_at = slots.context.copy, 0.0
         try:
             while queue:
                 slot.job = job = queue.popleft()  # a Message; of a BatchQueue, a list of them
@@ -135,8 +135,10 @@ class Consumer:
                     self._settle(job, outcome)
                 slot.job = None
                 now = clock()  # the end of this one is the start of the next: one clock a message
-                if now - turns.stamp > SLICE and now > slots.own_time_ends:
-                    break
+                if now > spent_at:  # as of the last look: neither part of it is ever put back
+                    spent_at = max(turns.stamp + SLICE, slots.own_time_ends)
+                    if now > spent_at:
+                        break
         except BaseException:  # not the handler's: the chain takes those
             give_back(messages_of(slot.job))
             raise
