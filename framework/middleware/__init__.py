@@ -46,7 +46,7 @@ def compile_chain(
     if spec.batch:
         batch = compile_batch(spec, call, bury=bury, failed=failed, delay=delay, later=room.requeue, means=means)
         return compile_after(spec, batch)
-    return compile_after(spec, compile_retry(compile_dead_letter(spec, call, bury), failed))
+    return compile_after(spec, compile_dead_letter(spec, call, bury, compile_retry(failed)))
 
 
 def compile_call(spec: HandlerSpec) -> Callable[[Any], None]:

@@ -35,23 +35,30 @@ REMEMBERED = 1000
 """Messages of a handler whose last failure is kept in mind, because their letters could not be written then."""
 
 
-def compile_dead_letter(spec: HandlerSpec, call: Callable[[Message], None], bury: Bury) -> Callable[[Message], Outcome]:
-    """``call`` for messages with attempts left; the others are dead-lettered, and those that it rejects."""
+def compile_dead_letter(
+    spec: HandlerSpec, call: Callable[[Message], None], bury: Bury, retry: Failed
+) -> Callable[[Message], Outcome]:  # fmt: skip
+    """``call`` for messages with attempts left; the others are dead-lettered, and those that it rejects.
+
+    ``retry`` has whatever else is raised. One function for both: a call around each call was seen to take 25 ns."""
     limit = spec.max_attempts or UNLIMITED
 
     def handle(message: Message) -> Outcome:
-        if message.attempts > limit:  # before the function runs: a message that kills the process counts as well
-            return bury(message, None)
         try:
-            call(message)
-        except Reject as error:
-            return bury(message, error)
-        except HandlerTimeout as error:
-            if not dies_of_time(message, spec):
-                raise
-            return bury(message, error)
-        except Skip:
-            pass
+            if message.attempts > limit:  # before the function runs: a message that kills the process counts as well
+                return bury(message, None)
+            try:
+                call(message)
+            except Reject as error:
+                return bury(message, error)
+            except HandlerTimeout as error:
+                if not dies_of_time(message, spec):
+                    raise
+                return bury(message, error)
+            except Skip:
+                pass
+        except BaseException as error:  # sys.exit() or a gevent.Timeout in a handler fails the message, not the worker
+            return retry(message, error)
         return None
 
     return handle

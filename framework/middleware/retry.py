@@ -41,18 +41,15 @@ Later = Callable[[Message, Requeue], Outcome]
 """A requeue, whatever its delay -> what the broker can be asked for."""
 
 
-def compile_retry(call: Callable[[Message], Outcome], failed: Failed) -> Callable[[Message], Outcome]:
-    """``call`` with every exception turned into a requeue by ``failed``."""
+def compile_retry(failed: Failed) -> Failed:
+    """Turns every exception of a call into a requeue by ``failed``, but for one that is meant for the process."""
 
-    def handle(message: Message) -> Outcome:
-        try:
-            return call(message)
-        except BaseException as error:  # sys.exit() or a gevent.Timeout in a handler fails the message, not the worker
-            if is_for_the_process(error):  # the slot gives the message back
-                raise
-            return judged(lambda known: failed(message, known), error)
+    def retry(message: Message, error: BaseException) -> Outcome:
+        if is_for_the_process(error):  # the slot gives the message back
+            raise error
+        return judged(lambda known: failed(message, known), error)
 
-    return handle
+    return retry
 
 
 def is_for_the_process(error: BaseException) -> bool:
