@@ -39,6 +39,7 @@ def test_what_is_published_while_an_empty_log_is_read_is_delivered() -> None:
     opened.topic.pumped = new.end
     assert backlog.offer(new) is None
     assert backlog.answer(asked, []) is None
+    assert backlog.waiting == 3
     assert backlog.is_low
     assert backlog.fill() is None
     assert backlog.loaded == backlog.waiting == 3
@@ -60,12 +61,17 @@ def test_the_log_is_asked_once_at_a_time_and_again_after_it_failed() -> None:
 
 
 def test_what_was_emptied_while_it_was_read_does_not_come() -> None:
-    backlog = Opened(ChannelState(7, "c", cursor=90, waiting=10)).backlog
+    opened = Opened(ChannelState(7, "c", cursor=90, waiting=10))
+    backlog = opened.backlog
     backlog.fill()
     asked = backlog.ask()
+    opened.topic.pumped = 105
+    backlog.offer_stored(5)
     backlog.skip()
-    assert backlog.answer(asked, [batch(90, *[b"x"] * 10)]) is None
-    assert (backlog.loaded, backlog.waiting, backlog.cursor) == (0, 0, 100)
+    opened.topic.pumped = 108
+    backlog.offer_stored(3)
+    assert backlog.answer(asked, []) is None
+    assert (backlog.loaded, backlog.waiting, backlog.cursor) == (0, 3, 105)
 
 
 def test_a_message_that_is_not_due_is_handed_to_the_channel_and_one_that_is_due_waits_like_others() -> None:
