@@ -53,6 +53,7 @@ def server(version: str) -> Iterator[tuple[servers.Server, str]]:
     with tempfile.TemporaryDirectory() as folder:
         block = f'cluster {{ name: C1, listen: "127.0.0.1:{port}" }}'
         with servers.running(servers.real_nats(Path(folder), block, version=version, jetstream=False)) as running:
+            servers.await_port(port)
             yield running, f"nats-route://127.0.0.1:{port}"
 
 

@@ -172,6 +172,15 @@ class Server:
         return {}
 
 
+def await_port(port: int, *, deadline: float = 15.0) -> None:
+    """Return when something listens on ``port``: a server has others than those that ``start`` waits for."""
+    until = time.monotonic() + deadline
+    while not _listens(port):
+        if time.monotonic() > until:
+            raise RuntimeError(f"nothing listens on port {port} within {deadline:g} s")
+        time.sleep(0.02)
+
+
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(0.2)

@@ -16,11 +16,13 @@ pytestmark = pytest.mark.real
 class RouteNode(Node):
     def __init__(self, server: servers.Server, port: int) -> None:
         self._server = server
+        self._port = port
         self.address = f"127.0.0.1:{port}"
         self.url = f"nats-route://{self.address}"
 
     def up(self) -> None:
         self._server.start()
+        servers.await_port(self._port)
 
     def down(self) -> None:
         self._server.kill()

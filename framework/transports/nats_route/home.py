@@ -6,6 +6,7 @@ A publisher's thread may not turn its hub between two publishes, and a server gi
 from __future__ import annotations
 
 import atexit
+import os
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -121,3 +122,4 @@ def _close_all() -> None:
 
 
 atexit.register(_close_all)
+os.register_at_fork(after_in_child=_threads.clear)  # they are not in this process

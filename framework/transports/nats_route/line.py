@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import gevent
 from gevent import socket as gsocket
 
-from framework.errors import AccessDenied, BrokerError, BrokerUnreachable, NegotiationRefused, ProtocolError, TlsFailed
+from framework.errors import AccessDenied, BrokerError, BrokerUnreachable, NegotiationRefused, ProtocolError
 from framework.transports.addresses import split_address
 from framework.transports.nats import route_wire, wire
 from framework.transports.nats.credentials import refusal as tls_refusal
@@ -98,7 +98,7 @@ class Line:
     # --- the side that dialled -----------------------------------------------------------------------------
 
     def read_info(self, tls: ssl.SSLContext | None) -> wire.Info:
-        """What the server says first. Raises NegotiationRefused, TlsFailed, BrokerUnreachable, ProtocolError."""
+        """What the server says first. Raises NegotiationRefused, BrokerUnreachable, ProtocolError."""
         if tls is not None:
             self._shake(Tls(tls, server_name(self.server)))
         said = self._first(speaks_tls=tls is not None)
@@ -118,11 +118,8 @@ class Line:
         except gevent.Timeout as error:
             if error is not limit:
                 raise
-            if speaks_tls:
-                raise BrokerUnreachable(f"nats-server {self.server} did not say who it is within {SILENCE:g} s") from None
-            raise TlsFailed(
-                f"nats-server {self.server} waits without a word, as one does that speaks TLS: give tls_ca=, tls_cert=, tls_key="
-            ) from None
+            hint = "" if speaks_tls else ", as one does that speaks TLS: give tls_ca=, tls_cert=, tls_key="
+            raise BrokerUnreachable(f"nats-server {self.server} waits without a word{hint}") from None  # or is slow: no refusal
 
     def introduce(self, card: Card, interests: bytes) -> None:
         """Say who we are and what we want, and wait until the server has taken it. Raises AccessDenied, NegotiationRefused,

@@ -306,6 +306,8 @@ class Peer:
     def _await_members(self, subject: bytes, until: float, timeout: float) -> None:
         """Until somebody wants it. Raises PublishError."""
         while True:
+            if self.closed:
+                raise PublishError("the producer was closed", stored=False)
             try:
                 self.reach(max(0.01, min(CONNECT_TIMEOUT, until - monotonic())))
             except FrameworkError as error:
@@ -320,9 +322,9 @@ class Peer:
                 gevent.sleep(settling)
             if self._mine.get(subject) or self.interests.wanted(subject):
                 return
-            if self.closed or monotonic() >= until:
-                why = "the producer was closed" if self.closed else f"for {timeout:g} s, and the cluster keeps nothing"
-                raise PublishError(f"nobody has subscribed to {subject.decode()} {why}", stored=False)
+            if monotonic() >= until:
+                words = f"nobody has subscribed to {subject.decode()} for {timeout:g} s, and the cluster keeps nothing"
+                raise PublishError(words, stored=False)
             self._news.wait(min(_LOOK, until - monotonic()))
 
     def _publish_window(self, subject: bytes, block: bytes, bodies: Sequence[bytes], until: float) -> list[PublishError | None]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from time import monotonic
 
 from framework import names
-from framework.errors import BadMessage, FrameworkError, PublishError
+from framework.errors import BadMessage, BrokerUnreachable, FrameworkError, PublishError
 from framework.headers import NONE, Headers
 from framework.transports.nats.headers import encode
 from framework.transports.nats_route import urls
@@ -59,7 +59,7 @@ class RouteProducer:
         answers: list[PublishError | None] = []
         for tried, home in enumerate(homes):
             left = max(0.0, until - monotonic()) / (len(homes) - tried)
-            answers = home.call(lambda home=home, left=left: home.peer.publish(topic.encode(), block, bodies, left), left)  # type: ignore[misc]
+            answers = _published(home, topic, block, bodies, left)
             if not all(answer is not None and answer.stored is False for answer in answers):
                 break
         return answers
@@ -67,6 +67,15 @@ class RouteProducer:
     def close(self) -> None:
         """The peers are its transport's."""
         self._closed = True
+
+
+def _published(
+    home: Home, topic: str, block: bytes, bodies: Sequence[bytes], timeout: float
+) -> list[PublishError | None]:  # fmt: skip
+    try:
+        return home.call(lambda: home.peer.publish(topic.encode(), block, bodies, timeout), timeout)
+    except BrokerUnreachable as error:
+        return [PublishError(str(error), stored=None)] * len(bodies)
 
 
 def _meet(home: Home, until: float) -> None:

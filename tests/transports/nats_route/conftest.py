@@ -10,7 +10,7 @@ import gevent
 import pytest
 
 from framework.testing.conformance.receiver import Held
-from framework.testing.servers import Server, free_port
+from framework.testing.servers import Server, await_port, free_port
 from framework.transports import open_transports
 from framework.transports.nats import wire
 from framework.transports.nats.dial import dial
@@ -81,6 +81,7 @@ class Cluster:
         known = ", ".join(f'"nats-route://127.0.0.1:{one}"' for one in seeds or self.routes)
         block = f'cluster {{ {cluster}\n listen: "127.0.0.1:{port}"\n routes: [{known}] }}'
         server = self._start(f"{block}\n{config}", version=version, jetstream=False)
+        await_port(port)
         self.servers.append(server)
         self.routes.append(port)
         return server

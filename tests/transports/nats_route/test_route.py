@@ -11,7 +11,7 @@ from framework.errors import AlreadySettled, BadMessage, PublishError
 from framework.headers import NONE
 from framework.transports.nats import headers
 
-from .conftest import peer_of, until
+from .conftest import peer_of, routed, until
 
 pytestmark = pytest.mark.real
 
@@ -69,6 +69,18 @@ def test_a_publish_waits_for_a_subscriber_and_says_so_when_none_comes(one):
     held = one.hold(one.open())
     waiting.get(timeout=10)
     until(lambda: held.bodies == [b"in time"])
+
+
+def test_a_publish_that_waits_ends_when_its_transport_is_closed(one):
+    held, transport = one.hold(one.open(), topic="other"), one.open()
+    waiting = gevent.spawn(one.producer(transport).publish, "orders", [b"x"], timeout=30.0)
+    until(lambda: transport._homes and routed(transport))
+    gevent.sleep(0.3)
+    transport.close()
+    with pytest.raises(PublishError, match="closed") as refused:
+        waiting.get(timeout=5)
+    assert refused.value.stored is False
+    assert held.taken == []
 
 
 def test_more_than_the_servers_take_is_refused_before_anything_is_sent(make_cluster):
