@@ -269,10 +269,8 @@ class JetStreamConnection:
         if self._pulls.over(room) > 0:
             now = monotonic()
             self._hurry = min(self._hurry, now + HURRY)
-            self._cancels += self._pulls.excess(room, math.inf if self._closing or now >= self._hurry else now - QUIET)
-        if self._pulls.over(room) <= 0:
-            self._later.stop()
-        elif not self._later.active:
+            self._cancels += self._pulls.excess(room, math.inf if now >= self._hurry else now - QUIET)
+        if self._pulls.over(room) > 0 and not self._later.active:
             self._later.start(self._session.wants_to_speak, self)
 
     def _gone(self, sids: list[int]) -> None:
