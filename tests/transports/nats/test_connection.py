@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import signal
 import time
 
@@ -254,6 +255,27 @@ def test_a_drain_that_messages_keep_coming_in_ends_in_time(kit):
     until(lambda: held.receiver.drains)
     publishing.kill()
     assert time.monotonic() - began < held.connection.limits.goodbye
+
+
+def test_a_drain_right_after_a_message_ends_when_no_other_has_come_for_a_moment(kit):
+    transport = kit.open()
+    held = kit.hold(transport, grant=100)
+    kit.producer(transport).publish("orders", [b"x"])
+    until(lambda: held.taken)
+    held.connection.drain()
+    until(lambda: held.receiver.drains, held.connection.limits.goodbye)
+
+
+def test_a_delay_that_has_no_end_is_cut_to_the_longest(kit):
+    transport = kit.open()
+    held = kit.hold(transport)
+    kit.producer(transport).publish("orders", [b"x"])
+    until(lambda: held.taken)
+    held.connection.requeue(held.taken[0], math.inf)
+    until(lambda: held.tally.requeued == 1)
+    gevent.sleep(0.3)
+    assert len(held.taken) == 1
+    assert kit.api.consumer("orders", "billing").num_ack_pending == 1
 
 
 def trickle(producer) -> None:
