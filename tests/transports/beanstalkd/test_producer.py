@@ -216,6 +216,18 @@ def test_a_producer_at_rest_asks_now_and_then_whether_its_server_is_there_and_no
     one.close()
 
 
+def test_a_server_that_does_not_read_gets_all_when_it_does(server):
+    one = producer(server.address, deadline=30.0)
+    sent = [b"%03d" % number + b"x" * 60_000 for number in range(200)]
+    with server.frozen():
+        job = gevent.spawn(one.publish, "orders", sent)
+        gevent.sleep(0.3)  # the socket takes a part, and no more
+        assert not job.ready()
+    job.get(timeout=30)
+    assert bodies(server) == sent
+    one.close()
+
+
 def test_closed_is_closed(server):
     one = producer(server.address)
     one.publish("orders", [b"x"])

@@ -10,6 +10,9 @@ from collections import Counter
 import gevent
 import pytest
 
+from framework.message import Message
+from framework.transports.beanstalkd.rescue import Rescue
+
 from .conftest import server_stats, spec, tube_stats, until, url
 
 pytestmark = pytest.mark.real
@@ -195,3 +198,9 @@ def test_a_rescue_in_the_middle_of_a_hub_that_turns_puts_nothing_out_of_step(ser
     ledger = worker.stop()
     assert (ledger["finished"], ledger["lease_lost"]) == (5000, 0)
     assert set(seen.values()) == {1}
+
+
+def test_a_job_that_is_settled_in_this_moment_is_not_touched_and_disturbs_nothing():
+    """The hub, when it turns again, takes it out of one place after the other."""
+    settled = Message(b"7", 0, 1, b"x", None)
+    assert Rescue().touches({settled: 0.0}, {}, 60.0, 1000.0, ()) == {}

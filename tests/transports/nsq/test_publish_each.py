@@ -6,9 +6,10 @@ import time
 
 import gevent
 import pytest
+from gevent.event import Event
 
 from framework.errors import BadMessage, PublishError
-from framework.transports.nsq import wire
+from framework.transports.nsq import publish_link, wire
 
 pytestmark = pytest.mark.real
 
@@ -108,3 +109,37 @@ def test_whoever_gives_up_has_no_more_of_them_sent(nsqd, fake_nsqd, make_produce
     producer.publish("orders", [b"last"])
     assert seen[-1] == b"last"
     assert len(seen) < 200
+
+
+def test_once_all_are_answered_other_publishers_hear_of_each_answer_at_once(fake_nsqd, make_producer, tools, monkeypatch):
+    """While many are under way the socket wakes for several answers together, and not for one."""
+    monkeypatch.setattr(publish_link, "_TICK", 60.0)
+    heard = Event()
+    ok = wire.encode_frame(wire.FRAME_RESPONSE, wire.OK)
+
+    def script(sock, file) -> None:
+        for _ in range(3):
+            tools.read_pub(file)
+            sock.sendall(ok)
+        tools.read_pub(file)
+        tools.read_pub(file)
+        sock.sendall(ok)
+        heard.wait()
+        sock.sendall(ok)
+
+    producer = make_producer(fake_nsqd(script), deadline=30.0)
+    assert producer.publish_each("orders", [b"x"] * 3) == [None] * 3
+    first, second = (gevent.spawn(producer.publish, "orders", [b"x"]) for _ in range(2))
+    first.get(timeout=10)
+    heard.set()
+    second.get(timeout=10)
+
+
+def test_closing_answers_each_of_those_that_wait(fake_nsqd, make_producer):
+    producer = make_producer(fake_nsqd(lambda sock, file: file.read()))
+    job = gevent.spawn(producer.publish_each, "orders", [b"x"] * 300)
+    gevent.sleep(0.2)
+    producer.close()
+    answers = job.get(timeout=10)
+    assert len(answers) == 300
+    assert all(isinstance(one, PublishError) for one in answers)
