@@ -92,7 +92,6 @@ class Line:
         self.decoder = route_wire.RouteDecoder()
         self.events: list[route_wire.RouteEvent] = []
         """After the introduction: what came behind it, for the next reader."""
-        self.dialled = True
         self._stream: Socket | None = sock
 
     # --- the side that dialled -----------------------------------------------------------------------------
@@ -146,7 +145,6 @@ class Line:
 
     def admit(self, card: Card, tls: ssl.SSLContext | None) -> wire.Info:
         """Have the server say who it is. Raises AccessDenied, NegotiationRefused, BrokerUnreachable, ProtocolError."""
-        self.dialled = False
         if tls is not None:
             self._shake(Tls(tls, None, server_side=True))
         self.send(card.info())  # 2.15 says nothing of itself before that
@@ -302,7 +300,6 @@ def dialled(server: str, timeout: float = TIMEOUT) -> Iterator[Line]:
 def accepted(server: str, sock: socket.socket, timeout: float = TIMEOUT) -> Iterator[Line]:
     """As ``dialled``, for a socket that was accepted from ``server``."""
     line = Line(server, bare(sock))
-    line.dialled = False
     line.decoder.max_payload = _STRANGERS
     with _explained(server, timeout):
         try:

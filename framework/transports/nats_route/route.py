@@ -49,7 +49,6 @@ class Route:
         self.server = line.server
         """Its address, as far as it is known."""
         self.info = line.info
-        self.dialled = line.dialled
         self.error: Exception | None = None
         self.over = Event()
         """Set when it has ended."""

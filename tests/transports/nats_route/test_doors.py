@@ -105,6 +105,37 @@ def test_whoever_dials_a_peer_without_its_password_is_turned_away(make_cluster, 
     assert routed(transport) == before
 
 
+def test_a_server_that_dials_may_ask_for_a_sign_of_life_before_it_says_who_it_is(one):
+    transport = one.open()
+    one.hold(transport)
+    with gsocket.create_connection(("127.0.0.1", peer_of(transport)._mesh.port)) as sock:
+        assert sock.recv(4096).startswith(b"INFO {")
+        sock.sendall(b'CONNECT {"cluster":"C1"}\r\nPING\r\n')
+        assert sock.recv(4096) == b"PONG\r\n"
+        sock.sendall(b'INFO {"server_id":"X","server_name":"x","cluster":"C1"}\r\n')
+        assert sock.recv(4096).startswith(b"RS+ $G orders billing ")
+        assert "x" in routed(transport)
+        sock.sendall(b"RS+ $G bills mail 3\r\nRS+ OTHER bills mail 3\r\n")
+        until(lambda: len(peer_of(transport).interests.wanted(b"bills").groups) == 1)
+    until(lambda: not peer_of(transport).interests.wanted(b"bills"))
+    assert "x" not in routed(transport)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [b'CONNECT {"cluster":"C1"}\r\nRMSG $G orders 100000\r\n', b"RS+ $G orders\r\n", b"\xff\x00", b'INFO {"server_id":"X"}\r\n'],
+)
+def test_a_stranger_that_does_not_introduce_itself_is_turned_away(one, says):
+    transport = one.open()
+    one.hold(transport)
+    before = routed(transport)
+    with gsocket.create_connection(("127.0.0.1", peer_of(transport)._mesh.port)) as sock:
+        sock.recv(4096)
+        sock.sendall(says)
+        assert sock.recv(4096) == b""
+    assert routed(transport) == before
+
+
 def test_a_listener_is_on_the_loopback_interface_unless_told_otherwise(one):
     transport = one.open()
     one.hold(transport)

@@ -8,6 +8,7 @@ import gevent
 import pytest
 
 from framework.message import Message
+from framework.transports.nats.route_wire import Routed
 
 from .conftest import peer_of, until
 from .workers import Worker
@@ -90,6 +91,20 @@ def test_past_its_drain_a_worker_counts_what_it_loses(one):
     ledger = worker.stop()
     assert (ledger.received, ledger.finished, ledger.lost) == (10, 0, 10)
     assert len(started) == 4
+
+
+def test_what_comes_after_a_connection_has_closed_goes_to_another_worker_or_is_counted(one):
+    first, second = one.open(), one.open()
+    closing, held = one.hold(first), one.hold(second)
+    until(lambda: peer_of(first).interests.wanted(b"orders").groups)
+    closing.connection.close()
+    closing.connection.heard([Routed(b"$G", b"orders", b"", (b"billing",), b"", b"late")])
+    until(lambda: held.bodies == [b"late"])
+    assert closing.tally.lost == 0
+    held.connection.close()
+    until(lambda: not peer_of(first).interests.wanted(b"orders"))
+    closing.connection.heard([Routed(b"$G", b"orders", b"", (b"billing",), b"", b"too late")])
+    assert (closing.tally.received, closing.tally.lost) == (1, 1)
 
 
 def test_a_stopped_worker_is_sent_nothing_more_and_its_weight_is_gone(one):
