@@ -181,7 +181,7 @@ class Channel:
             self._give_up(range(found.low, found.high))
 
     def expire(self, cutoff: int) -> int:
-        """Drop what was published before ``cutoff`` (ns since 1970), is at hand, and is neither in flight nor deferred."""
+        """Drop what was published before ``cutoff`` (ns since 1970) and is at hand; what comes back later, when it does."""
         old = [] if self._fetching else self.retries.older_than(cutoff)
         for message in old:
             self._finished(message)
@@ -252,13 +252,14 @@ class Channel:
     def _give_retry(self, client: Consumer, now: float) -> int:
         retries = self.retries
         message = retries.ready[0]
-        body = message.body
-        if body is None:
+        if (body := message.body) is None:
             self.fetch()
             return 0
-        retries.ready.popleft()
-        retries.held -= len(body)
-        if client.sample_rate and not client.sampled():
+        retries.take_first(body)
+        if message.ts < retries.cutoff:
+            self.expired_count += 1
+            self._finished(message)
+        elif client.sample_rate and not client.sampled():
             self._finished(message)
         else:
             delivery.send_again(client, message, body, now, kept=self.kept)
@@ -346,8 +347,7 @@ class Channel:
     def _note(self, message: Message, due: int) -> None:
         if self.kept:
             self._unsaved.put(message, due)
-            if not self.dirty:
-                self.touched()
+            self.touched()
 
     def _release(self) -> None:
         """What is due goes to the tail of what waits."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from weakref import WeakKeyDictionary
 
 import gevent
 
@@ -28,6 +29,7 @@ class Expiry:
         self._ages = ages
         self._port = port
         self._save = save
+        self._counted = WeakKeyDictionary[Channel, int]()
         self._unsaid: dict[str, int] = {}
         self._said = 0.0
 
@@ -53,15 +55,16 @@ class Expiry:
             self._unsaid[topic.name] = self._unsaid.get(topic.name, 0) + count
 
     def _expire_channel(self, channel: Channel, cutoff: int) -> int:
-        count, until = 0, time.monotonic() + _ROUND_SECONDS
+        """Returns how many were dropped since the last round, those too that came back in between."""
+        until = time.monotonic() + _ROUND_SECONDS
         while time.monotonic() < until:
-            found = channel.expire(cutoff)
-            count += found
-            if not found and (channel.loaded() or not channel.backlog.waiting):
+            if not channel.expire(cutoff) and (channel.loaded() or not channel.backlog.waiting):
                 break
             gevent.sleep(_READ_SECONDS)
         if channel.retries.ready and not channel.retries.ready[0].ts:
             channel.fetch()  # when it was published, the log knows
+        count = channel.expired_count - self._counted.get(channel, 0)
+        self._counted[channel] = channel.expired_count
         return count
 
     def _now(self) -> int:

@@ -34,6 +34,8 @@ class Retries:
         """A heap by due time (monotonic seconds)."""
         self.held = 0
         """Bytes of their bodies in memory."""
+        self.cutoff = 0
+        """What was published before (ns since 1970) is not delivered again."""
         self._kept = kept
         self._alarm = Alarm(rung)
         self._generation = 0
@@ -63,6 +65,11 @@ class Retries:
             self._alarm.set(self.deferred[0][0])
         return found
 
+    def take_first(self, body: bytes) -> None:
+        """The first that is ready, which has this body, waits no longer."""
+        self.ready.popleft()
+        self.held -= len(body)
+
     def give_up(self, gone: Container[int]) -> list[Message]:
         """Wait no longer for messages that the log cannot give again, and return them. Those in memory are delivered all the
         same."""
@@ -77,6 +84,7 @@ class Retries:
 
     def older_than(self, cutoff: int) -> list[Message]:
         """Wait no longer for what was published before ``cutoff`` (ns since 1970) of the next that are ready, and return it."""
+        self.cutoff = cutoff
         looked = list(islice(self.ready, _LOOK))
         old = [one for one in looked if 0 < one.ts < cutoff]
         if old:

@@ -235,6 +235,30 @@ def test_thousands_that_are_to_be_tried_again_go_behind_some_that_stay(
     nsqd.broker.stop()
 
 
+def test_what_comes_back_too_old_goes_though_a_client_waits_for_it(
+    start: Callable[..., Nsqd], monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    """Else a message that always fails, and is requeued at once, would never go."""
+    monkeypatch.setattr(expiry, "_ROUND_SECONDS", 0.05)
+    monkeypatch.setattr(expiry, "_SAY_SECONDS", 0.0)
+    nsqd = start("--topic-max-age=orders=300ms")
+    topic = nsqd.broker.topic("orders")
+    taker = Taker(channel(topic))
+    nsqd.publish(topic, b"requeued")
+    nsqd.publish(topic, b"deferred", due=int(nsqd.broker.clock.now()) + 600)
+    gevent.sleep(0.45)
+    (message_id,) = taker.leases.messages
+    taker.channel.requeue(taker, message_id, 0)
+    taker.channel.serve()
+    wait_until(lambda: not taker.channel.deferred)
+    assert (taker.bodies, taker.channel.in_flight_count, taker.channel.expired_count) == ([b"requeued"], 0, 2)
+    nsqd.publish(topic, b"new")
+    wait_until(lambda: b"new" in taker.bodies)
+    wait_until(lambda: sum(int(line.split()[1]) for line in nsqd.lines if " are dropped, " in line) == 2)
+    nsqd.broker.stop()
+    assert Nsqd(folder).broker.topics["orders"].unfinished == 1
+
+
 def test_what_was_to_be_tried_again_before_a_restart_goes_after_it(
     start: Callable[..., Nsqd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
