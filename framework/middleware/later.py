@@ -214,7 +214,7 @@ class WaitingRoom:
             header, body = found
             header.attempts += max(0, message.attempts - 1)
         try:
-            self._store(header, body, max(seconds, header.due - self._now()))
+            self._store(header, body, max(seconds, self._left(header)))
         except FrameworkError as error:
             log.warning(
                 "handler %s: message %s cannot wait in topic %s (%s), so that it waited counts as an attempt",
@@ -235,7 +235,7 @@ class WaitingRoom:
         header, body = found
         if header.owner != self._owner:
             return self._a_strangers(message, header)
-        left = header.due - self._now()
+        left = self._left(header)
         return restored(message, header, body) if left <= 0 else self._hop(message, header, body, left)
 
     def _hop(self, envelope: Message, header: Header, body: bytes, left: float) -> Message | Outcome:
@@ -255,7 +255,7 @@ class WaitingRoom:
 
     def _came_at_once(self, envelope: Message, header: Header, left: float) -> bool:
         """Before half of the delay that was asked for."""
-        ago = self._now() - (header.stored or envelope.timestamp / 1e9)
+        ago = max(0.0, self._now() - (header.stored or envelope.timestamp / 1e9))
         return ago < self._delays().hop(ago + left) / 2
 
     def _a_strangers(self, envelope: Message, header: Header) -> Outcome:
@@ -270,7 +270,7 @@ class WaitingRoom:
             )  # fmt: skip
         if self._copies:
             return Requeue(STRANGERS_WAIT)
-        pause = max(header.due - self._now(), random.uniform(1, 10))
+        pause = max(self._left(header), random.uniform(1, 10))
         try:  # anew: to give it back would count as an attempt of its owner's
             self._publish(envelope.body, pause)
         except FrameworkError as error:
@@ -289,8 +289,14 @@ class WaitingRoom:
         return self._delays().requeue if of_node is None else of_node
 
     def _store(self, header: Header, body: bytes, seconds: float | None = None) -> None:
-        header.stored = self._now()
-        self._publish(sealed(header, body), header.due - self._now() if seconds is None else seconds)
+        now, left = self._now(), self._left(header)
+        header.stored, header.due = now, now + left
+        self._publish(sealed(header, body), left if seconds is None else seconds)
+
+    def _left(self, header: Header) -> float:
+        """Seconds until it is due. Where the clock is behind what it was at the last hop, as many as there were then: else a
+        message that was stored by a clock that is days ahead would wait for days."""
+        return header.due - max(self._now(), header.stored)
 
     def _publish(self, body: bytes, seconds: float) -> None:
         """For as long as the broker takes, which may turn out to be less than was known."""

@@ -388,6 +388,39 @@ def test_a_broker_whose_clock_is_wrong_keeps_delays_all_the_same(ahead: float, w
     assert [message.attempts for message in calls] == [1, 2]
 
 
+@pytest.mark.parametrize("delay", [0.5, 7300.0])
+@pytest.mark.parametrize("back", [3600.0, 300 * 86400.0])
+def test_a_clock_that_is_set_back_makes_nothing_wait_longer_than_its_delay_once_more(
+    delay: float, back: float, waiting: Waiting, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or the worker that stored it had a clock that was ahead."""
+    calls: list[Message] = []
+
+    def function(message: Message) -> None:
+        calls.append(message)
+        if len(calls) == 1:
+            raise Retry(delay=delay, count=False)
+
+    chain = waiting.chain(function)
+    assert chain(waiting.original()) == DEFERRED
+    waiting.now -= back
+    began = waiting.now
+    while len(calls) < 2:
+        waiting.now += waiting.published[-1][2]
+        assert waiting.now - began <= 2 * delay + 1
+        chain(waiting.envelope())
+    assert "early" not in caplog.text
+
+
+def test_an_envelope_that_is_kept_after_the_clock_was_set_back_is_due_by_the_new_one(waiting: Waiting) -> None:
+    waiting.chain(retry_in(7300.0))(waiting.original())
+    waiting.now -= 300 * 86400
+    room = WaitingRoom(waiting.spec, waiting.defer, waiting.delays, copies=True)
+    assert room.keep(waiting.envelope(), 1.0)
+    due = json.loads(waiting.published[-1][1].partition(b"\n")[0])["due"]
+    assert due - waiting.now == pytest.approx(7300)
+
+
 @pytest.mark.parametrize("batch", [0, 3])
 @pytest.mark.parametrize(
     "header",
