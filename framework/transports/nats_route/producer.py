@@ -9,6 +9,7 @@ from time import monotonic
 from framework import names
 from framework.errors import BadMessage, BrokerUnreachable, FrameworkError, PublishError
 from framework.headers import NONE, Headers
+from framework.transports.checked import check_bodies
 from framework.transports.nats.headers import encode
 from framework.transports.nats_route import urls
 from framework.transports.nats_route.home import Home
@@ -91,16 +92,5 @@ def _check(topic: str, bodies: Sequence[bytes], delay: float, largest: int) -> N
     urls.accept(topic)
     if delay:
         raise BadMessage(f"topic {topic!r}: a delay of {delay!r} s: nobody keeps a message on the way between servers")
-    if isinstance(bodies, (bytes, str)):
-        raise BadMessage(f"topic {topic!r}: publish takes a list of bodies; write [body]")
-    for number, body in enumerate(bodies, 1):
-        which = f"topic {topic!r}: message {number} of {len(bodies)}"
-        if type(body) is not bytes:
-            raise BadMessage(f"{which} is {type(body).__name__}, not bytes; encode it")
-        if not body:
-            raise BadMessage(f"{which} is empty, which other brokers do not take; give it a body or leave it out")
-        if len(body) > largest:
-            raise BadMessage(
-                f"{which} has {len(body)} bytes; the servers take up to {largest} beside the headers (their max_payload): "
-                "make it smaller"
-            )
+    limit = f"the servers take up to {largest} beside the headers (their max_payload)"
+    check_bodies(topic, bodies, largest, limit)
