@@ -20,6 +20,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from framework import hooks, published
@@ -58,11 +59,15 @@ class Worker:
 
     def next(self) -> Any:
         """The next Setup or Job; None when the worker is gone, or wants no more."""
-        head = self._stream.read(4)
-        return wire.asked(self._stream.read(int.from_bytes(head, "big"))) if len(head) == 4 else None
+        try:
+            head = self._stream.read(4)
+            return wire.asked(self._stream.read(int.from_bytes(head, "big"))) if len(head) == 4 else None
+        except ConnectionResetError:  # it went without having read all that was said
+            return None
 
     def say(self, value: wire.Said) -> None:
-        with self._lock:
+        """To a worker that has gone, a stop may be that quick, nothing is said; ``next`` tells."""
+        with self._lock, suppress(BrokenPipeError, ConnectionResetError):
             self._sock.sendall(wire.frame(value))
 
 

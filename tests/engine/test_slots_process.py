@@ -6,6 +6,7 @@ import importlib
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,8 +20,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework.engine import slot_process, valve
 from framework.engine import slot_wire as wire
-from framework.engine import valve
 from framework.errors import BadHandler, Reject, Retry
 from framework.testing.processes import has_ended
 
@@ -171,6 +172,17 @@ def test_a_module_that_cannot_be_imported_there_is_refused_at_the_start(run, job
     worker = run(importlib.import_module("only_once").function, slots="process", concurrency=1)
     with pytest.raises(BadHandler, match=r"orders/billing: a slot process cannot import only_once: RuntimeError: only in the"):
         worker.greenlet.get(timeout=30)
+
+
+def test_a_process_that_is_let_go_before_it_is_ready_ends_without_a_traceback(jobs, capfd):
+    """A stop soon after the start: the process has read what it is for, and still imports it."""
+    ours, theirs = socket.socketpair()
+    with theirs, slot_process._shared(1) as shared:
+        ours.sendall(wire.frame(wire.Setup(jobs.__name__, "say_pid", "orders", "billing", 0, logging.INFO)))
+        pid = slot_process._spawn(theirs.fileno(), shared.fileno(), None)
+    ours.close()
+    _, status = slot_process._waitpid(pid, 0)
+    assert (os.waitstatus_to_exitcode(status), capfd.readouterr().err) == (0, "")
 
 
 def test_nothing_is_granted_before_a_process_takes_calls(broker, run, jobs):
