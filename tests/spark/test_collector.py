@@ -79,6 +79,16 @@ def test_a_channel_is_landed_and_finished(nsqd: Server, tmp_path: Path, collect:
     assert collector.counts() == {"received": 10_000, "finished": 10_000, "requeued": 0, "dead": 0, "lease_lost": 0}
 
 
+def test_a_channel_counts_as_drained_only_when_nothing_has_come_for_a_while(
+    nsqd: Server, tmp_path: Path, collect: Callable[..., Collector]
+) -> None:
+    """Not when the connection stands, and its few messages wait for a segment to fill."""
+    publish(nsqd, 0, 10)
+    collector = collect(nsqd.address, segmentLinger="1s")
+    collector.drain_channel()
+    assert landed(tmp_path) == Counter(b"m%d" % n for n in range(10))
+
+
 def test_a_slow_disk_is_not_taken_for_the_end_of_a_channel(
     nsqd: Server, tmp_path: Path, collect: Callable[..., Collector], monkeypatch: pytest.MonkeyPatch
 ) -> None:
