@@ -54,9 +54,10 @@ class RouteTransport:
         for cluster in self._clusters.values():
             self._home(cluster, own_thread=False)
 
-    def forget(self) -> None:
-        """In a forked child: the peers are the parent's, and it makes others when it needs them."""
-        self._homes, self._lock = {}, _new_lock()
+    def forget(self) -> bool:
+        """In a forked child: the peers are the parent's, and it makes others when it needs them; whether there were any."""
+        homes, self._homes, self._lock = self._homes, {}, _new_lock()
+        return bool(homes)
 
     def close(self) -> None:
         with self._lock:
