@@ -12,6 +12,8 @@ from framework.errors import BrokerUnreachable
 from framework.message import Message
 from framework.testing.servers import free_port
 from framework.transports import forked
+from framework.transports.nats import wire
+from framework.transports.nats_route import mesh
 from framework.transports.nats_route.route import Route
 
 from .conftest import peer_of, routed, until
@@ -194,3 +196,22 @@ def test_a_server_that_stands_still_is_given_up_and_others_get_its_share(make_cl
         until(lambda: len(routed(transport)) == 1)
         producer.publish("orders", [b"%d" % number for number in range(20)])
         until(lambda: len(fine.bodies) == 20)
+
+
+@pytest.mark.parametrize(
+    ("told", "address"),
+    [
+        ("nats-route://10.0.0.7:6222/", "10.0.0.7:6222"), ("nats-route://me:secret@there:6222", "there:6222"),
+        ("nats-route://:6222/", ""), ("nats-route://there", ""), ("nats-route://there:0", ""), ("there:65536", ""),
+    ],
+)  # fmt: skip
+def test_of_what_others_tell_only_an_address_is_dialled(told, address):
+    assert mesh._dialable(told) == address
+
+
+def test_a_server_that_was_started_again_is_known_by_its_name_and_its_new_id():
+    before, after = wire.Info(server_id="NA", server_name="one"), wire.Info(server_id="NB", server_name="one")
+    assert mesh._same_server(before, after)
+    assert not mesh._same_server(before, before), "a second route to it, which the server itself ends"
+    assert not mesh._same_server(before, wire.Info(server_id="NB", server_name="two"))
+    assert not mesh._same_server(wire.Info(server_id="NA"), wire.Info(server_id="NB")), "both are nameless"
