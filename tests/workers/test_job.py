@@ -215,7 +215,7 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
         monkeypatch.setattr(module.session, "stop", stop)
         monkeypatch.setattr(module.session, "death", lambda _: died)
         monkeypatch.setattr(module, "Job", fail)
-        monkeypatch.setattr(module, "Stopping", lambda: None)
+        monkeypatch.setattr(module, "Stopping", lambda: SimpleNamespace(listen=lambda: None))
         folders = [f"--{name}={tmp_path / name}" for name in ("spool", "output", "state")]
         monkeypatch.setattr(sys, "argv", ["job", "--follow", f"--broker={NOWHERE}", *folders])
         return module.main()
