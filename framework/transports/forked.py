@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from typing import Protocol
 from weakref import WeakSet
 
@@ -22,6 +23,8 @@ class Forgetting(Protocol):
 def let_go(fd: int) -> None:
     """Put nothing in the place of the socket ``fd``: not a word goes out on it, and the peer sees the parent's end,
     whatever becomes of the child. Its number stays taken, so that whoever closes it later closes nothing else."""
+    if fd < 0:  # closed by now
+        return
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, fd, inheritable=False)
     os.close(nothing)
@@ -35,8 +38,17 @@ def forget_in_child(one: Forgetting) -> None:
     _open.add(one)
 
 
+def _forget(one: Forgetting) -> bool:
+    """One that fails keeps no other."""
+    try:
+        return one.forget() is True
+    except Exception:
+        traceback.print_exc()
+        return True
+
+
 def _forget_all() -> None:
-    shared = [one.forget() is True for one in list(_open)]
+    shared = [_forget(one) for one in list(_open)]
     if any(shared) and not monkey.is_module_patched("os"):  # gevent's own fork does so
         gevent.reinit()
 

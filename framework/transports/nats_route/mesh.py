@@ -77,6 +77,8 @@ class Mesh:
         self._id = new_id()
         self._ids = {self._id}
         self._keepers: dict[str, gevent.Greenlet] = {}
+        self._seed_names: set[str] = set()
+        """Servers that we were told to dial. Only to a route that we dialled do they tell the others of us, and us of them."""
         self._tried: dict[str, tuple[float, Exception]] = {}
         """Address -> when the last dial that failed was begun, and why it did."""
         self._hurry = Event()
@@ -204,6 +206,8 @@ class Mesh:
             info = line.read_info(contexts(self._secrets).client)
             if info.server_id in self._ids:
                 return None
+            if gossip and not info.server_name.startswith(_NAME):
+                self._seed_names.add(info.server_name)
             if (known := self._known(info)) is not None:
                 return known
             self._learn(info, address)
@@ -257,6 +261,8 @@ class Mesh:
             with lines.accepted(address, sock) as line:
                 info = line.admit(self._card(gossip=False), contexts(self._secrets).server)
                 if info.server_id in self._ids or self._closed or self._known(info) is not None:
+                    return
+                if info.server_name in self._seed_names:  # it misses the route that ended, and so do we: ours comes with gossip
                     return
                 host = split_address(address)[0]
                 line.server = join_address(host, info.port) if info.port else address

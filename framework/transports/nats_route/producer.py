@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from time import monotonic
 
+import gevent
+
 from framework import names
-from framework.errors import BadMessage, BrokerUnreachable, FrameworkError, PublishError
+from framework.errors import REFUSALS, BadMessage, BrokerUnreachable, FrameworkError, PublishError, WrongUse
 from framework.headers import NONE, Headers
 from framework.transports.checked import check_bodies
 from framework.transports.nats.headers import encode
@@ -17,6 +19,7 @@ from framework.transports.nats_route.peer import CONNECT_TIMEOUT
 from framework.transports.per_thread import raise_first
 
 DEADLINE = 30.0
+_AGAIN = 0.05  # seconds between two looks for a server
 
 
 class RouteProducer:
@@ -53,10 +56,10 @@ class RouteProducer:
             raise PublishError("the producer is closed: make a new one")
         until = monotonic() + (self._deadline if timeout is None else timeout)
         homes = self._homes()
-        for home in homes:
-            _meet(home, until)
+        _meet(homes, (monotonic() + until) / 2)
         block = encode(headers.items())
-        _check(topic, bodies, delay, min(home.peer.max_payload for home in homes) - len(block))
+        known = [home.peer.max_payload for home in homes if home.peer.routes]
+        _check(topic, bodies, delay, min(known, default=sys.maxsize) - len(block))
         answers: list[PublishError | None] = []
         for tried, home in enumerate(homes):
             left = max(0.0, until - monotonic()) / (len(homes) - tried)
@@ -79,12 +82,24 @@ def _published(
         return [PublishError(str(error), stored=None)] * len(bodies)
 
 
-def _meet(home: Home, until: float) -> None:
-    """Before anything is judged by what servers take. Whoever cannot be reached is told of later."""
-    if not home.peer.routes:
-        left = max(0.01, min(CONNECT_TIMEOUT, until - monotonic()))
-        with suppress(FrameworkError):
+def _meet(homes: Sequence[Home], until: float) -> None:
+    """Before anything is judged by what servers take: nobody knows that before. Of one that cannot be reached is told later."""
+    while True:
+        met = [_met(home, until) for home in homes]
+        if any(met) or monotonic() >= until:
+            return
+        gevent.sleep(_AGAIN)
+
+
+def _met(home: Home, until: float) -> bool:
+    """Whether it has a route, or will have none however long we wait."""
+    left = max(0.01, min(CONNECT_TIMEOUT, until - monotonic()))
+    try:
+        if not home.peer.routes:
             home.call(lambda: home.peer.reach(left), left)
+    except FrameworkError as error:
+        return isinstance(error, (*REFUSALS, WrongUse))
+    return True
 
 
 def _check(topic: str, bodies: Sequence[bytes], delay: float, largest: int) -> None:
