@@ -18,8 +18,8 @@ from framework.testing.conformance.subject import Subject
 from framework.testing.proxy import Lane, Proxy
 
 IN_FLIGHT = 40
-SILENT_FOR_BOTH = 10
-"""Seconds in which a broker notices as well that a connection is dead."""
+NOTICED = 10
+"""Seconds within which a broker, too, notices that a connection is dead."""
 
 
 class Faults(Cases):
@@ -161,7 +161,7 @@ class Faults(Cases):
             bench.until(lambda: worker.ledger.finished == 1)
             return
         # Until the broker has noticed as well, it may send a message where nobody reads any more, and nobody keeps it.
-        for _ in range(SILENT_FOR_BOTH):
+        for _ in range(NOTICED):
             bench.publish(b"x", on=bench.brief)
             gevent.sleep(1.0)
             if worker.ledger.finished:

@@ -206,7 +206,7 @@ class Mesh:
             info = line.read_info(contexts(self._secrets).client)
             if info.server_id in self._ids:
                 return None
-            if gossip and not info.server_name.startswith(_NAME):
+            if gossip and not is_peer(info):
                 self._seed_names.add(info.server_name)
             if (known := self._known(info)) is not None:
                 return known
@@ -221,7 +221,7 @@ class Mesh:
         """The route that there is to this server. A peer like us may have another id by now, and never has another name."""
         if (route := self.routes.get(info.server_id)) is not None:
             return route
-        mine = (route for route in self.routes.values() if info.server_name.startswith(_NAME))
+        mine = (route for route in self.routes.values() if is_peer(info))
         return next((route for route in mine if route.info.server_name == info.server_name), None)
 
     # --- listening -----------------------------------------------------------------------------------------
@@ -323,6 +323,11 @@ class Mesh:
 def new_name() -> str:
     """Of a peer like us: another one in each process."""
     return f"{_NAME}{random_bytes.token_hex(8)}"
+
+
+def is_peer(info: wire.Info) -> bool:
+    """Whether it is no server but a peer like us."""
+    return info.server_name.startswith(_NAME)
 
 
 def new_id() -> str:

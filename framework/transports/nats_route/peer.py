@@ -21,7 +21,7 @@ from framework.transports.nats import route_wire, wire
 from framework.transports.nats.route_wire import Interest, NoInterest, Routed, RouteEvent
 from framework.transports.nats.urls import Secrets
 from framework.transports.nats_route.interest import Interests, Wanted
-from framework.transports.nats_route.mesh import Mesh
+from framework.transports.nats_route.mesh import Mesh, is_peer
 from framework.transports.nats_route.route import Route
 from framework.transports.nats_route.urls import Cluster, Options
 from framework.transports.nats_route.weights import draw
@@ -102,8 +102,10 @@ class Peer:
 
     @property
     def max_payload(self) -> int:
-        """Bytes of headers and body that every server takes. They do not refuse more on a route: their clients would be cut."""
-        return min((route.info.max_payload for route in self.routes), default=wire.Info().max_payload)
+        """Bytes of headers and body that every server takes. They do not refuse more on a route: their clients would be cut.
+        Peers like us take all that can be read."""
+        servers = (route.info for route in self.routes if not is_peer(route.info))
+        return min((info.max_payload for info in servers), default=wire.MAX_PAYLOAD)
 
     def reach(self, timeout: float = CONNECT_TIMEOUT) -> None:
         """As ``Mesh.reach``."""

@@ -54,12 +54,12 @@ class RouteProducer:
         """
         if self._closed:
             raise PublishError("the producer is closed: make a new one")
+        _check(topic, bodies, delay)
         until = monotonic() + (self._deadline if timeout is None else timeout)
         homes = self._homes()
         _meet(homes, (monotonic() + until) / 2)
         block = encode(headers.items())
-        known = [home.peer.max_payload for home in homes if home.peer.routes]
-        _check(topic, bodies, delay, min(known, default=sys.maxsize) - len(block))
+        _check_sizes(topic, bodies, min(home.peer.max_payload for home in homes) - len(block))
         answers: list[PublishError | None] = []
         for tried, home in enumerate(homes):
             left = max(0.0, until - monotonic()) / (len(homes) - tried)
@@ -102,10 +102,14 @@ def _met(home: Home, until: float) -> bool:
     return True
 
 
-def _check(topic: str, bodies: Sequence[bytes], delay: float, largest: int) -> None:
+def _check(topic: str, bodies: Sequence[bytes], delay: float) -> None:
+    """What needs no server to be known."""
     names.check("topic", topic)
     urls.accept(topic)
     if delay:
         raise BadMessage(f"topic {topic!r}: a delay of {delay!r} s: nobody keeps a message on the way between servers")
-    limit = f"the servers take up to {largest} beside the headers (their max_payload)"
-    check_bodies(topic, bodies, largest, limit)
+    _check_sizes(topic, bodies, sys.maxsize)
+
+
+def _check_sizes(topic: str, bodies: Sequence[bytes], largest: int) -> None:
+    check_bodies(topic, bodies, largest, f"the servers take up to {largest} beside the headers (their max_payload)")

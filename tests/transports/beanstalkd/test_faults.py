@@ -205,7 +205,9 @@ def tidy(server: Server) -> bool:
     return int(files["binlog-current-index"]) - int(files["binlog-oldest-index"]) <= 1
 
 
-@pytest.mark.xfail(reason="beanstalkd 1.12 gives up a record, and the file that holds it, before it has written it anew")
+@pytest.mark.xfail(
+    reason="beanstalkd 1.12 gives up a record, and the file that holds it, before it has written it anew", raises=AssertionError
+)
 def test_a_server_that_is_killed_before_any_write_of_its_tidying_loses_nothing(tmp_path):
     """It tidies its log in the first put after a restart, when it has more than two files."""
     disk = Disk(library(tmp_path), tmp_path / "faults")
@@ -230,7 +232,8 @@ def test_a_server_that_is_killed_before_any_write_of_its_tidying_loses_nothing(t
             server.kill()
             server.start()
             found[writes] = bodies(server)
-    assert writes > 8, "it was not killed while it tidied"
+    if writes <= 8:
+        raise RuntimeError("it was not killed while it tidied")  # nothing was shown, whatever is expected
     assert {n: {b"first", b"second"} - there for n, there in found.items() if not {b"first", b"second"} <= there} == {}
 
 

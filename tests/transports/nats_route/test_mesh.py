@@ -58,6 +58,8 @@ def test_a_server_that_leaves_stops_nothing(make_cluster, versions):
         seen.append(message.body)
 
     worker = Worker(transport := cluster.open(), handle)
+    until(lambda: len(routed(transport)) == 2)
+    gevent.sleep(0.2)  # the second one was told of the handler by now; it keeps nothing for one that it does not know
     cluster.client(1).publish("orders", b"from the one that leaves")
     until(lambda: worker.ledger.received == 1)
     cluster.servers[1].kill()
@@ -124,6 +126,24 @@ def test_a_server_that_dials_although_there_is_a_route_is_turned_away(one):
     assert list(peer_of(transport).routes) == [route]
     one.client().publish("orders", b"x")
     until(lambda: held.bodies == [b"x"])
+
+
+def test_a_server_of_the_url_that_misses_its_route_waits_for_our_dial(one):
+    """On a route that it dialled itself it tells the others nothing of us, and us nothing of them."""
+    transport = one.open()
+    transport.start(None)
+    peer_of(transport).reach()
+    (route,) = peer_of(transport).routes
+    with one.servers[0].frozen():  # our own dial is not answered meanwhile
+        route.end(BrokerUnreachable("it was silent"))
+        until(lambda: not routed(transport))
+        with gsocket.create_connection(("127.0.0.1", peer_of(transport)._mesh.port)) as sock:
+            sock.recv(4096)
+            info = f'{{"server_id":"{route.info.server_id}","server_name":"{route.info.server_name}","cluster":"C1"}}'
+            sock.sendall(f'CONNECT {{"cluster":"C1"}}\r\nINFO {info}\r\n'.encode())
+            assert sock.recv(4096) == b""
+        assert not routed(transport)
+    until(lambda: len(routed(transport)) == 1)
 
 
 def test_a_third_peer_is_told_of_by_a_peer_as_by_a_server(make_cluster):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 
 import gevent
 import pytest
 
-from framework.errors import AlreadySettled, BadMessage, PublishError
+from framework.errors import AlreadySettled, BadMessage, BadName, PublishError
 from framework.headers import NONE
+from framework.testing.servers import await_port
 from framework.transports.nats import headers
 
 from .conftest import peer_of, routed, until
@@ -106,6 +108,32 @@ def test_how_much_servers_take_is_known_before_the_first_publish(make_cluster):
         producer.publish("orders", [b"x" * 4_000_001])
     producer.publish("orders", [b"x" * 4_000_000])
     until(lambda: held.bodies == [b"x" * 4_000_000])
+
+
+def test_no_body_is_refused_by_a_limit_that_is_not_known_yet(make_cluster):
+    """The server comes up after the publish has begun."""
+    cluster = make_cluster()
+    server = cluster.add(config="max_payload: 4000000")
+    server.kill()
+    producer = cluster.producer(cluster.open())
+    publishing = gevent.spawn(producer.publish, "orders", [b"x" * 4_000_000], timeout=20.0)
+    gevent.sleep(0.3)
+    server.start()
+    await_port(cluster.routes[0])
+    held = cluster.hold(cluster.open())
+    publishing.get(timeout=20.0)
+    until(lambda: held.bodies == [b"x" * 4_000_000])
+
+
+def test_a_name_that_is_wrong_waits_for_no_server(make_cluster):
+    cluster = make_cluster()
+    cluster.add().kill()
+    producer = cluster.producer(cluster.open())
+    began = time.monotonic()
+    for topic, bodies, error in (("or ders", [b"x"], BadName), ("orders", [b""], BadMessage), ("orders", ["x"], BadMessage)):
+        with pytest.raises(error):
+            producer.publish(topic, bodies, timeout=20.0)
+    assert time.monotonic() - began < 5.0
 
 
 def test_a_forked_child_publishes_as_a_peer_of_its_own(one):
