@@ -20,6 +20,7 @@ import pytest
 
 from framework.testing import servers
 from framework.testing.proxy import Proxy, proxies
+from framework.testing.rocketmq import PROMPT, RocketMQ, real_rocketmq
 
 # What is ignored here, as under nohup or in the background of a shell, the processes that tests start would ignore as well.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -38,14 +39,16 @@ def pytest_runtest_call() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In several processes those of a file stay together, and so do all that share the Spark session.
+    """In several processes those of a file stay together, and so do all that share the Spark session, or the RocketMQ.
 
     A test that starts Spark in processes of its own goes wherever there is room. What starts Spark has longer to end, too:
     interrupted in the middle, it takes the session from all that come after it."""
     for item in items:
         starts_spark = item.get_closest_marker("spark") is not None
         shares_spark = "spark" in getattr(item, "fixturenames", ())
-        group = "spark" if shares_spark else item.nodeid if starts_spark else item.location[0]
+        shares_rocketmq = "rocketmq" in getattr(item, "fixturenames", ())
+        shared = "spark" if shares_spark else "rocketmq" if shares_rocketmq else item.location[0]
+        group = item.nodeid if starts_spark and not shares_spark else shared
         item.add_marker(pytest.mark.xdist_group(group))
         if starts_spark and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(400))
@@ -143,6 +146,19 @@ def start_nats(tmp_path: Path) -> Iterator[Callable[..., servers.Server]]:
 
     with starting(make) as start:
         yield start
+
+
+@pytest.fixture(scope="session")
+def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
+    """One real RocketMQ for all tests that share it, in which each has topics of its own."""
+    try:
+        found = real_rocketmq(tmp_path_factory.mktemp("rocketmq"), PROMPT)
+    except servers.ServerMissing as error:
+        missing(str(error))
+        raise
+    found.start()
+    yield found
+    found.kill()
 
 
 @pytest.fixture

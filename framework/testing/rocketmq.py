@@ -1,0 +1,196 @@
+"""A real RocketMQ for tests: a name server and a broker on free loopback ports, from the jars that Maven has copied once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from framework.testing.servers import ROOT, Server, ServerMissing, free_port
+from framework.transports.rocketmq.wire.codes import Answer, Request
+from framework.transports.rocketmq.wire.frames import Decoder, Frame, encode
+
+VERSION = "5.3.3"
+_POM = ROOT / "tests" / "servers" / "rocketmq" / "pom.xml"
+_HOME = ROOT / ".cache" / f"rocketmq-{VERSION}"
+_JAVA = 17
+_LOGGING = """<configuration>
+  <statusListener class="org.apache.rocketmq.logging.ch.qos.logback.core.status.NopStatusListener"/>
+  <appender name="STDERR" class="org.apache.rocketmq.logging.ch.qos.logback.core.ConsoleAppender">
+    <target>System.err</target><encoder><pattern>%d %p %c - %m%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="STDERR"/></root>
+</configuration>
+"""
+_BROKER = """brokerClusterName=DefaultCluster
+brokerId=0
+brokerIP1=127.0.0.1
+brokerIP2=127.0.0.1
+bindAddress=127.0.0.1
+mappedFileSizeCommitLog=67108864
+mappedFileSizeConsumeQueue=600000
+mappedFileSizeTimerLog=16777216
+maxHashSlotNum=50000
+maxIndexNum=200000
+flushDiskType=ASYNC_FLUSH
+fileReservedTime=1
+diskMaxUsedSpaceRatio=95
+diskSpaceWarningLevelRatio=97
+waitTimeMillsInSendQueue=2000
+reviveQueueNum=1
+"""
+PROMPT = {
+    "popConsumerKVServiceInit": "true", "popConsumerKVServiceEnable": "true", "enableRetryTopicV2": "true",
+    "retrieveMessageFromPopRetryTopicV1": "false",
+}  # fmt: skip
+"""Settings with which what is requeued comes within half a second of its time, and not within five."""
+READY = 60.0
+
+
+class Broker(Server):
+    """It is up when its name server has a route to it, which is later than when its port listens."""
+
+    def __init__(self, command: list[str], *, port: int, data: Path, name_server: int) -> None:
+        super().__init__(command, tcp_port=port, data=data)
+        self.name_server = name_server
+
+    def start(self, *, deadline: float = READY) -> None:
+        until = time.monotonic() + deadline
+        super().start(deadline=deadline)
+        while not self._routed():
+            if time.monotonic() > until:
+                self.kill()
+                raise RuntimeError(f"the name server has no route to the broker after {deadline:g} s: {self.log[-5:]}")
+            time.sleep(0.05)
+
+    def _routed(self) -> bool:
+        """A broker skips its first registration every other time, and comes ten seconds later unless it is nudged."""
+        if _ask(self.name_server, Request.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"}) == Answer.SUCCESS:
+            return True
+        _ask(self.tcp_port, Request.UPDATE_BROKER_CONFIG, {}, b"brokerPermission=6\n")
+        return False
+
+
+class RocketMQ:
+    """One name server and one broker, which can each be killed and started again as themselves."""
+
+    def __init__(self, data: Path, settings: Mapping[str, str], *flags: str, name: str = "broker-a") -> None:
+        """``settings``: of the broker; ``flags``: of both Java machines."""
+        first = free_port(4)
+        ports = {"vip": first, "name server": first + 1, "broker": first + 2, "ha": first + 3}
+        (data / "conf").mkdir()
+        (data / "conf" / "rmq.logback.xml").write_text(_LOGGING)
+        java = [*_java(data), *flags]
+        names = _written(data / "ns.conf", f"listenPort={ports['name server']}\nbindAddress=127.0.0.1\n")
+        own = f"brokerName={name}\nnamesrvAddr=127.0.0.1:{ports['name server']}\nlistenPort={ports['broker']}\n"
+        own += f"haListenPort={ports['ha']}\nstorePathRootDir={data}/store\nstorePathCommitLog={data}/store/commitlog\n"
+        own += "".join(f"{key}={value}\n" for key, value in settings.items())
+        broker = _written(data / "broker.conf", _BROKER + own)
+        self.name = name
+        self.name_server = Server(
+            [*java, "-Xmx128m", "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", names],
+            tcp_port=ports["name server"], data=data,
+        )  # fmt: skip
+        memory = ["-Xmx256m", "-XX:MaxDirectMemorySize=256m"]
+        self.broker = Broker(
+            [*java, *memory, "org.apache.rocketmq.broker.BrokerStartup", "-c", broker],
+            port=ports["broker"], data=data, name_server=ports["name server"],
+        )  # fmt: skip
+
+    @property
+    def address(self) -> str:
+        """Of the name server."""
+        return self.name_server.address
+
+    def start(self) -> None:
+        """Both at once; returns when messages can be published."""
+        with ThreadPoolExecutor(2) as pool:
+            starting = [pool.submit(self.name_server.start, deadline=READY), pool.submit(self.broker.start)]
+            for each in starting:
+                each.result()
+
+    def kill(self) -> None:
+        """kill -9 of both."""
+        self.broker.kill()
+        self.name_server.kill()
+
+
+def real_rocketmq(data: Path, settings: Mapping[str, str] | None = None, *flags: str) -> RocketMQ:
+    """A real RocketMQ, not started yet, that keeps its messages in ``data``.
+
+    Raises ServerMissing where there is no Java 17, or no Maven to copy its jars by."""
+    return RocketMQ(data, settings or {}, *flags)
+
+
+def _java(data: Path) -> list[str]:
+    """The command of a Java machine with RocketMQ's jars."""
+    return [
+        "env", f"ROCKETMQ_HOME={data}", java_binary(), "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+        "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED", f"-Duser.home={data}", "-cp", f"{data}/conf:{jars()}/*",
+    ]  # fmt: skip
+
+
+def _written(file: Path, text: str) -> str:
+    file.write_text(text)
+    return str(file)
+
+
+def java_binary() -> str:
+    """JAVA_HOME's, or the PATH's. Raises ServerMissing unless it is 17 or newer."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None) or shutil.which("java")
+    if java is None:
+        raise ServerMissing(f"RocketMQ needs Java {_JAVA} or newer, and there is no `java` on the PATH")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = said.split('"')[1] if '"' in said else "0"
+    if int(version.split(".")[0].split("-")[0]) < _JAVA:
+        raise ServerMissing(f"RocketMQ needs Java {_JAVA} or newer, and this is {version}")
+    return java
+
+
+def jars() -> Path:
+    """The folder of RocketMQ's jars, which Maven copies there once, as it is configured here: 83 MB. Raises ServerMissing."""
+    lib = _HOME / "lib"
+    if not lib.exists():
+        maven = shutil.which("mvn")
+        if maven is None:
+            raise ServerMissing("RocketMQ's jars are copied by Maven, and there is no `mvn` on the PATH")
+        _HOME.mkdir(parents=True, exist_ok=True)
+        with (_HOME / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # tests run several at a time: one copies, the others wait
+            if not lib.exists():
+                _copy(maven, lib)
+    return lib
+
+
+def _copy(maven: str, lib: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=_HOME) as fresh:  # nobody sees half of them, and a killed copy leaves none
+        copied = subprocess.run(
+            [maven, "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies", f"-DoutputDirectory={fresh}/lib"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if copied.returncode != 0:
+            raise ServerMissing(f"mvn could not copy RocketMQ's jars: {copied.stdout.strip()[-800:]}")
+        os.replace(f"{fresh}/lib", lib)
+
+
+def _ask(port: int, code: int, fields: Mapping[str, str], body: bytes = b"") -> int:
+    """The code of the answer to a request; -1 where there is none."""
+    decoder = Decoder()
+    try:
+        with socket.create_connection(("127.0.0.1", port), 2.0) as sock:
+            sock.sendall(encode(Frame(code, 1, fields, body)))
+            while data := sock.recv(65536):
+                for frame in decoder.feed(data):
+                    return frame.code
+    except (OSError, struct.error):
+        pass
+    return -1

@@ -1,0 +1,1 @@
+"""RocketMQ by its remoting protocol: name servers and brokers, POP consumers, SEND."""

@@ -1,0 +1,1 @@
+"""The remoting protocol as bytes <-> values: frames, codes, stored messages, properties, POP handles, signatures. No I/O here."""

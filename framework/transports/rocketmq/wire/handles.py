@@ -1,0 +1,142 @@
+"""POP handles: what a broker must be told to find the one delivery that an ACK or a new lease is about. No I/O here.
+
+    ckQueueOffset popTime invisibleTime reviveQid retryFlag brokerName queueId msgQueueOffset
+
+Source: ExtraInfoUtil and KeyBuilder of RocketMQ 5.3.3.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from framework.errors import ProtocolError
+from framework.transports.rocketmq.wire.frames import garbage
+
+NORMAL, RETRY_V1, RETRY_V2 = 0, 1, 2
+_RETRY = "%RETRY%"
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """One delivery. Times in milliseconds: ``pop_time`` since 1970, by the broker's clock."""
+
+    start: int
+    """ckQueueOffset: where in its queue the POP began, or the message itself after a change."""
+    pop_time: int
+    invisible: int
+    revive_queue: int
+    retry: int
+    """Where it lies: NORMAL in its topic, else in one of the two retry topics of its group."""
+    broker: str
+    queue: int
+    offset: int
+    """Its number in its queue."""
+
+    def __str__(self) -> str:
+        lease = f"{self.pop_time} {self.invisible} {self.revive_queue}"
+        return f"{self.start} {lease} {self.retry} {self.broker} {self.queue} {self.offset}"
+
+    def changed(self, pop_time: int, invisible: int, revive_queue: int) -> Handle:
+        """After CHANGE_MESSAGE_INVISIBLETIME, whose answer has these."""
+        return replace(self, start=self.offset, pop_time=pop_time, invisible=invisible, revive_queue=revive_queue)
+
+    def topic(self, topic: str, group: str) -> str:
+        """Where the broker looks for it: ``topic``, or a retry topic of ``group``."""
+        return topic if self.retry == NORMAL else retry_topic(topic, group, self.retry)
+
+
+def retry_topic(topic: str, group: str, version: int) -> str:
+    """The topic that keeps what is delivered again; ``version``: RETRY_V1 or RETRY_V2."""
+    return f"{_RETRY}{group}{'_' if version == RETRY_V1 else '+'}{topic}"
+
+
+def kind_of(stored_topic: str, topic: str, group: str) -> int:
+    """Where a message lies that came with ``stored_topic``, and was asked for in ``topic``. Raises ProtocolError."""
+    for kind in (RETRY_V1, RETRY_V2):
+        if stored_topic == retry_topic(topic, group, kind):
+            return kind
+    if stored_topic != topic:
+        raise garbage(f"a message of {stored_topic!r} in an answer for {topic!r}", b"", 0)
+    return NORMAL
+
+
+def parse(text: str) -> Handle:
+    """As ``str`` writes it. Raises ProtocolError."""
+    parts = text.split(" ")
+    if len(parts) != 8:
+        raise garbage("a handle that has not eight parts", text.encode(), 0)
+    try:
+        start, pop_time, invisible, revive_queue, retry = map(int, parts[:5])
+        return Handle(start, pop_time, invisible, revive_queue, retry, parts[5], int(parts[6]), int(parts[7]))
+    except ValueError:
+        raise garbage("a handle with a number that is none", text.encode(), 0) from None
+
+
+class Popped:
+    """What the answer to a POP says of all messages in it. Raises ProtocolError where it does not say it."""
+
+    __slots__ = ("_broker", "_starts", "invisible", "pop_time", "rest", "revive_queue")
+
+    def __init__(self, fields: Mapping[str, str], broker: str) -> None:
+        self._broker = broker
+        try:
+            self.pop_time, self.invisible = int(fields["popTime"]), int(fields["invisibleTime"])
+            self.revive_queue = int(fields["reviveQid"])
+            self.rest = int(fields.get("restNum", "0"))
+            """About how many messages are left to pop."""
+            self._starts = _starts(fields.get("startOffsetInfo", ""))
+        except (KeyError, ValueError) as error:
+            raise garbage(f"an answer to a POP without what it needs ({error})", repr(fields).encode(), 0) from None
+
+    def handle(self, retry: int, queue: int, offset: int) -> Handle:
+        """Of the message that lies there. Raises ProtocolError for a queue that the answer does not name."""
+        start = self._starts.get((retry, queue))
+        if start is None:
+            raise garbage(f"a message of queue {queue} ({retry}), of which the answer says nothing", b"", 0)
+        return Handle(start, self.pop_time, self.invisible, self.revive_queue, retry, self._broker, queue, offset)
+
+
+def _starts(text: str) -> dict[tuple[int, int], int]:
+    """startOffsetInfo, ``flag queue start;...``."""
+    found = {}
+    for entry in filter(None, text.split(";")):
+        flag, queue, start = entry.split(" ")
+        found[int(flag), int(queue)] = int(start)
+    return found
+
+
+# --- many at once ------------------------------------------------------------------------------------------
+
+
+def batch_acks(handles: Iterable[Handle], topic: str, group: str) -> list[dict[str, object]]:
+    """The ``acks`` of a BATCH_ACK_MESSAGE: those of one POP and queue are one entry."""
+    together: dict[tuple[int, int, int, int, int, int], list[int]] = {}
+    for one in handles:
+        key = (one.retry, one.start, one.queue, one.revive_queue, one.pop_time, one.invisible)
+        together.setdefault(key, []).append(one.offset - one.start)
+    return [
+        {
+            "c": group, "t": topic, "r": str(retry), "so": start, "q": queue, "rq": revive_queue, "pt": pop_time,
+            "it": invisible, "b": bitset(places),
+        }
+        for (retry, start, queue, revive_queue, pop_time, invisible), places in together.items()
+    ]  # fmt: skip
+
+
+def batch_body(broker: str, acks: list[dict[str, object]]) -> bytes:
+    """The body of a BATCH_ACK_MESSAGE."""
+    return msgspec.json.encode({"brokerName": broker, "acks": acks})
+
+
+def bitset(places: Iterable[int]) -> str:
+    """As Java's BitSet is written: base64 of its bytes, the lowest first. Raises ProtocolError for a place below 0."""
+    bits = 0
+    for place in places:
+        if place < 0:
+            raise ProtocolError(f"no offset is {-place} before the first of its POP")
+        bits |= 1 << place
+    return base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()

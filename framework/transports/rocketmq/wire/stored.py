@@ -1,0 +1,161 @@
+"""Messages as a broker stores them: what PULL and POP answers have in their bodies. No I/O here.
+
+Source: MessageDecoder of RocketMQ 5.3.3.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from importlib import import_module
+from ipaddress import ip_address
+from typing import Any, Final
+
+import msgspec
+
+from framework.errors import ProtocolError
+from framework.transports.rocketmq.wire.frames import garbage
+
+MAGIC, MAGIC_LONG_TOPIC = 0xDAA320A7, 0xDAA320AB
+"""The second has two bytes for the length of its topic."""
+COMPRESSED, _COMPRESSOR = 0x1, 0x700
+_BORN_V6, _STORE_V6 = 0x10, 0x20
+_LARGEST: Final = 64 * 1024 * 1024
+"""Bytes that a body may have when it is unpacked: far more than a broker takes."""
+_FIRST = struct.Struct(">iIIiiqqiq")
+_PORT_AND_TIME = struct.Struct(">iq")
+_INT32, _INT16 = struct.Struct(">i"), struct.Struct(">h")
+
+
+class Stored(msgspec.Struct, gc=False):
+    """One message."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    """Its number in its queue."""
+    physical_offset: int
+    """Where it lies in the broker's log."""
+    flag: int
+    sys_flag: int
+    born: int
+    """Milliseconds since 1970, by the clock of its publisher."""
+    born_host: str
+    stored: int
+    """Milliseconds since 1970, by the clock of its broker. Of what comes again: when it was made ready to come again."""
+    store_host: str
+    reconsumed: int
+    """How often it was delivered before."""
+    prepared_offset: int
+    body_crc: int
+    body: bytes
+    """As it is stored: ``unpacked`` undoes what its publisher's library did to it."""
+    properties: str
+
+    @property
+    def message_id(self) -> str:
+        """By which brokers find it: address and place in the log."""
+        host, _, port = self.store_host.rpartition(":")
+        address = ip_address(host.strip("[]")).packed
+        return (address + struct.pack(">iq", int(port), self.physical_offset)).hex().upper()
+
+
+def decode_all(data: bytes) -> list[Stored]:
+    """All messages that stand in ``data``, one behind the other. Raises ProtocolError for what is none."""
+    found: list[Stored] = []
+    at = 0
+    while at < len(data):
+        message, at = decode(data, at)
+        found.append(message)
+    return found
+
+
+def decode(data: bytes, at: int = 0) -> tuple[Stored, int]:
+    """The message that begins at ``at``, and where the next one begins. Raises ProtocolError."""
+    try:
+        return _decode(data, at)
+    except (struct.error, UnicodeDecodeError, ValueError) as error:
+        raise garbage(f"a stored message that cannot be read ({error})", data, at) from None
+
+
+def _decode(data: bytes, at: int) -> tuple[Stored, int]:
+    size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = _FIRST.unpack_from(data, at)
+    if magic not in (MAGIC, MAGIC_LONG_TOPIC) or size < _FIRST.size or at + size > len(data):
+        raise garbage(f"a stored message of {size} bytes that begins with {magic:#x}", data, at)
+    born_host, stored, here = _host(data, at + _FIRST.size, 16 if sys_flag & _BORN_V6 else 4)
+    store_host, reconsumed, prepared, body_size, here = _rest(data, here, 16 if sys_flag & _STORE_V6 else 4)
+    body, here = _take(data, here, body_size, at + size)
+    topic, here = _take(data, here + (2 if magic == MAGIC_LONG_TOPIC else 1), _topic_size(data, here, magic), at + size)
+    properties, _ = _take(data, here + 2, _INT16.unpack_from(data, here)[0], at + size)
+    return Stored(
+        topic.decode(), queue_id, queue_offset, physical_offset, flag, sys_flag, born, born_host, stored, store_host,
+        reconsumed, prepared, crc, body, properties.decode(),
+    ), at + size  # fmt: skip
+
+
+def _host(data: bytes, at: int, size: int) -> tuple[str, int, int]:
+    """An address and its port, the time behind it, and what follows."""
+    port, when = _PORT_AND_TIME.unpack_from(data, at + size)
+    return _address(data[at : at + size], port), when, at + size + _PORT_AND_TIME.size
+
+
+def _rest(data: bytes, at: int, size: int) -> tuple[str, int, int, int, int]:
+    """An address and its port, how often it came, its transaction, the size of its body, and what follows."""
+    (port,) = _INT32.unpack_from(data, at + size)
+    reconsumed, prepared = struct.unpack_from(">iq", data, at + size + 4)
+    (body_size,) = _INT32.unpack_from(data, at + size + 16)
+    return _address(data[at : at + size], port), reconsumed, prepared, body_size, at + size + 20
+
+
+def _address(packed: bytes, port: int) -> str:
+    host = str(ip_address(packed))
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _topic_size(data: bytes, at: int, magic: int) -> int:
+    return int(_INT16.unpack_from(data, at)[0]) if magic == MAGIC_LONG_TOPIC else data[at : at + 1][0]
+
+
+def _take(data: bytes, at: int, size: int, end: int) -> tuple[bytes, int]:
+    if size < 0 or at + size > end:
+        raise ValueError(f"a part of {size} bytes where {end - at} are left")
+    return data[at : at + size], at + size
+
+
+# --- bodies that publishers packed -------------------------------------------------------------------------
+
+
+def unpacked(body: bytes, sys_flag: int) -> bytes:
+    """``body`` as it was before its publisher's library packed it. Raises ProtocolError where that cannot be undone."""
+    if not sys_flag & COMPRESSED:
+        return body
+    kind = (sys_flag & _COMPRESSOR) >> 8
+    try:
+        return _UNPACK[kind](body)
+    except KeyError:
+        raise ProtocolError(f"a body that is packed in an unknown way ({kind})") from None
+    except ImportError as error:
+        raise ProtocolError(f"a body that its publisher packed, and there is no {error.name} to unpack it: install it") from None
+    except Exception as error:  # zlib's, lz4's and zstandard's own
+        raise ProtocolError(f"a packed body that cannot be unpacked: {error}") from None
+
+
+def _zlib(body: bytes) -> bytes:
+    one = zlib.decompressobj()
+    data = one.decompress(body, _LARGEST)
+    if not one.eof:
+        raise ValueError(f"it does not end, or has more than {_LARGEST} bytes")
+    return data
+
+
+def _lz4(body: bytes) -> bytes:
+    lz4: Any = import_module("lz4.frame")
+    return bytes(lz4.decompress(body))
+
+
+def _zstd(body: bytes) -> bytes:
+    zstandard: Any = import_module("zstandard")
+    return bytes(zstandard.ZstdDecompressor().decompress(body, max_output_size=_LARGEST))
+
+
+_UNPACK = {0: _zlib, 1: _lz4, 2: _zstd, 3: _zlib}

@@ -1,0 +1,58 @@
+"""The real RocketMQ of the tests: it is up when messages can be published, and what is missing is said in a sentence."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from framework.testing import rocketmq as room
+from framework.testing.rocketmq import RocketMQ
+from framework.testing.servers import ServerMissing
+from framework.transports.rocketmq.wire.codes import Answer, Request
+from framework.transports.rocketmq.wire.frames import Decoder, Frame, encode
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_it_is_up_when_its_name_server_has_a_route_to_its_broker(rocketmq: RocketMQ) -> None:
+    asked = Frame(Request.GET_ROUTEINFO_BY_TOPIC, 1, {"topic": "TBW102", "acceptStandardJsonOnly": "true"})
+    with socket.create_connection(("127.0.0.1", rocketmq.name_server.tcp_port), 10) as sock:
+        sock.sendall(encode(asked))
+        decoder, found = Decoder(), list[Frame]()
+        while not found:
+            found = decoder.feed(sock.recv(65536))
+    assert (found[0].code, found[0].opaque) == (Answer.SUCCESS, 1)
+    assert f'"0":"{rocketmq.broker.address}"'.encode() in found[0].body
+
+
+def test_a_machine_without_java_or_maven_is_told_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(room, "_HOME", tmp_path / "cache")
+    with pytest.raises(ServerMissing, match="no `java` on the PATH"):
+        room.java_binary()
+    with pytest.raises(ServerMissing, match="no `mvn` on the PATH"):
+        room.jars()
+
+
+def test_an_older_java_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ServerMissing, match=r"needs Java 17 or newer, and this is 11\.0\.2"):
+        room.java_binary()
+
+
+def test_a_copy_that_fails_says_why_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    maven = tmp_path / "mvn"
+    maven.write_text("#!/bin/sh\necho 'there is no network'\nexit 1\n")
+    maven.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(room, "_HOME", tmp_path / "cache")
+    with pytest.raises(ServerMissing, match="could not copy RocketMQ's jars: there is no network"):
+        room.jars()
+    assert [file.name for file in (tmp_path / "cache").iterdir()] == ["lock"]
