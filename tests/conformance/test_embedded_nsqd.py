@@ -11,7 +11,7 @@ import pytest
 from framework.testing.conformance import Subject, Suite
 from framework.testing.servers import Server, ServerMissing
 from tests.conformance.nsqds import NsqdNode, Nsqds
-from tests.nsqd.disks import Disk, library
+from tests.disks import Disk, library
 
 
 class OnFaultyDisk(NsqdNode):

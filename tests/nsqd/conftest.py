@@ -16,8 +16,8 @@ from framework.nsqd.store import Store, compaction, store
 from framework.testing import servers
 from framework.testing.certificates import Authority
 from framework.testing.servers import Server, own_nsqd
+from tests import disks
 from tests.conftest import missing
-from tests.nsqd import disks
 from tests.nsqd.layers import Servers
 from tests.nsqd.storing import TOPIC, declared
 

@@ -14,7 +14,7 @@ from unittest import mock
 
 from framework.nsqd.store.index import Index
 from framework.testing.servers import ServerMissing
-from tests.nsqd.disks import tmpfs
+from tests.disks import tmpfs
 
 _SIZE = 16 << 20
 

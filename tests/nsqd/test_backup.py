@@ -19,8 +19,8 @@ from framework.nsqd.store.segments import Segments
 from framework.nsqd.verify import Verify
 from framework.testing.servers import Server, ServerMissing, own_nsqd
 from tests.conftest import missing
+from tests.disks import tmpfs
 from tests.nsqd.conftest import Talk
-from tests.nsqd.disks import tmpfs
 from tests.nsqd.storing import TOPIC, declared, everything, flip, killed, payload, publish, saved, segment
 from tests.nsqd.taking import run
 

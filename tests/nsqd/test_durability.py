@@ -19,8 +19,8 @@ import pytest
 
 from framework.testing.servers import Server, ServerMissing, own_nsqd, running
 from tests.conftest import missing
+from tests.disks import Disk, tmpfs
 from tests.nsqd.conftest import logged
-from tests.nsqd.disks import Disk, tmpfs
 
 KILLS = int(os.environ.get("NSQD_KILLS", "10"))
 """20 and more are for the evening before a release: NSQD_KILLS=20."""

@@ -20,7 +20,7 @@ from framework.nsqd.store import Declaration, Declare, Entry, FolderInUse, Folde
 from framework.nsqd.verify import NotSound, Verify
 from framework.testing.servers import ServerMissing
 from tests.conftest import missing
-from tests.nsqd.disks import tmpfs
+from tests.disks import tmpfs
 from tests.nsqd.storing import TOPIC, declared, flip, killed, lose_index, payload, publish, saved, segment
 
 LATER = 1 << 42

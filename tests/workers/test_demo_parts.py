@@ -13,7 +13,7 @@ import pytest
 from framework import WrongUse
 from framework.testing.processes import left_after
 from framework.testing.servers import ServerMissing
-from tests.nsqd.disks import tmpfs
+from tests.disks import tmpfs
 from workers.api_requests.demo import folder
 from workers.api_requests.processes import Child, ChildDied, Children
 from workers.api_requests.publish.check_input import check_input

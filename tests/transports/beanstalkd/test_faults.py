@@ -20,7 +20,7 @@ from framework.errors import FrameworkError, PublishError
 from framework.testing.servers import ROOT, Server, real_beanstalkd, running
 from framework.transports.beanstalkd import Client
 from framework.transports.beanstalkd.client import TimedOut
-from tests.nsqd.disks import Disk, library
+from tests.disks import Disk, library
 
 from .conftest import server_stats, spec, tube_stats, until, url
 
