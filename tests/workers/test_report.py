@@ -81,6 +81,18 @@ def test_the_page_is_well_formed_and_nothing_of_the_log_becomes_markup(figures: 
     assert [value for name, value in tags.attributes if name in ("src", "href")] == ["data:,"]
 
 
+@pytest.mark.parametrize("character", ["\0", "\x1b", "\u202e", "\u2066", "\u200b", "\x85"])
+def test_what_nobody_should_be_shown_is_shown_as_an_escape(character: str) -> None:
+    """A NUL is no text of HTML, and a turn of the writing direction lets an address look like another one."""
+    from workers.api_requests.report.page import page
+
+    address = f"10.0.0.{character}1"
+    suspect = Suspect(address, NOON, NOON, 30, 4, [f"Asked for /{character}"])
+    text = page(some(suspects=[suspect], activity=[(NOON, address, 30)], source=f"log{character}", notes=[f"a note{character}"]))
+    assert character not in text
+    assert text.count(escape := character.encode("unicode_escape").decode()) >= 5, escape
+
+
 def test_the_page_says_it_all() -> None:
     from workers.api_requests.report.page import page
 

@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 from typing import ClassVar
 
 from workers.api_requests.job.spam.verdict import Suspect
-from workers.api_requests.report.figures import Period
+from workers.api_requests.report.figures import Period, printable
 from workers.api_requests.report.scale import day_marks, day_name, joined, midnight, ticks
 
 WIDTH = 960
@@ -228,4 +228,5 @@ def _as_date(day: Period) -> date:
 
 
 def _short(address: str) -> str:
-    return address if len(address) <= 18 else address[:17] + "…"
+    shown = printable(address)
+    return shown if len(shown) <= 18 else shown[:17] + "…"

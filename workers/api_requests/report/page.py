@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from workers.api_requests.job.spam.verdict import Suspect
 from workers.api_requests.report import charts
-from workers.api_requests.report.figures import Figures, Period
+from workers.api_requests.report.figures import Figures, Period, printable
 from workers.api_requests.report.scale import day_name, joined, span_name
 
 _SUSPECTS_SHOWN = 12
@@ -53,6 +55,7 @@ def _templates() -> Environment:
     found = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,  # of all: a log is hostile, and also a chart has its addresses in it
+        finalize=_shown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -60,6 +63,13 @@ def _templates() -> Environment:
     found.filters |= {"number": _number, "share": _share, "change": _change, "status_kind": _status_kind}
     found.globals |= {"day_name": day_name, "moments": _moments}
     return found
+
+
+def _shown(value: Any) -> Any:
+    """What is put into a template: text without what nobody should be shown; what a macro has made is put in as it is."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "\n".join(map(printable, value.split("\n")))
 
 
 def _number(number: int) -> str:
