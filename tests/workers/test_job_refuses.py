@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from framework.testing.servers import ServerMissing
-from tests.nsqd.disks import tmpfs
+from tests.disks import tmpfs
 
 pytest.importorskip("pyspark")
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,6 +77,14 @@ def test_a_time_between_batches_that_is_none(tmp_path: Path, every: str) -> None
     code, (said,) = job(tmp_path, "--follow", f"--every={every}")
     assert code == 2
     assert "--every" in said
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("master", ["nonsense", "", "local[0]", "local[x]", "spark://", "spark://host", "http://host:7077"])
+def test_a_master_that_spark_does_not_know(tmp_path: Path, master: str) -> None:
+    code, (said,) = job(tmp_path, "--until=0", f"--master={master}")
+    assert code == 2
+    assert f"{master!r} is no master of Spark" in said
     assert not (tmp_path / "state").exists()
 
 

@@ -57,6 +57,15 @@ OF_JAVA = """An error occurred while calling o66.start.
 : java.io.IOException: No space left on device
 \tat java.base/java.io.FileOutputStream.writeBytes(Native Method)
 """
+OF_A_TASK = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "store.py", line 97, in add
+    rows.write.parquet(folder)
+py4j.protocol.Py4JJavaError: An error occurred while calling o131.parquet.
+: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to file:/state/scratch/0.
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.taskFailedWhileWritingRowsError(QueryExecutionErrors.scala:776)
+Caused by: java.io.IOException: No space left on device
+\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)
+"""
 IN_A_BATCH = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
   File "outbox.py", line 45, in put
     database.executemany(_PUT, bodies.items())
@@ -89,6 +98,7 @@ def test_what_ends_so_again_and_again_fails_the_job(queries: Queries, started: l
         ("", ""),
         (IN_A_WORKER, "framework.spool.segment.SpoolError: spool segment 1.arrow is damaged: Not an Arrow file"),
         (OF_JAVA, "java.io.IOException: No space left on device$"),
+        (OF_A_TASK, r"TASK_WRITE_FAILED\] Task failed while writing rows to file:/state/scratch/0: No space left on device$"),
         (IN_A_BATCH, "sqlite3.OperationalError: database or disk is full"),
     ],
 )

@@ -68,6 +68,18 @@ class _Folder(click.Path):
         return super().convert(value, param, ctx)
 
 
+class _Master(click.types.StringParamType):
+    """What Spark would take; of anything else it says so in a stack of Java's."""
+
+    name = "url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not _MASTER.fullmatch(str(value)):
+            words = "say local[*], local[N], spark://host:port, yarn or k8s://url"
+            self.fail(f"{value!r} is no master of Spark: {words}", param, ctx)
+        return value
+
+
 class _Seconds(click.FloatRange):
     """``nan`` is in no range, and click takes it for any."""
 
@@ -78,6 +90,10 @@ class _Seconds(click.FloatRange):
         return seconds
 
 
+_MASTER = re.compile(
+    r"local(\[(\*|[1-9][0-9]*)(, *[1-9][0-9]*)?\])?|local-cluster\[[0-9]+, *[0-9]+, *[0-9]+\]|yarn|k8s://\S+"
+    r"|spark://[^\s,:/]+:[0-9]{1,5}(,[^\s,:/]+:[0-9]{1,5})*"
+)
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")
 _FOLDER = _Folder(file_okay=False, path_type=Path)
 
@@ -110,7 +126,7 @@ _FOLDER = _Folder(file_okay=False, path_type=Path)
               metavar="URL", help="Where the suspects are published.")  # fmt: skip
 @click.option("--every", type=_Seconds(0, 86400), envvar="API_REQUESTS_EVERY", metavar="SECONDS",
               help="With --follow, how often a batch starts; 10, and 30 for the archive's larger files.")  # fmt: skip
-@click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+@click.option("--master", type=_Master(), default="local[*]", show_default=True, help="Spark's master.")
 @click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="Where the JVM's messages go; stderr.")
 @click.option("--events", is_flag=True, help="Tell what happens as JSON, a line each.")
 def command(**options: Any) -> int:

@@ -12,6 +12,7 @@ from workers.api_requests.channels.topics import CHANNELS
 _TOO_SLOW = "Python worker failed to connect back"
 _REVIVALS = 10
 _TELLING = ("framework.", "workers.", "pyspark.errors.", "sqlite3.", "pyarrow.", "OSError", "RuntimeError")
+_FULL = "No space left on device"
 _JAVAS = ": "  # before the words of Java's error, in those of py4j's, which begin with what was called
 
 
@@ -74,4 +75,6 @@ def words_of(error: BaseException) -> str:
     # What ends in a colon only announces a line below it: the error of a Python worker.
     telling = [line for line in lines if line.startswith(_TELLING) and not line.endswith(":")]
     javas = [line.removeprefix(_JAVAS) for line in lines if line.startswith(_JAVAS)]
-    return (telling or javas or lines or [type(error).__name__])[0]
+    said = (telling or javas or lines or [type(error).__name__])[0]
+    full = any(_FULL in line for line in lines) and _FULL not in said  # Spark names the task, and the disk as a cause of causes
+    return f"{said.rstrip('.')}: {_FULL}" if full else said
