@@ -11,11 +11,13 @@ def main() -> None:
         from framework.cli.patching import patch  # noqa: PLC0415
 
         patch()  # before click, settings and app code: what is imported first would keep what blocks
-    from framework.cli import ending  # noqa: PLC0415
+    from framework.cli import ending, signals  # noqa: PLC0415
     from framework.cli.root import run_command  # noqa: PLC0415
     from framework.observe import stderr  # noqa: PLC0415
     from framework.observe.logging import setup  # noqa: PLC0415
 
+    if sys.argv[1:2] not in (["run"], ["nsqd"], ["nsqlookupd"], ["publish"]):  # which take the signals themselves
+        signals.as_before()
     with stderr.unblocked("workers: "):
         setup("warning")  # `run` has a setting for it
         code = run_command(sys.argv[1:])

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from types import ModuleType
 
-_OWN = {"gevent", "greenlet", "zope", "framework", "__main__"}
+_OWN = {"gevent", "greenlet", "zope", "framework", "workers_command", "__main__"}
 
 
 def patch() -> None:

@@ -61,13 +61,22 @@ def command(topic: str, file: str, summary: Path | None, settings: Settings) -> 
     if summary:
         check_writable(summary, "--summary")
     counts = Counts()
+    try:
+        with interrupting():
+            return _publish(topic, file, settings, counts, summary)
+    except Interrupted as signal:  # before the first was sent, or after the last was answered
+        click.echo(f"workers: {signal} came; {counts.published} messages had been published to {topic}", err=True)
+        return signal.exit_code
+
+
+def _publish(topic: str, file: str, settings: Settings, counts: Counts, summary: Path | None) -> int:
     with _summarized(summary, counts), _opened(file) as stream:
         counts.reading = reading = Reading(stream, file)
         lines = _checked_lines(reading)
         publisher = Publisher(opened(settings), timeout=settings.publish_timeout)
         publishing = Publishing(publisher, topic, counts, first_timeout=_first_timeout(settings))
         try:
-            with interrupting(), progress(_size(stream)) as shown, publishing:
+            with progress(_size(stream)) as shown, publishing:
                 for sent in publishing.send_all(lines):
                     shown.update(reading.bytes_read, sent)
         except Interrupted as signal:

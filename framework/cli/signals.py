@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from gevent import monkey
 from gevent.hub import _get_hub
@@ -61,7 +61,7 @@ class Signals:
         _start_new_thread(self._listen, ())
         wakeup = signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
         _listening.add(self)
-        before = {number: signal.signal(number, self) for number in self._numbers}
+        before = {number: _otherwise(signal.signal(number, self)) for number in self._numbers}
         try:
             yield
         finally:
@@ -103,6 +103,17 @@ class Signals:
         else:
             stderr.last_words()
             os._exit(self.exit_code)
+
+
+def _otherwise(action: Any) -> Any:
+    """``action``, unless that was for the first moments of the process alone (``workers_command``): then what it stood for."""
+    return getattr(action, "before", action)
+
+
+def as_before() -> None:
+    """Have the signals do what they would have, had nobody looked after the first moments."""
+    for number in _numbers():
+        signal.signal(number, _otherwise(signal.getsignal(number)))
 
 
 def _end_now(number: int, frame: FrameType | None) -> None:
@@ -164,7 +175,7 @@ def interrupting() -> Iterator[None]:
         # Here it would cut a callback in two: messages that were read, and not yet delivered, would never be given back.
         hub.loop.run_callback_threadsafe(hub.parent.throw, Interrupted(number))
 
-    before = {number: signal.signal(number, interrupt) for number in _numbers()}
+    before = {number: _otherwise(signal.signal(number, interrupt)) for number in _numbers()}
     try:
         yield
     finally:

@@ -19,6 +19,7 @@ from framework.testing.servers import ROOT, free_port
 pytestmark = pytest.mark.slow
 
 SHIPPED = ("framework", "pyspark_nsq", "pytest_workers")
+COMMAND = "workers_command.py"
 DEADLINE = 60.0
 OURS = Path(sysconfig.get_path("purelib"))
 
@@ -71,7 +72,7 @@ class Environment:
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """Into it was installed from a copy of the clone, by the README's command."""
     clone, made = tmp_path_factory.mktemp("clone"), Environment(tmp_path_factory.mktemp("environment"))
-    for entry in (*SHIPPED, "workers", "examples", "pyproject.toml", "README.md", "LICENSE"):
+    for entry in (*SHIPPED, COMMAND, "workers", "examples", "pyproject.toml", "README.md", "LICENSE"):
         if (ROOT / entry).is_dir():
             shutil.copytree(ROOT / entry, clone / entry, ignore=shutil.ignore_patterns("__pycache__"))
         else:
@@ -96,7 +97,7 @@ def test_it_ships_the_framework_and_the_plugins_and_nothing_else(environment: En
         if file.is_file() and "__pycache__" not in file.parts
     }
     assert "framework/py.typed" in sources
-    assert installed(environment) == sources | {"../../../bin/workers"}
+    assert installed(environment) == sources | {COMMAND, "../../../bin/workers"}
 
 
 def test_nothing_of_the_clone_can_be_imported_by_accident(environment: Environment, tmp_path: Path) -> None:

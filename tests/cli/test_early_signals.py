@@ -1,0 +1,111 @@
+"""A signal in the first moments of `workers`, when most of it is not imported yet: a clean end, and a sentence.
+
+The moments are imports, not times: the process signals itself when a module is looked for.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from framework.testing.servers import ROOT
+
+SIGNALS_ITSELF = """
+import os, sys
+
+class Moment:
+    def find_spec(self, name, path=None, target=None):
+        if name == {moment!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), {number})
+
+sys.meta_path.insert(0, Moment())
+import workers_command
+sys.argv = ["workers", *{arguments!r}]
+workers_command.main()
+"""
+RUN = ["run", "shop", "--broker", "nsq://127.0.0.1:1"]
+NSQD = ["nsqd", "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]
+
+
+def ended(folder: Path, moment: str, number: int, arguments: list[str]) -> tuple[int, str]:
+    """How it ended, and what it said on stderr."""
+    (folder / "shop.py").write_text("import a_module_of_the_app")
+    code = SIGNALS_ITSELF.format(moment=moment, number=int(number), arguments=arguments)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+def said(number: int) -> str:
+    return f"workers: {signal.Signals(number).name} came before anything was started\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("moment", "arguments"),
+    [
+        ("framework", RUN),
+        ("gevent", RUN),
+        ("framework.settings", RUN),
+        ("a_module_of_the_app", RUN),
+        ("framework", NSQD),
+        ("framework.nsqd.server", NSQD),
+        ("framework.nsqlookupd.server", ["nsqlookupd"]),
+    ],
+)
+def test_what_is_told_to_stop_before_it_began_has_stopped_cleanly(
+    tmp_path: Path, moment: str, arguments: list[str], number: int
+) -> None:
+    assert ended(tmp_path, moment, number, arguments) == (0, said(number))
+
+
+@pytest.mark.parametrize(
+    ("moment", "arguments"),
+    [
+        ("framework", ["publish", "orders"]),
+        ("framework.cli.publish", ["publish", "orders"]),
+        ("framework.nsqd.server", ["nsqd", "--backup=copy"]),
+        ("gevent", ["stats"]),
+        ("framework", []),
+    ],
+)
+def test_what_has_work_to_end_is_not_taken_to_have_ended_it(tmp_path: Path, moment: str, arguments: list[str]) -> None:
+    assert ended(tmp_path, moment, signal.SIGTERM, arguments) == (143, said(signal.SIGTERM))
+
+
+def test_a_verb_that_looks_after_no_signal_has_them_as_the_system_does(tmp_path: Path) -> None:
+    assert ended(tmp_path, "framework.cli.stats", signal.SIGTERM, ["stats"]) == (-signal.SIGTERM, "")
+
+
+def test_a_sighup_that_nohup_ignores_is_ignored_from_the_first_moment(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        code, err = ended(tmp_path, "framework", signal.SIGHUP, ["--version"])
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (code, err) == (0, "")
+
+
+def test_the_script_that_is_installed_begins_there() -> None:
+    script = Path(sys.executable).with_name("workers")
+    assert "from workers_command import main" in script.read_text()
+
+
+def test_a_signal_after_the_end_of_a_worker_does_what_it_does_elsewhere() -> None:
+    """The first moments are over: it would be told that nothing had been started."""
+    code = (
+        "import signal, workers_command as w\n"
+        "early = w.Early(signal.SIGTERM, 0)\n"
+        "from framework.cli.signals import interrupting\n"
+        "with interrupting(): assert signal.getsignal(signal.SIGTERM) is not early\n"
+        "assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)

@@ -1,0 +1,49 @@
+"""The first moments of ``workers``: it can be stopped cleanly while the rest of it is imported, which takes most of a second.
+
+It imports nothing but what the interpreter has at hand. What it says and how it ends is what ``framework.cli`` would.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from select import select
+from types import FrameType
+
+_SERVES = {"run", "nsqd", "nsqlookupd"}
+"""Verbs that run until told to stop: a signal is how they end."""
+_TO_AN_END = {"backup", "drain-to", "inspect", "verify"}
+"""Flags of ``nsqd`` with which it does not: whoever waits for it must not take an end before its work for the end of that."""
+
+
+class Early:
+    """Ends the process at one signal, as long as nobody has taken that over (``framework.cli.signals``)."""
+
+    def __init__(self, number: signal.Signals, code: int) -> None:
+        self._code = code
+        self.before = signal.signal(number, self)
+        """What the signal does otherwise."""
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        words = f"workers: {signal.Signals(number).name} came before anything was started\n"
+        if select([], [2], [], 0)[1]:  # else nobody reads, and writing could wait for ever
+            os.write(2, words.encode())
+        # An exception would end in a traceback wherever an import or a destructor swallows it.
+        os._exit(self._code)
+
+
+def _is_to_serve(arguments: list[str]) -> bool:
+    flags = {one.lstrip("-").partition("=")[0] for one in arguments if one.startswith("-")}
+    return bool(arguments) and arguments[0] in _SERVES and not flags & _TO_AN_END
+
+
+def main() -> None:
+    """What the console script ``workers`` calls."""
+    serves = _is_to_serve(sys.argv[1:])
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # by which nohup asks for it
+            Early(number, 0 if serves else 128 + number)
+    from framework.cli import main as rest  # noqa: PLC0415
+
+    rest()
