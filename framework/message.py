@@ -30,6 +30,9 @@ class Origin(Protocol):
     node: str
     topic: str
     channel: str
+    lasting_ids: bool
+    """Whether no other message of the topic ever gets the id of one, whatever becomes of the node; then its ``timestamp`` may
+    differ from delivery to delivery. Else an id may come again, and ``timestamp`` is the same in each delivery."""
     in_flight: dict[Message, float]
 
     def touch(self, message: Message) -> None: ...
@@ -61,7 +64,8 @@ class Message(msgspec.Struct, gc=False, eq=False):
     """
 
     id: bytes
-    """The broker's id (NSQ: 16 hexadecimal characters). Unique only per (node, topic)."""
+    """The broker's id (NSQ: 16 hexadecimal characters). Unique only per (node, topic), and where a broker's ids do not last
+    (``Origin.lasting_ids``) only together with ``timestamp``."""
     timestamp: int
     """When the broker took the message, in nanoseconds since 1970."""
     attempts: int

@@ -34,7 +34,7 @@ def move(file: Path, state: str, moment: str, more: int = 0) -> Path | None:
 
 
 class DirectoryConnection:
-    limits, granted, open, rescuable = LIMITS, 0, True, None
+    limits, granted, open, rescuable, lasting_ids = LIMITS, 0, True, None, True
 
     def __init__(self, node: str, topic: str, channel: str, receiver: Receiver) -> None:
         self.node, self.topic, self.channel, self.receiver = node, topic, channel, receiver

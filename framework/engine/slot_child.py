@@ -41,8 +41,9 @@ _PR_SET_PDEATHSIG = 1
 class Origin:
     """Where a message came from, as far as it matters here."""
 
-    def __init__(self, node: str, topic: str, channel: str) -> None:
+    def __init__(self, node: str, topic: str, channel: str, *, lasting_ids: bool) -> None:
         self.node, self.topic, self.channel = node, topic, channel
+        self.lasting_ids = lasting_ids
         self.in_flight: dict[Message, float] = {}
 
     def touch(self, message: Message) -> None:
@@ -118,7 +119,9 @@ class Calls:
     def _message(self, one: wire.Delivery) -> Message:
         origin = self._origins.get(one.node)
         if origin is None:
-            origin = self._origins[one.node] = Origin(one.node, self._setup.topic, self._setup.channel)
+            origin = self._origins[one.node] = Origin(
+                one.node, self._setup.topic, self._setup.channel, lasting_ids=one.lasting_id
+            )
             calls_of[origin] = self
         message = Message(one.id, one.timestamp, one.attempts, one.body, origin, one.headers or NONE)
         origin.in_flight[message] = time.monotonic()

@@ -44,11 +44,14 @@ class Delivery(msgspec.Struct, array_like=True):
     body: bytes
     node: str
     headers: dict[str, str] | None = None
+    lasting_id: bool = False
 
 
 def delivery(message: Message) -> Delivery:
     headers = dict(message.headers) if message.headers else None
-    return Delivery(message.id, message.timestamp, message.attempts, message.body, message.node, headers)
+    return Delivery(
+        message.id, message.timestamp, message.attempts, message.body, message.node, headers, message.connection.lasting_ids
+    )
 
 
 class Job(msgspec.Struct, array_like=True, tag=True):

@@ -9,17 +9,15 @@ Key = tuple[str, str, bytes]
 
 WINDOW = 500_000
 """How many ids are remembered at the least; about 100 bytes each, and at the most twice as many are held."""
-_LIFE = b"@"  # in the ids of beanstalkd jobs, before what names this life of the server
 
 
-def key_of(node: str, topic: str, message_id: bytes, timestamp: int) -> Key:
+def key_of(node: str, topic: str, message_id: bytes, timestamp: int, *, lasting: bool) -> Key:
     """What all deliveries of one message have in common, and no other message has.
 
-    An id may be given out again: by an nsqd whose clock was set back, by a NATS stream that was made anew. The time at which
-    the broker took the message tells these apart, because it is the same in each delivery. beanstalkd's is not, as it is made
-    from an age in seconds, but a beanstalkd id names its server's life and is not given out again.
+    ``lasting``: whether the broker gives no id out again (``Origin.lasting_ids``). Where it may, the time at which it took the
+    message tells two of one id apart, because it is the same in each delivery.
     """
-    return node, topic, message_id if _LIFE in message_id else b"%b %d" % (message_id, timestamp)
+    return node, topic, message_id if lasting else b"%b %d" % (message_id, timestamp)
 
 
 class Seen:

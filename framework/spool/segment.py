@@ -6,6 +6,7 @@ What knows ids, collectors or retention is ``spool.py``. A segment's name is its
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from framework.errors import FrameworkError
+from framework.spool.seen import Key, key_of
 
 try:
     import pyarrow as pa
@@ -35,6 +37,9 @@ SCHEMA = pa.schema(
         pa.field("nsqd", pa.string(), nullable=False),
     ]
 )
+_LASTING = b"lasting_ids"
+"""In a segment's metadata: the nodes that give no id out again. Segments of earlier versions do not say."""
+_LIFE = "@"  # in the ids of beanstalkd's jobs, before what names the life of its server
 _NAME = re.compile(r"(\d{20})-(\d+)\.arrow")
 _UNFINISHED = ".tmp"
 _CLAIM = ".claim"
@@ -63,7 +68,20 @@ def table_of(messages: Sequence[Message]) -> pa.RecordBatch:
         [m.node for m in messages],
     ]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    lasting = sorted({m.node for m in messages if m.connection.lasting_ids})
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA.with_metadata({_LASTING: json.dumps(lasting)}))
+
+
+def keys(path: Path) -> list[Key]:
+    """What tells a segment's messages from all others. Raises as ``read`` does."""
+    table = read(path, ["nsqd", "topic", "message_id", "timestamp_ns"])
+    said = (table.schema.metadata or {}).get(_LASTING)
+    lasting = None if said is None else json.loads(said)
+    rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+    return [
+        key_of(node, topic, name.encode("latin-1"), at, lasting=_LIFE in name if lasting is None else node in lasting)
+        for node, topic, name, at in rows
+    ]
 
 
 def write(folder: Path, number: int, rows: pa.RecordBatch) -> Segment:

@@ -149,7 +149,8 @@ class Spool:
     def _new(self, batch: Batch) -> dict[Key, Message]:
         new: dict[Key, Message] = {}
         for message in batch:
-            key = key_of(message.node, message.topic, message.id, message.timestamp)
+            lasting = message.connection.lasting_ids
+            key = key_of(message.node, message.topic, message.id, message.timestamp, lasting=lasting)
             if key not in self._seen:
                 new.setdefault(key, message)
         return new
@@ -246,11 +247,9 @@ def _newest(kept: list[segments.Segment], rows: int) -> list[segments.Segment]:
 
 def _keys(one: segments.Segment) -> list[Key]:
     try:
-        table = segments.read(one.path, ["nsqd", "topic", "message_id", "timestamp_ns"])
+        return segments.keys(one.path)
     except FileNotFoundError:  # a reader that has committed it deleted it just now
         return []
-    rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
-    return [key_of(node, topic, message_id.encode("latin-1"), timestamp) for node, topic, message_id, timestamp in rows]
 
 
 def ensure_epoch(root: Path) -> str:

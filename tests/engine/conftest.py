@@ -20,6 +20,8 @@ from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiv
 
 
 class FakeConnection:
+    lasting_ids = False
+
     """A subscription on a node of the FakeBroker. What is said is heard by the node in the same hub turn."""
 
     def __init__(self, node: FakeNode, topic: str, channel: str, receiver: Receiver) -> None:

@@ -20,6 +20,7 @@ class Source:
     node: str = "127.0.0.1:4150"
     topic: str = "orders"
     channel: str = "archive"
+    lasting_ids: bool = False
 
 
 def messages(first: int, last: int, body: Callable[[int], bytes] = lambda n: b"m%d" % n, **source: str) -> Batch:

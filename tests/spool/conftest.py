@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -17,13 +18,14 @@ class Source:
     node: str = "127.0.0.1:4150"
     topic: str = "orders"
     channel: str = "archive"
+    lasting_ids: bool = False
 
 
 @pytest.fixture
 def batch() -> Callable[..., Batch]:
     """``batch(0, 10)``: the messages 0 to 9; ``node`` and ``topic`` say where they came from."""
 
-    def make(first: int, last: int, *, body: bytes | None = None, **source: str) -> Batch:
+    def make(first: int, last: int, *, body: bytes | None = None, **source: Any) -> Batch:
         origin = Source(**source)
         return Batch(
             [

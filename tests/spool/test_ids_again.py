@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from framework import Publisher
 from framework.message import Batch, Message
-from framework.spool import Spool
+from framework.spool import Spool, segment
 from framework.testing.servers import Server
 from tests.spool.test_kill import SCRIPT, landed
 
@@ -39,15 +40,38 @@ def test_an_nsqd_whose_clock_was_set_back_gives_ids_out_again(tmp_path: Path, ba
         assert after_a_restart.land(later(batch(0, 10), 2)) == 10
 
 
-def test_an_id_that_names_the_life_of_its_server_is_known_whatever_time_it_has(tmp_path: Path, batch: MakeBatch) -> None:
+def test_an_id_that_is_not_given_out_again_is_known_whatever_time_it_has(tmp_path: Path, batch: MakeBatch) -> None:
     """beanstalkd says how many seconds old a job is, from which no two deliveries get the same time."""
-    life = b"@5f3a9c01"
+    messages = batch(0, 10, lasting_ids=True)
     with Spool(tmp_path) as spool:
-        assert spool.land(later(batch(0, 10), 0, suffix=life)) == 10
-        assert spool.land(later(batch(0, 10), 1_000_000, suffix=life)) == 0
+        assert spool.land(messages) == 10
+        assert spool.land(later(messages, 1_000_000)) == 0
     with Spool(tmp_path) as after_a_restart:
-        assert after_a_restart.land(later(batch(0, 10), 2_000_000, suffix=life)) == 0
-        assert after_a_restart.land(later(batch(0, 10), 2_000_000, suffix=b"@00000000")) == 10
+        assert after_a_restart.land(later(messages, 2_000_000)) == 0
+        assert after_a_restart.land(later(messages, 2_000_000, suffix=b"@00000000")) == 10
+
+
+def test_the_broker_says_whether_its_ids_last_and_not_what_they_look_like(tmp_path: Path, batch: MakeBatch) -> None:
+    other = later(batch(0, 10), 0, suffix=b"@5f3a9c01")
+    with Spool(tmp_path) as spool:
+        assert spool.land(other) == spool.land(later(other, 1)) == 10
+    with Spool(tmp_path) as after_a_restart:
+        assert after_a_restart.land(other) == after_a_restart.land(later(other, 1)) == 0
+        assert after_a_restart.land(later(other, 2)) == 10
+
+
+def test_ids_in_segments_of_earlier_versions_are_judged_by_their_form(tmp_path: Path, batch: MakeBatch) -> None:
+    """These did not say, and only beanstalkd's ids have an @."""
+    job = later(batch(0, 1, lasting_ids=True), 0, suffix=b"@5f3a9c01")
+    with Spool(tmp_path) as spool:
+        assert spool.land(job) == 1
+    (one,) = segment.listing(tmp_path / "main")
+    table = segment.read(one.path).replace_schema_metadata(None)
+    with pa.ipc.new_file(str(tmp_path / "earlier"), table.schema) as earlier:
+        earlier.write_table(table)
+    (tmp_path / "earlier").replace(one.path)
+    with Spool(tmp_path) as spool:
+        assert spool.land(later(job, 1_000_000)) == 0
 
 
 @pytest.mark.real

@@ -52,6 +52,7 @@ class Source:
     node: str = "127.0.0.1:4150"
     topic: str = "api_requests"
     channel: str = "archive"
+    lasting_ids: bool = False
 
 
 def path(n: int) -> str:

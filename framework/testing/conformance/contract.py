@@ -137,6 +137,18 @@ class Contract(Cases):
         if bench.capabilities.attempts:
             assert {message.attempts for message in [*first.taken[4:], *rival.taken]} == {2}
 
+    def test_what_comes_again_has_its_time_again_or_an_id_that_lasts(self, bench: Bench) -> None:
+        bench.needs_a_second_delivery()
+        held = bench.hold(grant=1)
+        bench.publish(b"twice")
+        bench.until(lambda: held.taken)
+        held.connection.requeue(held.taken[0], 0.0)
+        bench.until(lambda: len(held.taken) == 2)
+        first, second = held.taken
+        assert first.id == second.id
+        assert held.connection.lasting_ids or first.timestamp == second.timestamp
+        held.connection.finish(second)
+
     def test_what_is_requeued_with_a_delay_comes_after_it_and_not_much_later(self, bench: Bench, subject: Subject) -> None:
         if bench.capabilities.max_requeue < 1:
             pytest.skip("this broker delays nothing that comes again")

@@ -40,6 +40,9 @@ _SLICE = 32  # jobs delivered at once: the server works on how they ended, and o
 class BeanstalkdConnection:
     """``contract.Connection`` on beanstalkd. Made by ``transport.connect``, on the hub that it will live on."""
 
+    lasting_ids = True
+    """An id names this life of the server (``attempts``); its time is made from an age in whole seconds."""
+
     def __init__(
         self,
         poller: Line,

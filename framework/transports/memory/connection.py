@@ -23,6 +23,9 @@ _thread_ident = monkey.get_original("_thread", "get_ident")
 class MemoryConnection:
     """``contract.Connection`` in memory. Made by ``MemoryTransport.connect``."""
 
+    lasting_ids = False
+    """A broker that is made anew counts from 1 again."""
+
     def __init__(self, node: MemoryNode, topic: str, channel: str, receiver: Receiver, limits: Limits) -> None:
         self.node = node.name
         self.topic = topic

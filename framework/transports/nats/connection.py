@@ -56,6 +56,9 @@ class Place(NamedTuple):
 class JetStreamConnection:
     """``contract.Connection`` on JetStream. Made on the hub that it will live on, for a consumer that exists."""
 
+    lasting_ids = False
+    """A stream that is made anew counts from 1 again."""
+
     def __init__(
         self, session: Session, place: Place, limits: Limits, receiver: Receiver, *, ended: Callable[[Session], None]
     ) -> None:  # fmt: skip

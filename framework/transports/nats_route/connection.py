@@ -41,6 +41,9 @@ class Came(Message, gc=False, eq=False):
 class RouteConnection:
     """``contract.Connection`` on a route of a NATS cluster. Made on the hub of its peer, which has a route."""
 
+    lasting_ids = False
+    """An id is made from our clock and a count."""
+
     def __init__(
         self, peer: Peer, topic: str, channel: str, receiver: Receiver, *, backlog: int
     ) -> None:  # fmt: skip

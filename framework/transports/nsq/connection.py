@@ -57,6 +57,9 @@ def connect(
 class NsqConnection:
     """``contract.Connection`` on NSQ. Made by ``connect``, on the hub that it will live on. ``opens``: envelopes of headers."""
 
+    lasting_ids = False
+    """An id is made from nsqd's clock (guid.go), which may be set back."""
+
     def __init__(
         self, line: Line, topic: str, channel: str, receiver: Receiver, heartbeat: float, *, max_defer: float = MAX_DEFER,
         opens: bool = False,
