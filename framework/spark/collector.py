@@ -9,17 +9,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from framework.errors import FrameworkError, WrongUse
 from framework.handler import HandlerSpec
 from framework.message import Batch
 from framework.spark.options import ReadOptions
+from framework.spark.start import Start
 from framework.spool import Spool
 
 if TYPE_CHECKING:
     from framework.engine.supervisor import Supervisor
+    from framework.transports.contract import Transport
 
 NAME = "embedded"
 """The collector's folder in the spool."""
@@ -42,12 +44,13 @@ class Collector:
         self._spool = Spool(options.spool_dir, NAME, window=options.dedupe_window)
         self._thread = threading.Thread(target=self._run, name=f"collect {options.topic}/{options.channel}", daemon=True)
         self._supervisor: Supervisor | None = None
+        self._transports: Sequence[Transport] = ()
         self._stopping = threading.Event()
         self._error: Exception | None = None
-        self._cutoff = 0
+        self._start: Start | None = None
         self._last_old = 0.0
         self._landing = False
-        """Whether a batch with messages from before the cutoff is being landed."""
+        """Whether a batch is being landed that may have messages from before the start."""
 
     def start(self) -> None:
         self._thread.start()
@@ -65,10 +68,11 @@ class Collector:
     def drain_channel(self) -> None:
         """Return when the messages that the channel held on this call are landed, as far as one can know.
 
-        NSQ has no end of a channel to ask for, so: when no message from before has come for a while. A broker that
-        does not answer is waited for a while, and then left to the next run.
+        NSQ has no end of a channel to ask for, so: when no message from before has come for a while. Which are from before
+        is told by the clock of the nsqd that took them. A broker that does not answer is waited for a while, and then left
+        to the next run.
         """
-        self._cutoff = time.time_ns()
+        self._start = Start()
         if not self._wait_for(lambda: self._supervisor is not None and self._supervisor.ready, _CONNECT_WAIT):
             _log.warning("no broker of %s answers: this run reads what the spool holds already", ", ".join(self._options.urls))
             return
@@ -94,7 +98,8 @@ class Collector:
         return True
 
     def _land(self, batch: Batch) -> None:
-        self._landing = any(message.timestamp < self._cutoff for message in batch)  # a disk may be slower than idle is long
+        self._landing = True  # a disk may be slower than idle is long, and so may an nsqd that is asked for its time
+        self._landing = self._start is None or self._start.precedes(batch, self._transports)
         try:
             self._spool.land(batch)
         finally:
@@ -130,7 +135,7 @@ class Collector:
         from framework.engine.supervisor import Supervisor  # noqa: PLC0415
         from framework.transports import open_transports  # noqa: PLC0415
 
-        transports = open_transports(self._options.urls)
+        transports = self._transports = open_transports(self._options.urls)
         self._supervisor = Supervisor([self._spec()], transports, publish=_no_dead_letters, drain=_DRAIN, connect_deadline=None)
         try:
             if not self._stopping.is_set():

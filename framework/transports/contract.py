@@ -148,6 +148,9 @@ class Connection(Protocol):
     node: str
     topic: str
     channel: str
+    lasting_ids: bool
+    """Whether no other message of ``topic`` ever gets the id of one: not when the node's clock is set back, nor when it has lost
+    its data. Where not, a message's ``timestamp`` is the same in each delivery, and tells it from another with its id."""
     limits: Limits
     granted: int
     """The last ``grant``; 0 once the connection has ended."""
@@ -274,6 +277,15 @@ class Producer(Protocol):
         """
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class TellsTime(Protocol):
+    """A transport whose messages have their ``timestamp`` from the clocks of its nodes, which may be off, and can be asked."""
+
+    def clock_of(self, node: str) -> float:
+        """What the clock of ``node`` says now at the most, in seconds since 1970; it may be a second less. Blocks; never longer
+        than a few seconds. Raises FrameworkError where it does not say."""
 
 
 class Transport(Protocol):

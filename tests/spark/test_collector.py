@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import gevent
@@ -20,7 +22,7 @@ from framework.message import Batch
 from framework.spark import options, reader
 from framework.spark.collector import NAME, Collector
 from framework.spool import Spool, segment
-from framework.testing.servers import Server, free_port
+from framework.testing.servers import Server, free_port, own_nsqd, running
 
 pytestmark = pytest.mark.real
 
@@ -35,7 +37,7 @@ def collect(tmp_path: Path) -> Iterator[Callable[..., Collector]]:
             "spoolDir": str(tmp_path / "spool"),
             "topic": "orders",
             "channel": "archive",
-            "nsqdTcpAddresses": address,
+            "broker" if "://" in address else "nsqdTcpAddresses": address,
             **more,
         }
         collector = Collector(options.stream_read(given))
@@ -58,6 +60,17 @@ def landed(tmp_path: Path) -> Counter[bytes]:
         for one in segment.listing(tmp_path / "spool" / NAME)
         for body in segment.read(one.path, ["value"])["value"].to_pylist()
     )
+
+
+def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Have each landing take so much longer."""
+    land = Spool.land
+
+    def slow(self: Spool, batch: Batch) -> int:
+        gevent.sleep(seconds)
+        return land(self, batch)
+
+    monkeypatch.setattr(Spool, "land", slow)
 
 
 def wait_for(condition: Callable[[], bool], collector: Collector, seconds: float = 20) -> None:
@@ -93,17 +106,67 @@ def test_a_slow_disk_is_not_taken_for_the_end_of_a_channel(
     nsqd: Server, tmp_path: Path, collect: Callable[..., Collector], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("framework.spark.collector._IDLE", 0.2)
-    land = Spool.land
-
-    def slow(self: Spool, batch: Batch) -> int:
-        gevent.sleep(0.5)
-        return land(self, batch)
-
-    monkeypatch.setattr(Spool, "land", slow)
+    slow_down(monkeypatch, 0.5)
     publish(nsqd, 0, 400)
     collector = collect(nsqd.address, segmentMaxMessages="100", segmentLinger="10ms")
     collector.drain_channel()
     assert sum(landed(tmp_path).values()) == 400
+
+
+@pytest.fixture
+def off(tmp_path: Path) -> Iterator[Callable[[float], Server]]:
+    """``off(3600)``: an nsqd whose clock is an hour ahead."""
+    with ExitStack() as stack:
+
+        def start(seconds: float) -> Server:
+            server = own_nsqd(tmp_path / "off")
+            server.command[1:3] = [str(Path(__file__).parent / "scripts" / "nsqd_with_clock.py"), str(seconds)]
+            return stack.enter_context(running(server))
+
+        yield start
+
+
+def url(nsqd: Server) -> str:
+    """Which says where its HTTP is."""
+    return f"nsq://{nsqd.address}?http_port={nsqd.http_port}"
+
+
+@pytest.mark.parametrize("seconds", [3600, -3600], ids=["ahead", "behind"])
+def test_what_an_nsqd_held_is_told_by_its_own_clock(
+    off: Callable[[float], Server], tmp_path: Path, collect: Callable[..., Collector], monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+) -> None:  # fmt: skip
+    """All of it is landed, however long that takes, and what comes meanwhile is not waited for."""
+    monkeypatch.setattr("framework.spark.collector._IDLE", 0.2)
+    slow_down(monkeypatch, 0.3)
+    nsqd = off(seconds)
+    publish(nsqd, 0, 500)
+    ended = threading.Event()
+    coming = threading.Thread(target=publish_until, args=(nsqd, ended))
+    coming.start()
+    draining = threading.Thread(target=collect(url(nsqd), segmentMaxMessages="100", segmentLinger="10ms").drain_channel)
+    draining.start()
+    draining.join(30)
+    ended.set()
+    coming.join()
+    assert not draining.is_alive()
+    assert not {b"m%d" % n for n in range(500)} - landed(tmp_path).keys()
+
+
+def publish_until(nsqd: Server, ended: threading.Event) -> None:
+    number = 1_000_000
+    while not ended.wait(0.05):
+        publish(nsqd, number, number := number + 1)
+
+
+def test_an_nsqd_that_does_not_say_what_time_it_is_is_judged_by_our_clock_and_that_is_told(
+    nsqd: Server, tmp_path: Path, collect: Callable[..., Collector], caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(nsqd, 0, 10)
+    collect(f"nsq://{nsqd.address}?http_port={free_port()}").drain_channel()
+    assert sum(landed(tmp_path).values()) == 10
+    (said,) = [record.message for record in caplog.records if record.name == "framework.spark.start"]
+    assert said.startswith(f"{nsqd.address} does not say what time it is (nsqd 127.0.0.1:")
 
 
 def test_a_quiet_channel_is_landed_within_its_linger(nsqd: Server, tmp_path: Path, collect: Callable[..., Collector]) -> None:

@@ -15,7 +15,8 @@ import socket
 import ssl
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 import gevent
@@ -46,6 +47,13 @@ _HTTPS = "https://"
 _ADDRESS = re.compile(r"(https://)?(\[[^\]/]+\]|[^\[\]:/\s]+):\d{1,5}")
 _DEFAULTS = Options()
 T = TypeVar("T")
+
+
+class _Answer(NamedTuple):
+    status: int
+    body: bytes
+    date: str
+    """When, by the server's clock; it may be empty."""
 
 
 class _Wrapped(msgspec.Struct):
@@ -102,6 +110,14 @@ class _Server:
         """Return when the server says that it is well."""
         self._request("GET", "/ping")
 
+    def clock(self) -> float:
+        """What its clock says, in seconds since 1970, to the second below."""
+        date = self._ask("GET", "/ping").date
+        try:
+            return parsedate_to_datetime(date).timestamp()
+        except ValueError:
+            raise ProtocolError(f"{self._name} answered /ping with no date that can be read: {date!r}") from None
+
     def info(self) -> Info:
         return self._get(Info, "/info")
 
@@ -129,14 +145,18 @@ class _Server:
             raise ProtocolError(f"{self._name} answered {path} with {answer[:80]!r}: {error}") from None
 
     def _request(self, method: str, path: str, body: bytes = b"") -> bytes:
-        """The body of a 200. The limit covers all of it: a socket's own timeout starts anew at every byte."""
+        """The body of a 200."""
+        return self._ask(method, path, body).body
+
+    def _ask(self, method: str, path: str, body: bytes = b"") -> _Answer:
+        """A 200. The limit covers all of it: a socket's own timeout starts anew at every byte."""
         limit = gevent.Timeout(self.timeout)
         try:
             with limit:
-                status, answer = self._exchange(self.address, method, path, body)
-                if status == http.client.FORBIDDEN and self._options.tls and (port := _https_port(answer)):
+                answer = self._exchange(self.address, method, path, body)
+                if answer.status == http.client.FORBIDDEN and self._options.tls and (port := _https_port(answer.body)):
                     host = split_address(self.address)[0]
-                    status, answer = self._exchange(_HTTPS + join_address(host, port), method, path, body)
+                    answer = self._exchange(_HTTPS + join_address(host, port), method, path, body)
         except gevent.Timeout as error:
             if error is not limit:
                 raise
@@ -147,11 +167,11 @@ class _Server:
             raise BrokerUnreachable(f"{self._name} cannot be reached: {error}") from error
         except http.client.HTTPException as error:
             raise ProtocolError(f"{self._name} does not speak HTTP: {type(error).__name__} {error}") from None
-        if status != http.client.OK:
-            raise self._refusal(status, path, answer)
+        if answer.status != http.client.OK:
+            raise self._refusal(answer.status, path, answer.body)
         return answer
 
-    def _exchange(self, address: str, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+    def _exchange(self, address: str, method: str, path: str, body: bytes) -> _Answer:
         bare = address.removeprefix(_HTTPS)
         host, port = ("localhost", 0) if bare.startswith("/") else split_address(bare)
         connection = _Connection(host, port, timeout=self.timeout)
@@ -163,7 +183,7 @@ class _Server:
         try:
             connection.request(method, path, body or None)
             answer = connection.getresponse()
-            return answer.status, answer.read(MAX_ANSWER)
+            return _Answer(answer.status, answer.read(MAX_ANSWER), answer.headers.get("Date", ""))
         finally:
             connection.close()
 

@@ -16,6 +16,7 @@ from framework.transports.nsq.connection import NsqConnection, connect
 from framework.transports.nsq.delays import MAX_DEFER, LongestDelays
 from framework.transports.nsq.dial import dial
 from framework.transports.nsq.discovery import Discovery
+from framework.transports.nsq.http import Nsqd
 from framework.transports.nsq.producer import NsqProducer
 from framework.transports.recent import Recent
 
@@ -81,6 +82,12 @@ class NsqTransport:
     def backlog(self, topic: str, channel: str) -> dict[str, int]:
         """By HTTP, of every nsqd that has ``topic``."""
         return backlog.of_channel(topic, channel, self._addresses)
+
+    def clock_of(self, node: str) -> float:
+        """By HTTP. Raises BrokerUnreachable, ProtocolError."""
+        at = self._discovery.http_of(node)
+        nsqd = Nsqd(at, options=self._options) if at else Nsqd.of(node, self._options)
+        return nsqd.clock() + 1.0
 
     def ensure(self, topic: str, channels: Collection[str]) -> None:
         """By HTTP: a publish by TCP makes the topic alone, and what is in it then is for the channels that come first."""
