@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from urllib.parse import parse_qsl, urlsplit
 
+from framework import durations
 from framework.errors import BadSetting
 
 _HOST = re.compile(r"\[[0-9a-fA-F:.%a-zA-Z0-9]+\]|[^\[\]:/\s]+")
@@ -28,6 +29,14 @@ def join_address(host: str, port: int) -> str:
 def without_login(url: str) -> str:
     """``url`` for a message: what stands before an @, a password perhaps, is left out."""
     return re.sub(r"(?<=://).*@", "…@", url)
+
+
+def split_login(url: str) -> tuple[str | None, str]:
+    """What stands before an @, as it is written there, None without one; and the URL without it."""
+    scheme, _, rest = url.partition("://")
+    place = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    said, at, bare = place.rpartition("@")
+    return (said, f"{scheme}://{rest.replace(place, bare, 1)}") if at else (None, url)
 
 
 def hosts(url: str, default_port: int, *, broker: str) -> list[str]:
@@ -81,3 +90,13 @@ def size(name: str, given: Mapping[str, str], default: int) -> int:
     if not re.fullmatch(r"[1-9]\d{0,9}", text):
         raise BadSetting(f"{name}={text!r} in a broker URL: write a number of bytes, such as {name}={default}")
     return int(text)
+
+
+def seconds(name: str, given: Mapping[str, str], default: float, least: float, most: float) -> float:
+    """The option ``name`` as a time, within bounds."""
+    if name not in given:
+        return default
+    read = durations.seconds(given[name])
+    if read is None or not least <= read <= most:
+        raise BadSetting(f"{name}={given[name]!r} in a broker URL: write {least:g}s to {most:g}s, such as {name}={default:g}s")
+    return read

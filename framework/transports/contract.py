@@ -57,6 +57,8 @@ GOODBYE = 2.0
 """Seconds in which most brokers confirm a goodbye."""
 TOUCH_AT = 1 / 3
 """The part of a lease after which it is touched, by the engine or by a rescue: two more tries may fail before its end."""
+RESCUE_PATIENCE = 0.1
+"""Seconds that a rescue waits for the lock of a hub that does turn after all."""
 
 
 @dataclass(frozen=True, slots=True)

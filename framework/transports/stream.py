@@ -199,8 +199,12 @@ def send_all(stream: Socket, data: bytes) -> None:
             gsocket.wait_write(stream.fileno())
 
 
+class Closed(BrokerUnreachable):
+    """The peer ended the stream, in the middle of an introduction."""
+
+
 def receive(stream: Socket, peer: str) -> bytes:
-    """Blocks until there is something. Raises BrokerUnreachable, which names ``peer``, at the end of the stream; OSError."""
+    """Blocks until there is something. Raises Closed, which names ``peer``, at the end of the stream; OSError."""
     while True:
         try:
             data = stream.recv(RECV_SIZE)
@@ -209,7 +213,7 @@ def receive(stream: Socket, peer: str) -> bytes:
         else:
             break
     if not data:
-        raise BrokerUnreachable(f"{peer} closed the connection while it was being set up")
+        raise Closed(f"{peer} closed the connection while it was being set up")
     return data
 
 

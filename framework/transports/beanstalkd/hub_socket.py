@@ -17,11 +17,10 @@ from gevent.hub import get_hub
 from framework.errors import BrokerUnreachable, ProtocolError
 from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.dial import RECV_SIZE, Line
+from framework.transports.contract import RESCUE_PATIENCE
 from framework.transports.forked import let_go
 
 _READ, _WRITE = 1, 2
-_LOCK_PATIENCE = 0.1
-"""Seconds that a rescue waits for a hub that does turn after all."""
 _new_lock = monkey.get_original("_thread", "RLock")
 """Native; the patched one is a greenlet's. Of the kind that one thread may take twice: the garbage collector may run while it is
 held, and close a producer that was dropped."""
@@ -191,7 +190,7 @@ class HubSocket:
     def rescue(self, touches: Callable[[], Sequence[tuple[int, object]]]) -> None:
         """Read all that has come and keep it for the hub; touch the jobs of ``touches``, each with what its answer means, and
         those that came here meanwhile."""
-        if not self._lock.acquire(timeout=_LOCK_PATIENCE):
+        if not self._lock.acquire(timeout=RESCUE_PATIENCE):
             return
         try:
             if self.open and self._fault is None:

@@ -17,6 +17,7 @@ from gevent.hub import get_hub
 from framework.errors import BrokerUnreachable, ProtocolError
 from framework.message import Message
 from framework.observe import hublog
+from framework.transports.contract import RESCUE_PATIENCE
 from framework.transports.forked import forget_in_child, let_go
 from framework.transports.nats import wire
 from framework.transports.nats.dial import Line, refusal
@@ -29,8 +30,6 @@ _new_lock = monkey.get_original("_thread", "RLock")
 """Native; the patched one is a greenlet's. Of the kind that one thread may take twice: the garbage collector may run while it is
 held, and close a producer that was dropped."""
 _READ, _WRITE = 1, 2
-_LOCK_PATIENCE = 0.1
-"""Seconds that a rescue waits for a hub that does turn after all."""
 
 
 class Session:
@@ -260,7 +259,7 @@ class Session:
 
     def rescue(self, now: float, expired: Collection[Message]) -> None:
         """As in ``contract.Rescuable``; ``expired`` has messages of every owner."""
-        if not self._lock.acquire(timeout=_LOCK_PATIENCE):
+        if not self._lock.acquire(timeout=RESCUE_PATIENCE):
             return
         try:
             if self.error is None and self._fault is None:

@@ -5,12 +5,12 @@ A URL is one cluster, whose servers all serve the same streams: ``nats://a:4222,
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 from urllib.parse import unquote
 
-from framework import durations, names
+from framework import names
 from framework.errors import BadName, BadSetting, WrongUse
 from framework.transports import addresses
 
@@ -87,13 +87,7 @@ def read(urls: Sequence[str]) -> Addresses:
     """Read ``nats://[user:password@|token@]host[:4222][,…]`` and ``tls://…``, with ``?ack_wait=30s`` and the like.
 
     Raises BadSetting naming the URL, without what is secret in it, and the fix."""
-    clusters: dict[str, Cluster] = {}
-    bare = []
-    for url in urls:
-        login, shown = _login(url)
-        servers = tuple(dict.fromkeys(addresses.hosts(shown, PORT, broker="NATS")))
-        clusters.setdefault(servers[0], Cluster(servers[0], servers, login))
-        bare.append(shown)
+    clusters, bare = read_clusters(urls, PORT, _login, Cluster)
     given = addresses.options(bare, _OPTIONS)
     default = Options()
     first = _yes("tls_first", given)
@@ -101,8 +95,8 @@ def read(urls: Sequence[str]) -> Addresses:
     return Addresses(
         clusters,
         Options(
-            ack_wait=_time(given, "ack_wait", default.ack_wait, 0.1, 86_400.0),
-            ping_interval=_time(given, "ping_interval", default.ping_interval, 0.5, 120.0),
+            ack_wait=addresses.seconds("ack_wait", given, default.ack_wait, 0.1, 86_400.0),
+            ping_interval=addresses.seconds("ping_interval", given, default.ping_interval, 0.5, 120.0),
             max_payload=addresses.size("max_payload", given, default.max_payload),
             max_ack_pending=addresses.size("max_ack_pending", given, default.max_ack_pending),
             replicas=_replicas(given.get("replicas", "1")),
@@ -131,12 +125,9 @@ def _yes(name: str, given: Mapping[str, str]) -> bool:
 
 def _login(url: str) -> tuple[Login, str]:
     """Who we are, and the URL without it."""
-    scheme, _, rest = url.partition("://")
-    place = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    said, at, hosts = place.rpartition("@")
-    if not at:
+    said, bare = addresses.split_login(url)
+    if said is None:
         return Login(), url
-    bare = f"{scheme}://{rest.replace(place, hosts, 1)}"
     user, colon, password = said.partition(":")
     if not user or (colon and not password):
         raise BadSetting(f"broker URL {bare!r}: before the @ stands user:password, or a token; one of them is empty")
@@ -145,13 +136,24 @@ def _login(url: str) -> tuple[Login, str]:
     return Login(token=unquote(user)), bare
 
 
-def _time(given: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:
-    if name not in given:
-        return default
-    seconds = durations.seconds(given[name])
-    if seconds is None or not least <= seconds <= most:
-        raise BadSetting(f"{name}={given[name]!r} in a broker URL: write {least:g}s to {most:g}s, such as {name}={default:g}s")
-    return seconds
+Made = TypeVar("Made", bound=Cluster)
+
+
+def read_clusters(
+    urls: Sequence[str],
+    port: int,
+    login_of: Callable[[str], tuple[Login, str]],
+    make: Callable[[str, tuple[str, ...], Login], Made],
+) -> tuple[dict[str, Made], list[str]]:
+    """A cluster for each URL, by its first server; and the URLs without who we are. Raises BadSetting."""
+    found: dict[str, Made] = {}
+    bare = []
+    for url in urls:
+        login, shown = login_of(url)
+        servers = tuple(dict.fromkeys(addresses.hosts(shown, port, broker="NATS")))
+        found.setdefault(servers[0], make(servers[0], servers, login))
+        bare.append(shown)
+    return found, bare
 
 
 def _replicas(text: str) -> int:

@@ -1,7 +1,6 @@
 """Introduces two servers to one another (INFO, CONNECT, PING, PONG), whoever dialled, with TLS from the first byte where that is
 asked for.
 
-It blocks its greenlet and ends with a plain non-blocking socket for a watcher on the hub.
 Source: the cluster protocol of the NATS documentation; nats-server's route.go; what 2.9 and 2.15 were seen to do.
 """
 
@@ -16,24 +15,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import gevent
-from gevent import socket as gsocket
 
 from framework.errors import AccessDenied, BrokerError, BrokerUnreachable, NegotiationRefused, ProtocolError
-from framework.transports.addresses import split_address
 from framework.transports.nats import route_wire, wire
-from framework.transports.nats.credentials import refusal as tls_refusal
 from framework.transports.nats.credentials import server_name
+from framework.transports.nats.opening import Opening, bare, connected, explained
 from framework.transports.nats.urls import Login
-from framework.transports.stream import Socket, Stream, Tls
+from framework.transports.stream import Closed, Tls
 
-RECV_SIZE = 65536
 TIMEOUT = 5.0
 """Seconds for all of an introduction."""
 SILENCE = 1.5
 """Seconds after which a server that says nothing waits for TLS: else it speaks first. After 2 s it closes."""
 _STRANGERS = 65536
 """Bytes of a message that are taken from somebody who has not shown a password yet."""
-_OPTIONS = ((socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1))
 _LIKE = "2.9.10"
 """The server as which we behave: one connection for all accounts, no compression."""
 
@@ -83,23 +78,18 @@ class Card:
         return wire.connect(fields)
 
 
-class Line:
-    """A socket to another server. ``server`` is its address, ``info`` what it said of itself."""
+class Line(Opening[route_wire.RouteEvent]):
+    """A socket to another server."""
 
     def __init__(self, server: str, sock: _socket.socket) -> None:
-        self.server = server
-        self.info = wire.Info()
-        self.decoder = route_wire.RouteDecoder()
-        self.events: list[route_wire.RouteEvent] = []
-        """After the introduction: what came behind it, for the next reader."""
-        self._stream: Socket | None = sock
+        super().__init__(server, sock, route_wire.RouteDecoder())
 
     # --- the side that dialled -----------------------------------------------------------------------------
 
     def read_info(self, tls: ssl.SSLContext | None) -> wire.Info:
         """What the server says first. Raises NegotiationRefused, BrokerUnreachable, ProtocolError."""
         if tls is not None:
-            self._shake(Tls(tls, server_name(self.server)))
+            self.start_tls(Tls(tls, server_name(self.server)))
         said = self._first(speaks_tls=tls is not None)
         if not isinstance(said, wire.Info):
             raise ProtocolError(f"{self.server} began with {_word(said)}, and a nats-server begins with INFO")
@@ -135,10 +125,10 @@ class Line:
                     self.send(wire.PONG)
                 else:
                     held.append(answer)
-        except (OSError, _Closed) as error:
+        except (OSError, Closed) as error:
             if isinstance(error, ssl.SSLError):
                 raise
-            raise _unexplained(self.server, self.info) from error
+            raise _unexplained(self.server, self.info, card) from error
         self.events[:0] = held
 
     # --- the side that was dialled -------------------------------------------------------------------------
@@ -146,7 +136,7 @@ class Line:
     def admit(self, card: Card, tls: ssl.SSLContext | None) -> wire.Info:
         """Have the server say who it is. Raises AccessDenied, NegotiationRefused, BrokerUnreachable, ProtocolError."""
         if tls is not None:
-            self._shake(Tls(tls, None, server_side=True))
+            self.start_tls(Tls(tls, None, server_side=True))
         self.send(card.info())  # 2.15 says nothing of itself before that
         said = self.next()
         if not isinstance(said, route_wire.Connect):
@@ -175,85 +165,27 @@ class Line:
         with suppress(OSError):
             self.send(b"-ERR '%b'\r\n" % words.encode())
 
-    # --- bytes ---------------------------------------------------------------------------------------------
-
-    def next(self) -> route_wire.RouteEvent:
-        while not self.events:
-            try:
-                self.events = self.decoder.feed(self._receive())
-            except ProtocolError as error:
-                raise ProtocolError(f"{self.server}: {error}") from None
-        return self.events.pop(0)
-
-    def _shake(self, tls: Tls) -> None:
-        done, out = tls.shake(b"")
-        try:
-            while not done:
-                self.send(out)
-                done, out = tls.shake(self._receive())
-            self.send(out)
-        except ssl.SSLError:
-            with suppress(OSError):
-                self.send(tls.farewell())  # the alert that tells the other's log why
-            raise
-        assert self._stream is not None
-        self._stream = Stream(self._stream, tls)
-
-    def send(self, data: bytes) -> None:
-        assert self._stream is not None
-        left = memoryview(data)
-        while left:
-            try:
-                left = left[self._stream.send(left) :]
-            except BlockingIOError:
-                gsocket.wait_write(self._stream.fileno())
-
-    def _receive(self) -> bytes:
-        assert self._stream is not None
-        while True:
-            try:
-                data = self._stream.recv(RECV_SIZE)
-            except BlockingIOError:
-                gsocket.wait_read(self._stream.fileno())
-            else:
-                break
-        if not data:
-            raise _Closed(f"nats-server {self.server} closed the connection while it was being set up")
-        return data
-
-    def close(self) -> None:
-        """Unless it was released."""
-        if self._stream is not None:
-            self._stream.close()
-
-    def release(self) -> Socket:
-        """The stream itself: the caller closes it."""
-        stream, self._stream = self._stream, None
-        assert stream is not None
-        return stream
-
 
 def _word(said: route_wire.RouteEvent) -> str:
     """What was said, without what is in it: a CONNECT has a password."""
     return said.name if isinstance(said, wire.Word) else type(said).__name__.upper()
 
 
-class _Closed(BrokerUnreachable):
-    """The end of the stream, in the middle of an introduction."""
-
-
 class Unexplained(BrokerUnreachable):
     """A server ended an introduction without a word: it may know us already."""
 
 
-def _unexplained(server: str, info: wire.Info) -> Exception:
+def _unexplained(server: str, info: wire.Info, card: Card) -> Exception:
     """2.9 closes before its -ERR can be read, and nobody says what of a name or an id is taken."""
     if info.auth_required:
         fix = f"{server} does not take this user and password of its cluster, it seems"
         return AccessDenied("closed without a word", fix=fix)
+    if info.server_name == card.server_name:
+        fix = f"{server} is called {info.server_name}, as we are, and takes nobody of its own name: give it another server_name"
+        return NegotiationRefused("closed without a word", "", fix=fix)
     return Unexplained(
-        f"nats-server {server} closed the connection without a word: its cluster has another name (cluster=), or knows a server "
-        "with our name already"
+        f"nats-server {server} closed the connection without a word: its cluster has another name (cluster=), or it has a route "
+        "to a server with our id already"
     )
 
 
@@ -287,9 +219,9 @@ def dialled(server: str, timeout: float = TIMEOUT) -> Iterator[Line]:
 
     Raises BrokerUnreachable (refused, unknown host, silent), and what is done with it."""
     line: Line | None = None
-    with _explained(server, timeout):
+    with explained(server, timeout):
         try:
-            line = Line(server, bare(gsocket.create_connection(split_address(server))))
+            line = Line(server, connected(server))
             yield line
         finally:
             if line is not None:
@@ -301,33 +233,8 @@ def accepted(server: str, sock: socket.socket, timeout: float = TIMEOUT) -> Iter
     """As ``dialled``, for a socket that was accepted from ``server``."""
     line = Line(server, bare(sock))
     line.decoder.max_payload = _STRANGERS
-    with _explained(server, timeout):
+    with explained(server, timeout):
         try:
             yield line
         finally:
             line.close()
-
-
-@contextmanager
-def _explained(server: str, timeout: float) -> Iterator[None]:
-    limit = gevent.Timeout(timeout)
-    try:
-        with limit:
-            yield
-    except gevent.Timeout as error:
-        if error is not limit:
-            raise
-        raise BrokerUnreachable(f"nats-server {server} did not answer within {timeout:g} s") from None
-    except ssl.SSLError as error:
-        raise tls_refusal(server, error) from error
-    except (OSError, UnicodeError) as error:  # UnicodeError: a host name that IDNA refuses
-        raise BrokerUnreachable(f"nats-server {server} cannot be reached: {error}") from error
-
-
-def bare(sock: socket.socket) -> _socket.socket:
-    """The socket itself, non-blocking, out of gevent's hands."""
-    for level, option, value in _OPTIONS:
-        sock.setsockopt(level, option, value)
-    made = _socket.socket(fileno=sock.detach())
-    made.setblocking(False)
-    return made

@@ -17,15 +17,15 @@ from gevent.event import Event
 from gevent.hub import get_hub
 
 from framework.errors import BrokerUnreachable, ProtocolError
+from framework.transports.contract import RESCUE_PATIENCE
 from framework.transports.forked import forget_in_child, let_go
 from framework.transports.nats import wire
 from framework.transports.nats.route_wire import RouteEvent
-from framework.transports.nats_route.line import RECV_SIZE, Line
+from framework.transports.nats_route.line import Line
+from framework.transports.stream import RECV_SIZE
 
 _new_lock = monkey.get_original("_thread", "RLock")
 _READ, _WRITE = 1, 2
-_LOCK_PATIENCE = 0.1
-"""Seconds that a rescue waits for a hub that does turn after all."""
 _numbers = itertools.count(1)
 
 
@@ -190,7 +190,7 @@ class Route:
 
     def rescue(self, now: float) -> None:
         """As in ``contract.Rescuable``: a server gives up a peer that answers no PING, or whose socket stays full."""
-        if not self._lock.acquire(timeout=_LOCK_PATIENCE):
+        if not self._lock.acquire(timeout=RESCUE_PATIENCE):
             return
         try:
             if self.error is None and self._fault is None:
@@ -229,14 +229,16 @@ class Route:
     # --- the end -------------------------------------------------------------------------------------------
 
     def _last_words(self) -> None:
-        """The -ERR that the server sent before it closed says more than EPIPE."""
+        """Messages that have come are no less here, and the -ERR before a server closes says more than EPIPE."""
+        heard: list[RouteEvent] = []
         try:
-            for _ in range(16):
-                for event in self._feed(self._sock.recv(RECV_SIZE)):
-                    if isinstance(event, wire.Err):
-                        self.end(self._broken(event.words))
+            while data := self._sock.recv(RECV_SIZE):
+                heard += self._feed(data)
         except (OSError, ProtocolError):
             pass
+        self._take([event for event in heard if not isinstance(event, wire.Err)])
+        if words := [event.words for event in heard if isinstance(event, wire.Err)]:
+            self.end(self._broken(words[0]))
 
     def _broken(self, why: str) -> BrokerUnreachable:
         return BrokerUnreachable(f"the route to nats-server {self.server} broke: {why}")

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from framework import durations
 from framework.errors import BadSetting
 from framework.transports import addresses
+from framework.transports.nats import urls
 from framework.transports.nats.urls import Login, Secrets, check
 
 PORT = 6222
@@ -40,14 +40,8 @@ class Options:
     """Messages that may wait here for a handler, which is all the room that they have; what comes beyond it is lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """The servers of one URL: those that are dialled first, and others as they tell of them."""
-
-    node: str
-    """How the cluster is called: by its first server."""
-    servers: tuple[str, ...]
-    login: Login
+class Cluster(urls.Cluster):
+    """The servers of one URL are those that are dialled first; others are, as they tell of them."""
 
     @property
     def local(self) -> bool:
@@ -64,17 +58,11 @@ class Addresses:
     secrets: Secrets
 
 
-def read(urls: Sequence[str]) -> Addresses:
+def read(given_urls: Sequence[str]) -> Addresses:
     """Read ``nats-route://[user:password@]host[:6222][,…]`` with ``?cluster=east`` and the like.
 
     Raises BadSetting naming the URL, without what is secret in it, and the fix."""
-    clusters: dict[str, Cluster] = {}
-    bare = []
-    for url in urls:
-        login, shown = _login(url)
-        servers = tuple(dict.fromkeys(addresses.hosts(shown, PORT, broker="NATS")))
-        clusters.setdefault(servers[0], Cluster(servers[0], servers, login))
-        bare.append(shown)
+    clusters, bare = urls.read_clusters(given_urls, PORT, _login, Cluster)
     given = addresses.options(bare, _OPTIONS)
     default = Options()
     options = Options(
@@ -82,7 +70,7 @@ def read(urls: Sequence[str]) -> Addresses:
         account=_word(given, "account", default.account),
         listen=_place(given, "listen"),
         advertise=_place(given, "advertise"),
-        ping_interval=_seconds(given, "ping_interval", default.ping_interval, 0.2, 120.0),
+        ping_interval=addresses.seconds("ping_interval", given, default.ping_interval, 0.2, 120.0),
         backlog=addresses.size("backlog", given, default.backlog),
     )
     return Addresses(clusters, options, _secrets({name: given.get(name, "") for name in _FILES}))
@@ -90,12 +78,9 @@ def read(urls: Sequence[str]) -> Addresses:
 
 def _login(url: str) -> tuple[Login, str]:
     """Who we are, and the URL without it."""
-    scheme, _, rest = url.partition("://")
-    place = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    said, at, hosts = place.rpartition("@")
-    if not at:
+    said, bare = addresses.split_login(url)
+    if said is None:
         return Login(), url
-    bare = f"{scheme}://{rest.replace(place, hosts, 1)}"
     user, _, password = said.partition(":")
     if not user or not password:
         raise BadSetting(f"broker URL {bare!r}: before the @ stands user:password of the cluster's authorization, both of them")
@@ -125,15 +110,6 @@ def _place(given: Mapping[str, str], name: str) -> str:
     if len(found) != 1:
         raise BadSetting(f"{name}={text!r} in a broker URL: write one address, as {name}=10.0.0.7:{PORT}")
     return found[0]
-
-
-def _seconds(given: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:
-    if name not in given:
-        return default
-    seconds = durations.seconds(given[name])
-    if seconds is None or not least <= seconds <= most:
-        raise BadSetting(f"{name}={given[name]!r} in a broker URL: write {least:g}s to {most:g}s, such as {name}={default:g}s")
-    return seconds
 
 
 def accept(topic: str) -> None:

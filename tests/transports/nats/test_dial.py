@@ -10,6 +10,7 @@ import pytest
 from gevent.server import StreamServer
 
 from framework.errors import (
+    AccessDenied,
     BadSetting,
     BrokerError,
     BrokerUnreachable,
@@ -74,6 +75,44 @@ def test_what_is_no_nats_server_or_does_not_let_us_in_is_one_sentence(fake, word
     with pytest.raises(error, match=re.escape(said)) as raised, dial(node, timeout=2.0):
         pass
     assert "\n" not in str(raised.value)
+
+
+ERRORS = {
+    "Authorization Violation": AccessDenied, "User Authentication Expired": AccessDenied,
+    "User Authentication Revoked": AccessDenied, "Account Authentication Expired": AccessDenied,
+    "Secure Connection - TLS Required": NegotiationRefused, "TLS handshake error": NegotiationRefused,
+    "Authentication Timeout": BrokerError, "Unknown Protocol Operation": BrokerError, "Parser Error": BrokerError,
+    "Invalid Client Protocol": BrokerError, "Maximum Control Line Exceeded": BrokerError, "Stale Connection": BrokerError,
+    "maximum connections exceeded": BrokerError, "maximum account active connections exceeded": BrokerError,
+    "maximum subscriptions exceeded": BrokerError, "Maximum Payload Violation": BrokerError,
+    "Attempted To Connect To Route Port": BrokerError, "message headers not supported": BrokerError, "Slow Consumer": BrokerError,
+    "Connection Throttling Is Active": BrokerError, "Invalid Subject": BrokerError,
+}  # fmt: skip
+"""What a server says before it ends a connection -> the kind of error that it is: who may mend it."""
+
+
+@pytest.mark.parametrize("said", ERRORS)
+def test_each_error_by_which_a_server_does_not_let_us_in_is_one_sentence_with_its_words(fake, said):
+    with pytest.raises(BrokerError, match=re.escape(said)) as raised, dial(fake(speaks(INFO, b"-ERR '%b'\r\n" % said.encode()))):
+        pass
+    assert type(raised.value) is ERRORS[said]
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("said", ERRORS)
+def test_each_error_in_the_middle_ends_the_session_with_the_servers_words_for_all_who_use_it(fake, said):
+    def script(sock) -> None:
+        sock.sendall(INFO + b"PONG\r\n")
+        sock.recv(65536)
+        gevent.sleep(0.02)
+        sock.sendall(b"-ERR '%b'\r\n" % said.encode())
+        gevent.sleep(10)
+
+    with dial(fake(script)) as line:
+        session = Session(line, 10.0)
+    with pytest.raises(FrameworkError, match=re.escape(said)):
+        session.ask(b"$JS.API.INFO", b"", 5.0)
+    assert type(session.error) is ERRORS[said]
 
 
 @pytest.mark.parametrize("words", [[], [INFO], [b"INFO {"]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import struct
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from framework.errors import AccessDenied, BadSetting, BrokerRefuses, BrokerUnre
 from framework.testing.certificates import Authority
 from framework.testing.servers import ServerMissing
 from framework.transports import open_transports
+from framework.transports.nats_route import look
 from tests.conftest import missing
 
 from .conftest import VERSIONS, peer_of, routed, until
@@ -246,6 +248,13 @@ def test_a_url_that_cannot_be_used_is_refused_in_a_sentence_without_its_password
     assert "hush" not in str(refused.value)
 
 
+ERRORS = (
+    "Authorization Violation", 'Rejecting connection, cluster name "C2" does not match "C1"', "Authentication Timeout",
+    "Secure Connection - TLS Required", "Attempted To Connect To Client Port", "Unknown Protocol Operation",
+    "Invalid route pool index: 5 - pool size is 3", "maximum connections exceeded", "Stale Connection", "Some Reason",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("says", "words"),
     [
@@ -255,7 +264,7 @@ def test_a_url_that_cannot_be_used_is_refused_in_a_sentence_without_its_password
         (b"INFO " + b"x" * 70_000, "more than 65536 bytes"),
         (b'INFO {"server_id":"X","port":"many"}\r\n', "JSON that cannot be read"),
         (b"PING\r\n", "a nats-server begins with INFO"),
-        (b'INFO {"server_id":"X"}\r\n-ERR \'Some Reason\'\r\n', "Some Reason"),
+        *[(b'INFO {"server_id":"X"}\r\n-ERR \'%b\'\r\n' % words.encode(), words) for words in ERRORS],
         (b'INFO {"server_id":"X"}\r\n', "closed the connection without a word"),
         (b'INFO {"server_id":"X"}\r\nRMSG $G orders 999999999\r\n', "a message of 999999999 bytes"),
     ],
@@ -273,9 +282,72 @@ def test_what_is_no_server_ends_in_one_sentence(says, words):
 
     answering = gevent.spawn(answer)
     (transport,) = open_transports([f"nats-route://127.0.0.1:{listener.getsockname()[1]}"])
-    with pytest.raises(BrokerUnreachable) as refused:
+    with pytest.raises((BrokerRefuses, BrokerUnreachable)) as refused:
         transport.probe()
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
     answering.get()
     listener.close()
+
+
+def introduced(cluster):
+    """A server that we have a route to and which knows what is wanted here: its end of the route, our transport, a connection."""
+    listener = gsocket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+
+    def serve():
+        sock, _ = listener.accept()
+        listener.close()
+        sock.sendall(b'INFO {"server_id":"X","server_name":"x","cluster":"C1"} \r\n')
+        while b"PING\r\n" not in sock.recv(65536):
+            pass
+        sock.sendall(b"PONG\r\n")
+        while b"RS+ $G orders billing" not in sock.recv(65536):
+            pass
+        return sock
+
+    serving = gevent.spawn(serve)
+    transport = cluster.open(url=f"nats-route://127.0.0.1:{listener.getsockname()[1]}")
+    held = cluster.hold(transport)
+    return serving.get(timeout=10), transport, held
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        b"what is this\r\n", b"INFO " + b"x" * 70_000, b"INFO {nonsense}\r\n", b"RMSG $G orders | billing 99999999\r\n",
+        b"HMSG $G orders | billing 9 5\r\nhello\r\n", b"RMSG $G orders | billing 1\r\nxyz\r\n", b"RS+ $G\r\n",
+    ],
+)  # fmt: skip
+def test_garbage_on_a_route_ends_it_in_one_sentence_and_what_came_before_is_handled(make_cluster, says, caplog):
+    caplog.set_level("DEBUG")
+    sock, transport, held = introduced(make_cluster())
+    sock.sendall(b"RMSG $G orders | billing 1\r\nx\r\n")
+    until(lambda: held.bodies == [b"x"])
+    sock.sendall(says)
+    until(lambda: not routed(transport))
+    held.connection.finish(held.taken[0])
+    assert (held.tally.finished, held.tally.lost) == (1, 0)
+    (words,) = [record.getMessage() for record in caplog.records if "not a nats-server's bytes" in record.getMessage()]
+    assert "\n" not in words
+
+
+def test_what_had_come_when_a_route_broke_is_handled_also_where_it_is_noticed_by_sending(make_cluster):
+    sock, transport, held = introduced(make_cluster())
+    (route,) = peer_of(transport).routes
+    sock.sendall(b"RMSG $G orders | billing 1\r\nx\r\n" * 3)
+    with socket.socket(fileno=sock.detach()) as bare:  # gevent's is closed in the next turn of the hub
+        bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # by RST
+    route.say(b"RS- $G nobody\r\n")
+    route.flush()
+    assert route.error is not None
+    assert held.bodies == [b"x"] * 3
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_server_of_our_own_name_takes_no_route_and_is_named(make_cluster, monkeypatch, version):
+    cluster = make_cluster(version)
+    monkeypatch.setattr(look, "new_name", lambda: f"test-{cluster.servers[0].tcp_port}")
+    words = refusal(cluster.open())
+    assert f"is called test-{cluster.servers[0].tcp_port}, as we are, and takes nobody of its own name" in words
