@@ -1,0 +1,89 @@
+"""A handler that computes for long costs no connection and no lease: in the hub's place PINGs are answered and +WPI is sent."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import gevent
+import pytest
+
+from framework.engine.supervisor import Supervisor
+from framework.handler import make_spec
+from framework.message import Message
+from framework.testing.servers import Server
+from framework.transports.nats import wire
+
+from .conftest import until
+
+pytestmark = pytest.mark.real
+
+BLOCK = float(os.environ.get("BLOCK_SECONDS", "2.5"))
+"""Seconds: two leases and more. The server gives up a client that answers no PING for 1.5 s or so."""
+
+
+class Listener:
+    """A client in a native thread, which reads all that is said of deliveries, whatever the hub does."""
+
+    def __init__(self, server: Server) -> None:
+        self.said: list[bytes] = []
+        self._decoder = wire.ClientDecoder()
+        self._sock = socket.create_connection(("127.0.0.1", server.tcp_port))
+        self._sock.sendall(b'CONNECT {"verbose":false}\r\n' + wire.sub(b"$JS.ACK.>", 1) + wire.PING)
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while data := self._sock.recv(65536):
+            for event in self._decoder.feed(data):
+                if event is wire.Word.PING:
+                    self._sock.sendall(wire.PONG)
+                elif isinstance(event, wire.Msg):
+                    self.said.append(event.body)
+
+    def close(self) -> None:
+        self._sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._sock.close()
+
+
+@pytest.fixture
+def listener(kit) -> Iterator[Listener]:
+    made = Listener(kit.server)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def kit(make_kit):
+    """With a server that soon gives up whoever does not answer."""
+    return make_kit('ping_interval: "500ms"\nping_max: 1')
+
+
+def test_while_a_handler_computes_pings_are_answered_and_leases_are_kept(kit, listener):
+    attempts: list[int] = []
+
+    def handle(message: Message) -> None:
+        end = time.monotonic() + (0 if attempts else BLOCK)
+        attempts.append(message.attempts)
+        while time.monotonic() < end:  # the hub stands still
+            pass
+
+    transport = kit.open("?ack_wait=1s")
+    producer = kit.producer(transport)
+    producer.publish("orders", [b"1", b"2", b"3"])
+    producer.close()  # nobody keeps a publisher's connection
+    spec = make_spec(handle, "orders", "billing", {"concurrency": 1, "timeout": BLOCK + 60})
+    supervisor = Supervisor([spec], [transport], publish=print)
+    greenlet = gevent.spawn(supervisor.run)
+    (ledger,) = supervisor.ledgers.values()
+    until(lambda: ledger.finished == 3, BLOCK + 20)
+    supervisor.stop()
+    greenlet.get(timeout=30)
+    assert (attempts, ledger.received, ledger.lease_lost) == ([1, 1, 1], 3, 0)
+    until(lambda: listener.said.count(b"+ACK") == 3)
+    assert listener.said.count(b"+WPI") >= BLOCK, "one of three a second, at the least, for the message that runs alone"
+    assert [line for line in kit.server.log if "Stale" in line] == []
