@@ -26,6 +26,9 @@ from framework.testing.rocketmq import PROMPT, RocketMQ, real_rocketmq
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+AT_LENGTH = bool(os.environ.get("AT_LENGTH"))
+"""Also what ``python -m tests.chaos`` runs alone."""
+
 # An example that meets a busy machine may take as long as it likes.
 hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")
@@ -43,6 +46,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     A test that starts Spark in processes of its own goes wherever there is room. What starts Spark has longer to end, too:
     interrupted in the middle, it takes the session from all that come after it."""
+    if not AT_LENGTH:
+        items[:] = [item for item in items if item.get_closest_marker("at_length") is None]
     for item in items:
         starts_spark = item.get_closest_marker("spark") is not None
         shares_spark = "spark" in getattr(item, "fixturenames", ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,14 +99,14 @@ def member_killed(folder: Path, times: int) -> Verdict:
         return _end(trial, "nats: member of a cluster kill -9")
 
 
-def leader_killed(folder: Path, times: int) -> Verdict:
-    """That of the stream, in the middle of 10,000 messages each time."""
+def leader_killed(folder: Path, times: int, half: int = 5000) -> Verdict:
+    """That of the stream, in the middle of twice ``half`` messages each time."""
     with _cluster(folder) as members:
         with _trial(folder, ",".join(one.address for one in members), "&replicas=3") as trial:
             for _ in range(times):
-                _publish(trial, 5000)
+                _publish(trial, half)
                 _kill_and_bring_back(trial, members, _leader(members))
-                _publish(trial, 5000)
+                _publish(trial, half)
         return _end(trial, "nats: leader of the stream kill -9")
 
 
@@ -119,8 +120,8 @@ def _kill_and_bring_back(trial: Trial, members: list[servers.Server], one: serve
 
 
 def _publish(trial: Trial, count: int) -> None:
-    for _ in range(count // 500):
-        trial.until_published(500)
+    for _ in range(count // 250):
+        trial.until_published(250)
 
 
 # --- what the servers say ----------------------------------------------------------------------------------
@@ -233,7 +234,8 @@ ALL: dict[str, tuple[Scenario, int, int]] = {
     "nats-cut": (connections_cut, 60, 9),
     "nats-silent": (silent, 10, 2),
     "nats-acks": (acks_dropped, 20, 3),
-    "nats-member": (member_killed, 20, 3),
-    "nats-leader": (leader_killed, 3, 1),
+    "nats-member": (member_killed, 20, 1),
+    "nats-leader": (leader_killed, 3, 0),
+    "nats-leader-500": (partial(leader_killed, half=250), 0, 1),
 }
 """As ``scenarios.ALL``."""

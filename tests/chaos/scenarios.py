@@ -10,7 +10,7 @@ from pathlib import Path
 
 from framework.testing import servers
 from framework.testing.proxy import Proxy
-from tests.chaos import nats_faults
+from tests.chaos import nats_faults, route_faults
 from tests.chaos.trial import BURST, Scenario, Trial, Verdict
 
 _LEASE = "--msg-timeout=5s"
@@ -250,5 +250,6 @@ ALL: dict[str, tuple[Scenario, int, int]] = {
     "slow": (slow_network, 10, 1),
     "disk": (full_disk_under_the_spool, 20, 3),
     **nats_faults.ALL,
+    **route_faults.ALL,
 }
-"""Name -> what to do, how often at length, how often in CI."""
+"""Name -> what to do, how often at length, how often in CI; 0: not there."""

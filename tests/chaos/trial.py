@@ -59,11 +59,14 @@ class Verdict:
     """Confirmed, and never handled."""
     allowed: int = 0
     """How many may be lost by the server's own rules."""
+    exactly: bool = False
+    """Nobody keeps a message, so all that is allowed to be lost is: ``allowed`` counts it, and no other."""
     seconds: float = 0.0
 
     @property
     def good(self) -> bool:
-        return self.lost <= self.allowed and not self.unexplained
+        lost = self.lost == self.allowed if self.exactly else self.lost <= self.allowed
+        return lost and not self.unexplained
 
 
 @dataclass

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from framework.testing import servers
-from framework.testing.conformance import Bench, Node, Subject, Suite
+from framework.testing.conformance import Bench, Core, Crashes, Faults, Leases, Node, Publishing, Subject
 from framework.transports.contract import Capabilities
+from framework.transports.nats import streams
 from framework.transports.nats.producer import OVERHEAD
 from tests.conftest import missing
 
@@ -67,14 +68,21 @@ class NatsServers(Subject):
         return self._found
 
 
-@pytest.fixture(scope="module", params=[pytest.param("2.9", marks=pytest.mark.slow), "2.15"])
+@pytest.fixture(scope="module")
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServers]:
     try:
         servers.nats_binary(request.param)
     except servers.ServerMissing as error:
         missing(str(error))
-    with NatsServers(tmp_path_factory, request.param) as made:
+    with NatsServers(tmp_path_factory, request.param) as made, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streams, "SETTLING", 0.02)  # before 2.10 each new stream waits for that; here one client makes each
         yield made
+
+
+def versions(*of_the_older: pytest.MarkDecorator) -> pytest.MarkDecorator:
+    """A chapter over both, 2.9 with marks."""
+    both = [pytest.param("2.9", marks=[pytest.mark.slow, *of_the_older]), "2.15"]
+    return pytest.mark.parametrize("subject", both, indirect=True, scope="module")
 
 
 #: What is given back while no pull waits makes 2.9 deliver a neighbour again, as new: mended in 2.10.14.
@@ -89,8 +97,14 @@ def doubles(request: pytest.FixtureRequest, bench: Bench) -> None:
         bench.patience = 10.0
 
 
-class TestNats(Suite):
-    """Every chapter."""
+@versions(pytest.mark.at_length)
+class TestPublishing(Publishing):
+    """What servers differ in is held beside it: ``publish(delay=)`` in the transport's own tests, headers on the wire too."""
+
+
+@versions()
+class TestNats(Core, Leases, Faults, Crashes):
+    """All other chapters."""
 
     @pytest.mark.usefixtures("doubles")
     def test_one_message_of_a_batch_may_fail_alone_and_another_be_rejected(self, bench: Bench) -> None:

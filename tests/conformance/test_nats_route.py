@@ -59,7 +59,7 @@ class Routes(Subject):
         return f"{url}?ping_interval=1s"
 
 
-@pytest.fixture(scope="module", params=[pytest.param("2.9", marks=pytest.mark.slow), "2.15"])
+@pytest.fixture(scope="module")
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Routes]:
     try:
         servers.nats_binary(request.param)
@@ -69,7 +69,19 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield made
 
 
-class TestNatsRoute(Core, Publishing):
+def versions(*of_the_older: pytest.MarkDecorator) -> pytest.MarkDecorator:
+    """A chapter over both, 2.9 with marks."""
+    both = [pytest.param("2.9", marks=[pytest.mark.slow, *of_the_older]), "2.15"]
+    return pytest.mark.parametrize("subject", both, indirect=True, scope="module")
+
+
+@versions(pytest.mark.at_length)
+class TestPublishing(Publishing):
+    """To a server each of these is a message like any other."""
+
+
+@versions()
+class TestNatsRoute(Core):
     """What is promised where each message comes once. The other cases of faults, and leases and crashes, speak of what is
     delivered again."""
 

@@ -9,13 +9,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import gevent
 import nkeys
 import pytest
 
 from framework.errors import BadSetting, BrokerRefuses
 from framework.testing.servers import Server
 from framework.transports import open_transports
+from framework.transports.nats.dial import Way, dial
+from framework.transports.nats.session import Session
+from framework.transports.nats.urls import Secrets
 
 from .conftest import until
 from .test_tls import there_and_back
@@ -122,15 +124,16 @@ def test_the_user_of_a_credentials_file_is_let_in_and_others_are_not(server, ope
             transport.probe()
 
 
-@pytest.mark.slow
 def test_a_file_that_is_renewed_is_read_again_when_the_server_ends_what_has_expired(server, operator, tmp_path: Path):
     file = tmp_path / "short.creds"
-    file.write_text(operator.creds(expires=time.time() + 3))
+    file.write_text(operator.creds(expires=time.time() + 2))
     (transport,) = open_transports([f"nats://{server.address}?creds_file={file}"])
     producer = transport.producer()
     producer.publish("orders", [b"x"])
+    with dial(server.address, Way(secrets=Secrets(creds_file=str(file)))) as line:
+        neighbour = Session(line, 30.0)
     file.write_text(operator.creds())
-    gevent.sleep(4.0)
+    until(lambda: neighbour.error is not None)
     producer.publish("orders", [b"y"], timeout=10.0)
     until(lambda: transport.backlog("orders", "billing") == {server.address: 2})
     producer.close()

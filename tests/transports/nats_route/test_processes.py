@@ -12,6 +12,8 @@ import pytest
 
 from framework.testing.workers import Worker, call
 
+from .conftest import VERSIONS
+
 pytestmark = pytest.mark.real
 
 SHOP = """
@@ -54,7 +56,9 @@ def ask_by_nats_py(address: str, *bodies: bytes) -> list[Any]:
     return asyncio.run(work())
 
 
-def test_a_worker_handles_what_nats_py_publishes_and_nats_py_reads_what_the_worker_publishes(one, shop):
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_worker_handles_what_nats_py_publishes_and_nats_py_reads_what_the_worker_publishes(make_cluster, shop, version):
+    one = make_cluster(version)
     worker = Worker("run", "shop", "--broker", one.url(), cwd=shop)
     try:
         worker.wait_for("ready")
@@ -65,7 +69,12 @@ def test_a_worker_handles_what_nats_py_publishes_and_nats_py_reads_what_the_work
     assert [message.headers for message in found] == [{"Customer": "42", "Stadt": "Köln 話"}] * 2
 
 
-@pytest.mark.slow
+@pytest.fixture
+def one(make_cluster):
+    """Of the newest version: a worker and a command line meet no other difference than the transport alone does."""
+    return make_cluster("2.15")
+
+
 def test_workers_publish_reaches_a_running_worker_and_says_when_nobody_listens(one, shop):
     worker = Worker("run", "knowing", "--broker", one.url(), cwd=shop)
     try:
