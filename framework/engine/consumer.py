@@ -120,12 +120,14 @@ class Consumer:
         """Dispatch, in a slot, until nothing waits or the hub's turn is spent."""
         queue: Any = self._queue
         turns, slots, now = self._turns, self._slots, clock()
-        fresh, spent_at = slots.context.copy, 0.0
+        context, spent_at = slot.context, 0.0
         try:
             while queue:
                 slot.job = job = queue.popleft()  # a Message; of a BatchQueue, a list of them
                 slot.started = now
-                outcome = fresh().run(self._chain, job)  # which may be another by now
+                outcome = self._chain(job)  # which may be another by now
+                if context:  # it left something in it, or the app had: a new one for every call would be a tenth of this loop
+                    context = slots.renew(slot)
                 if outcome is None:
                     try:
                         job.connection.finish(job)

@@ -31,12 +31,14 @@ AGAIN = 5.0
 class Slot:
     """One handler call at a time. ``job`` is what it works on, None while idle; ``started`` when, monotonic."""
 
-    __slots__ = ("greenlet", "idle", "job", "limit_at", "started")
+    __slots__ = ("context", "greenlet", "idle", "job", "limit_at", "started")
     thread = 0
     """None of its own: ``remote_slots.Call``."""
 
     def __init__(self) -> None:
         self.greenlet: Any = None
+        self.context: contextvars.Context
+        """Its greenlet's."""
         self.idle = True
         """It is listed as such, and nothing but the pump ends that."""
         self.job: Any = None
@@ -60,7 +62,7 @@ class Slots:
         """Start nothing more. May be set from anywhere, a signal handler included."""
         self._open = True
         self.context = contextvars.copy_context()
-        """What the app had set when the worker started. Each call has a copy, so none sees what another one left."""
+        """What the app had set when the worker started. Each call begins with it, so none sees what another one left."""
         # Not run_callback: gevent may run what it is given before it polls again, and a spent turn must end in a poll.
         self._kick = hub.loop.timer(0.0)
         self._all = [Slot() for _ in range(size)]
@@ -77,7 +79,7 @@ class Slots:
             slot.idle = False
             if not slot.greenlet:  # never started, or dead: switching into a dead greenlet returns at once, and does nothing
                 slot.greenlet = greenlet(self._live, self._hub)
-                slot.greenlet.gr_context = self.context.copy()
+                self.renew(slot)
                 slot.greenlet.switch(slot)
             else:
                 slot.greenlet.switch()
@@ -85,6 +87,11 @@ class Slots:
                 break
         if queue and idle:
             self.kick()
+
+    def renew(self, slot: Slot) -> contextvars.Context:
+        """Give the greenlet of ``slot`` a context without what a call has left in it; its own, if it is the caller."""
+        slot.context = slot.greenlet.gr_context = self.context.copy()
+        return slot.context
 
     def _spent(self, now: float) -> bool:
         return now - self._turns.stamp > SLICE and now > self.own_time_ends
@@ -106,6 +113,8 @@ class Slots:
             except BaseException:  # the chain catches what handlers raise: this is our own fault, and must stop nothing else
                 log.exception("a slot failed, which is a bug; its message is given back")
             slot.job = None
+            if slot.context:
+                self.renew(slot)
             slot.idle = True
             self._idle.append(slot)
             if self.queue:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextvars
+import gc
 import hashlib
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 
 import gevent
@@ -13,7 +15,14 @@ import pytest
 from gevent.event import Event
 
 from framework.engine.ledger import Ledger
+from framework.errors import Retry
 
+
+class Thing:
+    """What a call may leave."""
+
+
+leftover: contextvars.ContextVar[Thing] = contextvars.ContextVar("leftover")
 request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="none")
 
 
@@ -101,6 +110,29 @@ def test_greenlets_see_context_variables_of_the_app_as_well_and_none_of_another_
         request_id.reset(token)
     assert seen == ["the app's"] * 6
     assert worker.stop()["requeued"] == 0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_call_left_in_its_context_is_let_go_of_with_it_where_the_app_has_none_of_its_own(broker, run, fails):
+    seen: list[str] = []
+    alive: list[weakref.ref[Thing]] = []
+
+    def function(_):
+        seen.append(request_id.get())
+        thing = Thing()
+        alive.append(weakref.ref(thing))
+        request_id.set("a call's")
+        leftover.set(thing)
+        if fails and len(seen) % 2:
+            raise Retry(delay=0.0)
+
+    worker = contextvars.Context().run(run, function, concurrency=2)
+    broker.publish("orders", *[b"x"] * 6)
+    worker.until(lambda: len(broker.finished) == 6)
+    assert seen == ["none"] * len(seen)
+    gc.collect()
+    assert not any(thing() for thing in alive)
+    worker.stop()
 
 
 def test_a_thread_that_does_not_return_is_named_with_its_line_and_its_place_is_not_given_to_another(broker, run, gate, caplog):
