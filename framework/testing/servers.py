@@ -63,9 +63,15 @@ def free_port(count: int = 1) -> int:
     """A TCP port of 127.0.0.1 that was free a moment ago, the first of ``count`` that follow one another.
 
     Below those that a kernel gives to outgoing connections: one of these could have it while its server is down for a moment.
+    Where pytest-xdist runs several processes, each has ports of its own: they would take each other's before a server has them.
     """
+    ports = range(10_000, 32_768)
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    if worker:
+        share = len(ports) // 8
+        ports = ports[(start := int(worker) % 8 * share) : start + share]
     while True:
-        first = random.randrange(10_000, 32_768 - count)
+        first = random.randrange(ports.start, ports.stop - count)
         try:
             for port in range(first, first + count):
                 socket.create_server(("127.0.0.1", port)).close()
