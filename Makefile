@@ -31,9 +31,9 @@ bench:  ## Consume and publish rates beside other Python clients, on a real nsqd
 	@tools/venv spark,dev,bench
 	@.venv/bin/python -m benchmarks
 
-chaos:  ## Counted messages through every fault, many times over: about twenty minutes
+chaos:  ## Counted messages through every fault, many times over, and the longest kills and fuzzing: about forty minutes
 	@tools/venv spark,dev
-	@.venv/bin/python -m tests.chaos
+	@JAVA_HOME="$$(tools/find-java)" || exit 1; export JAVA_HOME; exec .venv/bin/python -m tests.chaos
 
 mutants:  ## Break the code in a seeded sample of places and see whether a test fails: COUNT=12 of each room, SEED=1
 	@tools/venv spark,dev,mutants

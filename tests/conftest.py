@@ -45,7 +45,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """In several processes those of a file stay together, and so do all that share the Spark session, or the RocketMQ.
 
     A test that starts Spark in processes of its own goes wherever there is room. What starts Spark has longer to end, too:
-    interrupted in the middle, it takes the session from all that come after it."""
+    interrupted in the middle, it takes the session from all that come after it.
+
+    What takes longest comes first, so that nothing long begins when all else is over: tools/test has slow tests keep this order.
+    """
     if not AT_LENGTH:
         items[:] = [item for item in items if item.get_closest_marker("at_length") is None]
     for item in items:
@@ -57,6 +60,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(group))
         if starts_spark and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(400))
+    items.sort(key=_place)
+
+
+LONG = ("tests/nsqd/test_gnsq_suite.py", "tests/chaos/")
+"""What takes a minute and does not start Spark."""
+
+
+def _place(item: pytest.Item) -> int:
+    """The session of Spark that many share, then what starts one of its own, then what else is long."""
+    if item.get_closest_marker("spark") is not None:
+        return 0 if "spark" in getattr(item, "fixturenames", ()) else 1
+    return 2 if item.nodeid.startswith(LONG) else 3
 
 
 @pytest.hookimpl

@@ -38,10 +38,17 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if bad else 0 if given.scenarios else _tests_at_length()
 
 
+_AT_LENGTH = (
+    ["-m", "at_length", "tests/conformance", "tests/transports"],  # over older servers that behave as the newer ones do there
+    ["-m", "slow or spark", "tests/workers/test_kills.py", "tests/nsqd/test_durability.py", "tests/nsqd/test_fuzz.py"],
+)
+_LENGTHS = {"AT_LENGTH": "1", "NSQD_KILLS": "20", "NSQD_FUZZ_INPUTS": "200000"}
+
+
 def _tests_at_length() -> int:
-    """Cases over older servers that behave as the newer ones do there; 0 when all passed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "at_length", "tests/conformance", "tests/transports"]
-    return subprocess.run(command, env={**os.environ, "AT_LENGTH": "1"}, check=False).returncode
+    """What the suite leaves out or does less often; 0 when all passed."""
+    pytest = [sys.executable, "-m", "pytest", "-q", "--timeout", "3000"]
+    return max(subprocess.run(pytest + which, env=os.environ | _LENGTHS, check=False).returncode for which in _AT_LENGTH)
 
 
 def _run(name: str, factor: float) -> Verdict:
