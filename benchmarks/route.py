@@ -124,7 +124,7 @@ def interest(version: str) -> float:
         (transport,) = open_transports([url])
         begin = time.monotonic()
         transport.start(None)
-        (home,) = transport._homes.values()
+        (home,) = transport._homes.there()
         home.peer.reach()
         while len(home.peer.interests) < SUBSCRIPTIONS:
             gevent.sleep(0.001)

@@ -50,9 +50,14 @@ def _measures(scheme: str, url: str) -> tuple[Limits, int]:
         server: Any = beanstalkd.read([url]).options
         return Limits(float(server.ttr), math.inf, LIMITS.max_grant), server.max_job_size
     if scheme in ("nats", "nats+tls", "tls"):
-        from framework.transports.nats import producer  # noqa: PLC0415
+        from framework.transports.nats import outgoing  # noqa: PLC0415
         from framework.transports.nats import urls as nats  # noqa: PLC0415
 
         jetstream: Any = nats.read([url]).options
-        return Limits(jetstream.ack_wait, math.inf, LIMITS.max_grant), jetstream.max_payload - producer.OVERHEAD
+        return Limits(jetstream.ack_wait, math.inf, LIMITS.max_grant), jetstream.max_payload - outgoing.OVERHEAD
+    if scheme == "nats-route":
+        from framework.transports.nats_route import urls as route  # noqa: PLC0415
+
+        options: Any = route.read([url]).options
+        return (Limits(options.streams.ack_wait, math.inf, LIMITS.max_grant) if options.jetstream else LIMITS), MAX_SIZE
     return LIMITS, MAX_SIZE

@@ -110,6 +110,23 @@ def leader_killed(folder: Path, times: int, half: int = 5000) -> Verdict:
         return _end(trial, "nats: leader of the stream kill -9")
 
 
+def route_leader_killed(folder: Path, times: int, half: int = 5000) -> Verdict:
+    """As ``leader_killed``, with the worker and the publisher as peers of the cluster."""
+    with _cluster(folder) as members:
+        ports = ",".join(f"127.0.0.1:{_route_port(one)}" for one in members)
+        url = f"nats-route://{ports}{_OPTIONS}&jetstream=true&replicas=3"
+        with Trial(folder, url, url).running() as trial:
+            for _ in range(times):
+                _publish(trial, half)
+                _kill_and_bring_back(trial, members, _leader(members))
+                _publish(trial, half)
+        return _end(trial, "nats route: leader of the stream kill -9")
+
+
+def _route_port(member: servers.Server) -> int:
+    return int(member.data.name.rpartition("-")[2])
+
+
 def _kill_and_bring_back(trial: Trial, members: list[servers.Server], one: servers.Server) -> None:
     with trial.fault("member kill -9"):
         one.kill()
@@ -237,5 +254,7 @@ ALL: dict[str, tuple[Scenario, int, int]] = {
     "nats-member": (member_killed, 20, 0),  # in CI the leader alone, which is the harder one
     "nats-leader": (leader_killed, 3, 0),
     "nats-leader-500": (partial(leader_killed, half=250), 0, 1),
+    "nats-route-leader": (route_leader_killed, 3, 0),
+    "nats-route-leader-1000": (partial(route_leader_killed, half=500), 0, 1),
 }
 """As ``scenarios.ALL``."""

@@ -11,7 +11,7 @@ from framework.testing import servers
 from framework.testing.conformance import Bench, Core, Crashes, Faults, Leases, Node, Publishing, Subject
 from framework.transports.contract import Capabilities
 from framework.transports.nats import streams
-from framework.transports.nats.producer import OVERHEAD
+from framework.transports.nats.outgoing import OVERHEAD
 from tests.conftest import missing
 
 pytestmark = pytest.mark.real

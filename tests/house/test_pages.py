@@ -274,9 +274,11 @@ def test_the_page_about_nats(story: Story, start_nats: Callable[..., Server]) ->
 
 @pytest.mark.real
 def test_the_page_about_routes_of_nats(story: Story, start_nats: Callable[..., Server]) -> None:
-    port = free_port()
-    start_nats(f'cluster {{ name: C1, listen: "127.0.0.1:{port}" }}', jetstream=False)
-    story.places = {**story.places, "nats1,nats2:6222": f"127.0.0.1:{port}"}
+    ports = [free_port() for _ in range(2)]
+    routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
+    for port in ports:
+        start_nats(f'cluster {{ name: C1, listen: "127.0.0.1:{port}", routes: [{routes}] }}')
+    story.places = {**story.places, "nats1,nats2:6222": ",".join(f"127.0.0.1:{port}" for port in ports)}
     play(story, "docs/nats-route.md")
 
 

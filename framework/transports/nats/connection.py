@@ -19,13 +19,13 @@ from framework.alarm import Countdown
 from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError
 from framework.message import Message
 from framework.observe import hublog
-from framework.transports.contract import TOUCH_AT, Limits, Receiver
+from framework.transports.contract import TOUCH_AT, Limits, Receiver, Rescuable
 from framework.transports.nats import headers, wire
+from framework.transports.nats.carrier import Carrier
 from framework.transports.nats.leases import Leases
 from framework.transports.nats.outbox import Said
 from framework.transports.nats.pulls import HURRY, QUIET, Pulls, request
-from framework.transports.nats.session import Session
-from framework.transports.nats.settling import ACK_MORE, ack, metadata, nak, snapshot, taken, term, touch
+from framework.transports.nats.settling import ACK_MORE, Sent, ack, metadata, nak, snapshot, taken, term, touch
 from framework.transports.nats.streams import COUNTS, Api, version_of
 
 log = hublog.get(__name__)
@@ -60,9 +60,9 @@ class JetStreamConnection:
     """A stream that is made anew counts from 1 again."""
 
     def __init__(
-        self, session: Session, place: Place, limits: Limits, receiver: Receiver, *, ended: Callable[[Session], None]
+        self, session: Carrier, place: Place, limits: Limits, receiver: Receiver, *, ended: Callable[[], None]
     ) -> None:  # fmt: skip
-        """``ended(session)``: it is not used here any more."""
+        """``ended()``: the session is not used here any more."""
         self.node, self.topic, self.channel = place.node, place.topic, place.channel
         self._place = place
         self._ended = ended
@@ -70,6 +70,7 @@ class JetStreamConnection:
         self.granted = 0
         self.in_flight: dict[Message, float] = {}
         self._session = session
+        self._commands = session.commands
         self._receiver = receiver
         self._tally = receiver.tally
         self._counts = version_of(session.info) >= COUNTS
@@ -98,9 +99,9 @@ class JetStreamConnection:
         self._hurry = math.inf
 
     @property
-    def rescuable(self) -> Session:
-        """The socket that it shares."""
-        return self._session
+    def rescuable(self) -> Rescuable:
+        """The socket that it shares, or the sockets."""
+        return self._session.rescuable
 
     @property
     def exposed(self) -> int:
@@ -119,12 +120,12 @@ class JetStreamConnection:
         self._session.wants_to_speak(self)
 
     def terminate(self, message: Message) -> None:
-        self._terms.append(term(self._settle(message)))
+        self._terms.append(term(self._settle(message), self._commands))
         self._session.wants_to_speak(self)
 
     def requeue(self, message: Message, delay: float) -> None:
         longest = self.limits.max_requeue or 0.0
-        self._naks.append(nak(self._settle(message), min(delay, longest)))
+        self._naks.append(nak(self._settle(message), min(delay, longest), self._commands))
         self._session.wants_to_speak(self)
 
     def _settle(self, message: Message) -> bytes:
@@ -244,7 +245,7 @@ class JetStreamConnection:
             return b"", None
         stops = self._draining or self._closing or self._session.leaving
         room = 0 if stops else max(0, self.granted - len(self.in_flight))
-        done = [touch(self._touches), ack(self._acks), *self._terms]
+        done = [touch(self._touches, self._commands), ack(self._acks, self._commands), *self._terms]
         parts = [*done, *self._taken_back(room), *self._asked_for(room), *self._naks]
         said = Sent(self, len(self._acks) + len(self._terms), len(self._naks), sum(map(len, parts)))
         self._unsent += said.size
@@ -263,7 +264,10 @@ class JetStreamConnection:
             return []
         sids, self._cancels = self._cancels, []
         self._session.ping(lambda: self._gone(sids))
-        return map(wire.unsub, sids)
+        return self._unsubscribed(sids)
+
+    def _unsubscribed(self, sids: Iterable[int]) -> list[bytes]:
+        return [self._commands.unsub(b"%b.%d" % (self._session.inbox, sid), sid) for sid in sids]
 
     def _take_back(self, room: int) -> None:
         """Pulls that ask for too many: those that still bring messages end by themselves, unless that takes long."""
@@ -289,8 +293,8 @@ class JetStreamConnection:
         for sid, count, fresh in self._pulls.wanted(room, now):
             inbox = b"%b.%d" % (self._session.inbox, sid)
             if fresh:
-                yield wire.sub(inbox, sid)
-            yield wire.pub(self._next, request(count, self._place.longest_pull), inbox)
+                yield self._commands.sub(inbox, sid)
+            yield self._commands.pub(self._next, request(count, self._place.longest_pull), inbox)
 
     def keep(self, heard: list[wire.Msg], now: float, expired: Collection[Message]) -> tuple[bytes, Sent | None]:
         """What waits to be sent, and what is to be touched: of the messages in flight, and of those that came meanwhile."""
@@ -300,7 +304,8 @@ class JetStreamConnection:
             if said.reply and now - self._held.get(said.reply, 0.0) >= self.limits.lease * TOUCH_AT:
                 self._held[said.reply] = now
                 due.append(said.reply)
-        parts = [touch([*taken(self._touches), *filter(None, due)]), ack(acks), *terms, *naks]
+        touches = touch([*taken(self._touches), *filter(None, due)], self._commands)
+        parts = [touches, ack(acks, self._commands), *terms, *naks]
         said_here = Sent(self, len(acks) + len(terms), len(naks), sum(map(len, parts)))
         self._unsent += said_here.size
         return b"".join(parts), said_here if said_here.size else None
@@ -309,6 +314,12 @@ class JetStreamConnection:
         for message, at in self._leases.kept():
             if self.in_flight.pop(message, None) is not None:  # else it has been settled since
                 self.in_flight[message] = at
+
+    def moved(self) -> tuple[bytes, Callable[[], None]]:
+        """What was asked of the server that led comes no more, but for what is on its way."""
+        self._retry_at = 0.0
+        sids = self._pulls.excess(0)
+        return b"".join(self._unsubscribed(sids)), lambda: self._gone(sids)
 
     def refused(self, words: str) -> bool:
         """A pull, or a settlement, that our user may not make."""
@@ -326,6 +337,12 @@ class JetStreamConnection:
             self._tally.finished += said.acks
             self._tally.requeued += said.naks
 
+    def settlements_lost(self, said: Sent) -> None:
+        """The server that was to read them is gone."""
+        self._unsent -= said.size
+        if not self._closed:
+            self._tally.lease_lost += said.acks + said.naks
+
     # --- leases --------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
@@ -342,6 +359,7 @@ class JetStreamConnection:
                 "%s/%s: %d pulls are forgotten by nats-server %s", self.topic, self.channel, len(late), self._session.server
             )
             self._cancels += late
+        if late or self._session.deserted(now):
             gevent.spawn(self._look_for_consumer)
         if late or (self._retry_at and now >= self._retry_at):
             self._session.wants_to_speak(self)
@@ -373,7 +391,7 @@ class JetStreamConnection:
         for timer in (self._timer, self._deadline, self._later):
             timer.close()
         self._count_losses(self._session.leave(self))
-        self._ended(self._session)
+        self._ended()
         self._receiver.closed(self, error)
 
     def _count_losses(self, waiting: list[Said]) -> None:
@@ -383,15 +401,3 @@ class JetStreamConnection:
         for gone in (self.in_flight, self._replies, self._acks, self._terms, self._naks, self._touches, self._pulls):
             gone.clear()
         self.granted = self._unsent = 0
-
-
-class Sent:
-    """Settlements of one connection on their way to the socket."""
-
-    __slots__ = ("acks", "naks", "owner", "size")
-
-    def __init__(self, owner: JetStreamConnection, acks: int, naks: int, size: int) -> None:
-        self.owner, self.acks, self.naks, self.size = owner, acks, naks, size
-
-    def sent(self) -> None:
-        self.owner.settlements_sent(self)

@@ -7,7 +7,7 @@ from operator import itemgetter
 
 from framework.message import Message
 from framework.transports.contract import TOUCH_AT
-from framework.transports.nats.session import Session
+from framework.transports.nats.carrier import Proving
 
 CERTAIN = 0.95
 """The part of a lease that we may count on: the server's clock of it began before ours."""
@@ -18,7 +18,7 @@ class Leases:
 
     ``session.proven`` tells that. Times are monotonic."""
 
-    def __init__(self, session: Session, lease: float) -> None:
+    def __init__(self, session: Proving, lease: float) -> None:
         self._session = session
         self._lease = lease
         self._known: dict[Message, tuple[float, float]] = {}

@@ -17,6 +17,7 @@ from gevent.hub import Waiter, get_hub
 from framework.errors import BrokerUnreachable, FrameworkError, MessageRefused, PublishError
 from framework.message import Message
 from framework.transports.nats import headers, wire
+from framework.transports.nats.carrier import Publishing
 from framework.transports.nats.session import Session
 from framework.transports.nats.sessions import Servers
 from framework.transports.nats.streams import NANO, SCHEDULES, Api, Refusal, version_of
@@ -64,17 +65,17 @@ class Command:
 class Link:
     """``publish_link.PublishLink``, and a ``session.Owner``; made by ``to``."""
 
-    def __init__(self, node: str, session: Session, options: Options) -> None:
+    def __init__(self, node: str, session: Publishing, options: Options) -> None:
         self.node = node
         self.silent: Callable[[], None] = _nothing
         self._session = session
         self._options = options
         self._doubted = 0.0
-        self._runs: dict[int, tuple[Run, int]] = {}
-        """The token of an inbox -> whose answer it is."""
+        self._runs: dict[int, tuple[Run, int, object]] = {}
+        """The token of an inbox -> whose answer it is, and where the question went, as far as is known."""
         self._tokens = 0
-        self._inbox = session.inbox + b".acks"  # a word more than those of questions have, whose numbers are tokens here
-        session.say(wire.sub(self._inbox + b".*", session.sid(self)))
+        self._inbox = session.acks  # a word more than those of questions have, whose numbers are tokens here
+        session.listen(self._inbox, self)
 
     @classmethod
     def to(cls, servers: Servers, options: Options, timeout: float) -> Link:
@@ -147,10 +148,15 @@ class Link:
     def send(self, run: Run, number: int, command: Command) -> int:
         """Say it with the next flush; returns where its last byte lies in the stream of all that is said."""
         self._tokens += 1
-        self._runs[self._tokens] = run, number
         inbox = b"%b.%d" % (self._inbox, self._tokens)
-        self._session.say(wire.pub(command.subject, command.body, inbox, headers=command.head))
+        went = self._session.publish(command.subject, command.body, inbox, command.head)
+        self._runs[self._tokens] = run, number, went
         return self._tokens
+
+    def astray(self, token: int, command: Command) -> bool:
+        """It went where nobody keeps it any more: its answer does not come."""
+        _, _, went = self._runs[token]
+        return self._session.astray(command.subject, went)
 
     def usable(self) -> bool:
         session = self._session
@@ -184,7 +190,7 @@ class Link:
     def heard(self, messages: list[wire.Msg], at: float) -> None:
         for message in messages:
             token = message.subject.rpartition(b".")[2]
-            run, number = self._runs.pop(int(token) if token.isdigit() else 0, (None, 0))
+            run, number, _ = self._runs.pop(int(token) if token.isdigit() else 0, (None, 0, None))
             if run is not None:
                 run.answered(number, self._verdict(message))
 
@@ -220,9 +226,12 @@ class Link:
 
     def resumed(self) -> None: ...
 
+    def moved(self) -> tuple[bytes, None]:
+        return b"", None
+
     def refused(self, words: str) -> bool:
         """A publish that our user may not make: the server says so, and answers nothing."""
-        mine = [(token, run, number) for token, (run, number) in self._runs.items() if f'"{run.subject(number)}"' in words]
+        mine = [(token, run, number) for token, (run, number, _) in self._runs.items() if f'"{run.subject(number)}"' in words]
         for token, run, number in mine:
             del self._runs[token]
             run.answered(number, PublishError(f"nats-server {self._session.server}: {words}", stored=False))
@@ -230,7 +239,7 @@ class Link:
 
     def lost(self, error: Exception) -> None:
         waiting, self._runs = list(self._runs.values()), {}
-        for run, number in waiting:
+        for run, number, _ in waiting:
             get_hub().loop.run_callback(run.answered, number, InDoubt(f"{error}; {_UNKNOWN}"))
 
 
@@ -300,10 +309,13 @@ class Run:
         self._link.look(oldest)
         for number, (token, since) in list(self._under_way.items()):
             if now - since >= self._timeout:
-                self._link.give_up(token)
-                self.answered(
-                    number, InDoubt(f"nats-server {self._link.node} gave no answer for {self._timeout:.1f} s; {_UNKNOWN}")
-                )
+                words = f"nats-server {self._link.node} gave no answer for {self._timeout:.1f} s"
+            elif now - since >= _DOUBT and self._link.astray(token, self._commands[number]):
+                words = "the server that it was sent to keeps its subject no more"
+            else:
+                continue
+            self._link.give_up(token)
+            self.answered(number, InDoubt(f"{words}; {_UNKNOWN}"))
 
 
 class _NoStream(NotStored):

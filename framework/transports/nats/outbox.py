@@ -25,6 +25,9 @@ class Said(Protocol):
     def sent(self) -> None:
         """All of it has been handed to the socket."""
 
+    def lost(self) -> None:
+        """It went where nobody takes it any more."""
+
 
 class Owner(Protocol):
     """Whoever subscribes. Called on the hub but for ``keep``."""
@@ -43,6 +46,10 @@ class Owner(Protocol):
 
     def resumed(self) -> None:
         """The hub turns again after ``keep``; what was read meanwhile is still to come."""
+
+    def moved(self) -> tuple[bytes, Callable[[], None] | None]:
+        """Another server leads what it pulls from: what it has to say to the one that did, and what is called once that has read
+        it, or is gone."""
 
     def refused(self, words: str) -> bool:
         """The server said -ERR; whether it was about this one's."""

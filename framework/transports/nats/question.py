@@ -18,13 +18,26 @@ class Asked(Protocol):
 
     error: Exception | None
     inbox: bytes
-    server: str
+
+    @property
+    def server(self) -> str: ...
 
     def sid(self, owner: Owner) -> int: ...
 
-    def drop(self, sid: int) -> None: ...
+    def request(self, sid: int, to: bytes, body: bytes) -> None:
+        """Publish it, to be answered on ``sid``."""
 
-    def say(self, command: bytes) -> None: ...
+    def withdraw(self, sid: int) -> None:
+        """Nobody waits for that answer any more."""
+
+
+def ask(session: Asked, to: bytes, body: bytes, timeout: float) -> wire.Msg:
+    """Publish a request and wait for its answer; blocks its greenlet. Raises BrokerUnreachable, BrokerError."""
+    question = Question(session, to)
+    try:
+        return question.wait(to, body, timeout)
+    finally:
+        question.end()
 
 
 class Question:
@@ -42,7 +55,7 @@ class Question:
         session = self._session
         if session.error is not None:
             raise session.error
-        session.say(wire.sub(self._inbox, self._sid) + wire.pub(to, body, self._inbox))
+        session.request(self._sid, to, body)
         slow = BrokerUnreachable(f"nats-server {session.server} gave no answer to {to.decode()} for {timeout:g} s")
         alarm = get_hub().loop.timer(timeout)
         alarm.start(self._answer, slow)
@@ -56,9 +69,7 @@ class Question:
 
     def end(self) -> None:
         self._over = True
-        self._session.drop(self._sid)
-        if self._session.error is None:
-            self._session.say(wire.unsub(self._sid))
+        self._session.withdraw(self._sid)
 
     def _answer(self, answer: wire.Msg | Exception) -> None:
         """From any greenlet: a publisher may read what came for another, and who closes a session tells all who wait on it."""
@@ -78,6 +89,9 @@ class Question:
         return b"", None
 
     def resumed(self) -> None: ...
+
+    def moved(self) -> tuple[bytes, None]:
+        return b"", None
 
     def refused(self, words: str) -> bool:
         mine = f'"{self._to.decode()}"' in words or f'"{self._inbox.decode()}"' in words

@@ -20,9 +20,10 @@ from framework.observe import hublog
 from framework.transports.contract import RESCUE_PATIENCE
 from framework.transports.forked import forget_in_child, let_go
 from framework.transports.nats import wire
+from framework.transports.nats.commands import OF_CLIENTS
 from framework.transports.nats.dial import Line, refusal
 from framework.transports.nats.outbox import Outbox, Owner, Said
-from framework.transports.nats.question import Question
+from framework.transports.nats.question import ask
 from framework.transports.stream import RECV_SIZE
 
 log = hublog.get(__name__)
@@ -33,7 +34,9 @@ _READ, _WRITE = 1, 2
 
 
 class Session:
-    """Made on the hub that it lives on. Of no more use once ``error`` is set."""
+    """``carrier.Carrier`` of a client. Made on the hub that it lives on. Of no more use once ``error`` is set."""
+
+    commands = OF_CLIENTS
 
     def __init__(self, line: Line, ping_interval: float) -> None:
         self.server = line.server
@@ -42,6 +45,8 @@ class Session:
         self.leaving = False
         """The server is in lame duck mode: whoever can shall go elsewhere."""
         self.inbox = b"_INBOX." + secrets.token_hex(11).encode()
+        self.acks = self.inbox + b".acks"
+        """Below it publishes are answered."""
         self.heard_at = monotonic()
         """When something was read last."""
         self.proven = 0.0
@@ -82,6 +87,11 @@ class Session:
             self._flush()
         except Exception as error:
             self.end(error)
+
+    @property
+    def rescuable(self) -> Session:
+        """The socket is its own."""
+        return self
 
     # --- whoever subscribes, or says something -------------------------------------------------------------
 
@@ -128,13 +138,34 @@ class Session:
             self._flush_due = True
             self._loop.run_callback(self._guarded, self._turn)
 
+    def listen(self, inbox: bytes, owner: Owner) -> None:
+        """All that comes one word below ``inbox`` is for ``owner``."""
+        self.say(wire.sub(inbox + b".*", self.sid(owner)))
+
+    def publish(self, to: bytes, body: bytes, reply: bytes, headers: bytes) -> None:
+        """To be answered at ``reply``. Nobody knows which server keeps it: ``astray`` is for those who do."""
+        self.say(wire.pub(to, body, reply, headers=headers))
+
+    def astray(self, to: bytes, went: object) -> bool:
+        """Whoever was to answer a publish has gone since."""
+        return False
+
+    def deserted(self, now: float) -> bool:
+        """No server leads what is pulled from, and has not for long."""
+        return False
+
     def ask(self, to: bytes, body: bytes, timeout: float) -> wire.Msg:
         """Publish a request and wait for its answer; blocks its greenlet. Raises BrokerUnreachable, BrokerError."""
-        question = Question(self, to)
-        try:
-            return question.wait(to, body, timeout)
-        finally:
-            question.end()
+        return ask(self, to, body, timeout)
+
+    def request(self, sid: int, to: bytes, body: bytes) -> None:
+        inbox = b"%b.%d" % (self.inbox, sid)
+        self.say(wire.sub(inbox, sid) + wire.pub(to, body, inbox))
+
+    def withdraw(self, sid: int) -> None:
+        self.drop(sid)
+        if self.error is None:
+            self.say(wire.unsub(sid))
 
     # --- reading -------------------------------------------------------------------------------------------
 

@@ -6,34 +6,39 @@ Source: the JetStream API reference, acknowledgements.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from framework.errors import ProtocolError
 from framework.message import Message
-from framework.transports.nats import wire
+from framework.transports.nats.commands import OF_CLIENTS, Commands
 
 _ACK = b" 4\r\n+ACK\r\n"
 _WPI = b" 4\r\n+WPI\r\n"
 ACK_MORE = len(b"PUB " + _ACK)
 
 
-def ack(replies: Sequence[bytes]) -> bytes:
+def ack(replies: Sequence[bytes], commands: Commands = OF_CLIENTS) -> bytes:
     """A +ACK for each of ``replies``, joined."""
-    return b"PUB " + (_ACK + b"PUB ").join(replies) + _ACK if replies else b""
+    return _each(replies, _ACK, commands)
 
 
-def touch(replies: Sequence[bytes]) -> bytes:
+def touch(replies: Sequence[bytes], commands: Commands = OF_CLIENTS) -> bytes:
     """A +WPI for each of ``replies``, joined."""
-    return b"PUB " + (_WPI + b"PUB ").join(replies) + _WPI if replies else b""
+    return _each(replies, _WPI, commands)
 
 
-def nak(reply: bytes, delay: float) -> bytes:
+def _each(replies: Sequence[bytes], words: bytes, commands: Commands) -> bytes:
+    return commands.publish + (words + commands.publish).join(replies) + words if replies else b""
+
+
+def nak(reply: bytes, delay: float, commands: Commands = OF_CLIENTS) -> bytes:
     """-NAK; ``delay`` in seconds."""
-    return wire.pub(reply, b'-NAK {"delay":%d}' % round(delay * 1e9) if delay > 0 else b"-NAK")
+    return commands.pub(reply, b'-NAK {"delay":%d}' % round(delay * 1e9) if delay > 0 else b"-NAK")
 
 
-def term(reply: bytes) -> bytes:
+def term(reply: bytes, commands: Commands = OF_CLIENTS) -> bytes:
     """+TERM: it is not delivered again, and an advisory of JetStream says so."""
-    return wire.pub(reply, b"+TERM")
+    return commands.pub(reply, b"+TERM")
 
 
 def metadata(reply: bytes) -> tuple[int, bytes, int]:
@@ -64,3 +69,18 @@ def snapshot(some: Iterable[tuple[Message, float]]) -> list[tuple[Message, float
             return list(some)
         except RuntimeError:  # it changed
             continue
+
+
+class Sent:
+    """Settlements of one connection on their way to the server."""
+
+    __slots__ = ("acks", "naks", "owner", "size")
+
+    def __init__(self, owner: Any, acks: int, naks: int, size: int) -> None:
+        self.owner, self.acks, self.naks, self.size = owner, acks, naks, size
+
+    def sent(self) -> None:
+        self.owner.settlements_sent(self)
+
+    def lost(self) -> None:
+        self.owner.settlements_lost(self)

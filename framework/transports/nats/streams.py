@@ -17,7 +17,7 @@ import msgspec
 
 from framework.errors import BrokerError, NegotiationRefused, ProtocolError, TryLater
 from framework.transports.nats import headers, wire
-from framework.transports.nats.session import Session
+from framework.transports.nats.carrier import Asking
 from framework.transports.nats.urls import Options, mapped
 
 TIMEOUT = 5.0
@@ -122,7 +122,7 @@ class Api:
     Raise BrokerUnreachable, TryLater (JetStream is not ready), BrokerError, ProtocolError.
     """
 
-    def __init__(self, session: Session, timeout: float = TIMEOUT) -> None:
+    def __init__(self, session: Asking, timeout: float = TIMEOUT) -> None:
         self._session = session
         self._timeout = timeout
 

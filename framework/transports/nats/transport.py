@@ -1,33 +1,19 @@
-"""NATS as a ``contract.Transport``: streams for topics, durable consumers for channels, on one or more clusters."""
+"""NATS as a ``contract.Transport``: JetStream by the protocol of its clients, on one or more clusters."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
-import gevent
-
-from framework import names
-from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, NegotiationRefused, words_of
-from framework.observe import hublog
-from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver, Transport
-from framework.transports.nats import credentials, judgement, streams
+from framework.transports.contract import Receiver, Transport
+from framework.transports.nats import credentials
 from framework.transports.nats import urls as _urls
-from framework.transports.nats.connection import JetStreamConnection, Place
+from framework.transports.nats.connection import JetStreamConnection
+from framework.transports.nats.jetstream import JetStreamTransport, Question, place
 from framework.transports.nats.producer import NatsProducer
-from framework.transports.nats.session import Session
 from framework.transports.nats.sessions import Sessions
-from framework.transports.nats.streams import COUNTS, LATER, SCHEDULES, Api, Consumer
 
-log = hublog.get(__name__)
 T = TypeVar("T")
-
-MAX_DELAY = 366 * 86_400.0
-"""Seconds. JetStream itself keeps any delay."""
-MAX_GRANT = 5000
-NEWER = "run nats-server 2.12 or newer, which keeps schedules"
 
 
 def open(urls: Sequence[str]) -> Transport:
@@ -37,19 +23,12 @@ def open(urls: Sequence[str]) -> Transport:
     return NatsTransport(addresses)
 
 
-class NatsTransport:
-    """One or more clusters, each a node to the engine: any of its servers serves every consumer of it."""
-
-    capabilities = Capabilities(
-        touch=True, attempts=True, fan_out=True, max_requeue=MAX_DELAY, max_defer=MAX_DELAY, headers=True, discovers=False,
-        longer_delay=NEWER,
-    )  # fmt: skip
+class NatsTransport(JetStreamTransport):
+    """A client of each cluster, by one socket for each hub."""
 
     def __init__(self, addresses: _urls.Addresses) -> None:
-        self._addresses = addresses
-        self._options = addresses.options
+        super().__init__(addresses.clusters, addresses.options)
         self._sessions = Sessions(addresses.clusters, addresses.options, addresses.secrets)
-        self.capabilities = replace(self.capabilities, fan_out=self._options.retention != "workqueue")
 
     def start(self, hub: Any) -> None:
         """Sessions are dialled when they are needed."""
@@ -57,131 +36,26 @@ class NatsTransport:
     def close(self) -> None:
         self._sessions.close()
 
-    def accept(self, topic: str, channels: Collection[str]) -> None:
-        """Topics that are subjects; several channels unless each message is for one of them."""
-        _urls.accept(topic, list(channels), self._options)
-
-    def describe(self, topic: str, channel: str) -> list[NodeInfo]:
-        """With the lease of the durable, where there is one."""
-        answers = self._ask_each(lambda node, session: self._described(node, session, topic, channel))
-        return [answer for answer in answers.values() if not isinstance(answer, FrameworkError)]
-
-    def _described(self, node: str, session: Session, topic: str, channel: str) -> NodeInfo:
-        api = Api(session)
-        stream = api.stream_of(topic) if topic else ""
-        consumer = api.consumer(stream, _urls.mapped(channel)) if stream and channel else None
-        found = self._info(node, session, consumer.lease if consumer else self._options.ack_wait)
-        there = api.stream(stream) if stream else None
-        if there is None:
-            return found
-        others = api.all_consumers(stream) if consumer is None and there.config.retention == "workqueue" else []
-        obstacles = judgement.obstacles(there, consumer, others, topic)
-        return replace(found, obstacles=tuple(obstacles), notes=tuple(judgement.notes(there, consumer, self._options)))
-
-    def _info(self, node: str, session: Session, lease: float) -> NodeInfo:
-        version = streams.version_of(session.info)
-        later, counts = MAX_DELAY if version >= SCHEDULES else 0.0, version >= COUNTS
-        limits = Limits(lease, math.inf, MAX_GRANT, MAX_DELAY, later)
-        here = replace(self.capabilities, max_defer=later, attempts=counts)
-        self.capabilities = replace(
-            here, max_defer=min(self.capabilities.max_defer, later), attempts=self.capabilities.attempts and counts
-        )
-        return NodeInfo(node, f"nats-server {session.info.version}", limits, here)
-
-    def discover(self, topic: str, channel: str) -> set[str]:
-        """All clusters there are: a stream is made wherever it is asked for."""
-        return set(self._addresses.clusters)
-
-    def channels(self, topic: str) -> set[str]:
-        """The durables of the stream that keeps ``topic``."""
-        answers = self._ask_all(lambda _, session: _channels(Api(session), topic))
-        return set().union(*answers.values())
-
-    def topics(self) -> set[str]:
-        """The subjects that are kept by any stream, as far as they are names of topics."""
-        answers = self._ask_all(lambda _, session: Api(session).topics())
-        return {topic for found in answers.values() for topic in found if names.is_valid(topic)}
-
-    def backlog(self, topic: str, channel: str) -> dict[str, int]:
-        """What the durable has not delivered or not had acknowledged, and what is stored for later."""
-        answers = self._ask_all(lambda _, session: _backlog(Api(session), topic, channel))
-        return {node: count for node, count in answers.items() if count is not None}
-
-    def ensure(self, topic: str, channels: Collection[str]) -> None:
-        """The stream, and a durable for each channel."""
-        self._ask_all(lambda _, session: self._ensured(session, topic, channels))
-
-    def _ensured(self, session: Session, topic: str, channels: Collection[str]) -> list[Consumer]:
-        api = Api(session)
-        stream = api.ensure_stream(topic, self._options)
-        return [api.ensure_consumer(stream, topic, channel, self._options) for channel in channels]
+    def _answer(self, node: str, question: Question[T]) -> T:
+        with self._sessions.use(node) as session:
+            return question(node, session)
 
     def connect(
         self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None
     ) -> JetStreamConnection:
         """``lease`` changes nothing: it belongs to the consumer, which all workers of the channel share."""
         session = self._sessions.take(node)
-        try:
-            [consumer] = self._ensured(session, topic, [channel])
-            if words := judgement.refusal(consumer, topic):
-                raise NegotiationRefused("CONSUMER", "", fix=words)
-            limits = self._info(node, session, consumer.lease).limits
-            place = Place(node, topic, channel, consumer.stream_name, consumer.name, consumer.config.max_expires)
-            return JetStreamConnection(session, place, limits, receiver, ended=self._sessions.give_back)
-        except BaseException:
+
+        def give_back() -> None:
             self._sessions.give_back(session)
+
+        try:
+            consumer = self._consumer(session, topic, channel)
+            limits = self._info(node, session, consumer.lease).limits
+            return JetStreamConnection(session, place(node, topic, channel, consumer), limits, receiver, ended=give_back)
+        except BaseException:
+            give_back()
             raise
 
     def producer(self) -> NatsProducer:
         return NatsProducer(self._sessions.servers, self._options)
-
-    def probe(self) -> list[NodeInfo]:
-        answers = self._ask_each(self._probed)
-        failures = {node: answer for node, answer in answers.items() if isinstance(answer, FrameworkError)}
-        if failures:
-            refused = any(isinstance(error, REFUSALS) for error in failures.values())
-            raise (BrokerRefuses if refused else BrokerUnreachable)("; ".join(map(words_of, failures, failures.values())))
-        return [answer for answer in answers.values() if isinstance(answer, NodeInfo)]
-
-    def _probed(self, node: str, session: Session) -> NodeInfo:
-        Api(session).stream_of("any")  # JetStream answers
-        return self._info(node, session, self._options.ack_wait)
-
-    def _ask_all(self, question: Callable[[str, Session], T]) -> dict[str, T]:
-        """Node -> its answer. Raises BrokerUnreachable naming those that gave none."""
-        answers = self._ask_each(question)
-        failures = {node: answer for node, answer in answers.items() if isinstance(answer, FrameworkError)}
-        if failures:
-            raise BrokerUnreachable("; ".join(map(words_of, failures, failures.values())))
-        return {node: answer for node, answer in answers.items() if not isinstance(answer, FrameworkError)}
-
-    def _ask_each(self, question: Callable[[str, Session], T]) -> dict[str, T | FrameworkError]:
-        """Node -> its answer, or why there is none; all asked at once."""
-        asked = {node: gevent.spawn(self._answer, node, question) for node in sorted(self._addresses.clusters)}
-        gevent.joinall(list(asked.values()))
-        return {node: one.get() for node, one in asked.items()}
-
-    def _answer(self, node: str, question: Callable[[str, Session], T]) -> T | FrameworkError:
-        try:
-            with self._sessions.use(node) as session:
-                return question(node, session)
-        except FrameworkError as error:
-            return error
-
-
-def _channels(api: Api, topic: str) -> set[str]:
-    stream = api.stream_of(topic)
-    consumers = api.all_consumers(stream) if stream else []
-    return {_urls.unmapped(consumer.name) for consumer in consumers if not judgement.refusal(consumer, topic)}
-
-
-def _backlog(api: Api, topic: str, channel: str) -> int | None:
-    stream = api.stream_of(topic)
-    if not stream:
-        return None
-    info = api.stream(stream, ">")
-    subjects = (info and info.state.subjects) or {}
-    later = sum(count for subject, count in subjects.items() if subject.startswith(f"{LATER}{topic}."))
-    consumer = api.consumer(stream, _urls.mapped(channel))
-    kept = subjects.get(topic, 0) if consumer is None else consumer.num_pending + consumer.num_ack_pending
-    return kept + later

@@ -6,7 +6,7 @@ A URL is one cluster, whose servers all serve the same streams: ``nats://a:4222,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 from urllib.parse import unquote
 
@@ -90,17 +90,14 @@ def read(urls: Sequence[str]) -> Addresses:
     clusters, bare = read_clusters(urls, PORT, _login, Cluster)
     given = addresses.options(bare, _OPTIONS)
     default = Options()
-    first = _yes("tls_first", given)
-    tls = _yes("tls", given) or first or any(url.partition("://")[0] in ("tls", "nats+tls") for url in urls)
+    first = yes("tls_first", given)
+    tls = yes("tls", given) or first or any(url.partition("://")[0] in ("tls", "nats+tls") for url in urls)
     return Addresses(
         clusters,
-        Options(
-            ack_wait=addresses.seconds("ack_wait", given, default.ack_wait, 0.1, 86_400.0),
+        replace(
+            of_streams(given),
             ping_interval=addresses.seconds("ping_interval", given, default.ping_interval, 0.5, 120.0),
             max_payload=addresses.size("max_payload", given, default.max_payload),
-            max_ack_pending=addresses.size("max_ack_pending", given, default.max_ack_pending),
-            replicas=_replicas(given.get("replicas", "1")),
-            retention=_retention(given.get("retention", default.retention)),
             tls=tls,
             tls_first=first,
         ),
@@ -116,7 +113,19 @@ def _secrets(files: Mapping[str, str]) -> Secrets:
     return Secrets(**files)
 
 
-def _yes(name: str, given: Mapping[str, str]) -> bool:
+def of_streams(given: Mapping[str, str]) -> Options:
+    """Only what they say of streams and consumers. Raises BadSetting."""
+    default = Options()
+    return Options(
+        ack_wait=addresses.seconds("ack_wait", given, default.ack_wait, 0.1, 86_400.0),
+        max_ack_pending=addresses.size("max_ack_pending", given, default.max_ack_pending),
+        replicas=_replicas(given.get("replicas", "1")),
+        retention=_retention(given.get("retention", default.retention)),
+    )
+
+
+def yes(name: str, given: Mapping[str, str]) -> bool:
+    """The option ``name``, which is true or false. Raises BadSetting."""
     text = given.get(name, "false")
     if text not in ("true", "false"):
         raise BadSetting(f"{name}={text!r} in a broker URL: write true or false")

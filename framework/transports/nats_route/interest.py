@@ -113,6 +113,10 @@ class Interests(Generic[Server]):
         if self._root.next:
             yield from _matching(self._root, subject.split(b"."), 0)
 
+    def exactly(self, pattern: bytes) -> list[Server]:
+        """Who has subscribed to ``pattern`` by itself, in no queue group; who did so last comes last."""
+        return [server for server, queue in self._exact.get(pattern, ()) if queue == PLAIN]
+
     def patterns(self) -> set[tuple[bytes, bytes]]:
         """All that is subscribed to, each with its queue group."""
         return {one for mine in self._of.values() for one in mine}

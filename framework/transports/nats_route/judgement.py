@@ -18,6 +18,22 @@ def obstacles(info: Info, topic: str) -> Iterator[str]:
         )
 
 
+def stream_obstacles(info: Info, topic: str) -> Iterator[str]:
+    """Why streams could not be asked, or their messages not come: what is refused is refused without a word."""
+    for subject in ("_INBOX.workers",):
+        if not _lets(info.exports, subject):
+            yield (
+                f"the cluster's permissions export {_shown(info.exports)}, so no answer of JetStream would come: "
+                "add _INBOX.> to cluster { permissions { export } }"
+            )
+    for subject in (topic, "$JS.API.CONSUMER.MSG.NEXT", "$JS.ACK"):
+        if not _lets(info.imports, subject):
+            yield (
+                f"the cluster's permissions import {_shown(info.imports)}, so JetStream would not hear of {subject}: "
+                "add it to cluster { permissions { import } }"
+            )
+
+
 def notes(info: Info, options: Options, cluster: Cluster, tls: bool) -> Iterator[str]:
     """What else somebody who runs a handler should know."""
     yield "a route port means full trust: whoever may use it reads and writes every subject of every account"

@@ -251,6 +251,8 @@ class Mesh:
             try:
                 sock, address = self._listener.accept()
             except OSError as error:
+                if self._closed:
+                    return
                 log.warning("no other server can dial us for a moment: %s", error)
                 gevent.sleep(_FIRST_PAUSE)
                 continue

@@ -8,35 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-import gevent
 from gevent.event import Event
 from gevent.hub import get_hub
 
-from framework.errors import REFUSALS, FrameworkError, PublishError, WrongUse
+from framework.errors import PublishError
 from framework.message import Message
 from framework.observe import hublog
 from framework.transports.nats import route_wire, wire
 from framework.transports.nats.route_wire import Interest, NoInterest, Routed, RouteEvent
 from framework.transports.nats.urls import Secrets
+from framework.transports.nats_route import publishes
 from framework.transports.nats_route.interest import Interests, Wanted
 from framework.transports.nats_route.mesh import Mesh, is_peer
+from framework.transports.nats_route.publishes import CONNECT_TIMEOUT, Sent
 from framework.transports.nats_route.route import Route
+from framework.transports.nats_route.sessions import Heard, Sessions
 from framework.transports.nats_route.urls import Cluster, Options
 from framework.transports.nats_route.weights import draw
 
 log = hublog.get(__name__)
 
-CONNECT_TIMEOUT = 5.0
 SETTLE = 0.25
 """Seconds from the first route on in which other peers, which a server has told of us, dial us: before that a publish could miss
 one of them."""
-_LOOK = 1.0
-"""Seconds after which a publish that waits for a subscriber looks again, though nothing was heard."""
-WINDOW = 1000
-WINDOW_BYTES = 4 * 1024 * 1024
-"""What is sent, at most, before the servers have answered that they have read it."""
 
 
 class Member(Protocol):
@@ -55,6 +51,12 @@ class Member(Protocol):
         """There is no route any more."""
 
 
+class Turning(Protocol):
+    """A member, or a session."""
+
+    def turn(self) -> None: ...
+
+
 class Subscription:
     """Of one queue group here."""
 
@@ -69,13 +71,6 @@ class Subscription:
         return route_wire.interest(Interest(account, self.subject, self.queue, self.said))
 
 
-class Sent(NamedTuple):
-    """Where one message went."""
-
-    routes: Collection[Route]
-    here: bool
-
-
 class Peer:
     """Of one cluster. ``close`` ends it."""
 
@@ -87,12 +82,13 @@ class Peer:
         """Subject -> queue group -> who takes it here."""
         self._changed: dict[Subscription, None] = {}
         """Whose weight may be another."""
-        self._turning: dict[Member, None] = {}
+        self._turning: dict[Turning, None] = {}
         self._mesh = Mesh(cluster, options, secrets, self)
         self._loop: Any = get_hub().loop
         self._due = False
         self._settled_at = 0.0
-        self._news = Event()
+        self.news = Event()
+        self.sessions = Sessions(self, self._account)
         self.closed = False
 
     @property
@@ -114,8 +110,9 @@ class Peer:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
+            self.sessions.end()
             self._mesh.close()
-            self._news.set()
+            self.news.set()
 
     # --- subscribing ---------------------------------------------------------------------------------------
 
@@ -126,7 +123,7 @@ class Peer:
         one.said = member.weight(self._members(one))
         for route in self.routes:
             route.say(2 * one.line(self._account))
-        self._news.set()
+        self.news.set()
         return one
 
     def leave(self, one: Subscription, then: Callable[[], None]) -> None:
@@ -171,7 +168,7 @@ class Peer:
             self._changed[one] = None
             self.schedule()
 
-    def wants_to_turn(self, member: Member) -> None:
+    def wants_to_turn(self, member: Turning) -> None:
         self._turning[member] = None
         self.schedule()
 
@@ -214,18 +211,20 @@ class Peer:
         return {(one.subject, one.queue) for one in self._all()}
 
     def subscriptions(self) -> bytes:
-        return b"".join(one.line(self._account) for one in self._all())
+        return b"".join(one.line(self._account) for one in self._all()) + self.sessions.lines()
 
     def joined(self, route: Route) -> None:
         """What was said with the introduction may have changed since, and is to be said twice in any case (``join``)."""
         route.say(2 * self.subscriptions())
         route.ping()
         self._settled_at = self._settled_at or monotonic() + SETTLE
-        self._news.set()
+        self.sessions.joined(route)
+        self.news.set()
 
     def left(self, route: Route, error: Exception) -> None:
         self.interests.forget(route)
-        self._news.set()
+        self.sessions.left(error)
+        self.news.set()
         if not self.routes:
             for one in [one for groups in self._mine.values() for one in groups.values()]:
                 one.member.lonely(error)
@@ -235,22 +234,33 @@ class Peer:
 
     def heard(self, route: Route, events: list[RouteEvent]) -> None:
         batches: dict[Member, list[Routed]] = {}
+        answers: dict[Heard, list[Routed]] = {}
         for event in events:
             if type(event) is Routed:
-                self._sort(event, batches)
+                if event.queues:
+                    self._sort(event, batches)
+                elif (listener := self.sessions.listener(event.subject)) is not None:
+                    answers.setdefault(listener, []).append(event)
             elif type(event) is Interest:
                 if event.account == self._account:
                     self.interests.add(route, event.subject, event.queue, event.weight)
-                    self._news.set()
+                    self._noted(event.subject)
             elif type(event) is NoInterest:
                 if event.account == self._account:
                     self.interests.remove(route, event.subject, event.queue)
+                    self._noted(event.subject)
             elif isinstance(event, wire.Info):
                 self._mesh.told(route, event)
             elif isinstance(event, wire.Err):
                 log.warning("nats-server %s: %s", route.server, event.words)
         for member, batch in batches.items():
             member.heard(batch)
+        for listener, some in answers.items():
+            listener(some, route.heard_at)
+
+    def _noted(self, subject: bytes) -> None:
+        self.news.set()
+        self.sessions.changed(subject)
 
     def _sort(self, message: Routed, batches: dict[Member, list[Routed]]) -> None:
         """It is for one member of each of its queue groups. Of a group that was left here just now, another member gets it."""
@@ -268,13 +278,19 @@ class Peer:
     # --- in the hub's place, from another native thread ----------------------------------------------------
 
     def rescue(self, now: float, expired: Collection[Message]) -> None:
-        """``contract.Rescuable``. There are no leases to keep."""
+        """``contract.Rescuable``. Only of sessions there are leases to keep."""
         for route in list(self.routes):
             route.rescue(now)
+        self.sessions.rescue(now, expired)
 
     def rescued(self) -> None:
+        self.resumed()
         for route in list(self.routes):
             route.rescued()
+
+    def resumed(self) -> None:
+        """As ``route.Owner``."""
+        self.sessions.resumed()
 
     # --- sending -------------------------------------------------------------------------------------------
 
@@ -291,71 +307,18 @@ class Peer:
         return True
 
     def publish(self, subject: bytes, block: bytes, bodies: Sequence[bytes], timeout: float) -> list[PublishError | None]:
-        """Return when every server that was sent one of ``bodies`` has answered that it read it. Blocks its greenlet.
+        """As ``publishes.publish``."""
+        return publishes.publish(self, subject, block, bodies, timeout)
 
-        ``block``: the headers. Raises BrokerUnreachable, AccessDenied, NegotiationRefused."""
-        until = monotonic() + timeout
-        answers: list[PublishError | None] = []
-        while len(answers) < len(bodies):
-            try:
-                self._await_members(subject, until, timeout)
-            except PublishError as error:
-                return answers + [error] * (len(bodies) - len(answers))
-            window = _window(bodies, len(answers))
-            answers += self._publish_window(subject, block, window, until)
-        return answers
+    def settling(self) -> float:
+        """Seconds in which other peers may still dial us, of whom a server has told."""
+        return self._settled_at - monotonic()
 
-    def _await_members(self, subject: bytes, until: float, timeout: float) -> None:
-        """Until somebody wants it. Raises PublishError."""
-        while True:
-            if self.closed:
-                raise PublishError("the producer was closed", stored=False)
-            try:
-                self.reach(max(0.01, min(CONNECT_TIMEOUT, until - monotonic())))
-            except FrameworkError as error:
-                if isinstance(error, (*REFUSALS, WrongUse)):  # waiting does not mend it
-                    raise PublishError(f"no nats-server takes us: {error}", stored=False) from error
-                if monotonic() >= until - 0.05:
-                    raise PublishError(f"no nats-server took us within {timeout:g} s: {error}", stored=False) from error
-                gevent.sleep(0.05)
-                continue
-            self._news.clear()
-            if (settling := self._settled_at - monotonic()) > 0:
-                gevent.sleep(settling)
-            if self._mine.get(subject) or self.interests.wanted(subject):
-                return
-            if monotonic() >= until:
-                words = f"nobody has subscribed to {subject.decode()} for {timeout:g} s, and the cluster keeps nothing"
-                raise PublishError(words, stored=False)
-            self._news.wait(min(_LOOK, until - monotonic()))
+    def wants(self, subject: bytes) -> bool:
+        """Somebody has subscribed, here or elsewhere."""
+        return bool(self._mine.get(subject) or self.interests.wanted(subject))
 
-    def _publish_window(self, subject: bytes, block: bytes, bodies: Sequence[bytes], until: float) -> list[PublishError | None]:
-        went = [self.send(subject, block, body) for body in bodies]
-        unread = {route for sent in went for route in sent.routes}
-        lost: set[Route] = set()
-        answered = Event()
-
-        def heard(route: Route, read: bool) -> None:
-            unread.discard(route)
-            if not read:
-                lost.add(route)
-            if not unread:
-                answered.set()
-
-        for route in list(unread):
-            route.ping(lambda read, route=route: heard(route, read))  # type: ignore[misc]
-        if unread:
-            answered.wait(max(0.0, until - monotonic()))
-        lost |= unread
-        return [self._verdict(lost.intersection(sent.routes)) for sent in went]
-
-    def _verdict(self, lost: Collection[Route]) -> PublishError | None:
-        if not lost:
-            return None
-        named = ", ".join(sorted(route.server for route in lost))
-        return PublishError(f"nats-server {named} has not answered that it read it: it may have been handled", stored=None)
-
-    def send(self, subject: bytes, block: bytes, body: bytes) -> Sent:
+    def send(self, subject: bytes, block: bytes, body: bytes, reply: bytes = b"") -> Sent:
         """To each server that wants it, and of each queue group to one member, which may be here."""
         wanted = self.interests.wanted(subject)
         to: dict[Route, tuple[bytes, ...]] = dict.fromkeys(wanted.plain, ())
@@ -367,23 +330,15 @@ class Peer:
             elif one is not None:
                 here.append(one)
         for route, queues in to.items():
-            route.say(route_wire.routed(Routed(self._account, subject, b"", queues, block, body)))
+            route.say(route_wire.routed(Routed(self._account, subject, reply, queues, block, body)))
         for one in here:
-            self._loop.run_callback(one.member.heard, [Routed(self._account, subject, b"", (one.queue,), block, body)])
+            self._loop.run_callback(one.member.heard, [Routed(self._account, subject, reply, (one.queue,), block, body)])
         return Sent(to, bool(here))
 
     def _groups(self, subject: bytes, wanted: Wanted[Route]) -> list[tuple[bytes, Subscription | None]]:
         """Every queue group that wants it, and who takes it here."""
         mine = {queue: one for queue, one in self._mine.get(subject, {}).items() if one.said}
         return [(queue, mine.get(queue)) for queue in {**wanted.groups, **mine}]
-
-
-def _window(bodies: Sequence[bytes], begin: int) -> Sequence[bytes]:
-    size, end = 0, begin
-    while end < len(bodies) and end - begin < WINDOW and (size < WINDOW_BYTES or end == begin):
-        size += len(bodies[end])
-        end += 1
-    return bodies[begin:end]
 
 
 def _nothing() -> None:

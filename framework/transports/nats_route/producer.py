@@ -15,7 +15,7 @@ from framework.transports.checked import check_bodies
 from framework.transports.nats.headers import encode
 from framework.transports.nats_route import urls
 from framework.transports.nats_route.home import Home
-from framework.transports.nats_route.peer import CONNECT_TIMEOUT
+from framework.transports.nats_route.publishes import CONNECT_TIMEOUT
 from framework.transports.per_thread import raise_first
 
 DEADLINE = 30.0
@@ -57,7 +57,7 @@ class RouteProducer:
         _check(topic, bodies, delay)
         until = monotonic() + (self._deadline if timeout is None else timeout)
         homes = self._homes()
-        _meet(homes, (monotonic() + until) / 2)
+        meet(homes, (monotonic() + until) / 2)
         block = encode(headers.items())
         _check_sizes(topic, bodies, min(home.peer.max_payload for home in homes) - len(block))
         answers: list[PublishError | None] = []
@@ -82,7 +82,7 @@ def _published(
         return [PublishError(str(error), stored=None)] * len(bodies)
 
 
-def _meet(homes: Sequence[Home], until: float) -> None:
+def meet(homes: Sequence[Home], until: float) -> None:
     """Before anything is judged by what servers take: nobody knows that before. Of one that cannot be reached is told later."""
     while True:
         met = [_met(home, until) for home in homes]

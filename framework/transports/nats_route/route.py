@@ -10,7 +10,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gevent import monkey
 from gevent.event import Event
@@ -29,6 +29,14 @@ _READ, _WRITE = 1, 2
 _numbers = itertools.count(1)
 
 
+class _Ping(NamedTuple):
+    """One that was not answered yet."""
+
+    at: float
+    then: Callable[[bool], None] | None
+    proves: bool
+
+
 class Owner(Protocol):
     """Whose routes they are. Called on the hub."""
 
@@ -37,6 +45,9 @@ class Owner(Protocol):
 
     def schedule(self) -> None:
         """Something is to be sent at the end of this turn: call ``flush`` then."""
+
+    def resumed(self) -> None:
+        """The hub turns again: what was read in its place comes next."""
 
     def ended(self, route: Route, error: Exception) -> None: ...
 
@@ -53,11 +64,13 @@ class Route:
         self.over = Event()
         """Set when it has ended."""
         self.heard_at = monotonic()
+        self.proven = 0.0
+        """The server has read all that was said before this moment, as far as pings were to prove that."""
         self._owner = owner
         self._interval = ping_interval
         self._queue: list[bytes] = []
         self._tail = memoryview(b"")
-        self._pings: deque[tuple[float, Callable[[bool], None] | None]] = deque()
+        self._pings: deque[_Ping] = deque()
         self._lock = _new_lock()
         self._stash: list[RouteEvent] = []
         self._fault: ProtocolError | None = None
@@ -96,14 +109,17 @@ class Route:
                 self._queue.append(data)
             self._owner.schedule()
 
-    def ping(self, then: Callable[[bool], None] | None = None) -> None:
-        """``then(True)`` is called when the server has read all that was said before; ``then(False)`` when nobody knows."""
+    def ping(self, then: Callable[[bool], None] | None = None, *, proves: bool = False) -> None:
+        """``then(True)`` is called when the server has read all that was said before; ``then(False)`` when nobody knows.
+
+        ``proves``: and ``proven`` is to tell so."""
         if self.error is not None:
             if then is not None:
                 then(False)
             return
-        self._pings.append((monotonic(), then))
-        self.say(wire.PING)
+        with self._lock:  # both in one order
+            self._pings.append(_Ping(monotonic(), then, proves))
+            self.say(wire.PING)
 
     def flush(self) -> None:
         """Hand what waits to the socket."""
@@ -168,9 +184,11 @@ class Route:
 
     def _ponged(self) -> None:
         if self._pings:
-            then = self._pings.popleft()[1]
-            if then is not None:
-                then(True)
+            ping = self._pings.popleft()
+            if ping.proves:
+                self.proven = max(self.proven, ping.at)
+            if ping.then is not None:
+                ping.then(True)
 
     def _check_pulse(self) -> None:
         """A hub that was blocked has answers waiting in the socket: read before judging the peer dead."""
@@ -184,7 +202,7 @@ class Route:
 
     def _owed(self) -> float:
         """Seconds for which the server has said nothing although it was asked."""
-        return monotonic() - max(self.heard_at, self._pings[0][0]) if self._pings else 0.0
+        return monotonic() - max(self.heard_at, self._pings[0].at) if self._pings else 0.0
 
     # --- in the hub's place, from another native thread ----------------------------------------------------
 
@@ -212,6 +230,27 @@ class Route:
             pass
         except ProtocolError as error:
             self._fault = error
+        pongs = self._stash.count(wire.Word.PONG)
+        self.proven = max([self.proven, *(ping.at for ping in list(self._pings)[:pongs] if ping.proves)])
+
+    def say_in_its_place(self, data: bytes, now: float, then: Callable[[bool], None]) -> None:
+        """As ``say`` and ``ping``, from the other thread. ``then`` is called on the hub."""
+        if not self._lock.acquire(timeout=RESCUE_PATIENCE):
+            return
+        try:
+            if self.error is None and self._fault is None:
+                self._pings.append(_Ping(now, then, True))
+                self._queue += [data, wire.PING]
+                self._send()
+        except OSError:  # the hub finds it as well
+            pass
+        finally:
+            self._lock.release()
+
+    @property
+    def stashed(self) -> list[RouteEvent]:
+        """What was read in the hub's place, and the hub does not know yet."""
+        return list(self._stash)
 
     def rescued(self) -> None:
         """The hub turns again, and takes what was read in its place."""
@@ -219,6 +258,7 @@ class Route:
             self._guarded(self._take_stash)
 
     def _take_stash(self) -> None:
+        self._owner.resumed()
         with self._lock:
             stash, self._stash = self._stash, []
             fault = self._fault
@@ -254,9 +294,9 @@ class Route:
         self.over.set()
         waiting, self._pings = self._pings, deque()
         self._owner.ended(self, error)
-        for _, then in waiting:
-            if then is not None:
-                then(False)
+        for ping in waiting:
+            if ping.then is not None:
+                ping.then(False)
 
     def close(self) -> None:
         """Say what waits, as far as the socket takes it, and end."""

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import Any
 
 import gevent
-from gevent import monkey
 
 from framework import names
 from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, words_of
 from framework.transports.contract import Capabilities, NodeInfo, Receiver, Transport
-from framework.transports.forked import forget_in_child
 from framework.transports.nats_route import judgement, urls
 from framework.transports.nats_route.connection import LIMITS, RouteConnection
-from framework.transports.nats_route.home import Home
+from framework.transports.nats_route.homes import Homes
+from framework.transports.nats_route.jetstream import RouteJetStream
 from framework.transports.nats_route.look import Looked, look
-from framework.transports.nats_route.peer import CONNECT_TIMEOUT, Peer
 from framework.transports.nats_route.producer import RouteProducer
 from framework.transports.nats_route.tls import contexts
 from framework.transports.nats_route.urls import Cluster
-
-_new_lock = monkey.get_original("_thread", "RLock")
 
 
 def open(urls_: Sequence[str]) -> Transport:
     """A transport over the clusters of the URLs (``nats-route://``). Raises BadSetting; connects to nothing."""
     addresses = urls.read(urls_)
     contexts(addresses.secrets)  # files that cannot be used are refused at start
-    return RouteTransport(addresses)
+    return RouteJetStream(addresses) if addresses.options.jetstream else RouteTransport(addresses)
 
 
 class RouteTransport:
@@ -44,37 +39,14 @@ class RouteTransport:
         self._clusters = addresses.clusters
         self._options = addresses.options
         self._secrets = addresses.secrets
-        self._homes: dict[str, Home] = {}
-        self._lock = _new_lock()
-        forget_in_child(self)
+        self._homes = Homes(addresses)
 
     def start(self, hub: Any) -> None:
-        """The peers live on ``hub`` from now on. One that has published before lived elsewhere, and ends."""
-        self.close()
-        for cluster in self._clusters.values():
-            self._home(cluster, own_thread=False)
-
-    def forget(self) -> bool:
-        """In a forked child: the peers are the parent's, and it makes others when it needs them; whether there were any."""
-        homes, self._homes, self._lock = self._homes, {}, _new_lock()
-        return bool(homes)
+        """The peers live on ``hub`` from now on."""
+        self._homes.start()
 
     def close(self) -> None:
-        with self._lock:
-            homes, self._homes = self._homes, {}
-        for home in homes.values():
-            home.close()
-
-    def _home(self, cluster: Cluster, *, own_thread: bool) -> Home:
-        with self._lock:
-            if (home := self._homes.get(cluster.node)) is None:
-                make = partial(Peer, cluster, self._options, self._secrets)
-                home = self._homes[cluster.node] = Home(make, own_thread=own_thread)
-            return home
-
-    def _publishing(self) -> list[Home]:
-        """The peers that there are; else others, each on a thread of its own."""
-        return [self._home(cluster, own_thread=True) for cluster in self._clusters.values()]
+        self._homes.close()
 
     def accept(self, topic: str, channels: Collection[str]) -> None:
         urls.accept(topic)
@@ -108,9 +80,8 @@ class RouteTransport:
         answers = self._ask_each(look)
         _raise_failures(answers)
         found = {one for answer in answers.values() if isinstance(answer, Looked) for one in answer.subscribed}
-        with self._lock:
-            for home in self._homes.values():
-                found |= home.peer.interests.patterns() | home.peer.mine()
+        for home in self._homes.there():
+            found |= home.peer.interests.patterns() | home.peer.mine()
         return {(subject, queue) for subject, queue in found if queue}
 
     def backlog(self, topic: str, channel: str) -> dict[str, int]:
@@ -121,15 +92,11 @@ class RouteTransport:
         """Nothing has to be made."""
 
     def connect(self, node: str, topic: str, channel: str, receiver: Receiver) -> RouteConnection:
-        home = self._home(self._clusters[node], own_thread=False)
-        if not home.here:  # it published before anything was subscribed to
-            self.start(None)
-            home = self._home(self._clusters[node], own_thread=False)
-        home.peer.reach(CONNECT_TIMEOUT)
+        home = self._homes.here(node)
         return RouteConnection(home.peer, topic, channel, receiver, backlog=self._options.backlog)
 
     def producer(self) -> RouteProducer:
-        return RouteProducer(self._publishing)
+        return RouteProducer(self._homes.all)
 
     def probe(self) -> list[NodeInfo]:
         answers = self._ask_each(look)

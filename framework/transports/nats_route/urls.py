@@ -17,7 +17,9 @@ from framework.transports.nats.urls import Login, Secrets, check
 
 PORT = 6222
 _FILES = ("tls_ca", "tls_cert", "tls_key")
-_OPTIONS = ("cluster", "account", "listen", "advertise", "ping_interval", "backlog", *_FILES)
+_STREAMS = ("ack_wait", "max_ack_pending", "replicas", "retention")
+_OPTIONS = ("cluster", "account", "listen", "advertise", "ping_interval", "backlog", "jetstream", *_STREAMS, *_FILES)
+_STREAMS_BY_DEFAULT = urls.Options()
 _WORD = re.compile(r"[^\s*>]+")
 _LOOPBACK = re.compile(r"127\.\d+\.\d+\.\d+|localhost|\[?::1\]?")
 
@@ -38,6 +40,10 @@ class Options:
     """A server that says nothing for two of these is given up."""
     backlog: int = 100_000
     """Messages that may wait here for a handler, which is all the room that they have; what comes beyond it is lost."""
+    jetstream: bool = False
+    """Messages are pulled from streams and acknowledged; else they come by queue groups, at most once."""
+    streams: urls.Options = _STREAMS_BY_DEFAULT
+    """Of the streams and consumers that are made, with ``jetstream``."""
 
 
 class Cluster(urls.Cluster):
@@ -72,6 +78,8 @@ def read(given_urls: Sequence[str]) -> Addresses:
         advertise=_place(given, "advertise"),
         ping_interval=addresses.seconds("ping_interval", given, default.ping_interval, 0.2, 120.0),
         backlog=addresses.size("backlog", given, default.backlog),
+        jetstream=_jetstream(given),
+        streams=urls.of_streams(given),
     )
     return Addresses(clusters, options, _secrets({name: given.get(name, "") for name in _FILES}))
 
@@ -94,6 +102,16 @@ def _secrets(files: Mapping[str, str]) -> Secrets:
             "broker URL"
         )
     return Secrets(**files)
+
+
+def _jetstream(given: Mapping[str, str]) -> bool:
+    wanted = urls.yes("jetstream", given)
+    for name in given:
+        if name in _STREAMS and not wanted:
+            raise BadSetting(f"{name}= in a broker URL is for streams: add jetstream=true, or leave it out")
+        if name == "backlog" and wanted:
+            raise BadSetting("backlog= in a broker URL is for messages that no stream keeps: leave it out beside jetstream=true")
+    return wanted
 
 
 def _word(given: Mapping[str, str], name: str, default: str) -> str:

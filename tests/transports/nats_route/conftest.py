@@ -134,7 +134,7 @@ class Cluster:
 
 def peer_of(transport: Any) -> Any:
     """The peer of a transport with one cluster."""
-    (home,) = transport._homes.values()
+    (home,) = transport._homes.there()
     return home.peer
 
 

@@ -76,7 +76,7 @@ def test_a_publish_waits_for_a_subscriber_and_says_so_when_none_comes(one):
 def test_a_publish_that_waits_ends_when_its_transport_is_closed(one):
     held, transport = one.hold(one.open(), topic="other"), one.open()
     waiting = gevent.spawn(one.producer(transport).publish, "orders", [b"x"], timeout=30.0)
-    until(lambda: transport._homes and routed(transport))
+    until(lambda: transport._homes.there() and routed(transport))
     gevent.sleep(0.3)
     transport.close()
     with pytest.raises(PublishError, match="closed") as refused:

@@ -1,0 +1,172 @@
+"""What a transport of JetStream is, whatever carries its words: streams for topics, durable consumers for channels.
+
+How a cluster is reached is its subclasses' (``nats.transport`` as a client, ``nats_route.jetstream`` as a peer).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import TypeVar
+
+import gevent
+
+from framework import names
+from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, NegotiationRefused, words_of
+from framework.transports.contract import Capabilities, Limits, NodeInfo
+from framework.transports.nats import judgement, streams
+from framework.transports.nats import urls as _urls
+from framework.transports.nats.carrier import Asking
+from framework.transports.nats.connection import Place
+from framework.transports.nats.streams import COUNTS, LATER, SCHEDULES, Api, Consumer
+from framework.transports.nats.urls import Options
+
+T = TypeVar("T")
+Question = Callable[[str, Asking], T]
+"""(node, whom to ask) -> the answer. Raises FrameworkError."""
+
+MAX_DELAY = 366 * 86_400.0
+"""Seconds. JetStream itself keeps any delay."""
+MAX_GRANT = 5000
+NEWER = "run nats-server 2.12 or newer, which keeps schedules"
+
+
+class JetStreamTransport:
+    """One or more clusters, each a node to the engine: any of its servers serves every consumer of it."""
+
+    capabilities = Capabilities(
+        touch=True, attempts=True, fan_out=True, max_requeue=MAX_DELAY, max_defer=MAX_DELAY, headers=True, discovers=False,
+        longer_delay=NEWER,
+    )  # fmt: skip
+
+    def __init__(self, nodes: Collection[str], options: Options) -> None:
+        self._nodes = frozenset(nodes)
+        self._options = options
+        self.capabilities = replace(self.capabilities, fan_out=options.retention != "workqueue")
+
+    def _answer(self, node: str, question: Question[T]) -> T:
+        """Of the cluster ``node``; blocks. Raises what ``question`` raises, and BrokerUnreachable."""
+        raise NotImplementedError
+
+    def accept(self, topic: str, channels: Collection[str]) -> None:
+        """Topics that are subjects; several channels unless each message is for one of them."""
+        _urls.accept(topic, list(channels), self._options)
+
+    def describe(self, topic: str, channel: str) -> list[NodeInfo]:
+        """With the lease of the durable, where there is one."""
+        answers = self._ask_each(lambda node, session: self._described(node, session, topic, channel))
+        return [answer for answer in answers.values() if not isinstance(answer, FrameworkError)]
+
+    def _described(self, node: str, session: Asking, topic: str, channel: str) -> NodeInfo:
+        api = Api(session)
+        stream = api.stream_of(topic) if topic else ""
+        consumer = api.consumer(stream, _urls.mapped(channel)) if stream and channel else None
+        found = self._info(node, session, consumer.lease if consumer else self._options.ack_wait)
+        there = api.stream(stream) if stream else None
+        if there is None:
+            return found
+        others = api.all_consumers(stream) if consumer is None and there.config.retention == "workqueue" else []
+        obstacles = judgement.obstacles(there, consumer, others, topic)
+        notes = judgement.notes(there, consumer, self._options)
+        return replace(found, obstacles=tuple(obstacles), notes=(*found.notes, *notes))
+
+    def _info(self, node: str, session: Asking, lease: float) -> NodeInfo:
+        version = streams.version_of(session.info)
+        later, counts = MAX_DELAY if version >= SCHEDULES else 0.0, version >= COUNTS
+        limits = Limits(lease, math.inf, MAX_GRANT, MAX_DELAY, later)
+        here = replace(self.capabilities, max_defer=later, attempts=counts)
+        self.capabilities = replace(
+            here, max_defer=min(self.capabilities.max_defer, later), attempts=self.capabilities.attempts and counts
+        )
+        return NodeInfo(node, f"nats-server {session.info.version}", limits, here)
+
+    def discover(self, topic: str, channel: str) -> set[str]:
+        """All clusters there are: a stream is made wherever it is asked for."""
+        return set(self._nodes)
+
+    def channels(self, topic: str) -> set[str]:
+        """The durables of the stream that keeps ``topic``."""
+        answers = self._ask_all(lambda _, session: _channels(Api(session), topic))
+        return set().union(*answers.values())
+
+    def topics(self) -> set[str]:
+        """The subjects that are kept by any stream, as far as they are names of topics."""
+        answers = self._ask_all(lambda _, session: Api(session).topics())
+        return {topic for found in answers.values() for topic in found if names.is_valid(topic)}
+
+    def backlog(self, topic: str, channel: str) -> dict[str, int]:
+        """What the durable has not delivered or not had acknowledged, and what is stored for later."""
+        answers = self._ask_all(lambda _, session: _backlog(Api(session), topic, channel))
+        return {node: count for node, count in answers.items() if count is not None}
+
+    def ensure(self, topic: str, channels: Collection[str]) -> None:
+        """The stream, and a durable for each channel."""
+        self._ask_all(lambda _, session: self._ensured(session, topic, channels))
+
+    def _ensured(self, session: Asking, topic: str, channels: Collection[str]) -> list[Consumer]:
+        api = Api(session)
+        stream = api.ensure_stream(topic, self._options)
+        return [api.ensure_consumer(stream, topic, channel, self._options) for channel in channels]
+
+    def _consumer(self, session: Asking, topic: str, channel: str) -> Consumer:
+        """That of ``channel``, made if there is none. Raises NegotiationRefused for one that cannot serve."""
+        [consumer] = self._ensured(session, topic, [channel])
+        if words := judgement.refusal(consumer, topic):
+            raise NegotiationRefused("CONSUMER", "", fix=words)
+        return consumer
+
+    def probe(self) -> list[NodeInfo]:
+        answers = self._ask_each(self._probed)
+        failures = {node: answer for node, answer in answers.items() if isinstance(answer, FrameworkError)}
+        if failures:
+            refused = any(isinstance(error, REFUSALS) for error in failures.values())
+            raise (BrokerRefuses if refused else BrokerUnreachable)("; ".join(map(words_of, failures, failures.values())))
+        return [answer for answer in answers.values() if isinstance(answer, NodeInfo)]
+
+    def _probed(self, node: str, session: Asking) -> NodeInfo:
+        Api(session).stream_of("any")  # JetStream answers
+        return self._info(node, session, self._options.ack_wait)
+
+    def _ask_all(self, question: Question[T]) -> dict[str, T]:
+        """Node -> its answer. Raises BrokerUnreachable naming those that gave none."""
+        answers = self._ask_each(question)
+        failures = {node: answer for node, answer in answers.items() if isinstance(answer, FrameworkError)}
+        if failures:
+            raise BrokerUnreachable("; ".join(map(words_of, failures, failures.values())))
+        return {node: answer for node, answer in answers.items() if not isinstance(answer, FrameworkError)}
+
+    def _ask_each(self, question: Question[T]) -> dict[str, T | FrameworkError]:
+        """Node -> its answer, or why there is none; all asked at once."""
+        asked = {node: gevent.spawn(self._answer_or_error, node, question) for node in sorted(self._nodes)}
+        gevent.joinall(list(asked.values()))
+        return {node: one.get() for node, one in asked.items()}
+
+    def _answer_or_error(self, node: str, question: Question[T]) -> T | FrameworkError:
+        try:
+            return self._answer(node, question)
+        except FrameworkError as error:
+            return error
+
+
+def place(node: str, topic: str, channel: str, consumer: Consumer) -> Place:
+    """What a connection to ``consumer`` subscribes to."""
+    return Place(node, topic, channel, consumer.stream_name, consumer.name, consumer.config.max_expires)
+
+
+def _channels(api: Api, topic: str) -> set[str]:
+    stream = api.stream_of(topic)
+    consumers = api.all_consumers(stream) if stream else []
+    return {_urls.unmapped(consumer.name) for consumer in consumers if not judgement.refusal(consumer, topic)}
+
+
+def _backlog(api: Api, topic: str, channel: str) -> int | None:
+    stream = api.stream_of(topic)
+    if not stream:
+        return None
+    info = api.stream(stream, ">")
+    subjects = (info and info.state.subjects) or {}
+    later = sum(count for subject, count in subjects.items() if subject.startswith(f"{LATER}{topic}."))
+    consumer = api.consumer(stream, _urls.mapped(channel))
+    kept = subjects.get(topic, 0) if consumer is None else consumer.num_pending + consumer.num_ack_pending
+    return kept + later

@@ -1,0 +1,62 @@
+"""Bodies to be published -> what is sent: checked before anything is, each with an id by which its stream drops doubles."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from framework import names
+from framework.errors import BadMessage
+from framework.headers import Headers
+from framework.transports.checked import check_bodies
+from framework.transports.nats import urls
+from framework.transports.nats.headers import encode
+from framework.transports.nats.link import Command
+from framework.transports.nats.streams import LATER
+
+MAX_DELAY = 366 * 86_400.0
+"""Seconds until the first delivery, at most."""
+ID = "Nats-Msg-Id"
+_ID = "%s-%010d"
+OVERHEAD = len(encode([(ID, _ID % ("0" * 16, 0))]))
+"""Bytes that a message has beside its body, and that count against max_payload."""
+
+
+class Outgoing:
+    """The messages of one producer."""
+
+    def __init__(self) -> None:
+        self._name = secrets.token_hex(8)
+        self._numbers = itertools.count(1)
+
+    def commands(self, topic: str, bodies: Sequence[bytes], delay: float, headers: Headers) -> list[Command]:
+        """``delay`` in seconds."""
+        return [self._command(topic, body, delay, headers) for body in bodies]
+
+    def _command(self, topic: str, body: bytes, delay: float, headers: Headers) -> Command:
+        fields = {ID: _ID % (self._name, next(self._numbers)), **headers}
+        if not delay:
+            return Command(topic, topic.encode(), encode(fields.items()), body, deferred=False)
+        due = datetime.now(UTC) + timedelta(seconds=delay)
+        fields |= {"Nats-Schedule": f"@at {due:%Y-%m-%dT%H:%M:%S.%fZ}", "Nats-Schedule-Target": topic}
+        place = f"{LATER}{topic}.{secrets.token_hex(12)}"
+        return Command(topic, place.encode(), encode(fields.items()), body, deferred=True)
+
+
+def check(topic: str, bodies: Sequence[bytes], delay: float, headers: Headers) -> None:
+    """What needs no server to be known. Raises BadName, BadMessage."""
+    names.check("topic", topic)
+    urls.check(topic)
+    if not 0 <= delay <= MAX_DELAY:
+        raise BadMessage(f"topic {topic!r}: a delay of {delay!r} s is out of range, 0 to {MAX_DELAY:g} s are taken")
+    if ID in headers and len(bodies) > 1:
+        raise BadMessage(f"topic {topic!r}: {len(bodies)} messages with one {ID} would be one to NATS: publish each by itself")
+
+
+def check_sizes(topic: str, bodies: Sequence[bytes], max_payload: int, headers: Headers, fix: str) -> None:
+    """``fix``: what to change for a larger one. Raises BadMessage."""
+    beside = len(encode({ID: headers.get(ID, _ID % ("0" * 16, 0)), **headers}.items())) if headers else OVERHEAD
+    largest = max_payload - beside
+    check_bodies(topic, bodies, largest, f"NATS takes up to {largest} beside the headers ({fix})")

@@ -1,0 +1,78 @@
+"""``nats-route://…?jetstream=true`` as a ``contract.Transport``: JetStream as a peer of its servers uses it, over routes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from framework.transports.contract import NodeInfo, Receiver
+from framework.transports.nats.carrier import Asking
+from framework.transports.nats.connection import JetStreamConnection
+from framework.transports.nats.jetstream import JetStreamTransport, Question, place
+from framework.transports.nats.streams import TIMEOUT
+from framework.transports.nats_route import judgement, urls
+from framework.transports.nats_route.homes import Homes
+from framework.transports.nats_route.peer import Peer
+from framework.transports.nats_route.publishes import CONNECT_TIMEOUT
+from framework.transports.nats_route.session import RouteSession
+from framework.transports.nats_route.stored import StoredProducer
+
+T = TypeVar("T")
+
+_QUESTION = CONNECT_TIMEOUT + 4 * TIMEOUT
+"""Seconds that several requests may take, to a cluster that answers none of them."""
+
+
+class RouteJetStream(JetStreamTransport):
+    """A peer of each cluster, which every handler and publisher of the process shares."""
+
+    def __init__(self, addresses: urls.Addresses) -> None:
+        super().__init__(addresses.clusters, addresses.options.streams)
+        self._clusters = addresses.clusters
+        self._route_options = addresses.options
+        self._secrets = addresses.secrets
+        self._homes = Homes(addresses)
+
+    def start(self, hub: Any) -> None:
+        """The peers live on ``hub`` from now on."""
+        self._homes.start()
+
+    def close(self) -> None:
+        self._homes.close()
+
+    def _answer(self, node: str, question: Question[T]) -> T:
+        home = self._homes.anywhere(node)
+        return home.call(lambda: _answered(home.peer, node, question), _QUESTION)
+
+    def _described(self, node: str, session: Asking, topic: str, channel: str) -> NodeInfo:
+        found = super()._described(node, session, topic, channel)
+        obstacles = judgement.stream_obstacles(session.info, topic) if topic else ()
+        return replace(found, obstacles=(*found.obstacles, *obstacles))
+
+    def _info(self, node: str, session: Asking, lease: float) -> NodeInfo:
+        tls = bool(self._secrets.tls_cert)
+        notes = judgement.notes(session.info, self._route_options, self._clusters[node], tls)
+        return replace(super()._info(node, session, lease), notes=tuple(notes))
+
+    def connect(
+        self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None
+    ) -> JetStreamConnection:
+        """``lease`` changes nothing: it belongs to the consumer, which all workers of the channel share."""
+        peer = self._homes.here(node).peer
+        consumer = _answered(peer, node, lambda _, session: self._consumer(session, topic, channel))
+        session = RouteSession(peer.sessions, f"$JS.API.CONSUMER.MSG.NEXT.{consumer.stream_name}.{consumer.name}".encode())
+        limits = self._info(node, session, consumer.lease).limits
+        return JetStreamConnection(session, place(node, topic, channel, consumer), limits, receiver, ended=session.close)
+
+    def producer(self) -> StoredProducer:
+        return StoredProducer(self._homes.all, self._options)
+
+
+def _answered(peer: Peer, node: str, question: Question[T]) -> T:
+    """On the peer's hub."""
+    peer.sessions.reach(CONNECT_TIMEOUT)
+    session = RouteSession(peer.sessions)
+    try:
+        return question(node, session)
+    finally:
+        session.close()

@@ -1,0 +1,240 @@
+"""JetStream by routes: handlers that count attempts are taken, and what is said follows the server that leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gevent
+import msgspec
+import pytest
+
+from framework.engine.refusals import refusals
+from framework.errors import BadSetting, BrokerUnreachable
+from framework.handler import make_spec
+from framework.message import Message
+from framework.testing import servers
+from framework.testing.conformance.receiver import Held
+from framework.transports import open_transports
+from framework.transports.nats import wire
+from framework.transports.nats.dial import dial
+from framework.transports.nats.session import Session
+from framework.transports.nats.streams import Api
+from tests.conftest import missing
+
+from .conftest import peer_of, until
+
+pytestmark = pytest.mark.real
+
+
+class Streams:
+    """Three servers that keep streams together, and what uses them as peers."""
+
+    def __init__(self, folder: Path) -> None:
+        ports = [servers.free_port() for _ in range(3)]
+        routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
+        self.servers = []
+        for port in ports:
+            (data := folder / f"member-{port}").mkdir()
+            block = f'cluster {{ name: C1, listen: "127.0.0.1:{port}", routes: [{routes}] }}'
+            self.servers.append(servers.real_nats(data, block))
+        self.url = f"nats-route://{','.join(f'127.0.0.1:{port}' for port in ports)}?jetstream=true&replicas=3"
+        self._closing: list[Any] = []
+
+    def open(self, options: str = "") -> Any:
+        (transport,) = open_transports([self.url + options])
+        self._closing.append(transport)
+        return transport
+
+    def hold(self, transport: Any, topic: str, *, grant: int = 10) -> Held:
+        (node,) = transport.discover(topic, "billing")
+        held = Held(lambda receiver: transport.connect(node, topic, "billing", receiver))
+        held.grant(grant)
+        return held
+
+    def client(self) -> Session:
+        """Of a server, which knows nothing of peers."""
+        with dial(self.servers[0].address) as line:
+            session = Session(line, 30.0)
+        self._closing.append(session)
+        return session
+
+    def close(self) -> None:
+        while self._closing:
+            self._closing.pop().close()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
+    try:
+        made = Streams(tmp_path_factory.mktemp("streams"))
+    except servers.ServerMissing as error:
+        missing(str(error))
+        raise
+    for server in made.servers:
+        server.start()
+    yield made
+    for server in made.servers:
+        server.kill()
+
+
+@pytest.fixture
+def streams(cluster: Streams) -> Iterator[Streams]:
+    yield cluster
+    cluster.close()
+
+
+def end(held: Held) -> None:
+    held.connection.close()
+    until(lambda: held.receiver.closings)
+    held.check()
+
+
+def leader(session: Session, stream: str, consumer: str = "") -> str:
+    """The name of the server that leads it; empty while none does."""
+    what = f"CONSUMER.INFO.{stream}.{consumer}" if consumer else f"STREAM.INFO.{stream}"
+    try:
+        answer = msgspec.json.decode(session.ask(f"$JS.API.{what}".encode(), b"", 0.5).body)
+    except BrokerUnreachable:
+        return ""
+    return str(answer.get("cluster", {}).get("leader", ""))
+
+
+def step_down(session: Session, stream: str, consumer: str = "") -> str:
+    """Have another server lead it; returns which one did."""
+    before = leader(session, stream, consumer)
+    what = f"CONSUMER.LEADER.STEPDOWN.{stream}.{consumer}" if consumer else f"STREAM.LEADER.STEPDOWN.{stream}"
+    session.ask(f"$JS.API.{what}".encode(), b"", 5.0)
+    until(lambda: leader(session, stream, consumer) not in ("", before))
+    return before
+
+
+def test_handlers_that_need_a_second_delivery_are_taken_with_streams_and_refused_without():
+    def bill(message: Message) -> None: ...
+
+    spec = make_spec(bill, "orders", "billing", {"max_attempts": 5})
+    once = make_spec(bill, "orders", "billing", {"max_attempts": 5, "at_most_once": True})
+    (streams,) = open_transports(["nats-route://127.0.0.1?jetstream=true"])
+    (core,) = open_transports(["nats-route://127.0.0.1"])
+    assert refusals([spec], streams) == refusals([once], streams) == refusals([once], core) == []
+    assert "max_attempts=5 cannot be kept" in refusals([spec], core)[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("?replicas=3", "replicas= in a broker URL is for streams: add jetstream=true"),
+        ("?jetstream=true&backlog=5", "backlog= in a broker URL is for messages that no stream keeps"),
+        ("?jetstream=yes", "write true or false"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options: str, words: str):
+    with pytest.raises(BadSetting, match=words):
+        open_transports([f"nats-route://127.0.0.1{options}"])
+
+
+def test_what_a_peer_stores_a_client_sees_and_what_a_client_stores_a_peer_handles(streams: Streams):
+    transport, client = streams.open(), streams.client()
+    transport.producer().publish("mixed", [b"ours"], headers={"who": "Zoë"})
+    api = Api(client)
+    assert api.stream_of("mixed") == "mixed"
+    answer = client.ask(b"mixed", b"theirs", 5.0)
+    assert b'"seq":2' in answer.body
+    held = streams.hold(transport, "mixed")
+    until(lambda: held.bodies == [b"ours", b"theirs"])
+    assert [dict(message.headers) for message in held.taken] == [{"who": "Zoë"}, {}]
+    for message in held.taken:
+        held.connection.finish(message)
+    until(lambda: api.consumer("mixed", "billing").num_ack_pending == 0)  # type: ignore[union-attr]
+    assert held.tally.finished == 2
+    end(held)
+
+
+def test_a_connection_follows_its_consumer_to_the_server_that_leads_it_next(streams: Streams):
+    transport, client = streams.open(), streams.client()
+    producer = transport.producer()
+    transport.ensure("moving", ["billing"])
+    held = streams.hold(transport, "moving", grant=100)
+    for number in range(3):
+        producer.publish("moving", [b"%d before" % number])
+        until(lambda number=number: b"%d before" % number in held.bodies)
+        step_down(client, "moving", "billing")
+        for message in list(held.connection.in_flight):
+            held.connection.finish(message)
+        producer.publish("moving", [b"%d after" % number])
+        until(lambda number=number: b"%d after" % number in held.bodies)
+    assert not held.receiver.closings
+    assert len(held.bodies) == 6, "each was acknowledged to a server that knew of it"
+    end(held)
+
+
+def test_a_publisher_follows_a_stream_to_the_server_that_leads_it_next(streams: Streams):
+    transport, client = streams.open(), streams.client()
+    producer = transport.producer()
+    producer.publish("store", [b"first"])
+    publishing = gevent.spawn(lambda: [producer.publish("store", [b"%d" % number], timeout=20.0) for number in range(200)])
+    step_down(client, "store")
+    publishing.get(timeout=20.0)
+    stream = Api(client).stream("store")
+    assert stream is not None
+    assert stream.state.messages == 201
+
+
+def test_a_pull_that_is_taken_back_brings_nothing_any_more(streams: Streams):
+    transport = streams.open()
+    transport.ensure("paused", ["billing"])
+    held = streams.hold(transport, "paused", grant=10)
+    until(lambda: held.connection.exposed == 10)
+    held.grant(0)
+    until(lambda: held.connection.exposed == 0)
+    transport.producer().publish("paused", [b"x"])
+    gevent.sleep(0.1)
+    assert held.taken == []
+    held.grant(1)
+    until(lambda: held.taken)
+    end(held)
+
+
+def test_a_settlement_waits_for_a_server_that_leads_and_is_counted_when_that_has_read_it(streams: Streams, monkeypatch):
+    transport = streams.open()
+    transport.producer().publish("waiting", [b"x"])
+    held = streams.hold(transport, "waiting")
+    until(lambda: held.taken)
+    sessions = peer_of(transport).sessions
+    monkeypatch.setattr(type(sessions), "leader", lambda *_: None)
+    sessions.changed(b"$JS.API.CONSUMER.MSG.NEXT.waiting.billing")
+    held.connection.finish(held.taken[0])
+    gevent.sleep(0.1)
+    assert (held.tally.finished, held.connection.unsent() > 0) == (0, True)
+    monkeypatch.undo()
+    sessions.changed(b"$JS.API.CONSUMER.MSG.NEXT.waiting.billing")
+    until(lambda: held.tally.finished == 1 and held.connection.unsent() == 0)
+    end(held)
+
+
+def test_a_server_without_streams_is_told_from_one_that_has_them(make_cluster: Callable[..., Any]):
+    plain = make_cluster("2.15")
+    transport = plain.open(options="?jetstream=true")
+    with pytest.raises(Exception, match=r"gave no answer to .JS\.API\.STREAM\.NAMES"):
+        transport.probe()
+
+
+def test_what_check_says_has_the_streams_as_well_as_the_trust(streams: Streams):
+    transport = streams.open()
+    transport.ensure("checked", ["billing"])
+    (info,) = transport.describe("checked", "billing")
+    assert info.server.startswith("nats-server 2.15")
+    assert info.obstacles == ()
+    assert any("full trust" in note for note in info.notes)
+    assert any("keeps what was handled for ever" in note for note in info.notes)
+
+
+def test_permissions_that_leave_streams_unheard_are_obstacles():
+    from framework.transports.nats_route import judgement
+
+    info = wire.Info(exports=wire.Permissions(allow=["orders"]), imports=wire.Permissions(deny=["$JS.>"]))
+    obstacles = list(judgement.stream_obstacles(info, "orders"))
+    assert len(obstacles) == 3
+    assert "add _INBOX.> to cluster" in obstacles[0]
+    assert list(judgement.stream_obstacles(wire.Info(), "orders")) == []
