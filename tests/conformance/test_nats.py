@@ -34,7 +34,7 @@ class NatsServers(Subject):
     """One server each: a cluster of its own."""
 
     largest = (1 << 20) - OVERHEAD
-    silence = 2.0
+    silence = 1.0
     drops_doubles = True
     wrong_urls = (
         "nats://host/topic",
@@ -57,7 +57,7 @@ class NatsServers(Subject):
         return NatsNode(server, f"?ack_wait={self.brief:g}s" if brief else "")
 
     def watchful(self, url: str) -> str:
-        return f"{url}&ping_interval=1s" if "?" in url else f"{url}?ping_interval=1s"
+        return f"{url}&ping_interval=500ms" if "?" in url else f"{url}?ping_interval=500ms"
 
     def capabilities(self) -> Capabilities:
         """Whether it counts deliveries, and keeps a publish for later, hangs on the version: asked once, while it is up."""

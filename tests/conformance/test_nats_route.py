@@ -31,7 +31,7 @@ class RouteNode(Node):
 class Routes(Subject):
     """One server each: a cluster of its own."""
 
-    silence = 2.0
+    silence = 1.0
     wrong_urls = (
         "nats-route://host/topic",
         "nats-route://host?nope=1",
@@ -56,7 +56,7 @@ class Routes(Subject):
         return RouteNode(server, port)
 
     def watchful(self, url: str) -> str:
-        return f"{url}?ping_interval=1s"
+        return f"{url}?ping_interval=500ms"
 
 
 @pytest.fixture(scope="module")

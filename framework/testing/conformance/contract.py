@@ -264,8 +264,8 @@ class Rivals(Cases):
         (message,) = held.taken
         rival = bench.hold(on=bench.brief, grant=1)
         if bench.capabilities.touch:
-            for _ in range(8):
-                bench.stays(lambda: not rival.taken, subject.brief / 4)
+            for _ in range(12):
+                bench.stays(lambda: not rival.taken, subject.brief / 8)
                 held.connection.touch(message)
         held.grant(0)
         bench.until(lambda: rival.taken, subject.brief + subject.max_late)

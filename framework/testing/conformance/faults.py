@@ -124,7 +124,7 @@ class Faults(Cases):
 
     def test_a_slow_network_only_takes_longer(self, bench: Bench) -> None:
         proxy, url = bench.proxy(bench.node)
-        proxy.delay(0.02)
+        proxy.delay(0.01)
         seen: Counter[bytes] = Counter()
         worker = bench.work(lambda message: seen.update([message.body]), on=url)
         bench.publish(*bodies(50))
@@ -161,9 +161,9 @@ class Faults(Cases):
             bench.until(lambda: worker.ledger.finished == 1)
             return
         # Until the broker has noticed as well, it may send a message where nobody reads any more, and nobody keeps it.
-        for _ in range(NOTICED):
+        for _ in range(NOTICED * 5):
             bench.publish(b"x", on=bench.brief)
-            gevent.sleep(1.0)
+            gevent.sleep(0.2)
             if worker.ledger.finished:
                 break
         bench.until(lambda: worker.ledger.finished >= 1)

@@ -24,7 +24,7 @@ from framework.publisher import Publisher
 from framework.transports import open_transports
 
 MAX_ATTEMPTS = 3
-STARVES = 2.0
+STARVES = 1.2
 PUBLISHED = 60
 START = f"from gevent import monkey; monkey.patch_all(); import sys; from {__name__} import main; main(*sys.argv[1:])"
 """For ``python -c``, followed by the arguments of ``main``."""
