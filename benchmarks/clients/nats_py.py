@@ -1,4 +1,4 @@
-"""nats.py, as its documentation shows: fetch and ack, and publish_async."""
+"""nats.py, as its documentation shows: fetch and ack, publish_async, and respond."""
 
 import asyncio
 import sys
@@ -27,6 +27,16 @@ async def store() -> None:
     stream = client.jetstream(publish_async_max_pending=500)
     while True:
         await stream.publish_async("bench", BODY, wait_stall=5.0)
+
+
+async def respond() -> None:
+    client = await nats.connect(f"nats://{address}")
+
+    async def answer(message: nats.aio.msg.Msg) -> None:
+        await message.respond(message.data)
+
+    await client.subscribe("bench", "bench", cb=answer)
+    await asyncio.Event().wait()
 
 
 asyncio.run(globals()[job]())

@@ -13,7 +13,7 @@ from framework.handler import registered
 from framework.transports import open_transports
 
 job, address = sys.argv[1:]
-_SCHEMES = {"reserve": "beanstalkd", "pull": "nats", "store": "nats"}
+_SCHEMES = {"reserve": "beanstalkd", "pull": "nats", "store": "nats", "respond": "nats-route"}
 transports = open_transports([f"{_SCHEMES.get(job, 'nsq')}://{one}" for one in address.split(",")])
 publisher = Publisher(transports)
 TOPIC = "bench#ephemeral"
@@ -48,6 +48,16 @@ def reserve() -> None:
     @handler("bench", "bench", concurrency=100, max_in_flight=100)
     def nothing(message: Message) -> None:
         pass
+
+    _run()
+
+
+def respond() -> None:
+    """A handler is told of no one who waits for a reply; the peer that brought the message is."""
+
+    @handler("bench", "bench", concurrency=50, max_in_flight=2500)
+    def answer(message: Message) -> None:
+        message.connection.rescuable.send(message.reply, b"", message.body)  # type: ignore[attr-defined]
 
     _run()
 
