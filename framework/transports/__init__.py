@@ -36,6 +36,8 @@ _MODULES = {
     "nats+tls": "framework.transports.nats.transport",
     "tls": "framework.transports.nats.transport",
     "nats-route": "framework.transports.nats_route.transport",
+    "rocketmq": "framework.transports.rocketmq.transport",
+    "rocketmq+tls": "framework.transports.rocketmq.transport",
     "memory": "framework.transports.memory.transport",
 }
 

@@ -22,6 +22,7 @@ from framework.message import Message
 from framework.middleware.dead_letter import letters
 from framework.testing import servers
 from framework.testing.fixtures import memory_broker, runner
+from framework.testing.rocketmq import RocketMQ
 from framework.testing.servers import ROOT, Server, free_port, running
 from tests.house.pages import LANGUAGES, PAGES, Block, anchors, blocks, links, name_of
 from tests.house.story import Story
@@ -160,7 +161,7 @@ def play(story: Story, page: str) -> None:
     story.end()
 
 
-_ALONE = ("beanstalkd", "failure", "how-to", "nats", "nats-route", "nsq", "nsqd", "spark", "tutorial")
+_ALONE = ("beanstalkd", "failure", "how-to", "nats", "nats-route", "nsq", "nsqd", "rocketmq", "spark", "tutorial")
 ALONE = {f"docs/{name}.md" for name in _ALONE}
 """Pages with a test of their own below."""
 
@@ -270,6 +271,13 @@ def test_the_page_about_beanstalkd(story: Story, start_beanstalkd: Callable[...,
 def test_the_page_about_nats(story: Story, start_nats: Callable[..., Server]) -> None:
     story.places = {**story.places, "queue1,queue2:4222": start_nats().address}
     play(story, "docs/nats.md")
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_the_page_about_rocketmq(story: Story, rocketmq: RocketMQ) -> None:
+    story.places = {**story.places, "names1,names2:9876": rocketmq.address}
+    play(story, "docs/rocketmq.md")
 
 
 @pytest.mark.real

@@ -30,6 +30,7 @@ ROOMS = {
         ("framework/transports/nats_route",), ("tests/transports/nats_route", "tests/conformance/test_nats_route.py")
     ),
     "nats": Room(("framework/transports/nats",), ("tests/transports/nats", "tests/conformance/test_nats.py")),
+    "rocketmq": Room(("framework/transports/rocketmq",), ("tests/transports/rocketmq", "tests/conformance/test_rocketmq.py")),
     "memory": Room(("framework/transports/memory",), ("tests/transports/memory", _MEMORY, "tests/testing")),
     "nsqd": Room(("framework/nsqd",), ("tests/nsqd", "tests/conformance/test_embedded_nsqd.py")),
     "store": Room(("framework/nsqd/store",), ("tests/nsqd",)),

@@ -9,9 +9,10 @@ import pytest
 
 from framework.testing import rocketmq as room
 from framework.testing.rocketmq import RocketMQ
-from framework.testing.servers import ServerMissing
+from framework.testing.servers import ROOT, ServerMissing
 from framework.transports.rocketmq.wire.codes import Answer, Request
 from framework.transports.rocketmq.wire.frames import Decoder, Frame, encode
+from tests.house.pages import blocks
 
 
 @pytest.mark.real
@@ -25,6 +26,11 @@ def test_it_is_up_when_its_name_server_has_a_route_to_its_broker(rocketmq: Rocke
             found = decoder.feed(sock.recv(65536))
     assert (found[0].code, found[0].opaque) == (Answer.SUCCESS, 1)
     assert f'"0":"{rocketmq.broker.address}"'.encode() in found[0].body
+
+
+def test_the_page_shows_the_settings_of_the_broker_of_the_tests() -> None:
+    (shown,) = [block.text for block in blocks(ROOT / "docs" / "rocketmq.md") if block.language == "ini"]
+    assert dict(line.split("=") for line in shown.splitlines()) == room.PROMPT
 
 
 def test_a_machine_without_java_or_maven_is_told_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

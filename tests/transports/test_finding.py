@@ -48,7 +48,7 @@ def test_a_url_that_is_refused_for_its_scheme_is_shown_without_its_password(inst
     assert not any(part in str(refused.value) for part in ("secret", "sec/ret", "bob"))
 
 
-@pytest.mark.parametrize("url", ["nsq://{}", "nsq+lookupd://{}", "beanstalkd://{}", "nats://{}"])
+@pytest.mark.parametrize("url", ["nsq://{}", "nsq+lookupd://{}", "beanstalkd://{}", "nats://{}", "rocketmq://{}"])
 def test_a_host_whose_name_no_resolver_takes_cannot_be_reached(url: str) -> None:
     """Its label is too long for IDNA, which says so by a UnicodeError: that must not end a worker with a traceback."""
     [transport] = open_transports([url.format("x" * 64)])

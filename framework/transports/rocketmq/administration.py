@@ -1,0 +1,136 @@
+"""What a broker is asked beside messages: what it is, topics and groups, and how far groups have come. Blocks its greenlet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import monotonic
+
+import gevent
+import msgspec
+
+from framework.transports.rocketmq.routes import READABLE, WRITABLE, read_json
+from framework.transports.rocketmq.session import Session
+from framework.transports.rocketmq.wire.codes import Request
+from framework.transports.rocketmq.wire.errors import NoPermission, QueryNotFound, TopicMissing
+from framework.transports.rocketmq.wire.handles import RETRY_V1, RETRY_V2, retry_topic
+
+FIRST_5 = 413
+"""The number of 5.0.0."""
+QUEUES = 4
+"""Of the topics that are made here, on each master."""
+INDEXED = 1.0
+"""Seconds."""
+_OFFSETS = re.compile(rb'"brokerOffset":(\d+),"consumerOffset":(-?\d+),"lastTimestamp":\d+(?:,"pullOffset":(-?\d+))?')
+
+
+class _Table(msgspec.Struct):
+    table: dict[str, str] = {}
+
+
+class _Groups(msgspec.Struct, rename="camel"):
+    group_list: list[str] = []
+
+
+_STATS = re.compile(rb'"queueId":(\d+),"topic":"[^"]*"\}:\{"lastUpdateTimestamp":\d+,"maxOffset":(\d+),"minOffset":(\d+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """What one says of itself. ``version``: as ``5.3.3``."""
+
+    version: str
+    settings: dict[str, str]
+    """Empty where we may not see them."""
+
+    def allows(self, setting: str) -> bool:
+        """Whether it is not switched off, as far as is known."""
+        return self.settings.get(setting) != "false"
+
+
+def look_at(session: Session) -> Broker:
+    """Raises BrokerUnreachable, RocketError."""
+    answer = session.ask(Request.HEART_BEAT, {}, session.heartbeat)
+    return Broker(version_name(answer.version), _settings(session))
+
+
+def version_name(number: int) -> str:
+    """``5.3.3`` of 479: each release has the number after that of its snapshot, and there are ten of each minor version.
+
+    Asking for the version by name takes a broker half a second: it counts its files as well."""
+    releases, snapshot = divmod(number - FIRST_5, 2)
+    if releases < -10 or snapshot:
+        return f"before 4.9 ({number})" if releases < -10 else f"a snapshot ({number})"
+    major, minor = divmod(50 + releases // 10, 10)
+    return f"{major}.{minor}.{releases % 10}"
+
+
+def _settings(session: Session) -> dict[str, str]:
+    try:
+        answer = session.ask(Request.GET_BROKER_CONFIG, {})
+    except NoPermission:
+        return {}
+    pairs = (line.partition("=") for line in answer.body.decode(errors="replace").splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def make_topic(session: Session, topic: str) -> None:
+    """``topic`` with ``QUEUES`` queues, on one master where it is not."""
+    fields = {
+        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES),
+        "perm": str(READABLE | WRITABLE), "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+    }  # fmt: skip
+    session.ask(Request.UPDATE_AND_CREATE_TOPIC, fields)
+
+
+def groups_of(session: Session, topic: str) -> list[str]:
+    """The consumer groups that have read ``topic``. After a heartbeat 5.3.3 names the topic itself among them."""
+    found = read_json(session.ask(Request.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic}), _Groups).group_list
+    return [group for group in found if group != topic]
+
+
+def waiting(session: Session, topic: str, group: str) -> int:
+    """How many messages wait to be delivered to ``group``, for the first time or again."""
+    _await_index(session)
+    places = [topic, *(retry_topic(topic, group, version) for version in (RETRY_V1, RETRY_V2))]
+    return sum(count for place in places for count in _waiting(session, place, group))
+
+
+def _await_index(session: Session) -> None:
+    """What was stored a moment ago is counted once the broker has put it into its queues, some ms later. One that does not come
+    to it is not waited for."""
+    until = monotonic() + INDEXED
+    while monotonic() < until:
+        said = read_json(session.ask(Request.GET_BROKER_RUNTIME_INFO, {}), _Table).table
+        if said.get("dispatchBehindBytes", "0") == "0":
+            return
+        gevent.sleep(0.005)
+
+
+def _waiting(session: Session, topic: str, group: str) -> Iterator[int]:
+    """A broker leaves out what ``group`` does not read there now, if it reads something else: then each queue is asked for."""
+    answer = session.ask(Request.GET_CONSUME_STATS, {"consumerGroup": group, "topic": topic})
+    found = _OFFSETS.findall(answer.body)
+    for stored, consumed, pulled in found:
+        yield max(0, int(stored) - max(int(consumed), int(pulled or 0)))
+    if not found:
+        yield from _unread(session, topic, group)
+
+
+def _unread(session: Session, topic: str, group: str) -> Iterator[int]:
+    try:
+        answer = session.ask(Request.GET_TOPIC_STATS_INFO, {"topic": topic})
+    except TopicMissing:
+        return
+    for queue, last, first in _STATS.findall(answer.body):
+        yield max(0, int(last) - _consumed(session, topic, group, queue.decode(), int(first)))
+
+
+def _consumed(session: Session, topic: str, group: str, queue: str, first: int) -> int:
+    """The offset at which ``group`` goes on."""
+    fields = {"consumerGroup": group, "topic": topic, "queueId": queue, "setZeroIfNotFound": "false"}
+    try:
+        return int(session.ask(Request.QUERY_CONSUMER_OFFSET, fields).fields.get("offset", first))
+    except QueryNotFound:
+        return first

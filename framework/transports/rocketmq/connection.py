@@ -1,0 +1,360 @@
+"""One subscription of one handler to one broker, by POP, on a session that it shares: asks as granted, says what is settled.
+
+A broker does not say that a lease is over, and takes an ACK after that as any other: so leases are counted here, by what the
+broker is known to have done, and nothing is said of what is over. Source: PopMessageProcessor of RocketMQ 5.3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from time import monotonic, time
+
+from gevent import monkey
+from gevent.hub import get_hub
+
+from framework.alarm import Countdown
+from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError, ProtocolError
+from framework.headers import NONE
+from framework.message import Message
+from framework.observe import hublog
+from framework.transports.contract import TOUCH_AT, Limits, Receiver
+from framework.transports.rocketmq import requests
+from framework.transports.rocketmq.delivery import APART, Delivery
+from framework.transports.rocketmq.heartbeat import Subscription
+from framework.transports.rocketmq.pops import Pops
+from framework.transports.rocketmq.session import Session
+from framework.transports.rocketmq.settling import SIZE, Settling
+from framework.transports.rocketmq.urls import Options
+from framework.transports.rocketmq.wire import handles, properties
+from framework.transports.rocketmq.wire.codes import Answer, Request
+from framework.transports.rocketmq.wire.errors import error_of
+from framework.transports.rocketmq.wire.frames import Frame
+from framework.transports.rocketmq.wire.stored import Stored, decode_all, unpacked
+
+log = hublog.get(__name__)
+_get_ident = monkey.get_original("_thread", "get_ident")
+
+CLOSE_FLUSH = 1.0
+LOOK = 0.25
+"""Seconds between two looks at leases; less where leases are short."""
+RETRY = 1.0
+"""Seconds before a POP is sent again that the broker has refused."""
+_EXPIRED = "its lease is over by what its broker said: it is delivered again"
+_LASTING = frozenset({Answer.TOPIC_NOT_EXIST, Answer.NO_PERMISSION, Answer.REQUEST_CODE_NOT_SUPPORTED, Answer.GO_AWAY})
+"""Refusals after which waiting here is of no use: the connection ends, and its handler comes back by the route there is then."""
+
+
+class PopConnection:
+    """``contract.Connection`` by POP. Made on the hub that it will live on."""
+
+    lasting_ids = False
+
+    def __init__(
+        self, session: Session, names: tuple[str, str, str], what: Subscription, receiver: Receiver, *, limits: Limits,
+        options: Options, ended: Callable[[Session], None],
+    ) -> None:  # fmt: skip
+        """``names``: node, topic and channel; ``what`` has RocketMQ's. ``ended(session)``: it is not used here any more."""
+        self.node, self.topic, self.channel = names
+        self.subscription = what
+        self.limits = limits
+        self.granted = 0
+        self.in_flight: dict[Message, float] = {}
+        self._session, self._options, self._receiver, self._ended = session, options, receiver, ended
+        self._tally = receiver.tally
+        self._thread = _get_ident()
+        self._deliveries: dict[Message, Delivery] = {}
+        self._pops = Pops()
+        loop = get_hub().loop
+        self._soon = Countdown(loop, APART)
+        self._settling = Settling(session, what, options.lease, books=self, speak=self._speak, later=self._say_soon)
+        self._sent_size = 0
+        self._retry_at = 0.0
+        self._refusal = ""
+        self._touched: dict[Message, float] = {}
+        """What was touched in the hub's place since it was blocked."""
+        self._draining = self._drained = self._closing = self._closed = False
+        self._timer = loop.timer(look := min(LOOK, limits.lease / 10), look)
+        self._timer.start(self._look)
+        self._deadline = loop.timer(CLOSE_FLUSH)
+        session.attach(self)
+
+    @property
+    def rescuable(self) -> Session:
+        """The socket that it shares."""
+        return self._session
+
+    @property
+    def exposed(self) -> int:
+        return 0 if self._closed else max(self.granted, len(self.in_flight) + self._pops.outstanding)
+
+    # --- what the engine says ------------------------------------------------------------------------------
+
+    def grant(self, n: int) -> None:
+        n = min(n, self.limits.max_grant)
+        if n != self.granted and not (self._draining or self._closing or self._closed):
+            self.granted = n
+            self._speak()
+
+    def finish(self, message: Message) -> None:
+        self._settling.finish(self._taken(message))
+
+    def requeue(self, message: Message, delay: float) -> None:
+        self._settling.requeue(self._taken(message), min(delay, self.limits.max_requeue or 0.0))
+
+    def _taken(self, message: Message) -> Delivery:
+        """Out of flight. The broker would take it as well from whoever is too late."""
+        if self.in_flight.pop(message, None) is None:
+            raise AlreadySettled.of(message.id)
+        one = self._deliveries.pop(message)
+        if self._is_over(one, monotonic()):
+            self._lose(message, one)
+            raise AlreadySettled.of(message.id)
+        return one
+
+    def touch(self, message: Message) -> None:
+        if self.in_flight.pop(message, None) is None:
+            raise AlreadySettled.of(message.id)
+        self.in_flight[message] = now = monotonic()
+        self._settling.touch(self._deliveries[message], now)
+        self._speak()
+
+    def drain(self) -> None:
+        if not (self._draining or self._closed):
+            self._draining, self.granted = True, 0
+            self._speak()
+
+    def unsent(self) -> int:
+        return self._settling.waits * SIZE + self._sent_size
+
+    def close(self) -> None:
+        """What is in flight is given back: another worker need not wait until its lease is over."""
+        if self._closing or self._closed:
+            return
+        self._closing, self.granted = True, 0
+        for message in list(self.in_flight):
+            try:
+                self.requeue(message, 0.0)
+            except AlreadySettled:  # its lease is over
+                pass
+        self._deadline.start(self._end, None)
+        self._speak()
+
+    def _speak(self) -> None:
+        if _get_ident() == self._thread:  # else it is said in the hub's place, or when the hub turns again
+            self._session.wants_to_speak(self)
+
+    def _say_soon(self) -> None:
+        if _get_ident() == self._thread and not (self._soon.active or self._closed):
+            self._soon.start(self._speak)
+
+    # --- session.Owner -------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        if self._settling.waits:
+            self._receiver.settled(self)
+        self._confirm()
+
+    def _confirm(self) -> None:
+        """What is over by now: a drain, settlements that are late, a close."""
+        if self._closed:
+            return
+        late, self._settling.late = self._settling.late, 0
+        if late:
+            self._tally.lease_lost += late
+            self._receiver.lost(self, None, _EXPIRED)
+        if self._draining and not (self._drained or self._pops):
+            self._drained = True
+            self._receiver.drained(self)
+        if self._closing and self._settling.idle:
+            get_hub().loop.run_callback(self._end, None)
+
+    def collect(self) -> None:
+        if self._closed:
+            return
+        self._settling.collect()
+        if self._session.leaving or self._draining or self._closing or monotonic() < self._retry_at:
+            return
+        for count in self._pops.wanted(self.granted - len(self.in_flight)):
+            fields = requests.pop(self.subscription, count, self._options.lease, self._options.poll, self._born())
+            self._session.put(None, Request.POP_MESSAGE, fields, partial(self._popped, count), wait=self._options.poll)
+
+    def _born(self) -> int:
+        """With authorization switched on, a broker takes 0 for 1970, and answers that it has waited for too long."""
+        return round(time() * 1000) if self._session.signs else 0
+
+    def keep(self, now: float, expired: Collection[Message]) -> None:
+        """What waits to be sent, and touches of what has held a third of its lease."""
+        if self._closed:
+            return
+        for message, one in _snapshot(self._deliveries.items()):
+            if message not in expired and not one.over and now - one.touched >= self.limits.lease * TOUCH_AT:
+                self._settling.touch(one, now)
+                self._touched[message] = now
+        self._settling.collect()
+
+    def resumed(self) -> None:
+        self._speak()
+        touched, self._touched = self._touched, {}
+        for message, at in touched.items():
+            if self.in_flight.pop(message, None) is not None:  # else it has been settled since
+                self.in_flight[message] = at
+
+    def lost(self, error: FrameworkError) -> None:
+        self._end(error)
+
+    # --- what comes ----------------------------------------------------------------------------------------
+
+    def _popped(self, count: int, answer: Frame | FrameworkError, at: float) -> None:
+        self._pops.ended(count)
+        if self._closed:
+            self._give_back(answer, at)
+        elif isinstance(answer, FrameworkError):
+            self._end(answer)
+        elif answer.code == Answer.SUCCESS:
+            self._take(answer, at)
+        elif answer.code != Answer.POLLING_TIMEOUT:
+            self._refused(answer, at)
+        self._confirm()
+        self._speak()
+
+    def _take(self, answer: Frame, at: float) -> None:
+        batch = list(self._messages(answer, at))
+        self._tally.received += len(batch)
+        for message, one in batch:
+            self._deliveries[message] = one
+            self.in_flight[message] = at
+        messages = [message for message, _ in batch]
+        if self._closing:
+            for message in messages:
+                self.requeue(message, 0.0)
+        elif messages:
+            self._receiver.deliver(self, messages)
+
+    def _messages(self, answer: Frame, at: float) -> Iterable[tuple[Message, Delivery]]:
+        """Those whose lease is not over: the hub may have been blocked since the broker sent them."""
+        said = handles.Popped(answer.fields, self.node)
+        self._pops.rest = said.rest
+        began = self._settling.clock.at(said.pop_time, at)
+        for stored in decode_all(answer.body):
+            found = properties.decode(stored.properties)
+            one = Delivery(self._handle(said, stored, found), began, at, _id(stored, found))
+            body = self._unpacked(stored)
+            if body is not None and not self._is_over(one, monotonic()):
+                headers = properties.for_handlers(found) or NONE
+                # By its publisher's clock, because the time at which it was stored is another one in each delivery.
+                yield Message(one.id, stored.born * 1_000_000, stored.reconsumed + 1, body, self, headers), one
+
+    def _handle(self, said: handles.Popped, stored: Stored, found: dict[str, str]) -> handles.Handle:
+        if handle := found.get(properties.POP_CK):
+            return handles.parse(handle)
+        kind = handles.kind_of(stored.topic, self.subscription.topic, self.subscription.group)
+        return said.handle(kind, stored.queue_id, stored.queue_offset)
+
+    def _unpacked(self, stored: Stored) -> bytes | None:
+        """None: it cannot be, here; it comes again when its lease is over, to a worker that can perhaps."""
+        try:
+            return unpacked(stored.body, stored.sys_flag)
+        except ProtocolError as error:
+            log.error("%s/%s: message %s from %s: %s", self.topic, self.channel, stored.message_id, self.node, error)
+            return None
+
+    def _give_back(self, answer: Frame | FrameworkError, at: float) -> None:
+        """What came for a connection that has ended, on a session that others still use."""
+        if isinstance(answer, FrameworkError) or answer.code != Answer.SUCCESS:
+            return
+        for _, one in self._messages(answer, at):
+            fields = requests.change(self.subscription, one.handle, 0)
+            self._session.tell(Request.CHANGE_MESSAGE_INVISIBLETIME, fields)
+
+    def _refused(self, answer: Frame, at: float) -> None:
+        error = error_of(answer)
+        if answer.code in _LASTING:
+            self._end(error)
+            return
+        self._retry_at = at + RETRY
+        if error.words != self._refusal:
+            self._refusal = error.words
+            log.warning("%s/%s: %s refuses a POP: %s", self.topic, self.channel, self.node, error)
+
+    # --- settling.Books ------------------------------------------------------------------------------------
+
+    def settled(self, finished: int, requeued: int) -> None:
+        self._sent_size -= (finished + requeued) * SIZE
+        if not self._closed:
+            self._tally.finished += finished
+            self._tally.requeued += requeued
+
+    def sending(self, count: int) -> None:
+        self._sent_size += count * SIZE
+
+    def refused(self, finished: int, requeued: int, words: str, id: bytes) -> None:
+        if self._closed:
+            return
+        self._tally.finished -= finished
+        self._tally.requeued -= requeued
+        self._tally.lease_lost += finished + requeued
+        self._receiver.lost(self, None, words, settled=id)
+
+    def answered(self) -> None:
+        self._confirm()
+
+    def broken(self, error: FrameworkError) -> None:
+        self._end(error)
+
+    # --- leases --------------------------------------------------------------------------------------------
+
+    def _is_over(self, one: Delivery, now: float) -> bool:
+        return one.over or now - one.began >= self.limits.lease
+
+    def _lose(self, message: Message, one: Delivery) -> None:
+        """Its lease is over, and it is out of flight."""
+        one.over = True
+        self._tally.lease_lost += 1
+        self._receiver.lost(self, message, _EXPIRED)
+
+    def _look(self) -> None:
+        """At leases that are over, and at POPs that the broker has refused."""
+        if self._closed or self._session.error is not None:
+            return
+        self._session.rescued()  # what was touched in the hub's place is known first
+        now = monotonic()
+        for message in [message for message, one in self._deliveries.items() if self._is_over(one, now)]:
+            if self.in_flight.pop(message, None) is not None:
+                self._lose(message, self._deliveries.pop(message))
+                self._speak()
+        if self._session.leaving:
+            self._end(BrokerUnreachable(f"RocketMQ at {self._session.server} is about to stop"))
+        elif self._retry_at and now >= self._retry_at:
+            self._retry_at = 0.0
+            self._speak()
+
+    # --- the end -------------------------------------------------------------------------------------------
+
+    def _end(self, error: Exception | None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for timer in (self._timer, self._deadline, self._soon):
+            timer.close()
+        self._tally.lease_lost += len(self.in_flight) + self._settling.drop() + self._sent_size // SIZE
+        self.in_flight.clear()
+        self._deliveries.clear()
+        self.granted = self._sent_size = 0
+        self._session.leave(self)
+        self._ended(self._session)
+        self._receiver.closed(self, error)
+
+
+def _id(stored: Stored, found: dict[str, str]) -> bytes:
+    """What stays the same when it comes again: its publisher's id, where there is one."""
+    return (found.get(properties.UNIQ_KEY) or stored.message_id).encode()
+
+
+def _snapshot(some: Iterable[tuple[Message, Delivery]]) -> list[tuple[Message, Delivery]]:
+    """Of what the hub may be changing."""
+    while True:
+        try:
+            return list(some)
+        except RuntimeError:  # it changed
+            continue

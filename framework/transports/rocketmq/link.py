@@ -1,0 +1,231 @@
+"""One publishing connection to a broker: messages of many greenlets under way at once, each answered by itself.
+
+It lives on one hub. The ``Failover`` decides whether to try again, and where. RocketMQ drops no doubles, so what may be
+stored is not sent again. Source: SendMessageProcessor of RocketMQ 5.3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import monotonic
+
+import gevent
+from gevent.hub import Waiter, get_hub
+
+from framework.errors import BrokerUnreachable, FrameworkError, MessageRefused, PublishError, TryLater
+from framework.transports.publish_link import NotStored, Refused
+from framework.transports.rocketmq.heartbeat import heartbeat
+from framework.transports.rocketmq.session import Session
+from framework.transports.rocketmq.wire.codes import STORED, Answer, Request
+from framework.transports.rocketmq.wire.errors import (
+    Illegal,
+    NoPermission,
+    NotAvailable,
+    RocketError,
+    TopicMissing,
+    error_of,
+)
+from framework.transports.rocketmq.wire.frames import Frame
+
+WINDOW = 256
+"""Messages of one ``ask_each`` that are under way at a time."""
+_DOUBT = 1.0
+"""Seconds without a word, while an answer is owed, after which nothing more is sent there."""
+_IDLE = 0.001  # seconds after which a look at the socket comes before trusting it: one recv
+_TURN = 0.001  # seconds, in which the hub reads what has come
+_UNKNOWN = "whether the message is stored is not known"
+
+
+class Command:
+    """A message to be stored: the fields of its SEND_MESSAGE_V2, and its body. ``topic``: as the framework calls it."""
+
+    __slots__ = ("body", "fields", "topic")
+
+    def __init__(self, topic: str, fields: dict[str, str], body: bytes) -> None:
+        self.topic, self.fields, self.body = topic, fields, body
+
+
+class Link:
+    """``publish_link.PublishLink``. ``make(topic)``: makes a topic where it may, or raises; blocks."""
+
+    def __init__(self, node: str, session: Session, make: Callable[[str], None]) -> None:
+        self.node = node
+        self.silent: Callable[[], None] = _nothing
+        self._session = session
+        self._make = make
+        self._doubted = 0.0
+        self._owed = 0
+
+    @property
+    def error(self) -> FrameworkError | None:
+        """Why it is of no more use."""
+        return self._session.error
+
+    # --- publishers ----------------------------------------------------------------------------------------
+
+    def ask(self, command: Command, until: float) -> Exception | None:
+        return self.ask_each([command], until - monotonic())[0]
+
+    def ask_each(self, commands: Sequence[Command], timeout: float) -> list[Exception | None]:
+        answers = self._run(commands, timeout)
+        missing = [i for i, answer in enumerate(answers) if isinstance(answer, _NoTopic)]
+        if missing:
+            failure = self._made({commands[i].topic for i in missing})
+            again = [failure] * len(missing) if failure else self._run([commands[i] for i in missing], timeout)
+            for i, answer in zip(missing, again, strict=True):
+                answers[i] = answer
+        return answers
+
+    def _run(self, commands: Sequence[Command], timeout: float) -> list[Exception | None]:
+        if self._session.error is not None:
+            return [NotStored(str(self._session.error))] * len(commands)
+        return _Run(self, commands, timeout).wait()
+
+    def _made(self, topics: set[str]) -> Exception | None:
+        try:
+            for topic in topics:
+                self._make(topic)
+        except NotStored as error:
+            return error
+        except FrameworkError as error:
+            return PublishError(str(error), stored=False)
+        return None
+
+    def send(self, command: Command, then: Callable[[Exception | None], None]) -> int:
+        self._owed += 1
+        return self._session.call(
+            Request.SEND_MESSAGE_V2, command.fields, partial(self._answered, command, then), body=command.body
+        )
+
+    def _answered(
+        self, command: Command, then: Callable[[Exception | None], None], answer: Frame | FrameworkError, at: float
+    ) -> None:
+        self._owed -= 1
+        then(self._verdict(command, answer))
+
+    def _verdict(self, command: Command, answer: Frame | FrameworkError) -> Exception | None:
+        if isinstance(answer, FrameworkError):
+            return PublishError(f"{answer}; {_UNKNOWN}", stored=None)
+        if answer.code in STORED:
+            return None
+        error = error_of(answer)
+        words = f"topic {command.topic!r}, RocketMQ at {self._session.server}: {error}"
+        if isinstance(error, TopicMissing):
+            return _NoTopic(words)
+        if answer.code == Answer.GO_AWAY:
+            return NotStored(words)
+        if isinstance(error, NotAvailable | NoPermission):
+            return Refused(words)
+        if isinstance(error, TryLater):
+            return NotStored(words)
+        return (MessageRefused if isinstance(error, Illegal) else PublishError)(words, stored=False)
+
+    def usable(self) -> bool:
+        session = self._session
+        silent = monotonic() - session.heard_at
+        if session.error is None and silent > _IDLE:
+            if not self._owed:
+                session.poll()
+            elif silent > _DOUBT:  # the hub was blocked, perhaps; and answers are given on the hub only
+                gevent.sleep(_TURN)
+        return session.error is None and not session.leaving and self._doubted <= session.heard_at
+
+    def prove(self, until: float) -> Exception | None:
+        """As ``publish_link.PublishLink``: a heartbeat is answered, and stores nothing."""
+        try:
+            self._session.ask(Request.HEART_BEAT, {}, heartbeat("prove", []), timeout=max(0.0, until - monotonic()))
+        except RocketError:
+            return None
+        except FrameworkError as error:
+            return error
+        return None
+
+    def look(self, since: float) -> None:
+        """An answer is owed ``since`` then: whether the server is silent."""
+        now = monotonic()
+        if now - max(self._session.heard_at, since) >= _DOUBT:
+            self._doubted = now
+            self.silent()
+
+    def give_up(self, number: int) -> None:
+        self._session.give_up(number)
+
+    def close(self) -> None:
+        self._session.end(BrokerUnreachable("the producer was closed"))
+
+    def shut(self) -> None:
+        self._session.shut()
+
+    def fileno(self) -> int:
+        return self._session.fileno()
+
+
+class _Run:
+    """Several messages of one greenlet: each answer makes room for the next one, and the last one wakes it."""
+
+    def __init__(self, link: Link, commands: Sequence[Command], timeout: float) -> None:
+        self._link = link
+        self._commands = commands
+        self._timeout = timeout
+        self._answers: dict[int, Exception | None] = {}
+        self._under_way: dict[int, tuple[int, float]] = {}
+        """Number of a message -> its request's, and since when its answer is owed; the oldest first."""
+        self._next = 0
+        self._over = False
+        self._waiter: Waiter[None] = Waiter()
+
+    def wait(self) -> list[Exception | None]:
+        look = min(_DOUBT, max(self._timeout, 0.001))
+        timer = get_hub().loop.timer(look, look)
+        try:
+            self._fill()
+            timer.start(self._look)
+            if len(self._answers) < len(self._commands):
+                self._waiter.get()
+        finally:
+            timer.close()
+            self._over = True
+            for number, _ in self._under_way.values():
+                self._link.give_up(number)
+        return [self._answers[number] for number in range(len(self._commands))]
+
+    def _fill(self) -> None:
+        while self._next < len(self._commands) and len(self._under_way) < WINDOW:
+            number, command = self._next, self._commands[self._next]
+            self._next += 1
+            if (error := self._link.error) is not None:
+                self._answers[number] = NotStored(str(error))
+                continue
+            self._under_way[number] = self._link.send(command, partial(self._answered, number)), monotonic()
+
+    def _answered(self, number: int, outcome: Exception | None) -> None:
+        """Also from a greenlet: whoever closes a producer tells all who wait."""
+        if self._over or self._under_way.pop(number, None) is None:
+            return
+        self._answers[number] = outcome
+        if len(self._under_way) <= WINDOW // 2 and self._next < len(self._commands):
+            self._fill()
+        if len(self._answers) == len(self._commands):
+            self._over = True
+            get_hub().loop.run_callback(self._waiter.switch, None)  # a Waiter is switched to from the hub only
+
+    def _look(self) -> None:
+        """At answers that do not come."""
+        if not self._under_way or self._over:
+            return
+        now = monotonic()
+        self._link.look(next(iter(self._under_way.values()))[1])
+        for number, (request, since) in list(self._under_way.items()):
+            if now - since >= self._timeout:
+                self._link.give_up(request)
+                words = f"RocketMQ's {self._link.node} gave no answer for {self._timeout:.1f} s; {_UNKNOWN}"
+                self._answered(number, PublishError(words, stored=None))
+
+
+class _NoTopic(NotStored):
+    """There is no such topic there."""
+
+
+def _nothing() -> None:
+    """Nobody has asked to be told."""

@@ -1,0 +1,55 @@
+"""The fields of what a connection asks of a broker. No I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from framework.errors import ProtocolError
+from framework.transports.rocketmq.heartbeat import Subscription
+from framework.transports.rocketmq.wire.frames import garbage
+from framework.transports.rocketmq.wire.handles import Handle
+
+
+def pop(what: Subscription, count: int, lease: float, poll: float, born: int) -> dict[str, str]:
+    """POP_MESSAGE of all queues. ``lease``, ``poll``: seconds; ``born``: ms since 1970 by the broker's clock, 0: its own.
+
+    Who has never read the topic begins with its first message (initMode 0)."""
+    return {
+        "consumerGroup": what.group, "topic": what.topic, "queueId": "-1", "maxMsgNums": str(count),
+        "invisibleTime": str(round(lease * 1000)), "pollTime": str(round(poll * 1000)), "bornTime": str(born),
+        "initMode": "0", "expType": "TAG", "exp": what.tags or "*", "order": "false",
+    }  # fmt: skip
+
+
+def ack(what: Subscription, handle: Handle) -> dict[str, str]:
+    """ACK_MESSAGE."""
+    return {
+        "consumerGroup": what.group, "topic": handle.topic(what.topic, what.group), "queueId": str(handle.queue),
+        "extraInfo": str(handle), "offset": str(handle.offset),
+    }  # fmt: skip
+
+
+def change(what: Subscription, handle: Handle, invisible: int) -> dict[str, str]:
+    """CHANGE_MESSAGE_INVISIBLETIME; ``invisible``: milliseconds from now."""
+    return {**ack(what, handle), "invisibleTime": str(invisible)}
+
+
+class Changed(NamedTuple):
+    """What the answer to a change says: of the new handle."""
+
+    pop_time: int
+    invisible: int
+    revive_queue: int
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str]) -> Changed:
+        """Raises ProtocolError."""
+        try:
+            return cls(int(fields["popTime"]), int(fields["invisibleTime"]), int(fields["reviveQid"]))
+        except (KeyError, ValueError):
+            raise _unreadable(fields) from None
+
+
+def _unreadable(fields: Mapping[str, str]) -> ProtocolError:
+    return garbage("an answer to a change of a lease without what it needs", repr(dict(fields)).encode(), 0)

@@ -1,0 +1,138 @@
+"""What name servers say: which brokers there are, and which of them have a topic. Blocks its greenlet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from framework.errors import BadSetting, BrokerUnreachable, FrameworkError, ProtocolError, words_of
+from framework.transports.rocketmq.sessions import Sessions
+from framework.transports.rocketmq.wire.codes import Request
+from framework.transports.rocketmq.wire.errors import RocketError, TopicMissing
+from framework.transports.rocketmq.wire.frames import Frame
+
+T = TypeVar("T")
+
+MASTER = "0"
+READABLE, WRITABLE = 4, 2
+_BARE_NUMBER = re.compile(rb'("(?:[^"\\]|\\.)*")|([{,])(-?\d+):')
+
+
+class _Queues(msgspec.Struct, rename="camel"):
+    broker_name: str
+    perm: int = READABLE | WRITABLE
+    read_queue_nums: int = 0
+
+
+class _Broker(msgspec.Struct, rename="camel"):
+    broker_name: str
+    broker_addrs: dict[str, str]
+    cluster: str = ""
+
+
+class _Route(msgspec.Struct, rename="camel"):
+    queue_datas: list[_Queues] = []
+    broker_datas: list[_Broker] = []
+
+
+class _Cluster(msgspec.Struct, rename="camel"):
+    broker_addr_table: dict[str, _Broker] = {}
+
+
+class _Topics(msgspec.Struct, rename="camel"):
+    topic_list: list[str] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """A broker that takes messages. ``perm``: of the topic that was asked for."""
+
+    name: str
+    address: str
+    cluster: str = ""
+    perm: int = READABLE | WRITABLE
+
+
+class NameServers:
+    """All of them know the same: they are asked one after the other, the one first that answered last."""
+
+    def __init__(self, servers: Sequence[str], sessions: Sessions) -> None:
+        self._servers = list(servers)
+        self._sessions = sessions
+
+    def route(self, topic: str) -> dict[str, Master]:
+        """Broker name -> the master that has ``topic`` (RocketMQ's name); empty: there is none. Raises BrokerUnreachable,
+        RocketError."""
+        try:
+            answer = self._ask(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"})
+        except TopicMissing:
+            return {}
+        route = read_json(answer, _Route)
+        perms = {queues.broker_name: queues.perm for queues in route.queue_datas}
+        masters = _masters(route.broker_datas)
+        return {name: Master(name, one.address, one.cluster, perms[name]) for name, one in masters.items() if perms.get(name, 0)}
+
+    def masters(self) -> dict[str, Master]:
+        """Broker name -> every master there is. Raises BrokerUnreachable, RocketError."""
+        table = read_json(self._ask(Request.GET_BROKER_CLUSTER_INFO, {}), _Cluster).broker_addr_table
+        return _masters(table.values())
+
+    def masters_of(self, cluster: str) -> dict[str, Master]:
+        """Those where topics are made. Raises BadSetting where it is not said which of several clusters that is."""
+        found = self.masters()
+        clusters = sorted({one.cluster for one in found.values()})
+        if not cluster and len(clusters) > 1:
+            raise BadSetting(
+                f"the name server knows the clusters {', '.join(clusters)}: name one in the broker URL, as ?cluster="
+            )
+        return {name: one for name, one in found.items() if cluster in ("", one.cluster)}
+
+    def topics(self) -> list[str]:
+        """All there are, RocketMQ's own as well."""
+        return read_json(self._ask(Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}), _Topics).topic_list
+
+    def own_topics(self) -> list[str]:
+        """RocketMQ's."""
+        return read_json(self._ask(Request.GET_SYSTEM_TOPIC_LIST_FROM_NS, {}), _Topics).topic_list
+
+    def _ask(self, code: int, fields: dict[str, str]) -> Frame:
+        failures: list[str] = []
+        for server in list(self._servers):
+            try:
+                with self._sessions.use(server) as session:
+                    answer = session.ask(code, fields)
+            except RocketError:
+                raise
+            except FrameworkError as error:
+                if len(self._servers) == 1:
+                    raise
+                failures.append(words_of(server, error))
+            else:
+                self._servers.sort(key=lambda one: one != server)
+                return answer
+        raise BrokerUnreachable("; ".join(failures))
+
+
+def _masters(brokers: Iterable[_Broker]) -> dict[str, Master]:
+    return {
+        one.broker_name: Master(one.broker_name, one.broker_addrs[MASTER], one.cluster)
+        for one in brokers
+        if MASTER in one.broker_addrs
+    }
+
+
+def read_json(answer: Frame, kind: type[T]) -> T:
+    """The body of ``answer``. Raises ProtocolError."""
+    try:
+        return msgspec.json.decode(standard(answer.body), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"RocketMQ answered with a body that cannot be read ({error}): {answer.body[:80]!r}") from None
+
+
+def standard(body: bytes) -> bytes:
+    """``body`` with its numbers in place of names quoted: Java's library writes ``{0:"..."}``."""
+    return _BARE_NUMBER.sub(lambda found: found[1] or b'%b"%b":' % (found[2], found[3]), body) if body else b"{}"

@@ -1,0 +1,258 @@
+"""What a connection says of its deliveries, each one thing after the other: ACKs together, and changes of leases one by one.
+
+It is a part of ``connection``, which knows what is in flight and counts. Source: ``wire.handles``; the traps are in ``delivery``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from typing import Any, Protocol
+
+from gevent import monkey
+
+from framework.errors import FrameworkError
+from framework.transports.rocketmq import requests
+from framework.transports.rocketmq.clock import BrokerClock
+from framework.transports.rocketmq.delivery import After, Delivery
+from framework.transports.rocketmq.heartbeat import Subscription
+from framework.transports.rocketmq.session import Session
+from framework.transports.rocketmq.wire.codes import Answer, Request
+from framework.transports.rocketmq.wire.errors import error_of
+from framework.transports.rocketmq.wire.frames import Frame
+from framework.transports.rocketmq.wire.handles import batch_acks, batch_body
+
+_new_lock = monkey.get_original("_thread", "allocate_lock")
+SIZE = 400
+"""Bytes of a settlement, about."""
+MOST_ACKS = 500
+"""In one BATCH_ACK_MESSAGE."""
+FURTHEST = 4096
+"""Offsets that an ACK may lie behind the first of its POP to join a BATCH_ACK_MESSAGE, which has a bit for each between."""
+
+
+class Books(Protocol):
+    """The connection."""
+
+    def sending(self, count: int) -> None:
+        """So many settlements wait for the socket now."""
+
+    def settled(self, finished: int, requeued: int) -> None:
+        """So many have been handed to the socket. On the hub."""
+
+    def refused(self, finished: int, requeued: int, words: str, id: bytes) -> None:
+        """So many that were counted are refused. ``id``: whose it was, where that is one."""
+
+    def answered(self) -> None:
+        """All that was said has been answered. On the hub."""
+
+    def broken(self, error: FrameworkError) -> None:
+        """An answer will not come."""
+
+
+class Settling:
+    """Of one connection. ``speak()``: have ``collect`` called soon; ``later()``: in a moment. Both from any thread."""
+
+    def __init__(
+        self, session: Session, what: Subscription, lease: float, *, books: Books, speak: Callable[[], None],
+        later: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._session, self._what, self._books, self._speak, self._later = session, what, books, speak, later
+        self._lease = lease
+        self.clock = BrokerClock()
+        self._batches = True
+        """BATCH_ACK_MESSAGE is known there, as far as is known here."""
+        self._acks: list[Delivery] = []
+        self._changes: list[tuple[Delivery, int, bool, bool]] = []
+        """Delivery, milliseconds, whether it ends with that, and whether that has been counted."""
+        self._waiting = 0
+        """Settlements that wait for the answer to a touch."""
+        self._unheard = 0
+        """Settlements, and repairs, that were sent and not answered."""
+        self.late = 0
+        """Settlements that could not be said in time. Whoever counts them sets it back."""
+        self._claims = _new_lock()
+        """Whether a touch is under way is asked by two native threads."""
+
+    @property
+    def waits(self) -> int:
+        """Settlements that are not with the socket yet."""
+        return len(self._acks) + self._waiting + sum(1 for _, _, ends, counted in self._changes if ends and not counted)
+
+    @property
+    def idle(self) -> bool:
+        """All is said and answered."""
+        return not (self._acks or self._changes or self._waiting or self._unheard)
+
+    # --- what is to be said --------------------------------------------------------------------------------
+
+    def finish(self, one: Delivery) -> None:
+        self._settle(one, After.FINISH, 0)
+
+    def requeue(self, one: Delivery, delay: float) -> None:
+        self._settle(one, After.REQUEUE, round(delay * 1000))
+
+    def _settle(self, one: Delivery, how: After, delay: int) -> None:
+        with self._claims:
+            busy = one.busy
+            one.after, one.delay = how, delay
+            one.busy = True
+        if busy:
+            self._waiting += 1
+        else:
+            self._say_after(one)
+        self._speak()
+
+    def _say_after(self, one: Delivery) -> None:
+        if one.after is After.FINISH:
+            self._acks.append(one)
+        else:
+            self._changes.append((one, one.delay, True, False))
+
+    def touch(self, one: Delivery, now: float) -> bool:
+        """Whether it is asked for now: one that is under way does as well."""
+        with self._claims:
+            free = not one.busy
+            one.busy = True
+        one.touched = now
+        if free:
+            self._changes.append((one, round(self._lease * 1000), False, False))
+        return free
+
+    # --- saying it -----------------------------------------------------------------------------------------
+
+    def collect(self) -> None:
+        """Queue the requests. In another native thread too, while the hub is blocked."""
+        finished = self._collect_acks(_taken(self._acks))
+        requeued = self._collect_changes(_taken(self._changes))
+        if finished or requeued:
+            self._books.sending(finished + requeued)
+            self._session.mark(self, partial(self._books.settled, finished, requeued))
+
+    def _collect_acks(self, acks: list[Delivery]) -> int:
+        near = [one for one in acks if 0 <= one.handle.offset - one.handle.start < FURTHEST]
+        if not self._batches or len(near) < 2:
+            near = []
+        for at in range(0, len(near), MOST_ACKS):
+            self._put_batch(near[at : at + MOST_ACKS])
+        together = set(map(id, near))
+        for one in acks:
+            if id(one) not in together:
+                self._put(Request.ACK_MESSAGE, requests.ack(self._what, one.handle), partial(self._acked, [one]))
+        return len(acks)
+
+    def _put_batch(self, acks: list[Delivery]) -> None:
+        handles = [one.handle for one in acks]
+        body = batch_body(handles[0].broker, batch_acks(handles, self._what.topic, self._what.group))
+        self._put(Request.BATCH_ACK_MESSAGE, {}, partial(self._acked_together, acks), body)
+
+    def _collect_changes(self, changes: list[tuple[Delivery, int, bool, bool]]) -> int:
+        now, counted = monotonic(), 0
+        for change in changes:
+            one, invisible, ends, known = change
+            if one.over:
+                continue
+            if one.ready > now:
+                self._changes.append(change)
+                continue
+            counted += ends and not known
+            fields = requests.change(self._what, one.handle, invisible)
+            self._put(
+                Request.CHANGE_MESSAGE_INVISIBLETIME, fields, partial(self._changed, one, invisible, ends),
+                anywhere=not ends,
+            )  # fmt: skip
+        if self._changes:
+            self._later()
+        return counted
+
+    def _put(
+        self, code: int, fields: dict[str, str], then: Callable[[Frame | FrameworkError, float], None], body: bytes = b"",
+        *, anywhere: bool = False,
+    ) -> None:  # fmt: skip
+        self._unheard += 1
+        self._session.put(self, code, fields, then, body=body, anywhere=anywhere)
+
+    # --- answers -------------------------------------------------------------------------------------------
+
+    def _acked(self, acks: list[Delivery], answer: Frame | FrameworkError, at: float) -> None:
+        self._unheard -= 1
+        if isinstance(answer, FrameworkError):
+            self._books.broken(answer)
+        elif answer.code != Answer.SUCCESS:
+            self._books.refused(len(acks), 0, str(error_of(answer)), acks[0].id if len(acks) == 1 else b"")
+        self._look_if_idle()
+
+    def _acked_together(self, acks: list[Delivery], answer: Frame | FrameworkError, at: float) -> None:
+        if isinstance(answer, Frame) and answer.code == Answer.REQUEST_CODE_NOT_SUPPORTED:
+            self._unheard -= 1
+            self._batches = False
+            for one in acks:
+                self._put(Request.ACK_MESSAGE, requests.ack(self._what, one.handle), partial(self._acked, [one]))
+            return
+        self._acked(acks, answer, at)
+
+    def _changed(self, one: Delivery, invisible: int, ends: bool, answer: Frame | FrameworkError, at: float) -> None:
+        """Of a touch in any thread, while the hub stands."""
+        self._unheard -= 1
+        if isinstance(answer, FrameworkError):
+            self._books.broken(answer)
+            return
+        if answer.code != Answer.SUCCESS:
+            self._not_changed(one, ends, answer)
+            return
+        said = requests.Changed.of(answer.fields)
+        apart = one.changed(*said, began=self.clock.at(said.pop_time, at), heard=at)
+        if not apart:
+            self._changes.append((one, invisible, ends, True))
+            self._later()
+        elif ends:
+            self._look_if_idle()
+        else:
+            self._free(one)
+
+    def _look_if_idle(self) -> None:
+        """Whoever closes waits for that."""
+        if self.idle:
+            self._books.answered()
+
+    def _not_changed(self, one: Delivery, ends: bool, answer: Frame) -> None:
+        words = str(error_of(answer))
+        if ends:
+            self._books.refused(0, 1, words, one.id)
+            self._look_if_idle()
+        else:  # its lease goes on as it was
+            self._free(one)
+
+    def _free(self, one: Delivery) -> None:
+        """The change that was under way is over: what comes after it is said now, if it is still ours."""
+        with self._claims:
+            after = one.after
+            one.busy = after is not After.NOTHING
+        if after is After.NOTHING:
+            return
+        self._waiting -= 1
+        if monotonic() - one.began >= self._lease:
+            one.over = True
+            self.late += 1
+        else:
+            self._say_after(one)
+        self._speak()
+
+    # --- the end -------------------------------------------------------------------------------------------
+
+    def drop(self) -> int:
+        """How many settlements were never handed to the socket; nothing more is said."""
+        lost = self.waits + self.late
+        self._acks.clear()
+        self._changes.clear()
+        self._waiting = self._unheard = self.late = 0
+        return lost
+
+
+def _taken(waiting: list[Any]) -> list[Any]:
+    """All of it, from a list to which the hub may be adding: each step is one that nothing interrupts."""
+    count = len(waiting)
+    some = waiting[:count]
+    del waiting[:count]
+    return some

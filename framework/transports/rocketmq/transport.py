@@ -1,0 +1,216 @@
+"""RocketMQ as a ``contract.Transport``: consumer groups for channels, read by POP; a node is a master broker, by its name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from time import monotonic
+from typing import Any, TypeVar
+
+import gevent
+
+from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, NegotiationRefused, words_of
+from framework.observe import hublog
+from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver, Transport
+from framework.transports.publish_link import Refused
+from framework.transports.recent import Recent
+from framework.transports.rocketmq import administration, judgement, tls
+from framework.transports.rocketmq import urls as _urls
+from framework.transports.rocketmq.administration import Broker
+from framework.transports.rocketmq.connection import PopConnection
+from framework.transports.rocketmq.heartbeat import Subscription
+from framework.transports.rocketmq.link import Link
+from framework.transports.rocketmq.producer import MAX_DELAY, RocketProducer
+from framework.transports.rocketmq.routes import READABLE, Master, NameServers
+from framework.transports.rocketmq.session import Session
+from framework.transports.rocketmq.sessions import Sessions
+
+log = hublog.get(__name__)
+T = TypeVar("T")
+
+MAX_GRANT = 5000
+ROUTED = 3.0
+"""Seconds in which a topic that was made is known to the name servers."""
+CERTAIN = 0.95
+"""The part of a lease that we may count on: what we say takes a while to get there."""
+
+
+def open(urls: Sequence[str]) -> Transport:
+    """A transport over all of ``urls`` (``rocketmq://``, ``rocketmq+tls://``). Raises BadSetting; connects to nothing."""
+    addresses = _urls.read(urls)
+    if addresses.options.tls:
+        tls.context(addresses.secrets)
+    return RocketTransport(addresses)
+
+
+class RocketTransport:
+    """The brokers that some name servers know."""
+
+    capabilities = Capabilities(
+        touch=True, attempts=True, fan_out=True, max_requeue=MAX_DELAY, max_defer=MAX_DELAY, headers=True, auto_create=False,
+    )  # fmt: skip
+
+    def __init__(self, addresses: _urls.Addresses) -> None:
+        self._options = addresses.options
+        self._names = _urls.Names(addresses.options.namespace)
+        self._sessions = Sessions(addresses.options, addresses.secrets)
+        self._servers = NameServers(addresses.name_servers, self._sessions)
+        self._masters = Recent(lambda: self._servers.masters_of(self._options.cluster))
+        self._looks: dict[str, Recent[Broker]] = {}
+
+    def start(self, hub: Any) -> None:
+        """Sessions are dialled when they are needed."""
+
+    def close(self) -> None:
+        self._sessions.close()
+
+    def accept(self, topic: str, channels: Collection[str]) -> None:
+        """Names that fit with their dots written as RocketMQ takes them; any number of channels."""
+        self._names.accept(topic, channels)
+
+    def describe(self, topic: str, channel: str) -> list[NodeInfo]:
+        """As the brokers are set up, and whether a topic that is missing would be made."""
+        masters = self._servers.route(self._names.mapped(topic)) if topic else {}
+        missing = bool(topic) and not masters
+        answers = self._ask_each(masters or self._masters(), self._info)
+        found = [answer for answer in answers.values() if not isinstance(answer, FrameworkError)]
+        return [judgement.judged(info, broker, topic if missing else "") for info, broker in found]
+
+    def _info(self, master: Master, session: Session) -> tuple[NodeInfo, Broker]:
+        broker = self._looked_at(master, session)
+        return NodeInfo(master.name, f"RocketMQ {broker.version}", self._limits(broker)), broker
+
+    def _looked_at(self, master: Master, session: Session) -> Broker:
+        """Asked once for many who ask at the same time."""
+        recent = self._looks.setdefault(master.address, Recent(lambda: self._look(master.address)))
+        return recent()
+
+    def _look(self, address: str) -> Broker:
+        with self._sessions.use(address) as session:
+            return administration.look_at(session)
+
+    def _limits(self, broker: Broker) -> Limits:
+        options = self._options
+        later = MAX_DELAY if broker.allows("timerWheelEnable") else 0.0
+        # A POP that waits cannot be taken back. Twice its time, because what the broker says at its end can be late.
+        goodbye = 2 * options.poll + 1.0
+        return Limits(options.lease * CERTAIN, math.inf, MAX_GRANT, MAX_DELAY, later, goodbye)
+
+    def discover(self, topic: str, channel: str) -> set[str]:
+        """The masters that have ``topic`` for reading."""
+        route = self._servers.route(self._names.mapped(topic))
+        return {name for name, master in route.items() if master.perm & READABLE}
+
+    def channels(self, topic: str) -> set[str]:
+        """The groups that have read ``topic``."""
+        name = self._names.mapped(topic)
+        answers = self._ask_all(self._servers.route(name), lambda _, session: administration.groups_of(session, name))
+        return {channel for groups in answers.values() for group in groups if (channel := self._names.unmapped(group))}
+
+    def topics(self) -> set[str]:
+        """Those of this namespace that are not RocketMQ's own."""
+        own = {*self._servers.own_topics(), *judgement.OWN_TOPICS}
+        found = [topic for topic in self._servers.topics() if topic not in own and not judgement.is_own(topic)]
+        return {topic for name in found if (topic := self._names.unmapped(name))}
+
+    def backlog(self, topic: str, channel: str) -> dict[str, int]:
+        """What waits to be delivered. RocketMQ does not say what is in flight, or waits for a delay."""
+        name, group = self._names.mapped(topic), self._names.mapped(channel)
+        return self._ask_all(
+            self._servers.route(name), lambda _, session: administration.waiting(session, name, group)
+        )  # fmt: skip
+
+    def ensure(self, topic: str, channels: Collection[str]) -> None:
+        """The topic, on each master of the cluster, where no broker has it. A group is made by its first POP, which begins with
+        the first message that there is."""
+        self._make(topic)
+
+    def _make(self, topic: str) -> None:
+        name = self._names.mapped(topic)
+        if self._servers.route(name):
+            return
+        masters = self._masters()
+        if not masters:
+            raise BrokerUnreachable("the name server knows no broker: is one started with this namesrvAddr?")
+        self._ask_all(masters, lambda master, session: self._made(master, session, topic))
+        self._await_route(name)
+
+    def _await_route(self, name: str) -> None:
+        """A broker tells the name servers of a new topic behind its answer."""
+        until = monotonic() + ROUTED
+        while monotonic() < until and not self._servers.route(name):
+            gevent.sleep(0.005)
+
+    def _made(self, master: Master, session: Session, topic: str) -> None:
+        if not self._looked_at(master, session).allows("autoCreateTopicEnable"):
+            raise NegotiationRefused("TOPIC", "", fix=judgement.no_topic(topic, master.name))
+        administration.make_topic(session, self._names.mapped(topic))
+
+    def connect(self, node: str, topic: str, channel: str, receiver: Receiver) -> PopConnection:
+        master = self._servers.route(self._names.mapped(topic)).get(node)
+        if master is None:
+            raise BrokerUnreachable(f"the name server has no route to topic {topic!r} on {node}")
+        session = self._sessions.take(master.address)
+        try:
+            broker = self._looked_at(master, session)
+            if words := judgement.refusal(broker, node):
+                raise NegotiationRefused("POP", "", fix=words)
+            what = Subscription(self._names.mapped(topic), self._names.mapped(channel), self._options.tags)
+            return PopConnection(
+                session, (node, topic, channel), what, receiver, limits=self._limits(broker), options=self._options,
+                ended=self._sessions.give_back,
+            )  # fmt: skip
+        except BaseException:
+            self._sessions.give_back(session)
+            raise
+
+    def producer(self) -> RocketProducer:
+        return RocketProducer(self._writable, self._link, self._names, self._options)
+
+    def _writable(self) -> Collection[str]:
+        return self._masters().keys()
+
+    def _link(self, node: str, timeout: float) -> Link:
+        master = self._masters().get(node)
+        if master is None:
+            raise BrokerUnreachable(f"the name server knows no master {node}")
+        return Link(node, self._sessions.dialled(master.address, timeout), lambda topic: self._make_for(topic, node))
+
+    def _make_for(self, topic: str, node: str) -> None:
+        """Raises Refused where another master has it."""
+        route = self._servers.route(self._names.mapped(topic))
+        if route and node not in route:
+            raise Refused(f"topic {topic!r} is on {', '.join(sorted(route))}, and not on {node}")
+        self._make(topic)
+
+    def probe(self) -> list[NodeInfo]:
+        answers = self._ask_each(self._servers.masters_of(self._options.cluster), self._info)
+        failures = {node: answer for node, answer in answers.items() if isinstance(answer, FrameworkError)}
+        if failures:
+            refused = any(isinstance(error, REFUSALS) for error in failures.values())
+            raise (BrokerRefuses if refused else BrokerUnreachable)("; ".join(map(words_of, failures, failures.values())))
+        found = [answer for answer in answers.values() if not isinstance(answer, FrameworkError)]
+        return [judgement.judged(info, broker, "") for info, broker in found]
+
+    def _ask_all(self, masters: dict[str, Master], question: Callable[[Master, Session], T]) -> dict[str, T]:
+        """Node -> its answer. Raises BrokerUnreachable naming those that gave none."""
+        answers = self._ask_each(masters, question)
+        failures = {node: answer for node, answer in answers.items() if isinstance(answer, FrameworkError)}
+        if failures:
+            raise BrokerUnreachable("; ".join(map(words_of, failures, failures.values())))
+        return {node: answer for node, answer in answers.items() if not isinstance(answer, FrameworkError)}
+
+    def _ask_each(
+        self, masters: dict[str, Master], question: Callable[[Master, Session], T]
+    ) -> dict[str, T | FrameworkError]:  # fmt: skip
+        """Node -> its answer, or why there is none; all asked at once."""
+        asked = {name: gevent.spawn(self._answer, masters[name], question) for name in sorted(masters)}
+        gevent.joinall(list(asked.values()))
+        return {name: one.get() for name, one in asked.items()}
+
+    def _answer(self, master: Master, question: Callable[[Master, Session], T]) -> T | FrameworkError:
+        try:
+            with self._sessions.use(master.address) as session:
+                return question(master, session)
+        except FrameworkError as error:
+            return error
