@@ -7,10 +7,12 @@ python -m benchmarks.route --parts waits --versions 2.15
 from __future__ import annotations
 
 import argparse
+import re
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,7 +27,8 @@ from framework.transports import open_transports
 from framework.transports.nats import route_wire, wire
 from framework.transports.nats.dial import dial
 from framework.transports.nats.session import Session
-from framework.transports.nats_route import connection, weights
+from framework.transports.nats.urls import Login
+from framework.transports.nats_route import connection, line, mesh, route, weights
 
 SLOTS = (10, 2)
 WORK = 0.020
@@ -34,8 +37,13 @@ LOAD = 0.75
 MESSAGES = 4000
 SUBSCRIPTIONS = 100_000
 CORE = 200_000
+STORED = 100_000
+BATCH = 1250
 BODY = b"x" * 100
+_STREAM = b'{"name":"orders","subjects":["orders"],"storage":"memory","duplicate_window":2000000000}'
+_PULLED = re.compile(rb"RMSG \$G _INBOX\.me\.1 ([^ @]+)@[^ ]+ (\d+)\r\n")
 
+PARTS = ["waits", "interest", "core", "streams"]
 Policy = Callable[[int, int, int], int]
 """Slots, those that are taken, members of the queue group -> weight."""
 
@@ -72,9 +80,9 @@ class Client:
         read.wait()
 
 
-def worker(url: str, handle: Callable[[Message], object], concurrency: int) -> tuple[Supervisor, Any, Any]:
+def worker(url: str, handle: Callable[[Message], object], concurrency: int, **options: Any) -> tuple[Supervisor, Any, Any]:
     (transport,) = open_transports([url])
-    spec = make_spec(handle, "orders", "billing", {"concurrency": concurrency, "timeout": 300.0})
+    spec = make_spec(handle, "orders", "billing", {"concurrency": concurrency, "timeout": 300.0, **options})
     supervisor = Supervisor([spec], [transport], publish=print)
     greenlet = gevent.spawn(supervisor.run)
     while not supervisor.ready:
@@ -121,7 +129,7 @@ def interest(version: str) -> float:
     with server(version) as (running, url):
         client = Client(running)
         client.say(b"".join(wire.sub(b"orders.%d" % number, number + 1) for number in range(SUBSCRIPTIONS)))
-        (transport,) = open_transports([url])
+        transport: Any = open_transports([url])[0]
         begin = time.monotonic()
         transport.start(None)
         (home,) = transport._homes.there()
@@ -163,22 +171,117 @@ def core(version: str, *, bare: bool) -> float:
     return rate
 
 
+@contextmanager
+def cluster(version: str) -> Iterator[tuple[list[servers.Server], list[int]]]:
+    """Two that keep streams, and the ports of their routes."""
+    ports = [servers.free_port() for _ in range(2)]
+    routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
+    with ExitStack() as stack:
+        made = []
+        for port in ports:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            block = f'cluster {{ name: C1, listen: "127.0.0.1:{port}", routes: [{routes}] }}'
+            made.append(stack.enter_context(servers.running(servers.real_nats(folder, block, version=version))))
+        for port in ports:
+            servers.await_port(port)
+        yield made, ports
+
+
+def streams(version: str, *, bare: bool) -> float:
+    """Messages a second that are pulled by way of a route and acknowledged: by a worker, or by a loop around one socket."""
+    seen: list[float] = []
+
+    def handle(message: Message) -> None:
+        seen.append(time.monotonic())
+
+    with cluster(version) as (running, ports):
+        url = f"nats-route://{','.join(f'127.0.0.1:{port}' for port in ports)}?jetstream=true"
+        _fill(running[0], url)
+        if bare:
+            _pull(ports, seen)
+        else:
+            one = worker(url, handle, 10, max_in_flight=2500)
+            while len(seen) < STORED:
+                gevent.sleep(0.01)
+            end([one])
+    begin, last = STORED // 10, STORED * 9 // 10
+    return (last - begin) / (seen[last] - seen[begin])
+
+
+def _fill(running: servers.Server, url: str) -> None:
+    """A stream in memory, so that the disk has no part in this."""
+    client = Client(running)
+    (transport,) = open_transports([url])
+    transport.probe()  # it waits until somebody leads
+    client.session.ask(b"$JS.API.STREAM.CREATE.orders", _STREAM, 30.0)
+    transport.ensure("orders", ["billing"])
+    transport.close()
+    for _ in range(0, STORED, 1000):
+        client.session.say(wire.pub(b"orders", BODY) * 999)
+        client.session.ask(b"orders", BODY, 10.0)
+    client.session.close()
+
+
+def _pull(ports: list[int], seen: list[float]) -> None:
+    """With one read buffer; what comes in one read is acknowledged in one send."""
+    sock = _led_by(ports)
+    request = b'{"batch":%d,"expires":30000000000}' % BATCH
+    pull = b"RMSG $G $JS.API.CONSUMER.MSG.NEXT.orders.billing _INBOX.me.1 %d\r\n%b\r\n" % (len(request), request)
+    sock.sendall(b"RS+ $G _INBOX.me.1\r\n" + pull * 2)
+    data, came = b"", 0
+    while len(seen) < STORED:
+        data += sock.recv(1 << 18)
+        at, replies = 0, []
+        while at < len(data):
+            if (found := _PULLED.match(data, at)) is not None:
+                if (after := found.end() + int(found[2]) + 2) > len(data):
+                    break
+                replies.append(found[1])
+                at = after
+            elif (after := data.find(b"\r\n", at) + 2) > 1:  # what servers say of themselves
+                if data.startswith(b"PING", at):
+                    sock.sendall(b"PONG\r\n")
+                at = after
+            else:
+                break
+        data = data[at:]
+        seen += [time.monotonic()] * len(replies)
+        pulls, came = divmod(came + len(replies), BATCH)
+        sock.sendall(b"".join([b"RMSG $G %b 4\r\n+ACK\r\n" % reply for reply in replies]) + pull * pulls)
+    sock.close()
+
+
+def _led_by(ports: list[int]) -> socket.socket:
+    """A route to the server that leads the consumer."""
+    while True:
+        for port in ports:
+            with line.dialled(f"127.0.0.1:{port}") as made:
+                info = made.read_info(None)
+                card = line.Card(mesh.new_id(), "bare", info.cluster, False, "127.0.0.1", 0, Login(), False, False)
+                made.introduce(card, b"")
+                if any(
+                    isinstance(one, route_wire.Interest) and one.subject.endswith(b"NEXT.orders.billing") for one in made.events
+                ):
+                    sock = socket.socket(fileno=made.release().detach())  # type: ignore[attr-defined]
+                    sock.setblocking(True)
+                    return sock
+        time.sleep(0.1)
+
+
 class BareLoop:
     """A route that counts what comes."""
 
     def __init__(self, url: str) -> None:
-        from framework.transports.nats_route import line, route
-
         self.seen = 0
         with line.dialled(url.removeprefix("nats-route://")) as made:
             info = made.read_info(None)
-            login = line.Login()
+            login = Login()
             card = line.Card("N" * 56, "bare", info.cluster, False, "127.0.0.1", 0, login, False, False)
             made.introduce(card, 2 * route_wire.interest(route_wire.Interest(b"$G", b"orders", b"billing", 10)))
             self.route = route.Route(made, self, 10.0)
             self.route.start()
 
-    def heard(self, _: object, events: list[object]) -> None:
+    def heard(self, route: route.Route, events: list[route_wire.RouteEvent]) -> None:
         self.seen += sum(type(event) is route_wire.Routed for event in events)
 
     def schedule(self) -> None:
@@ -186,10 +289,12 @@ class BareLoop:
 
     def ended(self, *_: object) -> None: ...
 
+    def resumed(self) -> None: ...
+
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", default=["waits", "interest", "core"], choices=["waits", "interest", "core"])
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--versions", nargs="+", default=["2.9", "2.15"])
     chosen = parser.parse_args(arguments)
     for version in chosen.versions:
@@ -204,6 +309,9 @@ def main(arguments: list[str] | None = None) -> None:
         if "core" in chosen.parts:
             ours, bare = core(version, bare=False), core(version, bare=True)
             print(f"  core queue: {ours:,.0f} messages/s, a bare loop {bare:,.0f}: {ours / bare:.2f}")
+        if "streams" in chosen.parts:
+            ours, bare = streams(version, bare=False), streams(version, bare=True)
+            print(f"  streams: {ours:,.0f} messages/s pulled and acknowledged, a bare loop {bare:,.0f}: {ours / bare:.2f}")
 
 
 if __name__ == "__main__":
