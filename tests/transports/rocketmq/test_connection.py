@@ -1,0 +1,230 @@
+"""Connections and producers on a real RocketMQ: headers, tags, delays, leases while the hub stands, drains, wrong use."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gevent
+import pytest
+
+from framework.errors import BadMessage, BrokerUnreachable
+from framework.testing.conformance.receiver import Held
+from framework.testing.rocketmq import RocketMQ
+from framework.testing.servers import free_port
+from framework.transports import open_transports
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+_numbers = itertools.count(1)
+
+
+def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """Turn the hub until ``condition`` holds; fails the test when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        gevent.sleep(0.005)
+    return value
+
+
+class Kit:
+    """A topic of its own on the shared broker, transports to it, and what is closed at the end."""
+
+    def __init__(self, server: RocketMQ) -> None:
+        self.server = server
+        self.topic = f"orders.{os.getpid()}-{next(_numbers)}"
+        self._held: list[Held] = []
+        self._closing: list[Any] = []
+
+    def open(self, options: str = "") -> Any:
+        (transport,) = open_transports([f"rocketmq://{self.server.address}?poll=200ms{options}"])
+        self._closing.append(transport)
+        return transport
+
+    def hold(self, transport: Any, channel: str = "billing", *, grant: int = 10) -> Held:
+        transport.ensure(self.topic, [channel])
+        held = Held(lambda receiver: transport.connect(self.server.name, self.topic, channel, receiver))
+        held.grant(grant)
+        self._held.append(held)
+        return held
+
+    def publish(self, *bodies: bytes, **how: Any) -> None:
+        producer = self.open().producer()
+        self._closing.insert(0, producer)
+        producer.publish(self.topic, bodies, **how)
+
+    def close(self) -> None:
+        for held in self._held:
+            held.connection.close()
+        until(lambda: all(held.receiver.closings for held in self._held))
+        for one in self._closing:
+            one.close()
+        for held in self._held:
+            held.check()
+
+
+@pytest.fixture
+def kit(rocketmq: RocketMQ) -> Iterator[Kit]:
+    made = Kit(rocketmq)
+    yield made
+    made.close()
+
+
+def test_headers_are_properties_and_come_with_each_delivery(kit: Kit) -> None:
+    held = kit.hold(kit.open())
+    kit.publish(b"with", headers={"traceparent": "grüße", "KEYS": "k1"})
+    until(lambda: held.taken)
+    assert dict(held.taken[0].headers) == {"traceparent": "grüße", "KEYS": "k1"}
+    held.connection.requeue(held.taken[0], 0.0)
+    until(lambda: len(held.taken) == 2)
+    first, second = held.taken
+    assert (second.headers, second.id, second.timestamp, second.attempts) == (first.headers, first.id, first.timestamp, 2)
+    held.connection.finish(second)
+
+
+@pytest.mark.parametrize("name", ["DELAY", "UNIQ_KEY", "TIMER_DELIVER_MS", "__RMQ.TRANSIENT.X"])
+def test_a_header_that_means_something_to_the_broker_is_refused(kit: Kit, name: str) -> None:
+    with pytest.raises(BadMessage, match=f"uses the header '{name}' itself"):
+        kit.publish(b"x", headers={name: "1"})
+
+
+def test_headers_and_bodies_that_are_too_large_are_refused_before_anything_is_sent(kit: Kit) -> None:
+    with pytest.raises(BadMessage, match="headers of 40003 bytes"):
+        kit.publish(b"x", headers={"a": "x" * 40_000})
+    with pytest.raises(BadMessage, match="maxMessageSize"):
+        kit.publish(b"x" * (4 * 1024 * 1024 + 1))
+    with pytest.raises(BadMessage, match="is empty"):
+        kit.publish(b"")
+
+
+def test_only_messages_with_a_tag_that_was_asked_for_come(kit: Kit) -> None:
+    held = kit.hold(kit.open("&tags=new||old"))
+    for tag in ("new", "other", "old"):
+        kit.publish(tag.encode(), headers={"TAGS": tag})
+    until(lambda: len(held.taken) == 2)
+    assert sorted(held.bodies) == [b"new", b"old"]
+    for message in held.taken:
+        held.connection.finish(message)
+
+
+def test_a_namespace_keeps_topics_and_channels_apart(kit: Kit) -> None:
+    inside, outside = kit.open("&namespace=shop"), kit.open()
+    held = kit.hold(inside)
+    producer = inside.producer()
+    producer.publish(kit.topic, [b"inside"])
+    producer.close()
+    until(lambda: held.taken)
+    held.connection.finish(held.taken[0])
+    until(held.balanced)
+    assert kit.topic in inside.topics()
+    assert kit.topic not in outside.topics()
+    assert inside.channels(kit.topic) == {"billing"}
+
+
+def test_a_publish_may_be_delayed(kit: Kit) -> None:
+    held = kit.hold(kit.open())
+    began = time.monotonic()
+    kit.publish(b"later", delay=1.0)
+    until(lambda: held.taken)
+    assert time.monotonic() - began >= 0.95
+    held.connection.finish(held.taken[0])
+
+
+def test_a_lease_is_kept_while_the_hub_stands_still_for_longer_than_it(kit: Kit) -> None:
+    held = kit.hold(kit.open("&lease=2s"), grant=1)
+    kit.publish(b"slow")
+    (message,) = until(lambda: held.taken)
+    rescuable, until_then = held.connection.rescuable, time.monotonic() + 4.0
+    assert rescuable is not None
+    while time.monotonic() < until_then:  # as the guardian does, and the hub does not turn
+        rescuable.rescue(time.monotonic(), ())
+        time.sleep(0.05)
+    rescuable.rescued()
+    rival = kit.hold(kit.open("&lease=2s"))
+    assert not message.settled
+    held.connection.finish(message)
+    until(held.balanced)
+    assert (held.tally.finished, held.tally.lease_lost, rival.taken) == (1, 0, [])
+
+
+def test_a_lease_that_nobody_keeps_is_counted_as_lost_and_a_rival_has_the_message(kit: Kit) -> None:
+    held = kit.hold(kit.open("&lease=1s"), grant=1)
+    kit.publish(b"wanted")
+    until(lambda: held.taken)
+    held.grant(0)
+    rival = kit.hold(kit.open("&lease=1s"))
+    until(lambda: rival.taken)
+    rival.connection.finish(rival.taken[0])
+    until(lambda: held.tally.lease_lost == 1)
+    assert held.receiver.lost_messages == [held.taken[0]]
+
+
+def test_a_touch_and_the_finish_right_behind_it_leave_nothing_behind(kit: Kit) -> None:
+    held = kit.hold(kit.open("&lease=1s"))
+    kit.publish(*(b"%d" % number for number in range(20)))
+    until(lambda: len(held.taken) == 10)
+    for _ in range(2):
+        for message in list(held.connection.in_flight):
+            held.connection.touch(message)
+            held.connection.finish(message)
+        until(lambda: len(held.taken) == 20)
+    until(held.balanced)
+    rival = kit.hold(kit.open("&lease=1s"))
+    gevent.sleep(2.0)  # a lease, and as late as the broker is
+    assert (held.tally.finished, held.tally.lease_lost, rival.taken) == (20, 0, [])
+
+
+def test_a_drain_reads_out_what_waits_and_loses_nothing(kit: Kit) -> None:
+    for number in range(5):
+        held = kit.hold(kit.open())
+        kit.publish(*(b"%d-%d" % (number, each) for each in range(30)))
+        held.connection.drain()
+        until(lambda held=held: held.receiver.drains, held.connection.limits.goodbye)
+        held.connection.close()
+        until(lambda held=held: held.receiver.closings)
+        assert held.tally.lease_lost == 0
+    last = kit.hold(kit.open(), grant=500)
+    until(lambda: len(set(last.bodies)) == 150)
+    for message in last.taken:
+        last.connection.finish(message)
+
+
+def test_name_servers_that_do_not_answer_are_passed_over(kit: Kit) -> None:
+    gone = f"127.0.0.1:{free_port()}"
+    (transport,) = open_transports([f"rocketmq://{gone},{kit.server.address}"])
+    assert [info.node for info in transport.probe()] == [kit.server.name]
+    (nowhere,) = open_transports([f"rocketmq://{gone}"])
+    with pytest.raises(BrokerUnreachable, match=f"{gone} cannot be reached"):
+        nowhere.probe()
+
+
+def test_a_worker_handles_what_the_command_line_publishes(kit: Kit, tmp_path: Path) -> None:
+    url = f"rocketmq://{kit.server.address}?poll=200ms"
+    journal = tmp_path / "journal"
+    code = f"""
+from framework import handler
+@handler({kit.topic!r}, "billing")
+def bill(order: dict) -> None:
+    with open({str(journal)!r}, "a") as file:
+        file.write(f"{{order['id']}}\\n")
+"""
+    (tmp_path / "shop.py").write_text(code)
+    run = [sys.executable, "-m", "framework.cli"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    worker = subprocess.Popen([*run, "run", "shop", "--broker", url], env=environment, cwd=tmp_path, stderr=subprocess.PIPE)
+    try:
+        publish = [*run, "publish", kit.topic, "--broker", url]
+        lines = "".join(f'{{"id": {number}}}\n' for number in range(3))
+        subprocess.run(publish, input=lines, text=True, env=environment, cwd=tmp_path, check=True, capture_output=True)
+        until(lambda: journal.exists() and len(journal.read_text().split()) == 3, 60.0)
+        worker.terminate()
+        _, log = worker.communicate(timeout=30)
+    finally:
+        worker.kill()
+    assert (worker.returncode, sorted(journal.read_text().split())) == (0, ["0", "1", "2"]), log.decode()
