@@ -14,23 +14,24 @@ from framework.testing.proxy import Proxy
 from tests.chaos.trial import BURST, Scenario, Trial, Verdict
 
 _OPTIONS = "?ack_wait=5s&ping_interval=1s"
+NEWEST, OLDER = "2.15", "2.9"
 _CONSUMERS = ("record", "land")
 _STREAMS = "/jsz?accounts=true&streams=true&consumers=true"
 
 
-def worker_killed(folder: Path, times: int) -> Verdict:
+def worker_killed(folder: Path, times: int, version: str = NEWEST) -> Verdict:
     """What it held comes again when its leases are over."""
-    with _server(folder) as server:
+    with _server(folder, version) as server:
         with _trial(folder, server.address) as trial:
             for _ in range(times):
                 trial.between(0.1, 0.5)
                 trial.kill_worker()
-        return _end(trial, "nats: worker kill -9")
+        return _end(trial, f"nats {version}: worker kill -9")
 
 
-def server_killed(folder: Path, times: int) -> Verdict:
+def server_killed(folder: Path, times: int, version: str = NEWEST) -> Verdict:
     """While messages come and go: what it confirmed it still has, and nothing is stored twice."""
-    with _server(folder) as server:
+    with _server(folder, version) as server:
         with _trial(folder, server.address) as trial:
             for _ in range(times):
                 _until(lambda: _pulled_from([server]), "the worker does not come back")
@@ -40,12 +41,12 @@ def server_killed(folder: Path, times: int) -> Verdict:
                     server.kill()
                     time.sleep(0.2)
                     server.start()
-        return _end(trial, "nats: server kill -9")
+        return _end(trial, f"nats {version}: server kill -9")
 
 
-def connections_cut(folder: Path, times: int) -> Verdict:
+def connections_cut(folder: Path, times: int, version: str = NEWEST) -> Verdict:
     """In the middle of a message, in either direction, and with a reset."""
-    with _server(folder) as server, Proxy(server.address) as proxy:
+    with _server(folder, version) as server, Proxy(server.address) as proxy:
         with _trial(folder, proxy.address) as trial:
             for n in range(times):
                 trial.between(0.1, 0.4)
@@ -56,12 +57,12 @@ def connections_cut(folder: Path, times: int) -> Verdict:
                         (proxy.to_client if n % 3 == 1 else proxy.to_server).cut_after(1 + n * 37 % 500)
                         time.sleep(0.3)
         proxy.restore()
-        return _end(trial, "nats: connections cut")
+        return _end(trial, f"nats {version}: connections cut")
 
 
-def silent(folder: Path, times: int) -> Verdict:
+def silent(folder: Path, times: int, version: str = NEWEST) -> Verdict:
     """The server answers nothing: in turns nothing passes, although both sides are there, and the server stands still."""
-    with _server(folder) as server, Proxy(server.address) as proxy:
+    with _server(folder, version) as server, Proxy(server.address) as proxy:
         with _trial(folder, proxy.address) as trial:
             for n in range(times):
                 trial.between(0.3, 0.6)
@@ -73,12 +74,12 @@ def silent(folder: Path, times: int) -> Verdict:
                     else:
                         with server.frozen():
                             time.sleep(3.0)
-        return _end(trial, "nats: a server that answers nothing")
+        return _end(trial, f"nats {version}: a server that answers nothing")
 
 
-def acks_dropped(folder: Path, times: int) -> Verdict:
+def acks_dropped(folder: Path, times: int, version: str = NEWEST) -> Verdict:
     """Messages come and what is said of them does not arrive."""
-    with _server(folder) as server, Proxy(server.address) as proxy:
+    with _server(folder, version) as server, Proxy(server.address) as proxy:
         with _trial(folder, proxy.address, publish_to=server.address) as trial:
             for _ in range(times):
                 trial.between(0.3, 0.6)
@@ -86,33 +87,33 @@ def acks_dropped(folder: Path, times: int) -> Verdict:
                     proxy.to_server.swallow()
                     time.sleep(0.5)
                     proxy.restore()
-        return _end(trial, "nats: ACKs dropped")
+        return _end(trial, f"nats {version}: ACKs dropped")
 
 
-def member_killed(folder: Path, times: int) -> Verdict:
+def member_killed(folder: Path, times: int, version: str = NEWEST) -> Verdict:
     """One of three after the other, every few seconds, and brought back before the next one goes."""
-    with _cluster(folder) as members:
+    with _cluster(folder, version) as members:
         with _trial(folder, ",".join(one.address for one in members), "&replicas=3") as trial:
             for n in range(times):
                 trial.between(1.0, 2.0)
                 _kill_and_bring_back(trial, members, members[n % 3])
-        return _end(trial, "nats: member of a cluster kill -9")
+        return _end(trial, f"nats {version}: member of a cluster kill -9")
 
 
-def leader_killed(folder: Path, times: int, half: int = 5000) -> Verdict:
+def leader_killed(folder: Path, times: int, version: str = NEWEST, *, half: int = 5000) -> Verdict:
     """That of the stream, in the middle of twice ``half`` messages each time."""
-    with _cluster(folder) as members:
+    with _cluster(folder, version) as members:
         with _trial(folder, ",".join(one.address for one in members), "&replicas=3") as trial:
             for _ in range(times):
                 _publish(trial, half)
                 _kill_and_bring_back(trial, members, _leader(members))
                 _publish(trial, half)
-        return _end(trial, "nats: leader of the stream kill -9")
+        return _end(trial, f"nats {version}: leader of the stream kill -9")
 
 
 def route_leader_killed(folder: Path, times: int, half: int = 5000) -> Verdict:
     """As ``leader_killed``, with the worker and the publisher as peers of the cluster."""
-    with _cluster(folder) as members:
+    with _cluster(folder, NEWEST) as members:
         ports = ",".join(f"127.0.0.1:{_route_port(one)}" for one in members)
         url = f"nats-route://{ports}{_OPTIONS}&jetstream=true&replicas=3"
         with Trial(folder, url, url).running() as trial:
@@ -205,18 +206,18 @@ def _trial(folder: Path, addresses: str, more: str = "", *, publish_to: str = ""
 
 
 @contextmanager
-def _server(folder: Path) -> Iterator[servers.Server]:
-    with servers.running(_made(folder / "nats")) as server:
+def _server(folder: Path, version: str) -> Iterator[servers.Server]:
+    with servers.running(_made(folder / "nats", version)) as server:
         yield server
 
 
 @contextmanager
-def _cluster(folder: Path) -> Iterator[list[servers.Server]]:
+def _cluster(folder: Path, version: str) -> Iterator[list[servers.Server]]:
     """Three that keep the same streams, and that have found a leader."""
     ports = [servers.free_port() for _ in range(3)]
     routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
     members = [
-        _made(folder / f"nats-{port}", f'cluster {{ name: chaos, listen: "127.0.0.1:{port}", routes: [{routes}] }}')
+        _made(folder / f"nats-{port}", version, f'cluster {{ name: chaos, listen: "127.0.0.1:{port}", routes: [{routes}] }}')
         for port in ports
     ]
     with ExitStack() as stack:
@@ -230,12 +231,16 @@ def _meta_leader(one: servers.Server) -> str:
     return str((one.http("/jsz").get("meta_cluster") or {}).get("leader") or "")
 
 
-def _made(data: Path, config: str = "") -> servers.Server:
-    """A server, not started yet, whose name is that of its folder, and that syncs each message before it confirms it."""
+def _made(data: Path, version: str, config: str = "") -> servers.Server:
+    """A server, not started yet, whose name is that of its folder, and that syncs each message before it confirms it: 2.9 cannot,
+    and what it has written a kill of it alone does not take."""
     data.mkdir()
     http = servers.free_port()
-    store = f'jetstream {{ store_dir: "{data}", sync_interval: always }}'
-    server = servers.real_nats(data, f"server_name: {data.name}\nhttp: 127.0.0.1:{http}\n{store}\n{config}", jetstream=False)
+    sync = ", sync_interval: always" if version == NEWEST else ""
+    store = f'jetstream {{ store_dir: "{data}"{sync} }}'
+    server = servers.real_nats(
+        data, f"server_name: {data.name}\nhttp: 127.0.0.1:{http}\n{store}\n{config}", version=version, jetstream=False
+    )
     server.http_port = http
     return server
 
@@ -256,5 +261,12 @@ ALL: dict[str, tuple[Scenario, int, int]] = {
     "nats-leader-500": (partial(leader_killed, half=250), 0, 1),
     "nats-route-leader": (route_leader_killed, 3, 0),
     "nats-route-leader-1000": (partial(route_leader_killed, half=500), 0, 1),
-}
+    **{
+        f"nats-{name}-{OLDER}": (partial(scenario, version=OLDER), times, 0)
+        for name, scenario, times in (
+            ("worker", worker_killed, 20), ("server", server_killed, 20), ("cut", connections_cut, 30), ("silent", silent, 10),
+            ("acks", acks_dropped, 20), ("member", member_killed, 10), ("leader", leader_killed, 1),
+        )
+    },
+}  # fmt: skip
 """As ``scenarios.ALL``."""
