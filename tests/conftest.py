@@ -19,8 +19,9 @@ import hypothesis
 import pytest
 
 from framework.testing import servers
+from framework.testing.certificates import Authority
 from framework.testing.proxy import Proxy, proxies
-from framework.testing.rocketmq import PROMPT, RocketMQ, real_rocketmq
+from framework.testing.rocketmq import PROMPT, RocketMQ, real_rocketmq, with_certificate
 
 # What is ignored here, as under nohup or in the background of a shell, the processes that tests start would ignore as well.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -172,7 +173,9 @@ def start_nats(tmp_path: Path) -> Iterator[Callable[..., servers.Server]]:
 def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
     """One real RocketMQ for all tests that share it, in which each has topics of its own."""
     try:
-        found = real_rocketmq(tmp_path_factory.mktemp("rocketmq"), PROMPT)
+        folder = tmp_path_factory.mktemp("rocketmq")
+        server = Authority(folder).sign("server")  # its own certificate is ca-tests.pem
+        found = real_rocketmq(folder, PROMPT, *with_certificate(server))
     except servers.ServerMissing as error:
         missing(str(error))
         raise

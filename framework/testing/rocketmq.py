@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from framework.testing.certificates import Pair
 from framework.testing.servers import ROOT, Server, ServerMissing, free_port
 from framework.transports.rocketmq.wire.codes import Answer, Request
 from framework.transports.rocketmq.wire.frames import Decoder, Frame, encode
@@ -96,6 +97,7 @@ class RocketMQ:
         own += "".join(f"{key}={value}\n" for key, value in settings.items())
         broker = _written(data / "broker.conf", _BROKER + own)
         self.name = name
+        self.data = data
         self.name_server = Server(
             [*java, "-Xmx128m", "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", names],
             tcp_port=ports["name server"], data=data,
@@ -122,6 +124,11 @@ class RocketMQ:
         """kill -9 of both."""
         self.broker.kill()
         self.name_server.kill()
+
+
+def with_certificate(pair: Pair) -> tuple[str, ...]:
+    """Flags by which a server shows ``pair`` to who asks for TLS; others are served in clear."""
+    return "-Dtls.test.mode.enable=false", f"-Dtls.server.keyPath={pair.key}", f"-Dtls.server.certPath={pair.cert}"
 
 
 def real_rocketmq(data: Path, settings: Mapping[str, str] | None = None, *flags: str) -> RocketMQ:

@@ -14,7 +14,7 @@ from typing import Any
 import gevent
 import pytest
 
-from framework.errors import BadMessage, BrokerUnreachable
+from framework.errors import BadMessage, BrokerUnreachable, TlsFailed
 from framework.testing.conformance.receiver import Held
 from framework.testing.rocketmq import RocketMQ
 from framework.testing.servers import free_port
@@ -202,6 +202,24 @@ def test_name_servers_that_do_not_answer_are_passed_over(kit: Kit) -> None:
     (nowhere,) = open_transports([f"rocketmq://{gone}"])
     with pytest.raises(BrokerUnreachable, match=f"{gone} cannot be reached"):
         nowhere.probe()
+
+
+def test_tls_is_spoken_to_name_servers_and_brokers_whose_certificate_is_trusted(kit: Kit) -> None:
+    trusted = f"rocketmq+tls://{kit.server.address}?poll=200ms&tls_ca={kit.server.data}/ca-tests.pem"
+    (transport,) = open_transports([trusted])
+    producer = transport.producer()
+    held = kit.hold(transport)
+    producer.publish(kit.topic, [b"secret"])
+    until(lambda: held.taken)
+    held.connection.finish(held.taken[0])
+    until(held.balanced)
+    producer.close()
+
+
+def test_a_certificate_that_is_not_trusted_is_refused_with_the_option_that_names_it(kit: Kit) -> None:
+    (transport,) = open_transports([f"rocketmq+tls://{kit.server.address}"])
+    with pytest.raises(TlsFailed, match=r"not trusted: .*; tls_ca= names a file to trust"):
+        transport.probe()
 
 
 def test_a_worker_handles_what_the_command_line_publishes(kit: Kit, tmp_path: Path) -> None:
