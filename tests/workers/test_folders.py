@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from framework import WrongUse
-from workers.api_requests.job.folders import Places, take
+from workers.api_requests.job.folders import Gone, Places, check_output, take
 
 
 def places(folder: Path, state: str = "state", output: str = "output") -> Places:
@@ -46,6 +46,39 @@ def test_a_job_with_another_state_does_not_replace_what_this_one_archived(tmp_pa
     with pytest.raises(WrongUse, match="holds what a job with another state wrote, and would have its files replaced: name"):
         take(places(tmp_path, state))
     works(places(tmp_path))
+
+
+def does_a_batch(there: Places) -> None:
+    works(there)
+    (there.state / "tally").mkdir(exist_ok=True)
+    (there.state / "tally" / "archive.json").write_text("{}")
+
+
+@pytest.mark.parametrize("how", ["moved", "another folder"])
+def test_an_output_that_was_moved_is_not_begun_anew(tmp_path: Path, how: str) -> None:
+    """What was archived is not archived again: the new one would lack it for good."""
+    does_a_batch(there := places(tmp_path))
+    there.output.rename(tmp_path / "elsewhere")
+    if how == "another folder":
+        there.output.mkdir()
+    with pytest.raises(WrongUse, match="is not there any more, or is another folder: put it back, and the job goes on"):
+        take(there)
+    assert there.output.exists() == (how == "another folder"), "else it could not be put back by its name"
+    does_a_batch(places(tmp_path, output="elsewhere"))
+
+
+@pytest.mark.parametrize("how", ["moved", "removed", "another job's"])
+def test_an_output_that_goes_while_the_job_works_is_missed(tmp_path: Path, how: str) -> None:
+    os.close(take(there := places(tmp_path)))
+    check_output(there)
+    there.output.rename(tmp_path / "elsewhere")
+    if how == "removed":
+        (tmp_path / "elsewhere" / ".job").unlink()
+        (tmp_path / "elsewhere").rmdir()
+    elif how == "another job's":
+        os.close(take(places(tmp_path, "another state")))
+    with pytest.raises(Gone, match="put it back"):
+        check_output(there)
 
 
 def test_two_that_begin_one_output_at_the_same_time_do_not_share_it(tmp_path: Path) -> None:

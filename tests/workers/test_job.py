@@ -34,7 +34,7 @@ from framework.testing import servers
 from framework.testing.processes import left_after
 from workers.api_requests import processes
 from workers.api_requests.job import command as module
-from workers.api_requests.job.folders import Places, take
+from workers.api_requests.job.folders import Gone, Places, take
 from workers.api_requests.job.outbox import Outbox
 from workers.api_requests.job.queries import Failed, words_of
 from workers.api_requests.job.streams import Stream
@@ -104,7 +104,8 @@ def test_the_end_waits_for_a_batch_that_still_talks_to_the_jvm(tmp_path: Path) -
         assert go_on.wait(10)
         return {"good": 1}
 
-    stream = Stream("growth", work, Places(tmp_path, tmp_path, tmp_path))
+    os.close(take(places := Places(tmp_path, tmp_path, tmp_path)))
+    stream = Stream("growth", work, places)
     batch = threading.Thread(target=stream._batch, args=(None, 0))
     batch.start()
     assert begun.wait(10)
@@ -112,6 +113,29 @@ def test_the_end_waits_for_a_batch_that_still_talks_to_the_jvm(tmp_path: Path) -
     go_on.set()
     assert stream.idle(10)
     batch.join()
+    assert stream.tally.total() == 1
+
+
+@pytest.mark.parametrize("moment", ["before", "within"])
+def test_a_batch_whose_output_was_moved_runs_again_when_it_is_back(tmp_path: Path, moment: str) -> None:
+    os.close(take(places := Places(tmp_path, tmp_path / "out", tmp_path / "state")))
+    away = tmp_path / "away"
+
+    def work(rows: Any, batch: int) -> dict[str, int]:
+        if moment == "within" and not away.exists():
+            places.output.rename(away)
+        (places.output / "archive").mkdir()
+        return {"good": 1}
+
+    stream = Stream("archive", work, places)
+    if moment == "before":
+        places.output.rename(away)
+    with pytest.raises(Gone, match="put it back"):
+        stream._batch(None, 0)  # type: ignore[arg-type]
+    assert not places.output.exists()
+    away.rename(places.output)
+    away.mkdir()
+    stream._batch(None, 0)  # type: ignore[arg-type]
     assert stream.tally.total() == 1
 
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from framework import WrongUse
+from framework import FrameworkError, WrongUse
 from workers.api_requests.job import durable
 
 CHECKPOINTS = "checkpoints"
+TALLY = "tally"
+_NAME = "name"
 _OWNER = ".job"
 """In the output: the name of the state that it belongs to."""
 
@@ -31,6 +33,7 @@ def take(places: Places) -> int:
     Batches have their numbers from the state, and a batch's files replace those of the same number. So a job with another
     state, a fresh one too, would replace what this output holds: it is refused. Raises WrongUse, having changed nothing there.
     """
+    _check_there(places)
     try:
         places.state.mkdir(parents=True, exist_ok=True)
         places.output.mkdir(parents=True, exist_ok=True)
@@ -45,6 +48,34 @@ def take(places: Places) -> int:
         os.close(handle)
         raise
     return handle
+
+
+class Gone(FrameworkError):
+    """The output is not where it was."""
+
+
+def check_output(places: Places) -> None:
+    """Raises Gone when the output is not the folder that ``take`` took: what is written now would not be beside the rest."""
+    try:
+        there = (places.output / _OWNER).read_text() == (places.state / _NAME).read_text()
+    except OSError:
+        there = False
+    if not there:
+        raise Gone(_moved(places)) from None
+
+
+def _check_there(places: Places) -> None:
+    """Batches that were done are not done again: without what they wrote, the output would lack it for good."""
+    done = any((places.state / TALLY).glob("*.json"))
+    if done and not (places.output / _OWNER).exists() and not any(places.output.rglob("*.parquet")):
+        raise WrongUse(_moved(places))
+
+
+def _moved(places: Places) -> str:
+    return (
+        f"--output {places.output} is not there any more, or is another folder: put it back, and the job goes on where it was; "
+        f"if it is lost, begin anew with an empty --state (it is {places.state}) and publish the lines again"
+    )
 
 
 def _lock(handle: int, state: Path) -> None:
@@ -64,7 +95,7 @@ def _check_moves(places: Places) -> None:
 
 def _own(places: Places) -> None:
     owner = places.output / _OWNER
-    name = durable.write_first(places.state / "name", str(uuid4()))
+    name = durable.write_first(places.state / _NAME, str(uuid4()))
     # Earlier versions named no owner: then the state must at least be one that has worked before.
     if owner.exists() or (places.state / CHECKPOINTS).exists() or not any(places.output.rglob("*.parquet")):
         is_ours = durable.write_first(owner, name) == name

@@ -76,7 +76,8 @@ class Store:
     def _publish(self, part: Path, rows: int, fresh: Path, batch: int) -> None:
         if rows or not any(self.folder.rglob("*.parquet")):  # one empty file has at least the columns
             folder = self.folder / part.parent.relative_to(fresh)
-            folder.mkdir(parents=True, exist_ok=True)
+            for made in (self.folder, folder):  # and none above: an output that was moved away is not begun anew
+                made.mkdir(exist_ok=True)
             durable.replace(part, folder / f"batch-{batch:09d}.parquet")
 
     def read(self, spark: SparkSession) -> DataFrame | None:
@@ -154,7 +155,7 @@ class Store:
 
 def write_file(path: Path, table: pa.Table) -> None:
     """One complete Parquet file, or the one that was there before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     fresh = path.with_name(f".{path.name}.new")
     pq.write_table(table, fresh, compression="zstd")
     durable.replace(fresh, path)

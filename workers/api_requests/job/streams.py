@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from workers.api_requests.channels.topics import CHANNELS
 from workers.api_requests.job import growth
 from workers.api_requests.job.archive import archive
-from workers.api_requests.job.folders import CHECKPOINTS, Places
+from workers.api_requests.job.folders import CHECKPOINTS, TALLY, Places, check_output
 from workers.api_requests.job.outbox import Sender
 from workers.api_requests.job.parse import parse, rejects, requests
 from workers.api_requests.job.spam.evidence import Evidence
@@ -43,7 +43,8 @@ class Stream:
     def __init__(self, name: str, process: Process, places: Places) -> None:
         self.name = name
         self.stopping = False
-        self.tally = Tally(places.state / "tally" / f"{name}.json")
+        self.tally = Tally(places.state / TALLY / f"{name}.json")
+        self._places = places
         self._process = process
         self._working = threading.Lock()
         self._spool = places.spool / name
@@ -71,10 +72,12 @@ class Stream:
 
     def _work(self, rows: DataFrame, batch: int) -> None:
         try:
+            check_output(self._places)
             counts = self._process(rows, batch)
         except Exception:
             if self.stopping:
                 raise Stopped from None  # not swallowed: the batch must run again
+            check_output(self._places)  # which says more than what came of it
             raise
         if counts:
             self.tally.add(batch, counts)
@@ -102,6 +105,7 @@ class Job:
         self.sender = sender
         self.evidence = Evidence(spark, Store(places.state / "evidence", scratch), places.output / "spam", sender.put)
         self._follows = follows
+        self._places = places
         self._spark = spark
         works = (self._archive, self._count, self._suspect)
         self._streams = [Stream(name, work, places) for name, work in zip(CHANNELS, works, strict=True)]
@@ -124,6 +128,10 @@ class Job:
 
     def done(self) -> dict[str, dict[str, int]]:
         return {stream.name: stream.tally.totals() for stream in self._streams}
+
+    def check_output(self) -> None:
+        """Raises Gone when what the streams wrote is not there any more."""
+        check_output(self._places)
 
     def least(self) -> int:
         """The lines that every channel has done."""

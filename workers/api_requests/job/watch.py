@@ -65,6 +65,7 @@ def run(job: Job, watch: Watch, target: Callable[[], int | None] | None, every: 
         job.stopping()
         queries.stop()
         job.wait()
+    job.check_output()
     job.evidence.judge()
     if not job.sender.flush(_PATIENCE, lambda: watch.asked) and not watch.asked:
         raise Failed(f"suspects wait to be published, and the next run will try again: {job.sender.trouble}")
