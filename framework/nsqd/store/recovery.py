@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from framework.nsqd.store import loading, lostend, record, saving, unfinished
@@ -46,6 +47,10 @@ def recover(folder: ReadOnlyFolder, log: Segments, index: Index, catalog: Catalo
     except BaseException:
         found.forget_files()
         raise
+    if catalog.rebuilt and (absent := _absent(log.numbers)):
+        folder.reports.append(
+            f"the log has no {absent}: such go when all that they had is finished, and with the index it is lost whether it was"
+        )
     if found.torn is not None:
         log.cut(found.torn)
     if found.headless:
@@ -271,6 +276,13 @@ class _Scan:
             if topic.next < now:
                 self._index.add_batches([Row(topic.id, topic.next, now - topic.next, EMPTIED, 0, 0, 0)])
                 topic.next = now
+
+
+def _absent(numbers: list[int]) -> str:
+    """The segments between others that are not there, in words. They went, or somebody lost them: the log does not say."""
+    gaps = [(low + 1, high - 1) for low, high in pairwise(numbers) if high > low + 1]
+    words = [f"{low}" if low == high else f"{low} to {high}" for low, high in gaps]
+    return f"segment{'s' if words[1:] or 'to' in words[0] else ''} {', '.join(words)}" if words else ""
 
 
 def _name(segment: int, offset: int) -> str:
