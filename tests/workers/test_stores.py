@@ -86,6 +86,7 @@ class TestTidying:
     def store(self, tmp_path: Path) -> Any:
         from workers.api_requests.job.store import Store, write_file
 
+        (tmp_path / "a").mkdir()
         for day in ("date=2024-05-12", "date=2024-05-13"):
             for batch in range(12):
                 write_file(tmp_path / "a" / day / f"batch-{batch:09d}.parquet", pa.table({"n": [batch]}))
