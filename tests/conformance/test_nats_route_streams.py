@@ -107,8 +107,10 @@ def doubles(request: pytest.FixtureRequest, bench: Bench) -> None:
 
 
 @versions()
-class TestNatsRouteStreams(Core, Leases):
-    """What a peer says itself: pulls, settlements, touches."""
+class TestNatsRouteStreams(Core):
+    """What a peer says itself: pulls, settlements, and touches in the hub's place."""
+
+    test_rescue = Leases.test_a_call_that_computes_for_longer_than_its_lease_costs_no_message_where_connections_can_be_rescued
 
     @pytest.mark.usefixtures("doubles")
     def test_one_message_of_a_batch_may_fail_alone_and_another_be_rejected(self, bench: Bench) -> None:
@@ -116,5 +118,5 @@ class TestNatsRouteStreams(Core, Leases):
 
 
 @versions(*AT_LENGTH)
-class TestMore(Publishing, Crashes):
+class TestMore(Publishing, Leases, Crashes):
     """What is the same code as a client's."""

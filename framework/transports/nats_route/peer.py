@@ -235,12 +235,17 @@ class Peer:
     def heard(self, route: Route, events: list[RouteEvent]) -> None:
         batches: dict[Member, list[Routed]] = {}
         answers: dict[Heard, list[Routed]] = {}
+        inbox, some = b"", list[Routed]()
         for event in events:
             if type(event) is Routed:
                 if event.queues:
                     self._sort(event, batches)
-                elif (listener := self.sessions.listener(event.subject)) is not None:
-                    answers.setdefault(listener, []).append(event)
+                    continue
+                if event.subject != inbox:  # most come to the inbox of the one before
+                    inbox = event.subject
+                    listener = self.sessions.listener(inbox)
+                    some = answers.setdefault(listener, []) if listener is not None else []
+                some.append(event)
             elif type(event) is Interest:
                 if event.account == self._account:
                     self.interests.add(route, event.subject, event.queue, event.weight)
@@ -255,8 +260,8 @@ class Peer:
                 log.warning("nats-server %s: %s", route.server, event.words)
         for member, batch in batches.items():
             member.heard(batch)
-        for listener, some in answers.items():
-            listener(some, route.heard_at)
+        for heard, answered in answers.items():
+            heard(answered, route.heard_at)
 
     def _noted(self, subject: bytes) -> None:
         self.news.set()

@@ -283,10 +283,14 @@ class RouteSession:
     def heard(self, messages: list[Routed], at: float) -> None:
         """What came in one read for any of its owners, in order."""
         batches: dict[Owner, list[wire.Msg]] = {}
+        sid, inbox, batch = 0, b"", list[wire.Msg]()
         for one in messages:
-            sid = int(one.subject.rpartition(b".")[2])
-            if (owner := self._owners.get(sid)) is not None:
-                batches.setdefault(owner, []).append(_as_to_a_client(one, sid))
+            if one.subject != inbox:  # most come by the pull of the one before
+                inbox = one.subject
+                sid = int(inbox.rpartition(b".")[2])
+                owner = self._owners.get(sid)
+                batch = batches.setdefault(owner, []) if owner is not None else []
+            batch.append(_as_to_a_client(one, sid))
         for owner, batch in batches.items():
             owner.heard(batch, at)
 

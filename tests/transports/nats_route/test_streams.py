@@ -213,6 +213,8 @@ def test_a_settlement_waits_for_a_server_that_leads_and_is_counted_when_that_has
     end(held)
 
 
+@pytest.mark.slow
+@pytest.mark.at_length
 def test_a_server_without_streams_is_told_from_one_that_has_them(make_cluster: Callable[..., Any]):
     plain = make_cluster("2.15")
     transport = plain.open(options="?jetstream=true")
