@@ -114,11 +114,13 @@ class RocketMQ:
         return self.name_server.address
 
     def start(self) -> None:
-        """Both at once; returns when messages can be published."""
+        """Both at once; returns when messages can be published. Where one fails, none is left."""
         with ThreadPoolExecutor(2) as pool:
             starting = [pool.submit(self.name_server.start, deadline=READY), pool.submit(self.broker.start)]
-            for each in starting:
-                each.result()
+        failures = [error for each in starting if (error := each.exception()) is not None]
+        if failures:
+            self.kill()
+            raise failures[0]
 
     def kill(self) -> None:
         """kill -9 of both."""

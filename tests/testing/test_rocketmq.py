@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,16 @@ from framework.testing.servers import ROOT, ServerMissing
 from framework.transports.rocketmq.wire.codes import Answer, Request
 from framework.transports.rocketmq.wire.frames import Decoder, Frame, encode
 from tests.house.pages import blocks
+
+_SERVES_AS_NAME_SERVER = """
+import socket, sys, time
+if "BrokerStartup" in sys.argv[-3]:
+    sys.exit("no")
+port = next(line for line in open(sys.argv[-1]) if line.startswith("listenPort=")).partition("=")[2]
+listening = socket.create_server(("127.0.0.1", int(port)))
+while True:
+    listening.accept()[0].close()
+"""
 
 
 @pytest.mark.real
@@ -31,6 +42,14 @@ def test_it_is_up_when_its_name_server_has_a_route_to_its_broker(rocketmq: Rocke
 def test_the_page_shows_the_settings_of_the_broker_of_the_tests() -> None:
     (shown,) = [block.text for block in blocks(ROOT / "docs" / "rocketmq.md") if block.language == "ini"]
     assert dict(line.split("=") for line in shown.splitlines()) == room.PROMPT
+
+
+def test_where_a_broker_does_not_start_its_name_server_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "_java", lambda data: [sys.executable, "-c", _SERVES_AS_NAME_SERVER])
+    server = RocketMQ(tmp_path, {})
+    with pytest.raises(RuntimeError, match="did not start"):
+        server.start()
+    assert server.name_server.process is None
 
 
 def test_a_machine_without_java_or_maven_is_told_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
