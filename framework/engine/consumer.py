@@ -120,13 +120,18 @@ class Consumer:
         """Dispatch, in a slot, until nothing waits or the hub's turn is spent."""
         queue: Any = self._queue
         turns, slots, now = self._turns, self._slots, clock()
-        context, spent_at = slot.context, 0.0
+        context, base, spent_at = slot.context, slots.context, 0.0
         try:
             while queue:
                 slot.job = job = queue.popleft()  # a Message; of a BatchQueue, a list of them
                 slot.started = now
-                outcome = self._chain(job)  # which may be another by now
-                if context:  # it left something in it, or the app had: a new one for every call would be a tenth of this loop
+                chain = self._chain  # which may be another by now; called as a method it would be looked up in the class as well
+                outcome = chain(job)
+                try:
+                    left = context != base
+                except Exception:  # values that cannot be compared are others
+                    left = True
+                if left:  # a new one for every call was 4 % of what a message costs
                     context = slots.renew(slot)
                 if outcome is None:
                     try:
@@ -142,6 +147,7 @@ class Consumer:
                     if now > spent_at:
                         break
         except BaseException:  # not the handler's: the chain takes those
+            slots.renew(slot)
             give_back(messages_of(slot.job))
             raise
 

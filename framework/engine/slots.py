@@ -113,8 +113,6 @@ class Slots:
             except BaseException:  # the chain catches what handlers raise: this is our own fault, and must stop nothing else
                 log.exception("a slot failed, which is a bug; its message is given back")
             slot.job = None
-            if slot.context:
-                self.renew(slot)
             slot.idle = True
             self._idle.append(slot)
             if self.queue:

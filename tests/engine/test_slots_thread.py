@@ -135,6 +135,31 @@ def test_what_a_call_left_in_its_context_is_let_go_of_with_it_where_the_app_has_
     worker.stop()
 
 
+def test_a_value_that_cannot_be_compared_does_not_stay_either(broker, run):
+    class Odd:
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("as an array does")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    seen: list[str] = []
+    odd: contextvars.ContextVar[object] = contextvars.ContextVar("odd", default=None)
+
+    def function(_):
+        seen.append(type(odd.get()).__name__)
+        odd.set(Odd())
+
+    token = odd.set("the app's")
+    try:
+        worker = run(function, concurrency=2)
+        broker.publish("orders", *[b"x"] * 6)
+        worker.until(lambda: len(broker.finished) == 6)
+    finally:
+        odd.reset(token)
+    assert seen == ["str"] * 6
+    assert worker.stop() == {"received": 6, "finished": 6, "requeued": 0, "dead": 0, "lease_lost": 0}
+
+
 def test_a_thread_that_does_not_return_is_named_with_its_line_and_its_place_is_not_given_to_another(broker, run, gate, caplog):
     calls = []
 
