@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,11 @@ def open_handed() -> Iterator[None]:
 
 def wide(folder: Path) -> dict[str, str]:
     """What others could read, change or list."""
-    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
-    return {str(path.relative_to(folder)): oct(mode) for path, mode in modes.items() if mode & 0o077}
+    modes = {}
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # what is there for a moment only may be gone
+            modes[str(path.relative_to(folder))] = stat.S_IMODE(path.stat().st_mode)
+    return {name: oct(mode) for name, mode in modes.items() if mode & 0o077}
 
 
 def used(folder: Path) -> dict[str, str]:
