@@ -20,7 +20,7 @@ pytest.importorskip("pyspark")
 
 from tests.workers.test_job import line, path
 from workers.api_requests.job import growth, store
-from workers.api_requests.job.folders import Places
+from workers.api_requests.job.folders import Places, take
 from workers.api_requests.job.outbox import Outbox
 from workers.api_requests.job.spam import evidence
 
@@ -90,7 +90,7 @@ def test_a_batch_that_is_killed_before_any_write_counts_every_line_once(
     from workers.api_requests.job.streams import Job
 
     outbox = Outbox(tmp_path / "state" / "outbox.sqlite")
-    places = Places(tmp_path / "spool", tmp_path / "out", tmp_path / "state")
+    os.close(take(places := Places(tmp_path / "spool", tmp_path / "out", tmp_path / "state")))
 
     def run(stream: int, batch: int, rows: Any) -> None:
         Job(spark, places, Told(outbox), follows=True)._streams[stream]._batch(rows, batch)  # type: ignore[arg-type]
