@@ -8,7 +8,7 @@ from time import monotonic
 
 from gevent.hub import get_hub
 
-from framework.alarm import Countdown
+from framework.alarm import Alarm, Countdown
 from framework.errors import AlreadySettled, BrokerUnreachable
 from framework.message import Message
 from framework.observe import hublog
@@ -34,6 +34,8 @@ MAX_DEFER = float(wire.MAX_NUMBER)
 MAX_GRANT = 1000
 """Jobs that one poller may hold: the server looks through all of them when the oldest is settled."""
 _PULSE = 5.0
+"""Seconds from one look at answers and leases to the next; half a lease where that is shorter, since a job whose timer beanstalkd
+has lost (see ``Waiter.ping``) is given out again at the first ping after its lease."""
 _SLICE = 32  # jobs delivered at once: the server works on how they ended, and on the next, while handlers work on the others
 
 
@@ -83,8 +85,8 @@ class BeanstalkdConnection:
         )  # fmt: skip
         self._turn_due = False
         self._draining = self._drained = self._closing = self._closed = False
-        self._pulse = self._loop.timer(_PULSE, _PULSE)
-        self._pulse.start(self._guarded, self._check_pulse)
+        self._pulse = Alarm(lambda: self._guarded(self._check_pulse))
+        self._set_pulse()
         self._deadline = Countdown(self._loop, CLOSE_FLUSH)
         forget_in_child(self)
 
@@ -239,6 +241,10 @@ class BeanstalkdConnection:
 
     def _limit(self, ttr: int) -> None:
         self.limits = Limits(float(ttr), math.inf, MAX_GRANT)
+        self._set_pulse()
+
+    def _set_pulse(self) -> None:
+        self._pulse.set(monotonic() + min(_PULSE, self.limits.lease / 2))
 
     def _look_at_leases(self) -> None:
         """The job with the shortest one may have been settled."""
@@ -345,6 +351,7 @@ class BeanstalkdConnection:
             self._settling.lose(job)
 
     def _check_pulse(self) -> None:
+        self._set_pulse()
         now = monotonic()
         self.rescuable.take()  # of a rescue that ended after the hub had been told
         self.waiters.check(now)
@@ -378,8 +385,8 @@ class BeanstalkdConnection:
         self._receiver.closed(self, error)
 
     def _stop_timers(self) -> None:
-        for timer in (self._pulse, self._deadline):
-            timer.close()
+        self._pulse.cancel()
+        self._deadline.close()
         self._unasked.close()
         self._pacing.close()
         self._room.close()
