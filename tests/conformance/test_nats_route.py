@@ -8,7 +8,7 @@ import pytest
 
 from framework.testing import servers
 from framework.testing.conformance import Core, Faults, Node, Publishing, Subject
-from tests.conftest import missing
+from tests.conformance.nats_servers import AT_LENGTH, INVALID_NAMES, served, versions
 
 pytestmark = pytest.mark.real
 
@@ -42,7 +42,7 @@ class Routes(Subject):
         "nats-route://host?listen=10.0.0.1,10.0.0.2",
         "nats-route://host?tls_ca=/nowhere.pem",
     )
-    invalid_names = ("orders#ephemeral", "orders..new", ".orders", "orders.")
+    invalid_names = INVALID_NAMES
 
     def __init__(self, tmp_path_factory: pytest.TempPathFactory, version: str) -> None:
         super().__init__()
@@ -61,21 +61,11 @@ class Routes(Subject):
 
 @pytest.fixture(scope="module")
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Routes]:
-    try:
-        servers.nats_binary(request.param)
-    except servers.ServerMissing as error:
-        missing(str(error))
-    with Routes(tmp_path_factory, request.param) as made:
+    with served(Routes, tmp_path_factory, request.param) as made:
         yield made
 
 
-def versions(*of_the_older: pytest.MarkDecorator) -> pytest.MarkDecorator:
-    """A chapter over both, 2.9 with marks."""
-    both = [pytest.param("2.9", marks=[pytest.mark.slow, *of_the_older]), "2.15"]
-    return pytest.mark.parametrize("subject", both, indirect=True, scope="module")
-
-
-@versions(pytest.mark.at_length)
+@versions(older=AT_LENGTH)
 class TestPublishing(Publishing):
     """To a server each of these is a message like any other."""
 

@@ -1,25 +1,22 @@
 """The conformance suite over JetStream by routes: two real nats-servers that keep streams together, which go down by SIGKILL.
 
-The cases that cut a connection need one that nothing goes round: a peer has a route to each server, and servers dial it as well.
+Where the network is at fault, all routes lead through proxies, and servers are told to dial the worker where nobody listens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from framework.testing import servers
-from framework.testing.conformance import Bench, Core, Crashes, Leases, Node, Publishing, Subject
-from framework.transports.contract import Capabilities
-from framework.transports.nats.outgoing import OVERHEAD
-from tests.conformance.test_nats import DOUBLES
-from tests.conftest import missing
+from framework.testing.conformance import Bench, Core, Crashes, Faults, Leases, Node, Publishing
+from tests.conformance.nats_servers import AT_LENGTH, JetStream, doubles, served, versions
 
 pytestmark = pytest.mark.real
-AT_LENGTH = (pytest.mark.slow, pytest.mark.at_length)
+__all__ = ["doubles"]
+NOWHERE = "127.0.0.1:1"
 
 
 class ClusterNode(Node):
@@ -29,7 +26,8 @@ class ClusterNode(Node):
         ports = [servers.free_port() for _ in range(2)]
         self._ports = ports
         self._servers = [_member(folder / f"member-{port}", port, ports, version) for port in ports]
-        self.url = f"nats-route://{','.join(f'127.0.0.1:{port}' for port in ports)}?jetstream=true{options}"
+        self.address = ",".join(f"127.0.0.1:{port}" for port in ports)
+        self.url = f"nats-route://{self.address}?jetstream=true&advertise={NOWHERE}{options}"
 
     def up(self) -> None:
         for server in self._servers:
@@ -49,11 +47,9 @@ def _member(folder: Path, port: int, ports: list[int], version: str) -> servers.
     return servers.real_nats(folder, block, version=version)
 
 
-class Streams(Subject):
-    """Nodes with short leases are the same clusters: the lease is that of the consumers that are made."""
+class Streams(JetStream):
+    """Clusters of two."""
 
-    largest = (1 << 20) - OVERHEAD
-    drops_doubles = True
     wrong_urls = (
         "nats-route://host?jetstream=perhaps",
         "nats-route://host?ack_wait=5s",
@@ -61,62 +57,31 @@ class Streams(Subject):
         "nats-route://host?jetstream=true&replicas=2",
         "nats-route://host?jetstream=true&backlog=5",
     )
-    invalid_names = ("orders#ephemeral", "orders..new", ".orders", "orders.")
-
-    def __init__(self, tmp_path_factory: pytest.TempPathFactory, version: str) -> None:
-        super().__init__()
-        self._folders = tmp_path_factory
-        self._version = version
-        self._found: Any = None
 
     def make(self, *, brief: bool) -> Node:
         return ClusterNode(self._folders.mktemp("nats"), self._version, f"&ack_wait={self.brief:g}s" if brief else "")
 
-    def capabilities(self) -> Capabilities:
-        """Whether it counts deliveries, and keeps a publish for later, hangs on the version: asked once, while it is up."""
-        if self._found is None:
-            transport: Any = self.open([self.node().url])
-            transport.probe()
-            transport.close()
-            self._found = transport.capabilities
-        return self._found
-
 
 @pytest.fixture(scope="module")
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
-    try:
-        servers.nats_binary(request.param)
-    except servers.ServerMissing as error:
-        missing(str(error))
-    with Streams(tmp_path_factory, request.param) as made:
+    with served(Streams, tmp_path_factory, request.param) as made:
         yield made
 
 
-def versions(*of_the_newer: pytest.MarkDecorator) -> pytest.MarkDecorator:
-    """A chapter over both, 2.15 with marks: its cases are those of ``test_nats``, and the older one's are as well."""
-    both = [pytest.param("2.9", marks=AT_LENGTH), pytest.param("2.15", marks=of_the_newer)]
-    return pytest.mark.parametrize("subject", both, indirect=True, scope="module")
-
-
-@pytest.fixture
-def doubles(request: pytest.FixtureRequest, bench: Bench) -> None:
-    """A case that takes no message twice, on a server that may deliver one so."""
-    if "2.9" in request.node.name:
-        request.applymarker(DOUBLES)
-        bench.patience = 10.0
-
-
-@versions()
+@versions(older=AT_LENGTH)
 class TestNatsRouteStreams(Core):
     """What a peer says itself: pulls, settlements, and touches in the hub's place."""
 
     test_rescue = Leases.test_a_call_that_computes_for_longer_than_its_lease_costs_no_message_where_connections_can_be_rescued
+    test_restarted = Faults.test_a_broker_that_ends_in_the_middle_and_comes_back_loses_none
+    test_cuts_from_servers = Faults.test_cuts_in_the_middle_of_what_the_broker_sends_lose_none
+    test_cuts_to_servers = Faults.test_cuts_in_the_middle_of_what_the_worker_sends_lose_none
 
     @pytest.mark.usefixtures("doubles")
     def test_one_message_of_a_batch_may_fail_alone_and_another_be_rejected(self, bench: Bench) -> None:
         super().test_one_message_of_a_batch_may_fail_alone_and_another_be_rejected(bench)
 
 
-@versions(*AT_LENGTH)
-class TestMore(Publishing, Leases, Crashes):
-    """What is the same code as a client's."""
+@versions(older=AT_LENGTH, newer=AT_LENGTH)
+class TestMore(Publishing, Leases, Faults, Crashes):
+    """What is the same code as a client's, and the faults in full."""

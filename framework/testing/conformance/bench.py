@@ -26,7 +26,7 @@ from framework.publisher import PATIENT, Publisher
 from framework.testing.conformance.process import START
 from framework.testing.conformance.receiver import Held
 from framework.testing.conformance.subject import Node, Subject
-from framework.testing.proxy import Proxy
+from framework.testing.proxies import Proxies
 from framework.transports.contract import Capabilities, Connection, Receiver, Transport
 
 PATIENCE = 40.0
@@ -154,7 +154,7 @@ class Bench:
         self.workers: list[Worker] = []
         self._folder = folder
         self._publishers: list[Publisher] = []
-        self._proxies: list[Proxy] = []
+        self._proxies: list[Proxies] = []
         self._processes: list[Process] = []
         self._held: list[Held] = []
         self._transports: list[Transport] = []
@@ -202,11 +202,11 @@ class Bench:
     def up(self, node: Node) -> None:
         _aside(node.up)
 
-    def proxy(self, node: Node, *, watchful: bool = False) -> tuple[Proxy, str]:
+    def proxy(self, node: Node, *, watchful: bool = False) -> tuple[Proxies, str]:
         """A fault proxy before ``node``, and the URL that leads through it. Skips the case where there is no socket."""
         if not node.address:
             pytest.skip("this broker has no socket to put a proxy before")
-        proxy = Proxy(node.address)
+        proxy = Proxies(node.address.split(","))
         self._proxies.append(proxy)
         url = node.url.replace(node.address, proxy.address)
         return proxy, self.subject.watchful(url) if watchful else url

@@ -16,7 +16,8 @@ class Node(ABC):
     url: str
     """As it is given to ``--broker``; the same each time that it is up."""
     address: str = ""
-    """The ``host:port`` in ``url``, before which the suite puts a proxy; empty: there is no socket between."""
+    """The ``host:port`` in ``url``, before which the suite puts a proxy; empty: there is no socket between. Of a cluster
+    all of them, as they stand in ``url``, with commas between."""
 
     @abstractmethod
     def up(self) -> None:

@@ -318,7 +318,7 @@ class JetStreamConnection:
     def moved(self) -> tuple[bytes, Callable[[], None]]:
         """What was asked of the server that led comes no more, but for what is on its way."""
         self._retry_at = 0.0
-        sids = self._pulls.excess(0)
+        sids = self._pulls.moved()
         return b"".join(self._unsubscribed(sids)), lambda: self._gone(sids)
 
     def refused(self, words: str) -> bool:

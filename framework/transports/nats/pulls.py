@@ -121,6 +121,11 @@ class Pulls:
             pull.cancelled = True
         return [pull.sid for pull in late]
 
+    def moved(self) -> list[int]:
+        """The SIDs of all of them, and of those that are over: another server is asked from now on, which knows none."""
+        idle, self._idle = self._idle, []
+        return self.excess(0) + idle
+
     def gone(self, sids: list[int]) -> None:
         """The server has confirmed that it has read that these are taken back."""
         for sid in sids:

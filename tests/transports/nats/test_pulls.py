@@ -120,6 +120,18 @@ def test_the_sid_of_a_pull_whose_last_message_comes_while_it_is_taken_back_is_no
     assert pulls.outstanding == 1
 
 
+def test_another_server_is_told_of_each_sid_anew():
+    pulls = make()
+    pulls.wanted(1, 0.0)
+    pulls.brought(1, 0.0)
+    pulls.wanted(1, 0.0)
+    pulls.wanted(5, 0.0)
+    pulls.ended(1)
+    assert pulls.moved() == [2, 1]
+    pulls.gone([2, 1])
+    assert [fresh for _, _, fresh in pulls.wanted(5, 0.0)] == [True]
+
+
 def test_a_pull_that_brings_messages_needs_no_other_sign_of_life():
     pulls = make()
     pulls.wanted(5, 0.0)
