@@ -64,7 +64,7 @@ class App:
     """One worker: the handlers, the connections they need, and this process's publisher."""
 
     def __init__(self, handlers: Sequence[HandlerSpec], settings: Settings) -> None:
-        self.handlers = list(handlers)
+        self.handlers = _observed(handlers, settings)
         self.settings = settings
         self._supervisor: Supervisor | None = None
         self._stopping = False
@@ -197,6 +197,16 @@ class App:
         for name, stored in supervisor.published.items():
             if stored:
                 log.info("published by %s %s", name, " ".join(f"{topic}={count}" for topic, count in sorted(stored.items())))
+
+
+def _observed(handlers: Sequence[HandlerSpec], settings: Settings) -> list[HandlerSpec]:
+    """With what the settings put around them. Sentry's SDK is slow to import, so that is done only where it is asked for."""
+    sdk = sys.modules.get("sentry_sdk")
+    if not settings.sentry_dsn and (sdk is None or not sdk.get_client().is_active()):
+        return list(handlers)
+    from framework import sentry  # noqa: PLC0415
+
+    return sentry.watched(handlers, sentry.of_settings(settings))
 
 
 def _raise_first(found: Sequence[str]) -> None:

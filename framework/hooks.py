@@ -53,6 +53,17 @@ class Middleware:
         """
 
 
+class Observer(Middleware):
+    """Middleware of the framework's own that settings put around handlers, also where they run in other processes."""
+
+    def missed(self, job: Any, error: BaseException, /) -> None:
+        """In the worker: a call in a thread or a process has failed by ``error``; ``around`` may have seen that there."""
+
+    def elsewhere(self) -> tuple[str, bytes]:
+        """For a slot process: a module, and what its ``observe(spec, options)`` is to be given to have this one there."""
+        raise NotImplementedError
+
+
 _FORMS = {
     "start": "start(self)",
     "around": "around(self, job, call)",

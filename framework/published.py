@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from typing import Protocol
 
 from gevent import monkey
 
+
+class Tracer(Protocol):
+    """What tells a tracing system of the messages that are published."""
+
+    def __call__(self, topic: str, bodies: Sequence[bytes], *, carried: bool) -> AbstractContextManager[Mapping[str, str]]:
+        """Around one request. Gives headers that are to come with its messages; none where they are not ``carried``."""
+
+
 tally: ContextVar[Counter[str] | None] = ContextVar("published", default=None)
 """Topic -> messages, of the handler on whose behalf this code runs; None outside of handlers."""
+tracer: Tracer | None = None
+"""What is around each publish; None, which costs a look, where nobody traces."""
 _lock = monkey.get_original("_thread", "allocate_lock")()  # native threads may share a tally, and no greenlet waits under it
 
 

@@ -112,7 +112,11 @@ class Publisher:
             transport.close()
 
     def _send(self, topic: str, bodies: Sequence[bytes], how: _How) -> None:
-        self._store(topic, bodies, how)
+        if published.tracer is None:
+            self._store(topic, bodies, how)
+        else:
+            with published.tracer(topic, bodies, carried=self._carries) as headers:
+                self._store(topic, bodies, _with(how, headers))
         published.count(topic, len(bodies))
 
     def _store(self, topic: str, bodies: Sequence[bytes], how: _How) -> None:
@@ -134,7 +138,18 @@ class Publisher:
         for left in range(len(self._producers), 0, -1):
             yield {**how, "timeout": max(0.0, until - monotonic()) / left}
 
+    @property
+    def _carries(self) -> bool:
+        """Whatever stores a message carries its headers."""
+        return all(transport.capabilities.headers for transport in self._transports)
+
     def _send_each(self, topic: str, bodies: Sequence[bytes], how: _How) -> list[PublishError | None]:
+        if published.tracer is None:
+            return self._store_each(topic, bodies, how)
+        with published.tracer(topic, bodies, carried=self._carries) as headers:
+            return self._store_each(topic, bodies, _with(how, headers))
+
+    def _store_each(self, topic: str, bodies: Sequence[bytes], how: _How) -> list[PublishError | None]:
         first, *others = self._producers
         shares = self._shares(how)
         answers = first.publish_each(topic, bodies, **next(shares))
@@ -181,6 +196,11 @@ class Publisher:
             )
         if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= LEAST_URGENT:
             raise WrongUse(f"priority={priority!r}: a priority is a whole number from 0, the most urgent, to {LEAST_URGENT}")
+
+
+def _with(how: _How, headers: Headers) -> _How:
+    """An app's own win."""
+    return {**how, "headers": {**headers, **how.get("headers", {})}} if headers else how
 
 
 def publish(

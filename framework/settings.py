@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -81,6 +82,40 @@ def _level(value: object) -> str:
     return str(value).lower()
 
 
+def _word(*words: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        if str(value).lower() not in words:
+            raise ValueError(f"is not {' or '.join(words)}")
+        return str(value).lower()
+
+    return parse
+
+
+def _part(value: object) -> float:
+    try:
+        part = float(str(value))
+    except ValueError:
+        part = -1.0
+    if isinstance(value, bool) or not 0 <= part <= 1:
+        raise ValueError("is not a number from 0 to 1")
+    return part
+
+
+def _yes_or_no(value: object) -> bool:
+    word = str(value).lower()
+    if word not in ("true", "false", "1", "0", "yes", "no"):
+        raise ValueError("is not true or false")
+    return word in ("true", "1", "yes")
+
+
+def _dsn(value: object) -> str:
+    parts = urlsplit(str(value))
+    whole = parts.username and parts.hostname and parts.path.rpartition("/")[2].isdecimal()
+    if parts.scheme not in ("http", "https") or not whole:
+        raise ValueError("is not a DSN: write it as Sentry shows it, https://KEY@HOST/PROJECT")
+    return str(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """A row of the table."""
@@ -130,6 +165,19 @@ class Settings:
         60.0, _pause, "duration", "How long a handler that pauses (backoff) waits at most before it tries again.", shown="60s"
     )
     log_level: str = _setting("info", _level, " | ".join(LOG_LEVELS), "The least important log lines to show.")
+    sentry_dsn: str | None = _setting(
+        None, _dsn, "URL", "Report failures, and where asked for traces, to this project of Sentry.",
+        shown="none", env="SENTRY_DSN",
+    )  # fmt: skip
+    sentry_events: str = _setting(
+        "each", _word("each", "dead"), "each | dead", "Report each failure to Sentry, or only what becomes a dead letter."
+    )
+    sentry_traces: float = _setting(
+        0.0, _part, "0 to 1", "The part of the calls to trace in Sentry.", shown="0", env="SENTRY_TRACES_SAMPLE_RATE"
+    )
+    sentry_bodies: bool = _setting(
+        False, _yes_or_no, "true | false", "Send message bodies, and local variables, to Sentry with each failure.", shown="false"
+    )
     ledger: Path | None = _setting(
         None, _path, "file", "Write at exit how every message ended, per handler, as JSON.", shown="none"
     )
@@ -143,6 +191,8 @@ _METAVARS = {
     _path: "PATH",
     _level: "LEVEL",
     _address: "HOST:PORT",
+    _dsn: "URL",
+    _part: "PART",
 }
 
 

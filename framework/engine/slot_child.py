@@ -154,7 +154,7 @@ def main() -> None:
         return
     logging.basicConfig(level=setup.level, handlers=[LogToWorker(worker)], force=True)
     try:
-        spec = _find(setup)
+        spec = _observed(_find(setup), setup)
     except BaseException as error:
         worker.say(wire.Refused(encodable(f"cannot import {setup.module}: {type(error).__name__}: {error}")))
         raise
@@ -195,6 +195,13 @@ def _find(setup: wire.Setup) -> HandlerSpec:
             f"its middleware is {here} when imported, and {setup.middleware} in the worker: name it in @handler, or by "
             "use_middleware at the top of a module"
         )
+    return spec
+
+
+def _observed(spec: HandlerSpec, setup: wire.Setup) -> HandlerSpec:
+    """``spec`` with what the worker's settings put around its calls."""
+    for module, options in setup.observers:
+        spec = importlib.import_module(module).observe(spec, options)
     return spec
 
 

@@ -33,6 +33,8 @@ class Setup(msgspec.Struct, array_like=True, tag=True):
     """The module that declares the handler, when imported."""
     middleware: list[str] = []
     """The names of what is around its calls, outermost first."""
+    observers: list[tuple[str, bytes]] = []
+    """``hooks.Observer.elsewhere`` of each that the worker's settings put around them."""
 
 
 class Delivery(msgspec.Struct, array_like=True):
@@ -197,6 +199,7 @@ def _alike(kind: type[BaseException], what: Failure) -> BaseException:
         like = _like((kind, name))
         error = like.__new__(like)
         error.args = (what.words,)
+        vars(error).update(what.fields)
     except Exception:
         error = _like((Exception, name))(what.words)
     return error

@@ -12,7 +12,7 @@ from typing import Any
 from framework.handler import HandlerSpec
 from framework.message import Message
 from framework.middleware.after import compile_after
-from framework.middleware.around import compile_around
+from framework.middleware.around import compile_around, compile_missed
 from framework.middleware.batch import compile_batch, compile_batch_call
 from framework.middleware.dead_letter import Publish, compile_bury, compile_dead_letter
 from framework.middleware.later import WaitingRoom
@@ -35,7 +35,8 @@ def compile_chain(
     ``call``, for handlers that run elsewhere, does what ``compile_call`` would do, and raises what the handler raises.
     ``room``: where what must wait for more than the broker's limit waits; without it, the broker waits for as long as it can.
     """
-    call, means = call or compile_call(spec), compile_policy(spec)
+    call = compile_missed(call, spec.middleware) if call else compile_call(spec)
+    means = compile_policy(spec)
     if spec.policy:
         call = translated(call, means)
     room = room or WaitingRoom(spec)

@@ -24,6 +24,21 @@ def compile_around(call: Call, middleware: Sequence[Middleware]) -> Call:
     return call
 
 
+def compile_missed(call: Call, middleware: Sequence[Middleware]) -> Call:
+    """``call``, which is made elsewhere, with each observer told of what it fails by. Without any, ``call`` itself."""
+    observers = [one for one in middleware if isinstance(one, hooks.Observer)]
+
+    def call_observed(job: Any) -> None:
+        try:
+            call(job)
+        except BaseException as error:
+            for one in observers:
+                one.missed(job, error)
+            raise
+
+    return call_observed if observers else call
+
+
 class _Call:
     """``call`` as a middleware gets it, for one job."""
 

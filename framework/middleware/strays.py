@@ -19,12 +19,17 @@ def blamed(message: Message, limit: float, error: BaseException) -> BaseExceptio
 
     ``limit``: for how long the call may run. What a handler starts and does not cancel is thrown into its slot, whatever that
     does by then. The delay is the schedule's: one that was never started, and raised by hand, must not go round in circles."""
-    seconds = error.seconds if isinstance(error, Timeout) else None
-    ran = limit - message.seconds_left if seconds else 0.0
-    if not seconds or not 0 <= ran < seconds - SLACK:
+    if not isinstance(error, Timeout) or not is_stray(message, limit, error):
         return error
+    seconds, ran = error.seconds, limit - message.seconds_left
     words = f"a gevent.Timeout of {seconds:g} s ended {ran:.1f} s after the start of this call: one before it did not cancel it"
     log.warning("message %s: %s; start them by `with gevent.Timeout(...):`", message.id.decode(errors="replace"), words)
     retry = Retry(words, count=False)
     retry.__cause__ = error
     return retry
+
+
+def is_stray(message: Message, limit: float, error: BaseException) -> bool:
+    """Whether ``error`` is a Timeout that the call for ``message`` did not start."""
+    seconds = error.seconds if isinstance(error, Timeout) else None
+    return seconds is not None and 0 <= limit - message.seconds_left < seconds - SLACK

@@ -35,7 +35,7 @@ def check(options: Options) -> None:
         try:
             import snappy  # noqa: F401, PLC0415
         except ImportError:
-            raise BadSetting("snappy=true in a broker URL: install it, by pip install 'nsq-workers[snappy]'") from None
+            raise BadSetting("snappy=true in a broker URL: install it, by pip install python-snappy") from None
 
 
 def auth_secret(options: Options) -> bytes:

@@ -182,9 +182,7 @@ class Options:
         "Headers of messages, in an envelope around the body: say so here and at their readers.",
         shown="false",
     )
-    snappy: bool = _option(
-        False, _yes, "true", "Compress with snappy, where nsqd grants it (`pip install nsq-workers[snappy]`).", shown="false"
-    )
+    snappy: bool = _option(False, _yes, "true", "Compress with snappy, where nsqd grants it.", shown="false")
     deflate: bool = _option(False, _yes, "true", "Compress with deflate, where nsqd grants it; not beside snappy.", shown="false")
     deflate_level: int = _option(
         6, _number(1, 9), "6", "From 1, fast, to 9, small; nsqd caps its own side at its `--max-deflate-level`."
