@@ -4,59 +4,21 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from framework import Publisher
 from framework.testing import servers
 from framework.testing.servers import Server
-from framework.testing.workers import Worker, call, environment, working
+from framework.testing.workers import call, environment, working
+from tests.cli.shop import SAY, adds_up, broker, numbers, put
 
 pytestmark = pytest.mark.real
-
-
-@pytest.fixture
-def app(tmp_path: Path) -> Callable[..., Path]:
-    """Writes the module ``shop`` and returns its folder."""
-
-    def write(text: str, name: str = "shop") -> Path:
-        (tmp_path / f"{name}.py").write_text("from framework import *\n" + textwrap.dedent(text))
-        return tmp_path
-
-    return write
-
-
-SAY = """
-    @handler("orders", "say")
-    def say(text: str) -> None:
-        print(f"got {text}", flush=True)
-"""
-
-
-def broker(nsqd: Server) -> str:
-    return f"nsq://{nsqd.address}"
-
-
-def put(nsqd: Server, *bodies: str, topic: str = "orders") -> None:
-    nsqd.http(f"/mpub?topic={topic}", "\n".join(bodies).encode())
-
-
-def numbers(worker: Worker) -> set[int]:
-    return {int(line.removeprefix("got ")) for line in worker.out if line.startswith("got ")}
-
-
-def adds_up(ledger: Path, handler: str = "orders/say") -> dict[str, int]:
-    counts: dict[str, int] = json.loads(ledger.read_text())[handler]
-    assert counts["received"] == counts["finished"] + counts["requeued"] + counts["dead"] + counts["lease_lost"]
-    return counts
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -347,86 +309,6 @@ def test_undecodable_messages_become_dead_letters_and_the_connection_lives(app: 
     assert numbers(worker) == {1, 2}
     assert len([line for line in worker.out if line.startswith("dead ") and "the body does not decode to dict" in line]) == 2
     assert adds_up(folder / "ledger.json") == {"received": 4, "finished": 2, "requeued": 0, "dead": 2, "lease_lost": 0}
-
-
-EMBEDDED = {"WORKERS_NSQD_TCP_ADDRESS": "127.0.0.1:0", "WORKERS_NSQD_HTTP_ADDRESS": "127.0.0.1:0"}
-
-
-def test_without_a_broker_it_runs_an_nsqd_of_its_own_and_stops_it_last(app: Callable[..., Path]) -> None:
-    folder = app(SAY)
-    with working("run", "shop", cwd=folder, env=EMBEDDED) as worker:
-        running = folder / "var" / "nsqd" / "nsqd.json"
-        process = psutil.Process(json.loads(running.read_text())["pid"])
-        assert call("publish", "orders", cwd=folder, stdin=b"1\n").returncode == 0
-        worker.wait_for("got 1")
-        assert worker.stop() == 0
-    assert not running.exists()
-    assert not process.is_running()
-
-
-def test_a_second_worker_uses_the_nsqd_of_the_first_and_leaves_it_alone(app: Callable[..., Path]) -> None:
-    folder = app(SAY)
-    with working("run", "shop", cwd=folder, env=EMBEDDED) as first:
-        with working("run", "shop", cwd=folder, env=EMBEDDED) as second:
-            assert second.stop() == 0
-        assert call("publish", "orders", cwd=folder, stdin=b"1\n").returncode == 0
-        first.wait_for("got 1")
-        assert first.stop() == 0
-
-
-def test_the_nsqd_of_the_first_worker_stays_for_the_second_and_ends_with_it(app: Callable[..., Path]) -> None:
-    folder = app(SAY)
-    with working("run", "shop", cwd=folder, env=EMBEDDED) as first:
-        process = psutil.Process(json.loads((folder / "var" / "nsqd" / "nsqd.json").read_text())["pid"])
-        with working("run", "shop", cwd=folder, env=EMBEDDED) as second:
-            assert first.stop() == 0
-            assert call("publish", "orders", cwd=folder, stdin=b"1\n").returncode == 0
-            second.wait_for("got 1")
-            second.process.kill()
-            assert second.wait() == -signal.SIGKILL
-    process.wait(10)
-    assert call("check", "shop", cwd=folder, env=EMBEDDED).returncode == 0
-
-
-def test_a_worker_whose_nsqd_is_killed_says_so_and_ends(app: Callable[..., Path]) -> None:
-    folder = app(SAY)
-    with working("run", "shop", cwd=folder, env=EMBEDDED) as first, working("run", "shop", cwd=folder, env=EMBEDDED) as second:
-        psutil.Process(json.loads((folder / "var" / "nsqd" / "nsqd.json").read_text())["pid"]).kill()
-        for worker in (first, second):
-            assert worker.wait() == 3
-            assert worker.err[-1].startswith("workers: the embedded nsqd on var/nsqd has ended")
-
-
-def test_a_ledger_that_cannot_be_written_at_the_end_is_one_sentence_and_exit_1(app: Callable[..., Path], nsqd: Server) -> None:
-    folder = app(SAY)
-    (folder / "out").mkdir()
-    with working("run", "shop", "--broker", broker(nsqd), "--ledger", "out/ledger.json", cwd=folder) as worker:
-        (folder / "out").rmdir()
-        assert worker.stop() == 1
-    assert worker.err[-1].startswith("workers: --ledger out/ledger.json cannot be written: No such file or directory")
-    assert not any("Traceback" in line for line in worker.err)
-
-
-@pytest.mark.parametrize(
-    ("path", "words"),
-    [("shop.py", "--data-path shop.py cannot be used: File exists"), ("shop.py/x", "cannot be used: Not a directory")],
-)
-def test_a_data_path_that_cannot_be_used_is_exit_2(app: Callable[..., Path], path: str, words: str) -> None:
-    done = call("run", "shop", "--data-path", path, cwd=app(SAY), env=EMBEDDED)
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
-def test_an_address_that_is_taken_is_exit_2_and_names_the_flags(app: Callable[..., Path]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = call("run", "shop", "--nsqd-tcp-address", address, cwd=app(SAY), env=EMBEDDED)
-    assert done.returncode == 2
-    assert f"cannot listen on {address}" in done.stderr
-    assert "--nsqd-tcp-address" in done.stderr
-    assert "--broker" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(("kind", "scheme"), [("nsqd", "nsq"), ("beanstalkd", "beanstalkd")])

@@ -6,10 +6,7 @@ import errno
 import multiprocessing
 import os
 import resource
-import subprocess
-import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import gevent
@@ -20,16 +17,7 @@ from framework.message import Batch, Message
 from framework.spool import Spool, SpoolError, segment
 from framework.spool import spool as spool_module
 from framework.spool.spool import collectors, ensure_epoch, epoch
-
-MakeBatch = Callable[..., Batch]
-
-
-def landed(spool: Spool) -> list[dict[str, object]]:
-    return [row for one in segment.listing(spool.folder) for row in segment.read(one.path).to_pylist()]
-
-
-def ids(spool: Spool) -> list[object]:
-    return [row["message_id"] for row in landed(spool)]
+from tests.spool.rows import MakeBatch, ids, landed
 
 
 def test_what_is_landed_is_read_back_byte_for_byte(tmp_path: Path, batch: MakeBatch) -> None:
@@ -160,140 +148,6 @@ def test_a_segment_is_never_overwritten(tmp_path: Path, batch: MakeBatch) -> Non
     spool.land(batch(0, 3))
     assert taken.read_bytes() == b"another's"
     assert (spool.folder / f"{2:020d}-3.arrow").exists()
-
-
-@pytest.fixture
-def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a file system where flock says yes to everybody."""
-    monkeypatch.setattr("framework.spool.spool.fcntl.flock", lambda *_: None)
-
-
-def numbers(spool: Spool) -> list[int]:
-    return [one.number for one in segment.listing(spool.folder)]
-
-
-def test_two_writers_without_locks_never_take_one_number(tmp_path: Path, batch: MakeBatch, no_locks: None) -> None:
-    with Spool(tmp_path) as first, Spool(tmp_path) as second:
-        first.land(batch(0, 3))
-        second.land(batch(3, 8))
-        assert [(one.number, one.rows) for one in segment.listing(first.folder)] == [(1, 3), (2, 5)]
-        second.land(batch(8, 9))
-        first.land(batch(9, 11))
-        assert [(one.number, one.rows) for one in segment.listing(first.folder)] == [(1, 3), (2, 5), (3, 1), (4, 2)]
-    assert sorted(path.suffix for path in first.folder.iterdir()) == ["", *[".arrow"] * 4], "no claim stays"
-
-
-def test_a_writer_left_behind_goes_on_behind_the_newest(tmp_path: Path, batch: MakeBatch, no_locks: None) -> None:
-    with Spool(tmp_path) as first, Spool(tmp_path) as second:
-        second.land(batch(0, 1))
-        for n in range(1, 9):
-            first.land(batch(n, n + 1))
-        segment.trim(first.folder, before=8, keep_rows=2)
-        assert second.land(batch(20, 25)) == 5
-        assert numbers(first) == [8, 9, 10], "2 to 7 were read and deleted: nobody would look there again"
-
-
-def _land_without_locks(folder: Path, worker: int, batches: list[Batch]) -> None:
-    spool_module.fcntl.flock = lambda *_: None  # type: ignore[assignment]
-    spool = Spool(folder)
-    for one in batches:
-        while True:
-            try:
-                spool.land(one)
-                break
-            except SpoolError:  # another one that opens removes unfinished files
-                continue
-
-
-def test_many_writers_without_locks_leave_no_gap_and_no_double_number(tmp_path: Path, batch: MakeBatch) -> None:
-    fork = multiprocessing.get_context("fork")
-    sizes = [1, 2, 3, 1, 2] * 6
-    writers = []
-    for worker in range(4):
-        starts = [worker * 1000 + sum(sizes[:n]) for n in range(len(sizes))]
-        batches = [batch(first, first + size) for first, size in zip(starts, sizes, strict=True)]
-        writers.append(fork.Process(target=_land_without_locks, args=(tmp_path, worker, batches)))
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(60)
-        assert writer.exitcode == 0
-    spool = Spool(tmp_path)
-    assert numbers(spool) == list(range(1, 4 * len(sizes) + 1))
-    assert len(set(ids(spool))) == 4 * sum(sizes)
-    assert sum(one.rows for one in segment.listing(spool.folder)) == len(ids(spool)) == 4 * sum(sizes)
-
-
-@pytest.mark.parametrize("opened_before", [True, False])
-def test_a_number_whose_holder_died_gets_the_rows_it_was_claimed_for(
-    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, opened_before: bool, no_locks: None
-) -> None:
-    other = Spool(tmp_path)
-    if opened_before:
-        other.open()
-    with monkeypatch.context() as dying:
-        dying.setattr(segment, "_name_claimed", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            Spool(tmp_path).land(batch(0, 3))
-    assert numbers(other) == []
-    other.land(batch(5, 7))
-    assert [(one.number, one.rows) for one in segment.listing(other.folder)] == [(1, 3), (2, 2)]
-    assert [path.name for path in other.folder.iterdir() if path.suffix in (".claim", ".tmp")] == []
-    again = Spool(tmp_path)
-    assert again.land(batch(0, 3)) == 0, "its messages were never finished, come again, and are here"
-
-
-def test_a_claim_of_what_is_named_already_goes(tmp_path: Path, batch: MakeBatch) -> None:
-    with Spool(tmp_path) as spool:
-        spool.land(batch(0, 3))
-        os.link(segment.listing(spool.folder)[0].path, spool.folder / f"{1:020d}.claim")
-    with Spool(tmp_path) as again:
-        assert again.land(batch(3, 5)) == 2
-        assert numbers(again) == [1, 2]
-        assert not list(again.folder.glob("*.claim"))
-
-
-def test_a_file_system_without_locks_is_not_taken_for_another_collector(
-    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def none(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr("framework.spool.spool.fcntl.flock", none)
-    with pytest.raises(SpoolError, match="cannot be opened: No locks available"):
-        Spool(tmp_path).land(batch(0, 1))
-
-
-def test_two_files_of_one_number_are_an_error_and_not_a_guess(tmp_path: Path, batch: MakeBatch) -> None:
-    spool = Spool(tmp_path)
-    spool.land(batch(0, 3))
-    (spool.folder / f"{1:020d}-9.arrow").write_bytes(b"")
-    with pytest.raises(SpoolError, match="have one number"):
-        segment.listing(spool.folder)
-
-
-def test_a_second_process_cannot_be_the_same_collector(tmp_path: Path, batch: MakeBatch) -> None:
-    script = (
-        "import sys; from framework.spool import Spool; s = Spool(sys.argv[1], 'a'); s.open(); print('open', flush=True); input()"
-    )
-    other = subprocess.Popen([sys.executable, "-c", script, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"open\n"
-        with pytest.raises(WrongUse, match=f"process {other.pid} is this collector already; give every process"):
-            Spool(tmp_path, "a").land(batch(0, 1))
-        assert Spool(tmp_path, "b").land(batch(0, 1)) == 1
-    finally:
-        other.kill()
-        other.communicate()
-    assert Spool(tmp_path, "a").land(batch(0, 1)) == 1, "a killed collector's lock is free"
-
-
-def test_what_a_killed_writer_left_half_done_is_removed(tmp_path: Path) -> None:
-    with Spool(tmp_path) as spool:
-        (spool.folder / "abc.tmp").write_bytes(b"half")
-    Spool(tmp_path).open()
-    assert os.listdir(spool.folder) == ["lock"]
 
 
 def test_large_bodies_are_spread_over_segments(tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch) -> None:

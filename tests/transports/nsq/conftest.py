@@ -182,3 +182,25 @@ def fake_nsqd():
     yield start
     for server in servers:
         server.stop(0)
+
+
+@pytest.fixture
+def fake_http():
+    """``fake_http(b"HTTP/1.1 200 OK...")`` answers every request by these bytes and closes; None never answers."""
+    servers = []
+
+    def start(answer: bytes | None) -> str:
+        def serve(sock, _address) -> None:
+            sock.recv(65536)
+            if answer is None:
+                gevent.sleep(30)
+            else:
+                sock.sendall(answer)
+
+        servers.append(StreamServer(("127.0.0.1", 0), serve))
+        servers[-1].start()
+        return f"127.0.0.1:{servers[-1].server_port}"
+
+    yield start
+    for server in servers:
+        server.stop(0)
