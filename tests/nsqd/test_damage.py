@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from framework.nsqd.store import Declaration, Declare, Declared, Entry, Retry, Store, TopicSave, compaction, store
+from framework.nsqd.store import Declaration, Declare, Declared, Entry, Retry, Store, TopicSave, compaction, damage, store
 from framework.nsqd.store.log import Found, Log
 from framework.testing.servers import own_nsqd
 from tests.nsqd.layers import wait_for
-from tests.nsqd.storing import CHANNEL, TOPIC, declared, lose_index, payload, publish, saved
+from tests.nsqd.storing import CHANNEL, TOPIC, declared, everything, lose_index, payload, publish, saved
 from tests.nsqd.taking import Run, run
 
 FLIPS = int(os.environ.get("DAMAGE_FLIPS", "12"))
@@ -230,3 +230,36 @@ def test_the_depth_is_right_once_what_was_moved_is_read_with_a_lost_index(
         assert server.channel_stats("t7", "c")["depth"] == 0
     finally:
         server.kill()
+
+
+@pytest.mark.parametrize("indexed", [True, False], ids=["with the index", "without it"])
+@pytest.mark.parametrize("zeros", [1001, 4000, 4001])
+def test_zeros_that_a_power_cut_left_at_the_end_do_not_hold_up_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zeros: int, indexed: bool
+) -> None:
+    """Each four of them are a size of 0: so many of them were tried with each bit of each flipped, for minutes."""
+    folder = tmp_path / "store"
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    publish(opened, b"a", b"b")
+    opened.close()
+    log = sorted((folder / "log").iterdir())[-1]
+    end = log.stat().st_size
+    with log.open("ab") as file:
+        file.write(bytes(zeros))
+    if not indexed:
+        lose_index(folder)
+    looks = []
+    walk = damage._sizes
+
+    def counted(*arguments: Any) -> tuple[list[int], bool]:
+        looks.append(arguments)
+        assert len(looks) < 200, "it looks at every size for every bit"
+        return walk(*arguments)
+
+    monkeypatch.setattr(damage, "_sizes", counted)
+    again = Store(folder)
+    assert everything(again) == [b"a", b"b"]
+    assert log.stat().st_size == end
+    assert "never confirmed: cut off" in " ".join(again.reports)
+    again.close()

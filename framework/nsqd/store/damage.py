@@ -84,7 +84,7 @@ def _count(payload: bytes, said: int) -> tuple[int, int]:
     """How many messages there were, and how many had a body: by their sizes, which must add up, else as the header says."""
     if _is_declaration(payload):
         return 0, 0
-    sizes, whole = _sizes(payload, {})
+    sizes, whole = _sizes(payload)
     if not whole and said <= record.MAX_RECORD_MESSAGES:
         sizes, whole = _repaired(payload, said, sizes)
     if whole and sizes:
@@ -93,12 +93,11 @@ def _count(payload: bytes, said: int) -> tuple[int, int]:
     return found, min(found, len(payload) // _LEAST_BYTES)
 
 
-def _sizes(payload: bytes, instead: dict[int, int]) -> tuple[list[int], bool]:
-    """The sizes one after another, and whether they add up; ``instead`` has those of other places than the payload says."""
+def _sizes(payload: bytes, offset: int = 0, most: int | None = None) -> tuple[list[int], bool]:
+    """The sizes one after another from ``offset`` on, and whether they add up: not where there are more than ``most``."""
     sizes: list[int] = []
-    offset = 0
-    while offset + _SIZE.size <= len(payload):
-        size = instead.get(len(sizes), _SIZE.unpack_from(payload, offset)[0])
+    while offset + _SIZE.size <= len(payload) and len(sizes) != most:
+        size = _SIZE.unpack_from(payload, offset)[0]
         if size < 0 or offset + _SIZE.size + size > len(payload):
             return sizes, False
         sizes.append(size)
@@ -107,22 +106,30 @@ def _sizes(payload: bytes, instead: dict[int, int]) -> tuple[list[int], bool]:
 
 
 def _repaired(payload: bytes, said: int, before: list[int]) -> tuple[list[int], bool]:
-    """The sizes, if it is one bit of one of them that is wrong."""
+    """The sizes, if it is one bit of one of them that is wrong.
+
+    It looks at no more of them than ``said``: a power cut leaves zeros, each four of which are a size."""
     offset = 0
-    for at, size in enumerate([*before, None]):
+    for at in range(min(len(before) + 1, said)):
+        if offset + _SIZE.size > len(payload):
+            break
         raw = int.from_bytes(payload[offset : offset + _SIZE.size], "big")
         for bit in range(31):
-            sizes, whole = _sizes(payload, {at: raw ^ 1 << bit})
-            if whole and len(sizes) == said:
-                return sizes, True
-        if size is not None:
-            offset += _SIZE.size + size
+            size = raw ^ 1 << bit
+            end = offset + _SIZE.size + size
+            if size >> 31 or end > len(payload):
+                continue
+            behind, whole = _sizes(payload, end, said - at - 1)
+            if whole and at + 1 + len(behind) == said:
+                return [*before[:at], size, *behind], True
+        if at < len(before):
+            offset += _SIZE.size + before[at]
     return before, False
 
 
 def _is_hollow(payload: bytes) -> bool:
     """Whether it lacks bodies of finished messages, as only a record that was moved does."""
-    sizes, whole = _sizes(payload, {})
+    sizes, whole = _sizes(payload)
     return whole and 0 in sizes
 
 
