@@ -90,7 +90,7 @@ class RocketMQ:
         ports = {"vip": first, "name server": first + 1, "broker": first + 2, "ha": first + 3}
         (data / "conf").mkdir()
         (data / "conf" / "rmq.logback.xml").write_text(_LOGGING)
-        java = [*_java(data), *flags]
+        java = [*java_command(data), *flags]
         names = _written(data / "ns.conf", f"listenPort={ports['name server']}\nbindAddress=127.0.0.1\n")
         own = f"brokerName={name}\nnamesrvAddr=127.0.0.1:{ports['name server']}\nlistenPort={ports['broker']}\n"
         own += f"haListenPort={ports['ha']}\nstorePathRootDir={data}/store\nstorePathCommitLog={data}/store/commitlog\n"
@@ -140,8 +140,8 @@ def real_rocketmq(data: Path, settings: Mapping[str, str] | None = None, *flags:
     return RocketMQ(data, settings or {}, *flags)
 
 
-def _java(data: Path) -> list[str]:
-    """The command of a Java machine with RocketMQ's jars."""
+def java_command(data: Path) -> list[str]:
+    """The command of a Java machine with RocketMQ's jars, which writes its logs below ``data``. Raises ServerMissing."""
     return [
         "env", f"ROCKETMQ_HOME={data}", java_binary(), "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
         "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED", f"-Duser.home={data}", "-cp", f"{data}/conf:{jars()}/*",

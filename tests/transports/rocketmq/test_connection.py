@@ -2,78 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import gevent
 import pytest
 
 from framework.errors import BadMessage, BrokerUnreachable, TlsFailed
-from framework.testing.conformance.receiver import Held
-from framework.testing.rocketmq import RocketMQ
 from framework.testing.servers import free_port
 from framework.transports import open_transports
+from tests.transports.rocketmq.kit import Kit, until
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
-_numbers = itertools.count(1)
-
-
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """Turn the hub until ``condition`` holds; fails the test when it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        gevent.sleep(0.005)
-    return value
-
-
-class Kit:
-    """A topic of its own on the shared broker, transports to it, and what is closed at the end."""
-
-    def __init__(self, server: RocketMQ) -> None:
-        self.server = server
-        self.topic = f"orders.{os.getpid()}-{next(_numbers)}"
-        self._held: list[Held] = []
-        self._closing: list[Any] = []
-
-    def open(self, options: str = "") -> Any:
-        (transport,) = open_transports([f"rocketmq://{self.server.address}?poll=200ms{options}"])
-        self._closing.append(transport)
-        return transport
-
-    def hold(self, transport: Any, channel: str = "billing", *, grant: int = 10) -> Held:
-        transport.ensure(self.topic, [channel])
-        held = Held(lambda receiver: transport.connect(self.server.name, self.topic, channel, receiver))
-        held.grant(grant)
-        self._held.append(held)
-        return held
-
-    def publish(self, *bodies: bytes, **how: Any) -> None:
-        producer = self.open().producer()
-        self._closing.insert(0, producer)
-        producer.publish(self.topic, bodies, **how)
-
-    def close(self) -> None:
-        for held in self._held:
-            held.connection.close()
-        until(lambda: all(held.receiver.closings for held in self._held))
-        for one in self._closing:
-            one.close()
-        for held in self._held:
-            held.check()
-
-
-@pytest.fixture
-def kit(rocketmq: RocketMQ) -> Iterator[Kit]:
-    made = Kit(rocketmq)
-    yield made
-    made.close()
 
 
 def test_headers_are_properties_and_come_with_each_delivery(kit: Kit) -> None:
