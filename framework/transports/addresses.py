@@ -26,6 +26,16 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def is_address(host: str, port: int) -> bool:
+    """Whether a name server may be asked for ``host``, and ``port`` is one. ``host`` may be an IPv6 address, without brackets."""
+    if not 1 <= port <= 65535 or not host.isprintable() or re.search(r"[\s/\[\]]", host):
+        return False
+    try:
+        return bool(host.encode("idna"))  # as it is encoded to be looked up: no label is empty or longer than 63
+    except UnicodeError:
+        return False
+
+
 def without_login(url: str) -> str:
     """``url`` for a message: what stands before an @, a password perhaps, is left out."""
     return re.sub(r"(?<=://).*@", "…@", url)
@@ -54,7 +64,7 @@ def hosts(url: str, default_port: int, *, broker: str) -> list[str]:
 
 def _address(url: str, text: str, default_port: int) -> str:
     host = _HOST.match(text)
-    if host is None:
+    if host is None or not is_address(host[0].strip("[]"), default_port):
         raise BadSetting(f"broker URL {url!r}: {text!r} is not an address; write host:{default_port} or [::1]:{default_port}")
     port = text[host.end() :]
     if port in ("", ":"):

@@ -10,6 +10,7 @@ import gevent
 
 from framework.errors import BrokerUnreachable, FrameworkError
 from framework.observe import hublog
+from framework.transports.addresses import is_address
 from framework.transports.nsq.http import TIMEOUT, Lookupd, Producer
 from framework.transports.nsq.register import Register
 from framework.transports.nsq.urls import Options, join_address
@@ -19,6 +20,10 @@ GRACE = 0.5
 """Seconds that the others have once one has answered. What comes later is remembered for the next time."""
 LOST = 60.0
 """Seconds for which a node is still named that is gone from an nsqlookupd with all its topics: most are being restarted."""
+_SHOWN = 80
+"""Characters of an address that is none, in the log."""
+_MOST_LOGGED = 100
+"""Of these, in the life of a process."""
 _ALL = ""  # the key of /nodes in the memory, beside those of topics
 _DEFAULTS = Options()
 
@@ -33,6 +38,8 @@ class Discovery:
         self._lost: dict[str, dict[str, float]] = {}
         """Topic -> nodes that no longer are anywhere -> until when they are named all the same."""
         self._silent: set[str] = set()
+        self._unusable: set[str] = set()
+        """Nodes that have no address, and were logged."""
 
     def lookup(self, topic: str) -> set[str]:
         """The nodes that have ``topic`` and are not tombstoned for it, and those that had it when they were lost a moment ago.
@@ -91,6 +98,7 @@ class Discovery:
 
     def _learn(self, register: Register, key: str, producers: Sequence[Producer]) -> None:
         """A node that has left this topic only, which is being deleted there, is forgotten: to subscribe makes the topic anew."""
+        producers = [one for one in producers if self._is_usable(register, one)]
         self._http.update((one.node, join_address(one.broadcast_address, one.http_port)) for one in producers if one.http_port)
         nodes = frozenset(producer.node for producer in producers)
         before = self._known.get((register.address, key), frozenset())
@@ -98,3 +106,16 @@ class Discovery:
             until = time.monotonic() + LOST
             self._lost.setdefault(key, {}).update(dict.fromkeys(before - nodes - register.everyone(), until))
         self._known[register.address, key] = nodes
+
+    def _is_usable(self, register: Register, producer: Producer) -> bool:
+        """An nsqlookupd takes any text for an address. What is none would be dialled, and logged as it is, for ever."""
+        if is_address(producer.broadcast_address, producer.tcp_port):
+            return True
+        named = f"{producer.broadcast_address[:_SHOWN]!a}, port {producer.tcp_port}"
+        if named not in self._unusable and len(self._unusable) < _MOST_LOGGED:
+            self._unusable.add(named)
+            log.warning(
+                "nsqlookupd %s names an nsqd at no address, %s; it is left out: mend its --broadcast-address",
+                register.address, named,
+            )  # fmt: skip
+        return False

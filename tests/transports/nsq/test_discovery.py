@@ -244,6 +244,27 @@ def test_a_strange_answer_is_a_failure_of_that_lookupd_alone(fake_http, answer, 
         Discovery([strange]).lookup("orders")
 
 
+NO_ADDRESS = {
+    "nothing": ("", 1), "two lines": ("a b\n", 1), "an empty label": ("nsqd..internal", 1), "too long": ("x" * 100_000, 1),
+    "a zero": ("\0", 1), "half a bracket": ("[::1", 1), "no character of names": ("\u2028", 1), "port 0": ("h", 0),
+    "a negative port": ("h", -1), "port 65536": ("h", 1 << 16),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("host", "port"), NO_ADDRESS.values(), ids=NO_ADDRESS.keys())
+def test_a_node_at_no_address_is_left_out_and_named_once(fake_http, host, port, caplog):
+    """It was dialled for ever, with a traceback each time, and could write lines of its own into the log."""
+    lookupd = fake_http(http(json.dumps(producers(("h", 1), (host, port), ("::1", 2))).encode()))
+    discovery = Discovery([lookupd])
+    with caplog.at_level(logging.WARNING):
+        for topic in ("orders", "orders", "others"):
+            assert discovery.lookup(topic) == {"h:1", "[::1]:2"}
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert f"nsqlookupd {lookupd} names an nsqd at no address" in said
+    assert said.isprintable()
+    assert len(said) < 300
+
+
 def test_a_lookupd_that_stays_away_is_named_once_and_again_when_it_is_back(start_nsqlookupd, caplog):
     lookupd = start_nsqlookupd()
     discovery = Discovery([lookupd.http_address])
