@@ -107,6 +107,27 @@ class App:
             leave=leave and (lambda: self._leave(supervisor, leave)),
         )
         self._supervisor = supervisor
+        with self._admin(supervisor, [nsqd.url] if nsqd else self.settings.brokers):
+            self._supervise(supervisor, nsqd)
+
+    @contextmanager
+    def _admin(self, supervisor: Supervisor, brokers: Sequence[str]) -> Iterator[None]:
+        """Health and metrics while the block runs, where they are asked for."""
+        if not self.settings.admin:
+            yield
+            return
+        from framework import admin  # noqa: PLC0415
+
+        listener = admin.listen(self.settings.admin)
+        pages = admin.Pages(supervisor, self.handlers, lambda: open_transports(brokers), local=listener.loopback)
+        server = admin.Server(listener, pages.answer)
+        log.info("admin endpoint at %s", listener.address)
+        try:
+            yield
+        finally:
+            server.close()
+
+    def _supervise(self, supervisor: Supervisor, nsqd: EmbeddedNsqd | None) -> None:
         if self._stopping:  # a signal came before there was anything to stop
             return
         helpers = [gevent.spawn(_say_when_ready, supervisor)]

@@ -76,6 +76,17 @@ def _address(value: object) -> str:
     return str(value)
 
 
+def _admin(value: object) -> str:
+    """A Unix socket is told from an address by its slash."""
+    text = str(value)
+    if "/" in text:
+        return text
+    try:
+        return _address(f"127.0.0.1:{text.removeprefix(':')}" if text.removeprefix(":").isdecimal() else text)
+    except ValueError:
+        raise ValueError("is not an address: write a port, host:port, or the path of a Unix socket") from None
+
+
 def _level(value: object) -> str:
     if str(value).lower() not in LOG_LEVELS:
         raise ValueError(f"is not a log level: write one of {', '.join(LOG_LEVELS)}")
@@ -178,6 +189,10 @@ class Settings:
     sentry_bodies: bool = _setting(
         False, _yes_or_no, "true | false", "Send message bodies, and local variables, to Sentry with each failure.", shown="false"
     )
+    admin: str | None = _setting(
+        None, _admin, "host:port, port or path", "Serve health and metrics over HTTP there; a port alone is 127.0.0.1's.",
+        shown="none",
+    )  # fmt: skip
     ledger: Path | None = _setting(
         None, _path, "file", "Write at exit how every message ended, per handler, as JSON.", shown="none"
     )
@@ -191,6 +206,7 @@ _METAVARS = {
     _path: "PATH",
     _level: "LEVEL",
     _address: "HOST:PORT",
+    _admin: "ADDRESS",
     _dsn: "URL",
     _part: "PART",
 }

@@ -23,6 +23,7 @@ from framework.engine.running import RunningCalls
 from framework.engine.settlement import Settlement, give_back
 from framework.engine.shutdown import Shutdown
 from framework.engine.slots import Slot, Slots, clock
+from framework.engine.times import FAST, Times
 from framework.engine.turns import SLICE, Turns
 from framework.engine.unstarted import Room, Unstarted
 from framework.engine.waiting import Waiting
@@ -64,6 +65,7 @@ class Consumer:
         self._remote = remote
         self._pulse = pulse or Pulse()
         self._elsewhere = Elsewhere(ledger)
+        self.times = Times()
         self._closed_early: WeakSet[Connection] = WeakSet()
         self._queue: deque[Message] | BatchQueue = deque()
         self._slots = Slots(hub, turns, spec.concurrency, self._queue, self._work if remote is None else self._work_remotely)
@@ -78,7 +80,7 @@ class Consumer:
         self.accounts = self.flow.accounts
         self._credit, self._breaker, self._regrant = self.flow.credit, self.flow.breaker, self.flow.grants.regrant
         self._in_flight = InFlight(spec, self.flow, self._waiting, self._slots, remote)
-        settlement = Settlement(self._elsewhere, self._breaker, self.flow.heed)
+        settlement = self._settlement = Settlement(self._elsewhere, self._breaker, self.flow.heed)
         self._settle = settlement.settle
         self.running = RunningCalls(hub, spec.timeout, self._slots, remote)
         self.shutdown = Shutdown(
@@ -119,7 +121,8 @@ class Consumer:
     def _work(self, slot: Slot) -> None:
         """Dispatch, in a slot, until nothing waits or the hub's turn is spent."""
         queue: Any = self._queue
-        turns, slots, now = self._turns, self._slots, clock()
+        turns, slots, times, began = self._turns, self._slots, self.times, clock()
+        now = since = began
         context, base, spent_at = slot.context, slots.context, 0.0
         try:
             while queue:
@@ -143,9 +146,16 @@ class Consumer:
                 slot.job = None
                 now = clock()  # the end of this one is the start of the next: one clock a message
                 if now > spent_at:  # as of the last look: neither part of it is ever put back
+                    if now - slot.started > FAST:
+                        times.slow(now - slot.started)
+                    times.ended_at = now  # a run of calls that block for less may last for hours
+                    times.busy += now - since
+                    since = now
                     spent_at = max(turns.stamp + SLICE, slots.own_time_ends)
                     if now > spent_at:
                         break
+            if now is not began:
+                times.ran(since, slot.started, now, job)
         except BaseException:  # not the handler's: the chain takes those
             slots.renew(slot)
             give_back(messages_of(slot.job))
@@ -161,9 +171,21 @@ class Consumer:
                 slot.job = job = queue.popleft()
                 self._settle(job, self._chain(job))
                 slot.job = None
+                self._took(slot.started, job)
         except BaseException:
             give_back(messages_of(slot.job))
             raise
+
+    def _took(self, started: float, job: Any) -> None:
+        now = clock()
+        if now - started > FAST:
+            self.times.slow(now - started)
+        self.times.ran(started, started, now, job)
+
+    @property
+    def calls_ended(self) -> int:
+        """May be asked from any thread."""
+        return self._settlement.batches if self.spec.batch else self.flow.ended
 
     def settled(self, connection: Connection) -> None:
         """Slots settled messages of ``connection`` in this turn; what its grant should be now goes out with them."""

@@ -68,6 +68,11 @@ class Dialler:
         return self._known == set()
 
     @property
+    def wanted(self) -> int:
+        """How many nodes have the topic, as far as is known."""
+        return len(self._known or ())
+
+    @property
     def tried(self) -> bool:
         """Discovery was answered, and every node has been dialled, with whatever result."""
         return self._known is not None and not self._untried

@@ -39,7 +39,7 @@ class Flow:
         self.credit = Credit(spec.max_in_flight, spec.concurrency * max(1, spec.batch), ahead=spec.batch)
         self.grants = Grants(hub, turns, self.credit, self.valve, rouse)
         self.accounts = self.grants.accounts
-        self.breaker = Breaker(spec.name, self.credit, self._ended, batches=bool(spec.batch), longest=longest_pause)
+        self.breaker = Breaker(spec.name, self.credit, lambda: self.ended, batches=bool(spec.batch), longest=longest_pause)
         self._ticked_at, self._ticked_settled = clock(), 0
 
     # -- connections come and go
@@ -120,7 +120,8 @@ class Flow:
         """A tick would change nothing: nothing is held back or let go of."""
         return self.breaker.at_rest and self.credit.at_rest and self.valve.at_rest(self.accounts)
 
-    def _ended(self) -> int:
-        """How many messages its calls have settled, also those of which nothing was sent yet."""
-        in_flight = sum(len(connection.in_flight) for connection in self.accounts)
+    @property
+    def ended(self) -> int:
+        """How many messages its calls have settled, also those of which nothing was sent yet. May be asked from any thread."""
+        in_flight = sum(len(connection.in_flight) for connection in list(self.accounts))
         return self._ledger.received - in_flight - self._ledger.taken_away - self._waiting.unstarted.given_back

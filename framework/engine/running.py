@@ -51,6 +51,10 @@ class RunningCalls:
         calls = self._remote.running() if self._remote is not None else []
         return [call.thread for call in calls if call.thread]
 
+    def calls(self) -> list[Call]:
+        """Those that run at this moment, also those that were told that their time is over."""
+        return self._remote.running() if self._remote is not None else list(self._slots.busy())
+
     def messages(self) -> set[Message]:
         """What is with a call at this moment."""
         calls: list[Call] = list(self._slots.busy())

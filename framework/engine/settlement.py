@@ -25,6 +25,8 @@ class Settlement:
         self._breaker = breaker
         self._heed = heed
         self._telling = 0
+        self.batches = 0
+        """Calls for batches that have ended."""
 
     @property
     def telling(self) -> bool:
@@ -45,6 +47,7 @@ class Settlement:
 
     def _settle_batch(self, outcomes: BatchOutcome) -> None:
         """It was one call: whatever failed in it counts as one failure. All of it is settled before anybody hears of it."""
+        self.batches += 1
         worst: tuple[Message, Requeue | Deferred | Dead] | None = None
         endings: list[tuple[Told, Ending]] = []
         for message, outcome in outcomes.items():

@@ -99,6 +99,7 @@ class Supervisor:
         self._paused: set[str] = set()
         self._max_in_flight = {spec.name: spec.max_in_flight for spec in handlers}
         self._wakeup: Any = None
+        self._turns: Turns | None = None
         self._timers: Sequence[Any] = ()
         self._context = contextvars.copy_context()  # of the app, for its handlers
         self.ledgers: dict[str, Ledger] = {spec.name: Ledger() for spec in handlers}
@@ -120,6 +121,16 @@ class Supervisor:
     def time_left(self) -> float:
         """Seconds until what runs is given back; infinity before a stop."""
         return max(0.0, self._stop.until - time.monotonic())
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.times > 0
+
+    @property
+    def blocked(self) -> float:
+        """Seconds since the hub turned last, while it runs; it turns ten times a second at least."""
+        turns = self._turns
+        return time.monotonic() - turns.stamp if turns is not None else 0.0
 
     # -- from anywhere
 
@@ -264,7 +275,7 @@ class Supervisor:
 
         A handler that every broker rejects is one of them: the error comes at once, not at the deadline.
         """
-        for consumer, diallers in self._of_consumers():
+        for consumer, diallers in self.of_consumers():
             for refusal in [consumer.refusal, *(dialler.refusal for dialler in diallers)]:
                 if refusal is not None:
                     raise refusal
@@ -272,15 +283,15 @@ class Supervisor:
             if shut_out[0] is not None and all(shut_out):
                 raise shut_out[0]
 
-    def _of_consumers(self) -> Iterator[tuple[Consumer, list[Dialler]]]:
-        """Each with its diallers, of which it has one for each transport."""
+    def of_consumers(self) -> Iterator[tuple[Consumer, list[Dialler]]]:
+        """Each with its diallers, of which it has one for each transport. From any thread."""
         each = len(self._transports)
-        for index, consumer in enumerate(self._consumers):
+        for index, consumer in enumerate(list(self._consumers)):
             yield consumer, self._diallers[index * each : (index + 1) * each]
 
     def _check_reached(self) -> None:
         """Past the deadline: raise for the handlers without a connection. A topic that no node has yet is worth waiting for."""
-        for consumer, mine in self._of_consumers():
+        for consumer, mine in self.of_consumers():
             if consumer.accounts:
                 continue
             if any(dialler.found_no_node for dialler in mine):
@@ -338,6 +349,7 @@ class Supervisor:
     def _hub_watchers(self) -> Iterator[tuple[Any, Turns, Event]]:
         hub = gevent.get_hub()
         turns, changed = Turns(hub), Event()
+        self._turns = turns
         ticker = hub.loop.timer(credit.PERIOD, credit.PERIOD)
         keeper = hub.loop.timer(lease.PERIOD, lease.PERIOD)
         wakeup = self._wakeup = hub.loop.async_()
@@ -352,7 +364,7 @@ class Supervisor:
         try:
             yield hub, turns, changed
         finally:
-            self._wakeup, self._timers = None, ()
+            self._wakeup, self._timers, self._turns = None, (), None
             guardian.stop()
             turns.stop()
             for watcher in (wakeup, ticker, keeper):

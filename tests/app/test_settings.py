@@ -32,6 +32,7 @@ SAMPLES: dict[str, list[tuple[Any, Any]]] = {
     "longest_pause": [("1", 1.0), ("2", 2.0), ("3 s", 3.0)],
     "publish_timeout": [("1", 1.0), ("250ms", 0.25), ("30s", 30.0)],
     "log_level": [("debug", "debug"), ("WARNING", "warning"), ("error", "error")],
+    "admin": [("9464", "127.0.0.1:9464"), ("0.0.0.0:1", "0.0.0.0:1"), ("/run/a.sock", "/run/a.sock")],
     "sentry_dsn": [(one, one) for one in ("https://a@b/1", "http://a:b@c:9/d/2", "https://x@y/3")],
     "sentry_events": [("dead", "dead"), ("EACH", "each"), ("dead", "dead")],
     "sentry_traces": [("1", 1.0), ("0.25", 0.25), ("0", 0.0)],

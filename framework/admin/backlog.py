@@ -1,0 +1,92 @@
+"""How many messages wait in the channels of handlers, asked of the brokers now and then, by connections of its own.
+
+Whoever asks gets what is known, and is never kept waiting: the brokers' answers are for the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import gevent
+from gevent.util import wrap_errors
+
+from framework.errors import FrameworkError
+from framework.handler import HandlerSpec
+from framework.transports.contract import Transport
+
+log = logging.getLogger(__name__)
+
+FRESH = 5.0
+"""Seconds between two questions."""
+AT_ONCE = 8
+"""Channels that are asked of at a time."""
+
+Channel = tuple[str, str]
+
+
+class Backlog:
+    """Of the channels of ``handlers``. All of it is called on one hub, which need not be the worker's."""
+
+    def __init__(self, handlers: Iterable[HandlerSpec], opened: Callable[[], Sequence[Transport]]) -> None:
+        self._channels = sorted({(spec.topic, spec.channel) for spec in handlers})
+        self._opened = opened
+        self._transports: Sequence[Transport] | None = None
+        self._asking: gevent.Greenlet | None = None
+        self._failing = False
+        self.asked_at = 0.0
+        """When the last answer came, monotonic; 0 before the first."""
+        self.counts: dict[Channel, dict[str, int]] = {}
+        """Channel -> node -> messages."""
+        self.empty_at: dict[Channel, float] = {}
+        """When a channel was seen empty last, seconds since 1970."""
+        self._since = time.time()
+
+    def refresh(self) -> None:
+        """Ask again, unless what is known is fresh."""
+        if self._asking is None and time.monotonic() - self.asked_at > FRESH:
+            self._asking = gevent.spawn(self._ask)
+
+    def age_at_most(self, channel: Channel, started: float) -> float:
+        """Seconds that the oldest message may have waited: since the one was published that was ``started`` last, and since there
+        was none. 0 where nothing waits."""
+        if not sum(self.counts.get(channel, {}).values()):
+            return 0.0
+        return max(0.0, time.time() - max(started, self.empty_at.get(channel, self._since if not started else 0.0)))
+
+    def _ask(self) -> None:
+        try:
+            if self._transports is None:
+                self._transports = self._opened()
+            at = time.time()
+            counts: dict[Channel, dict[str, int]] = {}
+            for first in range(0, len(self._channels), AT_ONCE):
+                some = self._channels[first : first + AT_ONCE]
+                asked = {one: gevent.spawn(wrap_errors(Exception, self._of_channel), one) for one in some}
+                gevent.joinall(list(asked.values()))
+                for one, greenlet in asked.items():
+                    if isinstance(greenlet.value, Exception):
+                        raise greenlet.value
+                    counts[one] = greenlet.value
+            self.counts, self.asked_at = counts, time.monotonic()
+            self.empty_at |= {one: at for one, nodes in counts.items() if not sum(nodes.values())}
+            self._failing = False
+        except Exception as error:
+            if not self._failing:
+                self._failing = True
+                log.warning("backlogs are not known while a broker cannot be asked: %s", error, exc_info=_trace_of(error))
+            self.counts = {}
+            self.asked_at = time.monotonic()
+        finally:
+            self._asking = None
+
+    def _of_channel(self, channel: Channel) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for transport in self._transports or ():
+            found |= transport.backlog(*channel)
+        return found
+
+
+def _trace_of(error: Exception) -> Exception | None:
+    return None if isinstance(error, FrameworkError) else error

@@ -1,0 +1,106 @@
+"""Serves the admin pages from a native thread with a hub of its own, so that they answer while a handler blocks the worker's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+import gevent.socket
+from gevent import monkey
+from gevent.event import Event
+from gevent.pool import Pool
+from gevent.pywsgi import WSGIHandler, WSGIServer
+
+from framework.admin.address import Listener
+from framework.admin.pages import Answer
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 5.0
+"""Seconds for which a client may neither send nor read."""
+CLIENTS = 100
+"""Connections that are served at once."""
+_GOODBYE = 1.0
+_REASONS = {200: "OK", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 500: "Internal Server Error",
+            503: "Service Unavailable"}  # fmt: skip
+
+# Patched, they would be the worker's hub's.
+_allocate_lock = monkey.get_original("_thread", "allocate_lock")
+_start_new_thread = monkey.get_original("_thread", "start_new_thread")
+
+Pages = Callable[[str, str, str], Answer]
+"""Method, path and Host -> the answer."""
+
+
+class Server:
+    """``answer`` is called in the thread, ``close`` by whoever made it."""
+
+    def __init__(self, listener: Listener, answer: Pages) -> None:
+        self._listener = listener
+        self._answer = answer
+        self._loop: Any = None
+        self._begun, self._ended = _allocate_lock(), _allocate_lock()
+        self._begun.acquire()
+        self._ended.acquire()
+        _start_new_thread(self._run, ())
+        self._begun.acquire()  # a moment: the socket listens already
+
+    def close(self) -> None:
+        """Returns when it is closed, or after a second."""
+        self._loop.run_callback_threadsafe(self._stop.set)
+        self._ended.acquire(timeout=_GOODBYE)
+        self._listener.close()
+
+    def _run(self) -> None:
+        hub = gevent.get_hub()
+        self._loop, self._stop = hub.loop, Event()
+        try:
+            server = self._server()
+            server.start()
+            self._begun.release()
+            self._stop.wait()
+            server.stop(timeout=0)
+        finally:
+            if self._begun.locked():
+                self._begun.release()
+            self._ended.release()
+            hub.destroy(destroy_loop=True)
+
+    def _server(self) -> WSGIServer:
+        family = gevent.socket.AF_UNIX if self._listener.path else None
+        sock = gevent.socket.socket(family or -1, -1, -1, fileno=self._listener.fd)
+        sock.setblocking(False)
+        return WSGIServer(
+            sock, self._respond, log=None, error_log=_ToLog(), handler_class=_Handler, spawn=Pool(CLIENTS),
+            environ={"SERVER_NAME": "workers"},
+        )  # fmt: skip
+
+    def _respond(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        method = environ["REQUEST_METHOD"]
+        try:
+            status, kind, body = self._answer(method, environ["PATH_INFO"], environ.get("HTTP_HOST", ""))
+        except Exception:
+            log.exception("the admin endpoint failed, which is a bug")
+            status, kind, body = 500, "text/plain", b"failed: the log says why\n"
+        headers = [("Content-Type", kind), ("Content-Length", str(len(body))), ("X-Content-Type-Options", "nosniff")]
+        start_response(f"{status} {_REASONS[status]}", headers)
+        return [] if method == "HEAD" else [body]
+
+
+class _Handler(WSGIHandler):  # type: ignore[misc]
+    """Gives up clients that stand still."""
+
+    def handle(self) -> None:
+        self.socket.settimeout(PATIENCE)
+        super().handle()
+
+
+class _ToLog:
+    """What pywsgi has to say about clients is for nobody but who debugs."""
+
+    def write(self, text: str) -> None:
+        log.debug("%s", text.rstrip("\n"))
+
+    def flush(self) -> None: ...

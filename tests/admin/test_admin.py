@@ -1,0 +1,213 @@
+"""What a worker says of itself over HTTP: the right answer within a second, whatever is wrong, and at no cost to its messages."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as parsed
+
+from framework.testing.servers import Server
+from framework.testing.workers import call, working
+
+AT_LENGTH = bool(os.environ.get("AT_LENGTH"))
+SHOP = """
+    import time
+    from gevent import monkey
+    from framework import Batch, Message, Reject, handler
+
+    blocking = monkey.get_original("time", "sleep")
+
+    @handler("orders", "bill", timeout=TIMEOUT, concurrency=2, slots="SLOTS")
+    def bill(message: Message):
+        text = message.body.decode()
+        if text == "wait": time.sleep(60)
+        if text == "block": blocking(3)
+        if text == "hang": blocking(60)
+        if text == "slow": time.sleep(0.03)
+        if text == "bad": raise ValueError("bad")
+        if text == "reject": raise Reject("no")
+"""
+
+
+def run(folder: Path, broker: str, *more: str, timeout: float = 60, slots: str = "greenlet", shop: str = SHOP) -> Any:
+    (folder / "shop.py").write_text(textwrap.dedent(shop).replace("TIMEOUT", f"{timeout}").replace("SLOTS", slots))
+    return working("run", "shop", "--broker", broker, "--admin", "127.0.0.1:0", *more, cwd=folder)
+
+
+def port_of(worker: Any) -> int:
+    worker.wait_for("admin endpoint at")
+    [line] = [one for one in worker.err if "admin endpoint at" in one]
+    return int(line.rpartition(":")[2])
+
+
+def get(port: int, path: str, *, method: str = "GET", host: str = "") -> tuple[int, str]:
+    """The status and the words. It has to come within a second."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
+    connection.request(method, path, headers={"Host": host} if host else {})
+    answer = connection.getresponse()
+    words = answer.read().decode()
+    connection.close()
+    return answer.status, words
+
+
+def soon(ask: Callable[[], tuple[int, str]], status: int, *, seconds: float = 1.0) -> str:
+    """Its words, when the answer is ``status``, within ``seconds``, with room for a busy machine."""
+    until = time.monotonic() + seconds + 4
+    while (answer := ask())[0] != status and time.monotonic() < until:
+        time.sleep(0.05)
+    assert answer[0] == status, answer
+    return answer[1]
+
+
+def values(port: int) -> dict[tuple[str, ...], float]:
+    """Metric, and for some labels their values -> the value."""
+    found = {}
+    for family in parsed(get(port, "/metrics")[1]):
+        for one in family.samples:
+            labels = [one.labels[name] for name in ("channel", "outcome", "le") if name in one.labels]
+            found[one.name, *labels] = one.value
+    return found
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("slots", ["greenlet", "thread", "process"])
+def test_the_figures_are_the_ledger_s(slots: str, nsqd: Server, tmp_path: Path) -> None:
+    nsqd.http("/mpub?topic=orders", "\n".join(["ok"] * 300 + ["slow"] * 5 + ["bad"] * 2 + ["reject"]).encode())
+    with run(tmp_path, f"nsq://{nsqd.address}", "--ledger", "ledger", slots=slots) as worker:
+        port = port_of(worker)
+        ended = ("messaging_client_consumed_messages_total", "bill")
+        worker.wait_until(lambda: values(port)[*ended, "finished"] == 305)
+        time.sleep(0.6)  # metrics are made anew after half a second
+        found = values(port)
+        assert worker.stop() == 0
+    outcomes = sum(value for key, value in found.items() if key[:2] == ended)
+    received = found["messaging_client_received_messages_total", "bill"]
+    assert received == outcomes + found["messaging_client_in_flight_messages", "bill"]
+    assert found[*ended, "dead"] == json.loads((tmp_path / "ledger").read_text())["orders/bill"]["dead"] == 1
+    assert found["messaging_client_sent_messages_total",] == 1
+    calls = found["messaging_process_duration_seconds_count", "bill"]
+    assert calls == outcomes
+    slow = calls - found["messaging_process_duration_seconds_bucket", "bill", "0.025"]
+    assert slow >= 5
+    assert found["messaging_process_duration_seconds_sum", "bill"] >= 0.15
+    assert found["messaging_process_wait_seconds_count", "bill"] >= 5
+    assert found["messaging_client_connections", "bill"] == found["messaging_client_connections_wanted", "bill"] == 1
+
+
+@pytest.mark.real
+def test_the_backlog_is_the_broker_s(nsqd: Server, tmp_path: Path) -> None:
+    nsqd.http("/mpub?topic=orders", "\n".join(["wait"] * 7).encode())
+    with run(tmp_path, f"nsq://{nsqd.address}?http_port={nsqd.http_address.rpartition(':')[2]}") as worker:
+        port = port_of(worker)
+        worker.wait_until(lambda: values(port).get(("messaging_channel_backlog_messages", "bill")) == 7)
+        assert values(port)["messaging_channel_oldest_age_seconds", "bill"] > 0
+        assert values(port)["messaging_process_running_calls", "bill"] == 2
+        worker.process.kill()
+
+
+@pytest.mark.real
+def test_a_broker_that_is_away_makes_it_unready_and_no_less_alive(start_nsqd: Callable[..., Server], tmp_path: Path) -> None:
+    nsqd = start_nsqd()
+    with run(tmp_path, f"nsq://{nsqd.address}") as worker:
+        port = port_of(worker)
+        assert get(port, "/readyz") == (200, "ok\n")
+        nsqd.process.kill()
+        assert "handler orders/bill has no connection" in soon(lambda: get(port, "/readyz"), 503)
+        assert get(port, "/livez") == (200, "ok\n")
+        assert get(port, "/metrics")[0] == 200
+        worker.process.kill()
+
+
+@pytest.mark.real
+def test_a_handler_that_blocks_the_hub_is_stuck_past_its_timeout_and_not_before(nsqd: Server, tmp_path: Path) -> None:
+    with run(tmp_path, f"nsq://{nsqd.address}", timeout=1.5) as worker:
+        port = port_of(worker)
+        nsqd.http("/pub?topic=orders", b"block")
+        worker.wait_until(lambda: values(port)["messaging_hub_blocked_seconds",] > 0.5)
+        if values(port)["messaging_hub_blocked_seconds",] < 1.0:
+            assert get(port, "/livez")[0] == 200, "it is within its timeout"
+        assert "handler orders/bill, whose timeout is 1.5 s, has blocked the hub" in soon(lambda: get(port, "/livez"), 503)
+        soon(lambda: get(port, "/livez"), 200, seconds=3)
+        assert worker.stop() == 0
+
+
+@pytest.mark.real
+def test_threads_that_do_not_return_are_a_stuck_worker(nsqd: Server, tmp_path: Path) -> None:
+    nsqd.http("/mpub?topic=orders", b"hang\nhang")
+    with run(tmp_path, f"nsq://{nsqd.address}", timeout=1, slots="thread") as worker:
+        port = port_of(worker)
+        words = soon(lambda: get(port, "/livez"), 503, seconds=2)
+        assert "handler orders/bill: all of its 2 calls are past their timeout" in words
+        assert "no thread or process" in soon(lambda: get(port, "/readyz"), 503)
+        worker.process.kill()
+
+
+@pytest.mark.real
+def test_a_worker_that_drains_is_alive_and_not_ready(nsqd: Server, tmp_path: Path) -> None:
+    nsqd.http("/pub?topic=orders", b"wait")
+    with run(tmp_path, f"nsq://{nsqd.address}", "--drain", "2") as worker:
+        port = port_of(worker)
+        worker.wait_until(lambda: values(port)["messaging_process_running_calls", "bill"] == 1)
+        worker.process.terminate()
+        assert "draining" in soon(lambda: get(port, "/readyz"), 503)
+        assert get(port, "/livez") == (200, "ok\n")
+        assert worker.wait() == 0
+
+
+def test_who_asks_for_what_is_not_there_is_told(tmp_path: Path) -> None:
+    with run(tmp_path, "memory://odd") as worker:
+        port = port_of(worker)
+        assert get(port, "/metrics", host=f"localhost:{port}")[0] == 200
+        assert get(port, "/metrics", host="rebound.example")[0] == 403
+        assert get(port, "/metrics", host="127.0.0.1.rebound.example")[0] == 403
+        assert get(port, "/other")[0] == 404
+        assert get(port, "/livez", method="POST")[0] == 405
+        assert get(port, "/livez", method="HEAD") == (200, "")
+        done = call("run", "shop", "--broker", "memory://two", "--admin", f"{port}", cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[-1].endswith("address already in use; give another port, or a path")
+        assert "Traceback" not in done.stderr
+        assert worker.stop() == 0
+
+
+def test_it_listens_at_a_path_and_leaves_none_behind(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(str(path))
+    stale.close()
+    with run(tmp_path, "memory://path", "--admin", str(path)) as worker:
+        client = socket.socket(socket.AF_UNIX)
+        client.settimeout(5)
+        client.connect(str(path))
+        client.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
+        assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert worker.stop() == 0
+    assert not path.exists()
+
+
+@pytest.mark.real
+def test_scrapes_and_a_client_that_never_reads_are_nothing_to_the_handlers(nsqd: Server, tmp_path: Path) -> None:
+    with run(tmp_path, f"nsq://{nsqd.address}") as worker:
+        port = port_of(worker)
+        deaf = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+        for one in deaf:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            one.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
+        for _ in range(10_000 if AT_LENGTH else 300):
+            assert get(port, "/metrics")[0] == 200
+        nsqd.http("/mpub?topic=orders", "\n".join(["ok"] * 1000).encode())
+        worker.wait_until(lambda: nsqd.channel_stats("orders", "bill")["depth"] == 0)
+        for one in deaf:
+            one.close()
+        assert worker.stop() == 0
+    assert not any("Traceback" in line for line in worker.err)
