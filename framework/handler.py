@@ -54,6 +54,8 @@ class HandlerSpec:
     """What is around its calls, outermost first."""
     at_most_once: bool = False
     """Its messages may be lost: a broker that waits for no acknowledgement is good enough, whatever else was asked for."""
+    payload_type: Any = Message
+    """What the annotation says of a body, or of the body of one item of a batch."""
 
     @property
     def name(self) -> str:
@@ -175,7 +177,7 @@ def make_spec(
         raise BadHandler(f"{where}: {error}") from error.__cause__
     return HandlerSpec(
         topic=topic, channel=channel, function=function, decode=decode, as_list=container is list,
-        given=frozenset(options or ()), **values,
+        given=frozenset(options or ()), payload_type=one, **values,
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 VERBS = {
     "run": "Run the handlers of modules until told to stop.",
     "check": "Say whether `run` would work: modules, settings, brokers, leases.",
+    "docs": "Describe the handlers of modules, as AsyncAPI.",
     "publish": "Publish the lines of a file, a message a line.",
     "tail": "Print the messages of a topic as they come.",
     "stats": "Count what waits, by topic and channel.",
