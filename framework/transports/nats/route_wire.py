@@ -13,8 +13,9 @@ import msgspec
 from framework.transports.nats import wire
 from framework.transports.nats.wire import Decoder, Err, Info, Word
 
-_ANSWERED = rb"MSG ([^ \t\r\n]+) ([^ \t\r\n]+) ([^ \t\r\n|+][^ \t\r\n]*) (\d{1,10})"
+_ANSWERED = rb"MSG ([^ \t\r\n]++) ([^ \t\r\n]++) ([^ \t\r\n|+][^ \t\r\n]*) (\d{1,10})"
 _PLAIN, _HEADED = re.compile(rb"R" + _ANSWERED + rb"\r\n"), re.compile(rb"H" + _ANSWERED + rb" (\d{1,10})\r\n")
+_QUEUED = re.compile(rb"RMSG ([^ \t\r\n]++) ([^ \t\r\n]++) (?:\+ ([^ \t\r\n]++)|\|) ([^ \t\r\n]++) (\d{1,10})\r\n")
 _WEIGHT = re.compile(rb"-?\d{1,10}")
 
 # --- what is said, by both sides ---------------------------------------------------------------------------
@@ -129,17 +130,20 @@ class RouteDecoder(Decoder[RouteEvent]):
 
 
 def _quickly(data: bytes, at: int, most: int) -> tuple[Routed, int] | None:
-    """A whole message with a reply, in no queue group, and where the next line begins: nearly all that a stream brings."""
-    found = _HEADED.match(data, at) or _PLAIN.match(data, at)
-    if found is None:
+    """A whole message, and where the next line begins: with a reply and of no queue group, as nearly all that a stream brings, or
+    without headers and of one queue group."""
+    if (found := _HEADED.match(data, at) or _PLAIN.match(data, at)) is not None:
+        head, size, queues = (int(found[4]), int(found[5]), ()) if found.lastindex == 5 else (0, int(found[4]), ())
+    elif (found := _QUEUED.match(data, at)) is not None:
+        head, size, queues = 0, int(found[5]), (found[4],)
+    else:
         return None
-    head, size = (int(found[4]), int(found[5])) if found.lastindex == 5 else (0, int(found[4]))
     body_at = found.end()
     following = body_at + size + 2
     if head > size or size > most or data[following - 2 : following] != b"\r\n":
         return None
     return Routed(
-        found[1], found[2], found[3], (), data[body_at : body_at + head], data[body_at + head : following - 2]
+        found[1], found[2], found[3] or b"", queues, data[body_at : body_at + head], data[body_at + head : following - 2]
     ), following
 
 

@@ -86,6 +86,8 @@ class Peer:
         self._mesh = Mesh(cluster, options, secrets, self)
         self._loop: Any = get_hub().loop
         self._due = False
+        self._prompt = False
+        """A lone message is being handled: whoever waits for what it says waits for nothing else."""
         self._settled_at = 0.0
         self.news = Event()
         self.sessions = Sessions(self, self._account)
@@ -258,8 +260,10 @@ class Peer:
                 self._mesh.told(route, event)
             elif isinstance(event, wire.Err):
                 log.warning("nats-server %s: %s", route.server, event.words)
+        self._prompt = len(events) == 1
         for member, batch in batches.items():
             member.heard(batch)
+        self._prompt = False
         for heard, answered in answers.items():
             heard(answered, route.heard_at)
 
@@ -336,6 +340,8 @@ class Peer:
                 here.append(one)
         for route, queues in to.items():
             route.say(route_wire.routed(Routed(self._account, subject, reply, queues, block, body)))
+            if self._prompt:
+                route.push()
         for one in here:
             self._loop.run_callback(one.member.heard, [Routed(self._account, subject, reply, (one.queue,), block, body)])
         return Sent(to, bool(here))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
@@ -124,6 +125,12 @@ class Route:
     def flush(self) -> None:
         """Hand what waits to the socket."""
         self._guarded(self._flush)
+
+    def push(self) -> None:
+        """As far as the socket takes it now, from any greenlet. What fails is found by the flush that ``say`` has asked for."""
+        if self.error is None:
+            with self._lock, suppress(OSError):
+                self._send()
 
     def _flush(self) -> None:
         try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
+from contextlib import suppress
 
 import gevent
 import pytest
@@ -51,6 +53,31 @@ def test_of_each_queue_group_one_member_gets_a_message_wherever_it_is(one):
     until(lambda: len(here.taken) + len(client.bodies) == 200 and len(other.taken) == 200)
     assert sorted(here.bodies + client.bodies) == sorted(bodies)
     assert sorted(other.bodies) == sorted(bodies)
+
+
+def test_what_is_said_while_a_lone_message_is_handled_leaves_at_once(one, monkeypatch):
+    transport, prompt = one.open(), list[bytes]()
+    held = one.hold(transport)
+    deliver = held.receiver.deliver
+    with socket.create_connection(("127.0.0.1", one.servers[0].tcp_port)) as client:
+        client.sendall(b'CONNECT {"verbose":false}\r\nSUB answers 1\r\n')
+        client.settimeout(1.0)
+
+        def answer(connection, batch) -> None:
+            for message in batch:
+                peer_of(transport).send(b"answers", b"", message.body)
+                with suppress(TimeoutError):  # the hub turns only when this has ended; INFO comes first
+                    while message.body not in client.recv(4096):
+                        pass
+                    prompt.append(message.body)
+            deliver(connection, batch)
+
+        monkeypatch.setattr(held.receiver, "deliver", answer)
+        until(lambda: peer_of(transport).wants(b"answers"))
+        for number in range(3):  # one may come together with what the server says itself
+            one.client().publish("orders", b"body %d" % number)
+        until(lambda: len(held.taken) == 3)
+    assert prompt
 
 
 def test_what_one_peer_publishes_comes_to_another(one):
