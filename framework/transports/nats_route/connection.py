@@ -57,7 +57,7 @@ class RouteConnection:
         self._most = backlog
         self._waiting: deque[Came] = deque()
         self._ids = itertools.count(1)
-        self._prefix = f"{time.time_ns():x}-"
+        self._prefix = b"%x-" % time.time_ns()
         self._busy = self._draining = self._closed = False
         self._begun = False
         """Something was granted: from then on a grant of 0 is a pause."""
@@ -86,7 +86,10 @@ class RouteConnection:
             self._look_again()
 
     def finish(self, message: Message) -> None:
-        self._settle(message)
+        if self.in_flight.pop(message, None) is None:  # as ``_settle``, without a call for each message
+            raise AlreadySettled.of(message.id)
+        if not self._busy:
+            self._peer.wants_to_turn(self)
         self._tally.finished += 1
 
     def requeue(self, message: Message, delay: float) -> None:
@@ -151,15 +154,28 @@ class RouteConnection:
             return
         now = time.time_ns()
         room = self._most - len(self._waiting)
-        self._waiting.extend([self._message(one, now) for one in messages[: max(0, room)]])
         if len(messages) > room:
             self._overflow(len(messages) - max(0, room))
+            messages = messages[: max(0, room)]
+        self._waiting.extend(self._messages(messages, now))
         self._take()
         self._peer.reweigh(self._one)
 
-    def _message(self, one: Routed, now: int) -> Came:
-        made = headers.for_handlers(one.headers) if one.headers else NONE
-        return Came(f"{self._prefix}{next(self._ids)}".encode(), now, 1, one.body, self, made, one.headers, one.reply)
+    def _messages(self, messages: list[Routed], now: int) -> list[Came]:
+        prefix, shown = self._prefix, headers.for_handlers
+        return [
+            Came(
+                b"%b%d" % (prefix, number),
+                now,
+                1,
+                one.body,
+                self,
+                shown(block) if (block := one.headers) else NONE,
+                block,
+                one.reply,
+            )
+            for one, number in zip(messages, self._ids, strict=False)
+        ]
 
     def _forward(self, messages: list[Routed]) -> None:
         """They came between the end and its answer."""
@@ -214,8 +230,12 @@ class RouteConnection:
             self._end_if_idle()
         waiting, room = self._waiting, self.granted - len(self.in_flight)
         if room > 0 and waiting and not self._busy:
-            take = waiting.popleft
-            self._deliver([take() for _ in range(min(room, len(waiting)))])
+            if room >= len(waiting):
+                batch = list(waiting)
+                waiting.clear()
+            else:
+                batch = [waiting.popleft() for _ in range(room)]
+            self._deliver(batch)
             self._full = self._full and len(waiting) > self._most // 2
             self._look_again()
 

@@ -238,10 +238,14 @@ class Peer:
         batches: dict[Member, list[Routed]] = {}
         answers: dict[Heard, list[Routed]] = {}
         inbox, some = b"", list[Routed]()
+        last, group = Routed(b"", b"", b"", (), b"", b""), list[Routed]()
         for event in events:
             if type(event) is Routed:
                 if event.queues:
-                    self._sort(event, batches)
+                    if event.queues == last.queues and event.subject == last.subject and event.account == last.account:
+                        group.append(event)  # most are for the group of the one before
+                    elif (found := self._sort(event, batches)) is not None:
+                        last, group = event, found
                     continue
                 if event.subject != inbox:  # most come to the inbox of the one before
                     inbox = event.subject
@@ -271,18 +275,20 @@ class Peer:
         self.news.set()
         self.sessions.changed(subject)
 
-    def _sort(self, message: Routed, batches: dict[Member, list[Routed]]) -> None:
-        """It is for one member of each of its queue groups. Of a group that was left here just now, another member gets it."""
+    def _sort(self, message: Routed, batches: dict[Member, list[Routed]]) -> list[Routed] | None:
+        """It is for one member of each of its queue groups. Of a group that was left here just now, another member gets it.
+
+        Returns the batch that others of the same subject and groups belong to, where it is one alone."""
         if message.account != self._account:
-            return
-        groups = self._mine.get(message.subject, {})
+            return None
+        groups, batch = self._mine.get(message.subject, {}), None
         for queue in message.queues:
             if (one := groups.get(queue)) is None:
                 self.hand_on(message.subject, queue, message)
-            elif (batch := batches.get(one.member)) is not None:
-                batch.append(message)
             else:
-                batches[one.member] = [message]
+                batch = batches.setdefault(one.member, [])
+                batch.append(message)
+        return batch if len(message.queues) == 1 else None
 
     # --- in the hub's place, from another native thread ----------------------------------------------------
 

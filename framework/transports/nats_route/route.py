@@ -181,6 +181,8 @@ class Route:
         """PONGs say something of all that came before them."""
         begin = 0
         for at, event in enumerate(events):
+            if type(event) is not wire.Word:
+                continue
             if event is wire.Word.PING:
                 self.say(wire.PONG)
             elif event is wire.Word.PONG:
