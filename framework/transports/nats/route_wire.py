@@ -132,10 +132,13 @@ class RouteDecoder(Decoder[RouteEvent]):
 def _quickly(data: bytes, at: int, most: int) -> tuple[Routed, int] | None:
     """A whole message, and where the next line begins: with a reply and of no queue group, as nearly all that a stream brings, or
     without headers and of one queue group."""
+    head, queues = 0, tuple[bytes, ...]()
     if (found := _HEADED.match(data, at) or _PLAIN.match(data, at)) is not None:
-        head, size, queues = (int(found[4]), int(found[5]), ()) if found.lastindex == 5 else (0, int(found[4]), ())
+        size = int(found[4])
+        if found.lastindex == 5:
+            head, size = size, int(found[5])
     elif (found := _QUEUED.match(data, at)) is not None:
-        head, size, queues = 0, int(found[5]), (found[4],)
+        size, queues = int(found[5]), (found[4],)
     else:
         return None
     body_at = found.end()

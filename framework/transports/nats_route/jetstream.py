@@ -9,7 +9,8 @@ from framework.transports.contract import NodeInfo, Receiver
 from framework.transports.nats.carrier import Asking
 from framework.transports.nats.connection import JetStreamConnection
 from framework.transports.nats.jetstream import JetStreamTransport, Question, place
-from framework.transports.nats.streams import TIMEOUT
+from framework.transports.nats.streams import TIMEOUT, Api
+from framework.transports.nats.urls import mapped
 from framework.transports.nats_route import judgement, urls
 from framework.transports.nats_route.homes import Homes
 from framework.transports.nats_route.peer import Peer
@@ -46,7 +47,9 @@ class RouteJetStream(JetStreamTransport):
 
     def _described(self, node: str, session: Asking, topic: str, channel: str) -> NodeInfo:
         found = super()._described(node, session, topic, channel)
-        obstacles = judgement.stream_obstacles(session.info, topic) if topic else ()
+        stream = Api(session).stream_of(topic) if topic else ""
+        names = stream or mapped(topic), mapped(channel)
+        obstacles = judgement.stream_obstacles(session.info, topic, *names) if topic else ()
         return replace(found, obstacles=(*found.obstacles, *obstacles))
 
     def _info(self, node: str, session: Asking, lease: float) -> NodeInfo:

@@ -18,18 +18,23 @@ def obstacles(info: Info, topic: str) -> Iterator[str]:
         )
 
 
-def stream_obstacles(info: Info, topic: str) -> Iterator[str]:
-    """Why streams could not be asked, or their messages not come: what is refused is refused without a word."""
-    for subject in ("_INBOX.workers",):
-        if not _lets(info.exports, subject):
-            yield (
-                f"the cluster's permissions export {_shown(info.exports)}, so no answer of JetStream would come: "
-                "add _INBOX.> to cluster { permissions { export } }"
-            )
-    for subject in (topic, "$JS.API.CONSUMER.MSG.NEXT", "$JS.ACK"):
+def unheard(info: Info) -> str:
+    """Why no answer of JetStream would come; empty if one would."""
+    if _lets(info.exports, "_INBOX.workers.1"):
+        return ""
+    return (
+        f"the cluster's permissions export {_shown(info.exports)}, so no answer of JetStream would come: "
+        "add _INBOX.> to cluster { permissions { export } }"
+    )
+
+
+def stream_obstacles(info: Info, topic: str, stream: str, consumer: str) -> Iterator[str]:
+    """Why messages of a stream would not come, or not be settled: what is refused is refused without a word."""
+    pulled, settled = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", f"$JS.ACK.{stream}.{consumer}.1.1.1.1.1"
+    for subject, needed in ((topic, topic), (pulled, pulled), (settled, f"$JS.ACK.{stream}.{consumer}.>")):
         if not _lets(info.imports, subject):
             yield (
-                f"the cluster's permissions import {_shown(info.imports)}, so JetStream would not hear of {subject}: "
+                f"the cluster's permissions import {_shown(info.imports)}, so JetStream would not hear of {needed}: "
                 "add it to cluster { permissions { import } }"
             )
 

@@ -17,7 +17,7 @@ import gevent
 from gevent import socket as gsocket
 from gevent.event import Event
 
-from framework.errors import REFUSALS, BadSetting, BrokerUnreachable, FrameworkError, words_of
+from framework.errors import REFUSALS, BadSetting, BrokerUnreachable, FrameworkError, NegotiationRefused, words_of
 from framework.observe import hublog
 from framework.transports.addresses import join_address, split_address
 from framework.transports.forked import forget_in_child, let_go
@@ -210,6 +210,7 @@ class Mesh:
                 self._seed_names.add(info.server_name)
             if (known := self._known(info)) is not None:
                 return known
+            self._check_twins(info, address)
             self._learn(info, address)
             line.introduce(self._card(gossip=gossip), self._user.subscriptions())
             if (known := self._known(info)) is not None:  # it has dialled us meanwhile
@@ -223,6 +224,14 @@ class Mesh:
             return route
         mine = (route for route in self.routes.values() if is_peer(info))
         return next((route for route in mine if route.info.server_name == info.server_name), None)
+
+    def _check_twins(self, info: wire.Info, address: str) -> None:
+        """A server that was started again has its old name at its old address; at another one of the URL it is another server.
+        Each would end the other's route. Raises NegotiationRefused."""
+        for other in self.routes.values():
+            if _same_server(other.info, info) and other.server != address and {other.server, address} <= set(self._seeds):
+                fix = f"{other.server} and {address} are both called {info.server_name}: give one of them another server_name"
+                raise NegotiationRefused("server_name", info.server_name, fix=fix)
 
     # --- listening -----------------------------------------------------------------------------------------
 

@@ -14,13 +14,14 @@ import gevent
 from gevent.hub import get_hub
 from msgspec.structs import replace
 
-from framework.errors import BrokerUnreachable
+from framework.errors import BrokerUnreachable, NegotiationRefused
 from framework.message import Message
 from framework.transports.nats import wire
 from framework.transports.nats.commands import OfPeers
 from framework.transports.nats.outbox import Owner
 from framework.transports.nats.route_wire import Routed
 from framework.transports.nats.streams import version_of
+from framework.transports.nats_route import judgement
 from framework.transports.nats_route.interest import Interests
 from framework.transports.nats_route.mesh import is_peer
 from framework.transports.nats_route.route import Route
@@ -116,13 +117,16 @@ class Sessions:
             session.resumed()
 
     def reach(self, timeout: float) -> None:
-        """Have a route to a server: peers like us keep no streams. Blocks. Raises as ``Mesh.reach``."""
+        """Have a route to a server that may answer: peers like us keep no streams. Blocks. Raises as ``Mesh.reach``, and
+        NegotiationRefused."""
         until = monotonic() + timeout
         self._peer.reach(timeout)
         while not self.servers:
             if monotonic() >= until:
                 raise BrokerUnreachable(f"no nats-server of {self.node} took us within {timeout:g} s")
             gevent.sleep(_LOOK)
+        if words := judgement.unheard(self.info):
+            raise NegotiationRefused("permissions", "", fix=words)
 
     # --- session.Routes ------------------------------------------------------------------------------------
 

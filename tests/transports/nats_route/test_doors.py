@@ -351,3 +351,16 @@ def test_a_server_of_our_own_name_takes_no_route_and_is_named(make_cluster, monk
     monkeypatch.setattr(look, "new_name", lambda: f"test-{cluster.servers[0].tcp_port}")
     words = refusal(cluster.open())
     assert f"is called test-{cluster.servers[0].tcp_port}, as we are, and takes nobody of its own name" in words
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_of_two_servers_of_one_name_the_first_keeps_its_route_and_both_are_named(make_cluster, caplog, version):
+    cluster = make_cluster()
+    for _ in range(2):
+        cluster.add(version, config="server_name: twin")
+    transport = cluster.open()
+    cluster.hold(transport)
+    until(lambda: "are both called twin: give one of them another server_name" in caplog.text)
+    (route,) = peer_of(transport).routes
+    gevent.sleep(0.5)
+    assert list(peer_of(transport).routes) == [route]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 
 from framework.engine.refusals import refusals
-from framework.errors import BadSetting, BrokerUnreachable
+from framework.errors import BadSetting, BrokerRefuses, BrokerUnreachable
 from framework.handler import make_spec
 from framework.message import Message
 from framework.testing import servers
@@ -21,6 +22,7 @@ from framework.transports.nats import wire
 from framework.transports.nats.dial import dial
 from framework.transports.nats.session import Session
 from framework.transports.nats.streams import Api
+from framework.transports.nats_route import judgement
 from tests.conftest import missing
 
 from .conftest import peer_of, until
@@ -232,11 +234,46 @@ def test_what_check_says_has_the_streams_as_well_as_the_trust(streams: Streams):
     assert any("keeps what was handled for ever" in note for note in info.notes)
 
 
-def test_permissions_that_leave_streams_unheard_are_obstacles():
-    from framework.transports.nats_route import judgement
+@contextmanager
+def restricted(folder: Path, version: str, permissions: str) -> Iterator[str]:
+    """The URL of two servers that keep streams, with ``permissions`` on all of their routes."""
+    ports = [servers.free_port() for _ in range(2)]
+    routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
+    with ExitStack() as stack:
+        for port in ports:
+            (data := folder / f"member-{port}").mkdir()
+            block = f'cluster {{ name: C1, listen: "127.0.0.1:{port}", routes: [{routes}]\n permissions {{ {permissions} }} }}'
+            stack.enter_context(servers.running(servers.real_nats(data, block, version=version)))
+        yield f"nats-route://{','.join(f'127.0.0.1:{port}' for port in ports)}?jetstream=true"
 
-    info = wire.Info(exports=wire.Permissions(allow=["orders"]), imports=wire.Permissions(deny=["$JS.>"]))
-    obstacles = list(judgement.stream_obstacles(info, "orders"))
-    assert len(obstacles) == 3
-    assert "add _INBOX.> to cluster" in obstacles[0]
-    assert list(judgement.stream_obstacles(wire.Info(), "orders")) == []
+
+VERSIONS = [pytest.param("2.9", marks=[pytest.mark.slow, pytest.mark.at_length]), "2.15"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_permissions_keep_from_streams_is_named(tmp_path: Path, version: str):
+    with restricted(tmp_path, version, 'import: { deny: ["hidden", "$JS.ACK.>"] }') as url:
+        (transport,) = open_transports([url])
+        (info,) = transport.describe("hidden", "billing")
+        transport.close()
+    assert any("permissions import all but hidden, $JS.ACK.>" in note for note in info.notes)
+    topic, acks = info.obstacles
+    assert "would not hear of hidden: add it to cluster { permissions { import } }" in topic
+    assert "would not hear of $JS.ACK.hidden.billing.>: add it" in acks
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_permissions_that_keep_every_answer_back_are_named_at_once(tmp_path: Path, version: str):
+    with restricted(tmp_path, version, 'export: { deny: "_INBOX.>" }') as url:
+        (transport,) = open_transports([url])
+        with pytest.raises(BrokerRefuses, match=r"no answer of JetStream would come: add _INBOX\.> to cluster"):
+            transport.probe()
+        transport.close()
+
+
+def test_permissions_that_leave_streams_alone_are_no_obstacles():
+    allowed = ["orders", "$JS.API.CONSUMER.MSG.NEXT.ORDERS.billing", "$JS.ACK.ORDERS.>"]
+    info = wire.Info(imports=wire.Permissions(allow=allowed), exports=wire.Permissions(allow=["_INBOX.>"]))
+    assert list(judgement.stream_obstacles(info, "orders", "ORDERS", "billing")) == []
+    assert len(list(judgement.stream_obstacles(info, "orders", "OTHERS", "billing"))) == 2
+    assert (judgement.unheard(info), judgement.unheard(wire.Info())) == ("", "")
