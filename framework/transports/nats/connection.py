@@ -25,7 +25,8 @@ from framework.transports.nats.carrier import Carrier
 from framework.transports.nats.leases import Leases
 from framework.transports.nats.outbox import Said
 from framework.transports.nats.pulls import HURRY, QUIET, Pulls, request
-from framework.transports.nats.settling import ACK_MORE, Sent, ack, metadata, nak, snapshot, taken, term, touch
+from framework.transports.nats.settlements import Settlements, Taken
+from framework.transports.nats.settling import Sent, metadata, snapshot
 from framework.transports.nats.streams import COUNTS, Api, version_of
 
 log = hublog.get(__name__)
@@ -79,12 +80,8 @@ class JetStreamConnection:
         self._replies: dict[Message, bytes] = {}
         """Where each message in flight is settled."""
         self._leases = Leases(session, limits.lease)
-        self._touches: list[bytes] = []
-        self._acks: list[bytes] = []
-        self._naks: list[bytes] = []
-        self._terms: list[bytes] = []
+        self._settlements = Settlements(session.commands)
         self._cancels: list[int] = []
-        self._unsent = 0
         self._held: dict[bytes, float] = {}
         """What was touched in the hub's place before the hub had read it: reply -> when."""
         self._retry_at = 0.0
@@ -116,16 +113,16 @@ class JetStreamConnection:
             self._session.wants_to_speak(self)
 
     def finish(self, message: Message) -> None:
-        self._acks.append(self._settle(message))
+        self._settlements.acks.append(self._settle(message))
         self._session.wants_to_speak(self)
 
     def terminate(self, message: Message) -> None:
-        self._terms.append(term(self._settle(message), self._commands))
+        self._settlements.terminate(self._settle(message))
         self._session.wants_to_speak(self)
 
     def requeue(self, message: Message, delay: float) -> None:
         longest = self.limits.max_requeue or 0.0
-        self._naks.append(nak(self._settle(message), min(delay, longest), self._commands))
+        self._settlements.give_back(self._settle(message), min(delay, longest))
         self._session.wants_to_speak(self)
 
     def _settle(self, message: Message) -> bytes:
@@ -153,7 +150,7 @@ class JetStreamConnection:
         now = monotonic()
         self.in_flight[message] = now
         self._leases.touched(message, before, now)
-        self._touches.append(self._replies[message])
+        self._settlements.touch(self._replies[message])
         self._session.wants_to_speak(self)
 
     def drain(self) -> None:
@@ -168,8 +165,7 @@ class JetStreamConnection:
             self._receiver.drained(self)
 
     def unsent(self) -> int:
-        waiting = sum(map(len, [*self._naks, *self._terms])) + sum(len(each) + ACK_MORE for each in [*self._acks, *self._touches])
-        return waiting + self._unsent
+        return self._settlements.unsent()
 
     def close(self) -> None:
         """What is in flight is given back: another worker need not wait until its lease is over."""
@@ -235,7 +231,7 @@ class JetStreamConnection:
             )
 
     def turn(self) -> None:
-        if self._acks or self._naks or self._terms:
+        if self._settlements:
             self._receiver.settled(self)
 
     def collect(self) -> tuple[bytes, Sent | None]:
@@ -245,16 +241,16 @@ class JetStreamConnection:
             return b"", None
         stops = self._draining or self._closing or self._session.leaving
         room = 0 if stops else max(0, self.granted - len(self.in_flight))
-        done = [touch(self._touches, self._commands), ack(self._acks, self._commands), *self._terms]
-        parts = [*done, *self._taken_back(room), *self._asked_for(room), *self._naks]
-        said = Sent(self, len(self._acks) + len(self._terms), len(self._naks), sum(map(len, parts)))
-        self._unsent += said.size
-        if self._touches:
+        taken = self._settlements.take()
+        parts = [*taken.first, *self._taken_back(room), *self._asked_for(room), *taken.last]
+        if taken.touches:
             self._session.prove()
-            self._touches.clear()
-        for sent in (self._acks, self._terms, self._naks):
-            sent.clear()
-        return b"".join(parts), said
+        return b"".join(parts), self._leaving(taken, parts)
+
+    def _leaving(self, taken: Taken, parts: list[bytes]) -> Sent:
+        said = Sent(self, taken.acks, taken.naks, sum(map(len, parts)))
+        self._settlements.leaves(said.size)
+        return said
 
     def _taken_back(self, room: int) -> Iterable[bytes]:
         self._take_back(room)
@@ -298,16 +294,14 @@ class JetStreamConnection:
 
     def keep(self, heard: list[wire.Msg], now: float, expired: Collection[Message]) -> tuple[bytes, Sent | None]:
         """What waits to be sent, and what is to be touched: of the messages in flight, and of those that came meanwhile."""
-        acks, terms, naks = taken(self._acks), taken(self._terms), taken(self._naks)
         due = [self._replies.get(one, b"") for one in self._leases.due(snapshot(self.in_flight.items()), now, expired)]
         for said in heard:
             if said.reply and now - self._held.get(said.reply, 0.0) >= self.limits.lease * TOUCH_AT:
                 self._held[said.reply] = now
                 due.append(said.reply)
-        touches = touch([*taken(self._touches), *filter(None, due)], self._commands)
-        parts = [touches, ack(acks, self._commands), *terms, *naks]
-        said_here = Sent(self, len(acks) + len(terms), len(naks), sum(map(len, parts)))
-        self._unsent += said_here.size
+        taken = self._settlements.take([reply for reply in due if reply])
+        parts = [*taken.first, *taken.last]
+        said_here = self._leaving(taken, parts)
         return b"".join(parts), said_here if said_here.size else None
 
     def resumed(self) -> None:
@@ -332,14 +326,14 @@ class JetStreamConnection:
         self._end(error)
 
     def settlements_sent(self, said: Sent) -> None:
-        self._unsent -= said.size
+        self._settlements.arrived(said.size)
         if not self._closed:
             self._tally.finished += said.acks
             self._tally.requeued += said.naks
 
     def settlements_lost(self, said: Sent) -> None:
         """The server that was to read them is gone."""
-        self._unsent -= said.size
+        self._settlements.arrived(said.size)
         if not self._closed:
             self._tally.lease_lost += said.acks + said.naks
 
@@ -396,8 +390,8 @@ class JetStreamConnection:
 
     def _count_losses(self, waiting: list[Said]) -> None:
         """What JetStream will deliver again: all in flight, and every settlement that it has not been sent for certain."""
-        self._tally.lease_lost += len(self.in_flight) + len(self._acks) + len(self._terms) + len(self._naks)
+        self._tally.lease_lost += len(self.in_flight) + len(self._settlements)
         self._tally.lease_lost += sum(each.acks + each.naks for each in waiting)
-        for gone in (self.in_flight, self._replies, self._acks, self._terms, self._naks, self._touches, self._pulls):
+        for gone in (self.in_flight, self._replies, self._settlements, self._pulls):
             gone.clear()
-        self.granted = self._unsent = 0
+        self.granted = 0

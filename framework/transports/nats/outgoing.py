@@ -13,7 +13,7 @@ from framework.headers import Headers
 from framework.transports.checked import check_bodies
 from framework.transports.nats import urls
 from framework.transports.nats.headers import encode
-from framework.transports.nats.link import Command
+from framework.transports.nats.publish_link import Command
 from framework.transports.nats.streams import LATER
 
 MAX_DELAY = 366 * 86_400.0

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from framework.errors import PublishError
 from framework.headers import NONE, Headers
-from framework.transports.nats.link import Command, Link
 from framework.transports.nats.outgoing import Outgoing, check, check_sizes
+from framework.transports.nats.publish_link import Command, PublishLink
 from framework.transports.nats.sessions import Servers
 from framework.transports.nats.urls import Options
 from framework.transports.per_thread import PerThread, raise_first
@@ -30,7 +30,7 @@ class NatsProducer:
         self._deadline = deadline
         self._outgoing = Outgoing()
         self._publishing: PerThread[Command] = PerThread(
-            servers.keys, lambda node, timeout: Link.to(servers[node], options, timeout), broker="nats-server"
+            servers.keys, lambda node, timeout: PublishLink.to(servers[node], options, timeout), broker="nats-server"
         )
 
     def publish(

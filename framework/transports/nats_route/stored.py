@@ -12,8 +12,8 @@ from typing import Any
 
 from framework.errors import BrokerUnreachable, PublishError
 from framework.headers import NONE, Headers
-from framework.transports.nats.link import WINDOW, Command, Link
 from framework.transports.nats.outgoing import Outgoing, check, check_sizes
+from framework.transports.nats.publish_link import WINDOW, Command, PublishLink
 from framework.transports.nats.urls import Options
 from framework.transports.nats_route.home import Home
 from framework.transports.nats_route.peer import Peer
@@ -109,15 +109,15 @@ class StoredProducer:
             publishing.close()
 
 
-def _linked(peer: Peer, options: Options, timeout: float) -> Link:
+def _linked(peer: Peer, options: Options, timeout: float) -> PublishLink:
     peer.sessions.reach(timeout)
-    return Link(peer.node, RouteSession(peer.sessions), options)
+    return PublishLink(peer.node, RouteSession(peer.sessions), options)
 
 
 class _Elsewhere:
     """A link on the hub of another thread, which is asked and not used."""
 
-    def __init__(self, home: Home, link: Link) -> None:
+    def __init__(self, home: Home, link: PublishLink) -> None:
         self._home = home
         self._link = link
 

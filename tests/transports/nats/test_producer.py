@@ -10,7 +10,7 @@ import pytest
 from framework.errors import BadMessage, BadName, BrokerRefuses, MessageRefused, PublishError, TryLater
 from framework.testing.servers import free_port
 from framework.transports import open_transports
-from framework.transports.nats import link
+from framework.transports.nats import publish_link
 from framework.transports.nats.streams import Api
 
 from .conftest import until
@@ -49,7 +49,7 @@ def test_where_nobody_says_yet_whether_it_may_be_sent_again_it_is_asked_again(ki
     (transport,) = open_transports([f"nats://{proxy.address}"])
     producer = kit.producer(transport)
     producer.publish("orders", [b"first"])
-    monkeypatch.setattr(link, "Api", Leaderless)
+    monkeypatch.setattr(publish_link, "Api", Leaderless)
     proxy.to_client.swallow()
     asking = gevent.spawn(producer.publish_each, "orders", [b"second"])
     until(lambda: kept(kit.open()) == 2)

@@ -9,7 +9,7 @@ import pytest
 
 from framework.errors import BrokerError, BrokerUnreachable
 from framework.transports.nats.dial import Way, dial
-from framework.transports.nats.link import Link
+from framework.transports.nats.publish_link import PublishLink
 from framework.transports.nats.session import Session
 from framework.transports.nats.urls import Login, Options
 
@@ -55,7 +55,7 @@ def test_whoever_may_not_ask_is_told_so_at_once_and_the_session_goes_on(make_kit
 
 
 def test_a_server_that_answers_nothing_is_proven_to_be_away_and_then_back_and_keeps_nothing_of_it(kit):
-    link = Link(kit.server.address, kit.session, Options())
+    link = PublishLink(kit.server.address, kit.session, Options())
     with kit.server.frozen():
         assert isinstance(link.prove(time.monotonic() + 0.2), BrokerUnreachable)
     assert link.prove(time.monotonic() + 10.0) is None
@@ -79,8 +79,8 @@ def test_greenlets_that_publish_the_first_messages_of_many_topics_at_once_get_al
 def test_an_answer_about_streams_is_not_heard_as_that_of_a_publish(kit, monkeypatch):
     """Both are numbered from 1, so one inbox for both would mix them up."""
     heard: list[object] = []
-    monkeypatch.setattr(Link, "heard", lambda _, messages, at: heard.extend(messages))
-    Link(kit.server.address, kit.session, Options())
+    monkeypatch.setattr(PublishLink, "heard", lambda _, messages, at: heard.extend(messages))
+    PublishLink(kit.server.address, kit.session, Options())
     assert kit.api.stream_of("orders") == ""
     kit.session.ask(b"$JS.API.INFO", b"", 5.0)  # what came twice has come by now
     assert heard == []

@@ -62,7 +62,7 @@ class Command:
         """It may be sent there again; None: that is not known yet."""
 
 
-class Link:
+class PublishLink:
     """``publish_link.PublishLink``, and a ``session.Owner``; made by ``to``."""
 
     def __init__(self, node: str, session: Publishing, options: Options) -> None:
@@ -78,7 +78,7 @@ class Link:
         session.listen(self._inbox, self)
 
     @classmethod
-    def to(cls, servers: Servers, options: Options, timeout: float) -> Link:
+    def to(cls, servers: Servers, options: Options, timeout: float) -> PublishLink:
         """Dial one of ``servers``; blocks. Raises BrokerUnreachable, AccessDenied, BrokerError, ProtocolError."""
         with servers.dial(timeout) as line:
             return cls(servers.node, Session(line, options.ping_interval), options)
@@ -246,7 +246,7 @@ class Link:
 class Run:
     """Several messages of one greenlet: each answer makes room for the next one, and the last one wakes it."""
 
-    def __init__(self, link: Link, commands: Sequence[Command], timeout: float) -> None:
+    def __init__(self, link: PublishLink, commands: Sequence[Command], timeout: float) -> None:
         self._link = link
         self._commands = commands
         self._timeout = timeout
