@@ -181,6 +181,19 @@ def make_spec(
     )  # fmt: skip
 
 
+def with_options(spec: HandlerSpec, options: Mapping[str, Any]) -> HandlerSpec:
+    """``spec`` as if ``options``, each of them allowed, had been written too. Raises BadHandler for what does not go together."""
+    if "batch" in options and not spec.batch:
+        raise BadHandler(f"{spec.name} takes one message at a time, so it has no batch")
+    given = spec.given | set(options)
+    values = {name: getattr(spec, name) for name in OPTIONS} | dict(options)
+    try:
+        _fit(dict.fromkeys(given), values)
+    except BadHandler as error:
+        raise BadHandler(f"{spec.name}: {error}") from None
+    return replace(spec, given=given, **values)
+
+
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """All options with their values, defaults included."""
     for name, value in options.items():

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from framework import durations
+from framework import durations, strict_yaml, tuning
 from framework.errors import BadSetting, FrameworkError
 from framework.markdown import item
 
@@ -175,6 +175,10 @@ class Settings:
     longest_pause: float = _setting(
         60.0, _pause, "duration", "How long a handler that pauses (backoff) waits at most before it tries again.", shown="60s"
     )
+    handlers: tuning.Tuning = _setting(
+        (), tuning.parse, "YAML", "Options of handlers in place of those in their code: `{orders/billing: {concurrency: 20}}`.",
+        shown="none",
+    )  # fmt: skip
     log_level: str = _setting("info", _level, " | ".join(LOG_LEVELS), "The least important log lines to show.")
     sentry_dsn: str | None = _setting(
         None, _dsn, "URL", "Report failures, and where asked for traces, to this project of Sentry.",
@@ -209,6 +213,7 @@ _METAVARS = {
     _admin: "ADDRESS",
     _dsn: "URL",
     _part: "PART",
+    tuning.parse: "YAML",
 }
 
 
@@ -284,20 +289,9 @@ def _from_file(path: Path) -> dict[str, Any]:
     return {key: _parsed(TABLE[key], f"{key} in {path}", value) for key, value in found.items() if value is not None}
 
 
-class _OnceOnly(yaml.SafeLoader):
-    """YAML's safe loader, which would take the last of two values for one name, and say nothing."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = [key.value for key, _ in node.value]
-        for name in names:
-            if names.count(name) > 1:
-                raise yaml.constructor.ConstructorError(problem=f"{name!r} is given twice: keep one of them")
-        return super().construct_mapping(node, deep)
-
-
 def _read_yaml(path: Path) -> dict[Any, Any]:
     try:
-        found = yaml.load(path.read_bytes(), _OnceOnly)  # noqa: S506 (it is a SafeLoader)
+        found = strict_yaml.load(path.read_bytes())
     except OSError as error:
         raise BadSetting(f"--config {path}: {error.strerror}: give a YAML file that can be read") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -364,7 +358,12 @@ brokers:
 drain: 25s
 connect_deadline: never
 log_level: warning
+handlers:
+  orders/billing: {concurrency: 20, timeout: 2m}
 ```
+
+`handlers` may set `concurrency`, `max_in_flight`, `timeout`, `max_attempts`, `batch` and `linger` of the handlers that
+are run. A name that is not among them is refused at start, and so is what the code would be refused for.
 """
 
 

@@ -21,6 +21,7 @@ from framework.settings import DEFAULT_BROKER, TABLE, Settings, check_writable
 from framework.source import place_of
 from framework.transports import open_transports
 from framework.transports.contract import Limits, NodeInfo, Transport
+from framework.tuning import tuned, written
 
 _DESCRIBE_SECONDS = 5.0
 
@@ -55,9 +56,10 @@ def command(modules: tuple[str, ...], settings: Settings) -> int:
     findings = Findings()
     for name, row in TABLE.items():
         value = getattr(settings, name)
-        findings.good("setting", f"{name} = {_shown(value) if value else row.shown_default}")
+        shown = written(settings.handlers) if name == "handlers" else _shown(value)
+        findings.good("setting", f"{name} = {shown if value else row.shown_default}")
     _check_ledger(settings, findings)
-    handlers = _check_modules(modules, findings)
+    handlers = _check_modules(modules, settings, findings)
     for transport, nodes in _check_brokers(settings, findings):
         found = _described(handlers, transport, settings, nodes)
         for words in dict.fromkeys([*refusals(handlers, transport, nodes), *misfits(handlers, transport, found)]):
@@ -88,15 +90,20 @@ def _check_ledger(settings: Settings, findings: Findings) -> None:
         findings.bad("setting", str(error), Exit.WRONG_USE)
 
 
-def _check_modules(modules: tuple[str, ...], findings: Findings) -> list[HandlerSpec]:
+def _check_modules(modules: tuple[str, ...], settings: Settings, findings: Findings) -> list[HandlerSpec]:
     try:
-        handlers = import_handlers(modules)
+        declared = import_handlers(modules)
     except WrongUse as error:
         findings.bad("module", str(error), Exit.WRONG_USE)
         return []
+    try:
+        handlers = tuned(declared, settings.handlers)
+    except WrongUse as error:
+        findings.bad("setting", str(error), Exit.WRONG_USE)
+        handlers = declared
     for spec in handlers:
         findings.good("handler", f"{spec.name} {place_of(spec.function)}: {_options(spec)}")
-    if others := words_of_others(handlers):
+    if others := words_of_others(declared):
         findings.note("handler", f"imported along, and not run: {others}")
     return handlers
 

@@ -31,6 +31,7 @@ SAMPLES: dict[str, list[tuple[Any, Any]]] = {
     "poll_interval": [("1", 1.0), ("2", 2.0), ("3 s", 3.0)],
     "longest_pause": [("1", 1.0), ("2", 2.0), ("3 s", 3.0)],
     "publish_timeout": [("1", 1.0), ("250ms", 0.25), ("30s", 30.0)],
+    "handlers": [(f"{{a/b: {{timeout: {seconds}}}}}", (("a/b", {"timeout": float(seconds)}),)) for seconds in (1, 2, 3)],
     "log_level": [("debug", "debug"), ("WARNING", "warning"), ("error", "error")],
     "admin": [("9464", "127.0.0.1:9464"), ("0.0.0.0:1", "0.0.0.0:1"), ("/run/a.sock", "/run/a.sock")],
     "sentry_dsn": [(one, one) for one in ("https://a@b/1", "http://a:b@c:9/d/2", "https://x@y/3")],

@@ -282,6 +282,20 @@ def test_a_second_signal_is_heeded_while_middleware_stops(app: Callable[..., Pat
     assert any("its stop() was given up" in line for line in worker.err)
 
 
+def test_an_operator_changes_a_handler_without_its_code(app: Callable[..., Path], nsqd: Server) -> None:
+    folder = app("""
+    @handler("orders", "fail", max_attempts=100)
+    def fail(text: str) -> None:
+        raise ValueError(text)
+    """)
+    nsqd.http("/pub?topic=orders", b"x")
+    arguments = ["run", "shop", "--broker", broker(nsqd), "--ledger", "ledger.json"]
+    with working(*arguments, cwd=folder, env={"WORKERS_HANDLERS": "{orders/fail: {max_attempts: 1}}"}) as worker:
+        worker.wait_for("dead letter")
+        assert worker.stop() == 0
+    assert adds_up(folder / "ledger.json", "orders/fail")["dead"] == 1
+
+
 def test_it_must_be_the_first_argument_to_be_patched_in_time(app: Callable[..., Path]) -> None:
     folder = app(SAY)
     script = "from framework.cli.root import run_command; raise SystemExit(run_command(['run', 'shop']))"
