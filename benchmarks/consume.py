@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from benchmarks import measure, peers
 from framework.testing import servers
 
-MESSAGES = {"ours": 1_000_000, "bare-loop": 1_000_000, "go-nsq": 250_000, "nsq-py": 1_000_000, "gnsq": 100_000, "pynsq": 60_000}
+MESSAGES = {"ours": 1_000_000, "ours-admin": 1_000_000, "bare-loop": 1_000_000, "go-nsq": 250_000, "nsq-py": 1_000_000, "gnsq": 100_000, "pynsq": 60_000}
 """About three to six seconds for each."""
 MOST_BYTES = 1 << 30
 """How much nsqd is given to keep in memory: of large bodies there are fewer."""
@@ -78,7 +78,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.consume", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="how many messages, times the usual number")
-    parser.add_argument("--clients", nargs="+", choices=peers.NSQ, default=peers.NSQ)
+    parser.add_argument("--clients", nargs="+", choices=MESSAGES, default=peers.NSQ)
     parser.add_argument("--connections", nargs="+", type=int, default=[1], metavar="N", help="1 to 250; more than 1: only ours")
     parser.add_argument("--body", type=int, metavar="BYTES", help="the size of a message, instead of 200")
     options = parser.parse_args(arguments)

@@ -193,6 +193,10 @@ class Settings:
     sentry_bodies: bool = _setting(
         False, _yes_or_no, "true | false", "Send message bodies, and local variables, to Sentry with each failure.", shown="false"
     )
+    log_format: str = _setting("text", _word("text", "json"), "text | json", "How log lines are written.")
+    log_frames: str = _setting(
+        "own", _word("own", "all"), "own | all", "Which frames tracebacks show in the log: the app's own, or the framework's too."
+    )
     admin: str | None = _setting(
         None, _admin, "host:port, port or path", "Serve health and metrics over HTTP there; a port alone is 127.0.0.1's.",
         shown="none",

@@ -38,7 +38,7 @@ def command(modules: tuple[str, ...], settings: Settings) -> int:
     """
     if not is_patched():
         raise WrongUse("`run` must be the first argument: start it as `workers run MODULE...`, in a process of its own")
-    lines.setup(settings.log_level)
+    lines.setup(settings.log_level, timed=True, form=settings.log_format, frames=settings.log_frames)
     for early in imported_too_early():
         log.warning("imported before gevent could patch it, so it may block every handler: %s", early)
     handlers = import_handlers(modules)

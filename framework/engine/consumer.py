@@ -68,7 +68,8 @@ class Consumer:
         self.times = Times()
         self._closed_early: WeakSet[Connection] = WeakSet()
         self._queue: deque[Message] | BatchQueue = deque()
-        self._slots = Slots(hub, turns, spec.concurrency, self._queue, self._work if remote is None else self._work_remotely)
+        work = self._work if remote is None else self._work_remotely
+        self._slots = Slots(hub, turns, spec.concurrency, self._queue, work, name=spec.name)
         if spec.batch:
             self._queue = self._slots.queue = BatchQueue(hub, spec.batch, spec.linger, self._slots.pump)
         self._unstarted = Unstarted(room, lambda message: self._settle(message, DEFERRED, heed=False))
@@ -123,7 +124,7 @@ class Consumer:
         queue: Any = self._queue
         turns, slots, times, began = self._turns, self._slots, self.times, clock()
         now = since = began
-        context, base, spent_at = slot.context, slots.context, 0.0
+        context, base, spent_at = slot.context, slot.base, 0.0
         try:
             while queue:
                 slot.job = job = queue.popleft()  # a Message; of a BatchQueue, a list of them

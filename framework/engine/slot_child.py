@@ -21,6 +21,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from framework import hooks, published
@@ -32,6 +33,7 @@ from framework.headers import NONE
 from framework.message import Batch, Message, calls_of
 from framework.middleware import compile_call
 from framework.middleware.retry import encodable
+from framework.observe import call
 
 SOCKET, FLAGS = 3, 4
 """The descriptors that it is born with: the socket, and a byte of shared memory for each message of a job, 1 when it is lost."""
@@ -72,6 +74,10 @@ class Worker:
             self._sock.sendall(wire.frame(value))
 
 
+_OF_ALL = {*vars(logging.makeLogRecord({})), "message", "asctime", "call"}
+"""What each record has; what else is there was given by ``extra=``."""
+
+
 class LogToWorker(logging.Handler):
     """Log records go to the worker's log, which knows where they are written and how they look."""
 
@@ -83,19 +89,33 @@ class LogToWorker(logging.Handler):
         try:
             trace = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else ""
             text, where = encodable(record.getMessage()), (record.pathname, record.lineno, record.funcName)
-            self._worker.say(wire.Record(record.name, record.levelno, text, encodable(trace), *where, record.created))
+            extra = {name: wire.plain(value) for name, value in vars(record).items() if name not in _OF_ALL}
+            about = getattr(record, "call", None)
+            self._worker.say(
+                wire.Record(record.name, record.levelno, text, encodable(trace), *where, record.created, about, extra)
+            )
         except Exception:
             self.handleError(record)
+
+
+@dataclass
+class _Place:
+    """``observe.call.Place`` for one call."""
+
+    name: str
+    job: Message | Batch
+    greenlet: None = None
 
 
 class Calls:
     """Makes calls, and answers what a handler asks of its messages meanwhile (``message.Calls``)."""
 
-    def __init__(self, worker: Worker, flags: mmap.mmap, call: Callable[[Any], None], setup: wire.Setup) -> None:
+    def __init__(self, worker: Worker, flags: mmap.mmap, function: Callable[[Any], None], setup: wire.Setup) -> None:
         self._worker = worker
         self._flags = flags
-        self._call = call
+        self._call = function
         self._setup = setup
+        self._name = f"{setup.topic}/{setup.channel}"
         self._origins: dict[str, Origin] = {}
         self._messages: list[Message] = []
         self._ends_at = 0.0
@@ -106,7 +126,9 @@ class Calls:
         batch = Batch(messages)
         raised: wire.Failure | None = None
         try:
-            contextvars.copy_context().run(self._call, batch if self._setup.batch else messages[0])
+            context = contextvars.copy_context()
+            context.run(call.place.set, _Place(self._name, batch if self._setup.batch else messages[0]))
+            context.run(self._call, batch if self._setup.batch else messages[0])
         except BaseException as error:  # SystemExit as well: it fails the message, not the process
             raised = wire.failure(error)
         finally:
@@ -153,6 +175,7 @@ def main() -> None:
     if setup is None:
         return
     logging.basicConfig(level=setup.level, handlers=[LogToWorker(worker)], force=True)
+    call.bind_records()
     try:
         spec = _observed(_find(setup), setup)
     except BaseException as error:

@@ -216,6 +216,8 @@ class SlotProcess:
             if logger.isEnabledFor(one.level):
                 record = logger.makeRecord(one.name, one.level, one.path, one.line, one.text, (), None, one.function)
                 record.exc_text, record.created, record.process = one.trace.rstrip("\n") or None, one.created, self.pid
+                vars(record).update(one.extra)
+                record.call = one.call
                 logger.handle(record)
 
     def look(self) -> None:

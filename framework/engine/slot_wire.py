@@ -85,6 +85,8 @@ class Record(msgspec.Struct, array_like=True, tag=True):
     line: int
     function: str
     created: float
+    call: dict[str, Any] | None = None
+    extra: dict[str, Any] = {}
 
 
 class Touch(msgspec.Struct, array_like=True, tag=True):
@@ -157,7 +159,7 @@ def failure(error: BaseException) -> Failure:
     return Failure(
         module=kind.__module__,
         name=kind.__qualname__,
-        args=[_plain(value) for value in error.args],
+        args=[plain(value) for value in error.args],
         fields={name: value for name, value in vars(error).items() if _is_plain(value)},
         words=_words(error),
         trace=_shortened(encodable("".join(traceback.format_exception(error)))),
@@ -227,7 +229,7 @@ def _shortened(text: str) -> str:
     return text if len(text) <= TEXT else f"{text[:half]}\n[...]\n{text[-half:]}"
 
 
-def _plain(value: object) -> Any:
+def plain(value: object) -> Any:
     return value if _is_plain(value) else _shortened(encodable(repr(value)))
 
 

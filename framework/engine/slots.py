@@ -16,7 +16,7 @@ from greenlet import GreenletExit, greenlet  # type: ignore[import-untyped]
 
 from framework.engine.turns import SLICE, Turns
 from framework.errors import HandlerTimeout
-from framework.observe import hublog
+from framework.observe import call, hublog
 
 log = hublog.get(__name__)
 clock = time.monotonic
@@ -31,12 +31,17 @@ AGAIN = 5.0
 class Slot:
     """One handler call at a time. ``job`` is what it works on, None while idle; ``started`` when, monotonic."""
 
-    __slots__ = ("context", "greenlet", "idle", "job", "limit_at", "started")
+    __slots__ = ("base", "context", "greenlet", "idle", "job", "limit_at", "name", "started")
     thread = 0
     """None of its own: ``remote_slots.Call``."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, context: contextvars.Context) -> None:
+        self.name = name
+        """The handler's."""
         self.greenlet: Any = None
+        self.base = context.copy()
+        """What each of its calls begins with: what the app had set, and where it is."""
+        self.base.run(call.place.set, self)
         self.context: contextvars.Context
         """Its greenlet's."""
         self.idle = True
@@ -50,7 +55,7 @@ class Slot:
 class Slots:
     """``size`` slots that call ``work(slot)``, which takes from ``queue`` until it is empty or the turn is spent."""
 
-    def __init__(self, hub: Any, turns: Turns, size: int, queue: Sized, work: Callable[[Slot], None]) -> None:
+    def __init__(self, hub: Any, turns: Turns, size: int, queue: Sized, work: Callable[[Slot], None], *, name: str = "") -> None:
         self._hub = hub
         self._turns = turns
         self.queue = queue
@@ -65,7 +70,7 @@ class Slots:
         """What the app had set when the worker started. Each call begins with it, so none sees what another one left."""
         # Not run_callback: gevent may run what it is given before it polls again, and a spent turn must end in a poll.
         self._kick = hub.loop.timer(0.0)
-        self._all = [Slot() for _ in range(size)]
+        self._all = [Slot(name, self.context) for _ in range(size)]
         self._idle: list[Slot] = list(self._all)
 
     def pump(self) -> None:
@@ -90,7 +95,7 @@ class Slots:
 
     def renew(self, slot: Slot) -> contextvars.Context:
         """Give the greenlet of ``slot`` a context without what a call has left in it; its own, if it is the caller."""
-        slot.context = slot.greenlet.gr_context = self.context.copy()
+        slot.context = slot.greenlet.gr_context = slot.base.copy()
         return slot.context
 
     def _spent(self, now: float) -> bool:

@@ -24,7 +24,7 @@ from framework.errors import BadHandler
 from framework.handler import HandlerSpec
 from framework.message import Batch, Message
 from framework.middleware import compile_call
-from framework.observe import hublog
+from framework.observe import call, hublog
 
 log = hublog.get(__name__)
 
@@ -41,14 +41,18 @@ _get_ident = monkey.get_original("_thread", "get_ident")
 class Ticket:
     """One call in a thread. ``slot`` is the greenlet that waits for it; None when it was told that its time is over."""
 
-    __slots__ = ("context", "error", "job", "slot", "started", "thread", "told", "warned")
+    __slots__ = ("context", "error", "job", "name", "slot", "started", "thread", "told", "warned")
+    greenlet = None
+    """Whatever runs in its context is of this call."""
 
-    def __init__(self, job: Message | Batch) -> None:
+    def __init__(self, job: Message | Batch, name: str) -> None:
         self.job = job
+        self.name = name
         self.slot: Any = getcurrent()
         self.started = time.monotonic()
         # What the app and the policies around the call have set. Each call has a copy, so none sees what another one left.
         self.context = contextvars.copy_context()
+        self.context.run(call.place.set, self)
         self.error: BaseException | None = None
         self.thread = 0
         self.told = 0.0
@@ -88,7 +92,7 @@ class ThreadPlaces:
     # -- in a slot
 
     def call(self, job: Message | Batch) -> None:
-        ticket = Ticket(job)
+        ticket = Ticket(job, self._spec.name)
         self._out.add(ticket)
         if self._started < len(self._out):
             self._started += 1

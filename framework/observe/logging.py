@@ -1,13 +1,23 @@
-"""How log lines look: one line each, level, logger, text, on stderr, with no secrets in them; no policy on what is logged."""
+"""How log lines look, as text or as JSON, on stderr, with no secrets in them; no policy on what is logged."""
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import re
 import sys
+from datetime import UTC, datetime
+from typing import Any
+
+from framework.observe.call import bind_records
+from framework.observe.tracebacks import own_frames
 
 _USER_INFO = re.compile(r"(?<=://)[^/\s'\"]+@")
 _SECRET_OPTION = re.compile(r"(?<=[?&])((?:auth_secret|secret|password|token)=)[^&#\s'\"]+")
+_OF_ALL = {*vars(logging.makeLogRecord({})), "message", "asctime", "call"}
+"""What each record has; what else is there was given by ``extra=``."""
+_COLOURS = {"DEBUG": "2", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 
 
 def scrub(text: str) -> str:
@@ -15,21 +25,99 @@ def scrub(text: str) -> str:
     return _SECRET_OPTION.sub(r"\1…", _USER_INFO.sub("", text))
 
 
-class LineFormatter(logging.Formatter):
-    """``INFO framework.engine ready``. No time: the host of a Procfile, journald and Docker each add their own.
+class _Formatter(logging.Formatter):
+    """``frames``: "own" leaves the framework's out of tracebacks, "all" does not."""
 
-    A record that spans lines (a traceback) repeats its prefix on each, so that a line can be read on its own
-    and a message's content can never pass for a log line.
+    def __init__(self, *, frames: str = "own") -> None:
+        super().__init__("%(message)s")
+        self._all = frames == "all"
+
+    def trace_of(self, record: logging.LogRecord) -> str:
+        """Empty where it has none. Not kept in the record, which another handler may want to show otherwise."""
+        text = record.exc_text or (self.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else "")
+        if text and not self._all:
+            text = own_frames(text)
+        if record.stack_info:
+            text += ("\n" if text else "") + self.formatStack(record.stack_info)
+        return text
+
+
+class LineFormatter(_Formatter):
+    """``INFO framework.engine ready``; ``timed`` puts the time in UTC and the process before it.
+
+    A record that is made in a call names the handler, the message and the attempt. One that spans lines (a traceback) repeats its
+    prefix on each, so that a line can be read on its own and a message's content can never pass for a log line.
     """
 
+    def __init__(self, *, timed: bool = False, frames: str = "own", coloured: bool = False) -> None:
+        super().__init__(frames=frames)
+        self._timed = timed
+        self._coloured = coloured
+
     def format(self, record: logging.LogRecord) -> str:
-        prefix = f"{record.levelname} {record.name} "
-        lines = scrub(super().format(record)).splitlines() or [""]
+        text, trace = record.getMessage(), self.trace_of(record)
+        lines = scrub(f"{text}\n{trace}" if trace else text).splitlines() or [""]
+        prefix = self._prefix(record)
         return "\n".join(prefix + line for line in lines)
 
+    def _prefix(self, record: logging.LogRecord) -> str:
+        when = f"{_time_of(record)} {record.process} " if self._timed else ""
+        level = record.levelname
+        if self._coloured and level in _COLOURS:
+            level = f"\x1b[{_COLOURS[level]}m{level}\x1b[0m"
+        return f"{when}{level} {record.name} {_words_of(getattr(record, 'call', None))}"
 
-def setup(level: str) -> None:
-    """Send this process's log lines from ``level`` up to stderr; replaces what was set up before."""
+
+class JsonFormatter(_Formatter):
+    """One object a line: time, level, process, logger, message, what is known of the call, ``extra=``, exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        made: dict[str, Any] = {
+            "time": _time_of(record), "level": record.levelname, "process": record.process, "logger": record.name,
+            "message": record.getMessage(),
+        }  # fmt: skip
+        made |= getattr(record, "call", None) or {}
+        made |= {name: value for name, value in vars(record).items() if name not in _OF_ALL and name not in made}
+        if trace := self.trace_of(record):
+            made["exception"] = trace
+        return json.dumps({name: _clean(value) for name, value in made.items()}, default=_clean_words)
+
+
+def _clean(value: Any) -> Any:
+    return scrub(value) if isinstance(value, str) else value
+
+
+def _clean_words(value: object) -> str:
+    return scrub(str(value))
+
+
+def _time_of(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+
+def _words_of(call: dict[str, Any] | None) -> str:
+    """``[orders/billing 0a1b2c3d4e5f6a7b #2] ``: the handler, the message, its attempt."""
+    if not call:
+        return ""
+    if "id" not in call:
+        return f"[{call['handler']}] "
+    more = f" and {call['messages'] - 1} more" if call.get("messages", 1) > 1 else ""
+    return f"[{call['handler']} {call['id']} #{call['attempt']}{more}] "
+
+
+def _on_terminal() -> bool:
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def setup(level: str, *, timed: bool = False, form: str = "text", frames: str = "own") -> None:
+    """Send this process's log lines from ``level`` up to stderr; replaces what was set up before.
+
+    ``form``: "text", coloured on a terminal, or "json".
+    """
     stream = logging.StreamHandler(sys.stderr)
-    stream.setFormatter(LineFormatter("%(message)s"))
+    if form == "json":
+        stream.setFormatter(JsonFormatter(frames=frames))
+    else:
+        stream.setFormatter(LineFormatter(timed=timed, frames=frames, coloured=_on_terminal()))
     logging.basicConfig(level=level.upper(), handlers=[stream], force=True)
+    bind_records()

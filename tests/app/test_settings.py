@@ -33,6 +33,8 @@ SAMPLES: dict[str, list[tuple[Any, Any]]] = {
     "publish_timeout": [("1", 1.0), ("250ms", 0.25), ("30s", 30.0)],
     "handlers": [(f"{{a/b: {{timeout: {seconds}}}}}", (("a/b", {"timeout": float(seconds)}),)) for seconds in (1, 2, 3)],
     "log_level": [("debug", "debug"), ("WARNING", "warning"), ("error", "error")],
+    "log_format": [("json", "json"), ("text", "text"), ("JSON", "json")],
+    "log_frames": [("all", "all"), ("own", "own"), ("ALL", "all")],
     "admin": [("9464", "127.0.0.1:9464"), ("0.0.0.0:1", "0.0.0.0:1"), ("/run/a.sock", "/run/a.sock")],
     "sentry_dsn": [(one, one) for one in ("https://a@b/1", "http://a:b@c:9/d/2", "https://x@y/3")],
     "sentry_events": [("dead", "dead"), ("EACH", "each"), ("dead", "dead")],

@@ -1,12 +1,15 @@
-"""Log lines: one line each with level and logger, and no password in any of them."""
+"""Log lines: one line each with level and logger, and no password in any of them. The app's frames, not the framework's."""
 
 from __future__ import annotations
 
+import json
 import logging
+import traceback
 
 import pytest
 
-from framework.observe.logging import LineFormatter, scrub
+from framework.observe.logging import JsonFormatter, LineFormatter, scrub
+from framework.observe.tracebacks import own_frames
 
 
 def record(text: str, *args: object, error: BaseException | None = None) -> logging.LogRecord:
@@ -15,14 +18,14 @@ def record(text: str, *args: object, error: BaseException | None = None) -> logg
 
 
 def test_a_line_has_level_logger_and_text() -> None:
-    assert LineFormatter("%(message)s").format(record("took %d s", 3)) == "WARNING shop.handlers took 3 s"
+    assert LineFormatter().format(record("took %d s", 3)) == "WARNING shop.handlers took 3 s"
 
 
 def test_every_line_of_a_traceback_says_where_it_belongs() -> None:
     try:
         raise ValueError("two\nlines")
     except ValueError as error:
-        text = LineFormatter("%(message)s").format(record("failed", error=error))
+        text = LineFormatter().format(record("failed", error=error))
     assert len(text.splitlines()) > 4
     assert all(line.startswith("WARNING shop.handlers ") for line in text.splitlines())
 
@@ -47,5 +50,48 @@ def test_a_password_in_an_argument_or_an_error_is_left_out_too() -> None:
     try:
         raise ConnectionError("nsq://user:secret@host:4150")
     except ConnectionError as error:
-        text = LineFormatter("%(message)s").format(record("lost %s", "nsq://user:secret@host:4150", error=error))
+        text = LineFormatter().format(record("lost %s", "nsq://user:secret@host:4150", error=error))
     assert "secret" not in text
+
+
+def test_json_is_a_line_that_can_be_read_and_has_no_password_either() -> None:
+    one = record("lost %s", "nsq://user:secret@host:4150")
+    one.url, one.odd = "nsq://user:secret@host", object()
+    text = JsonFormatter().format(one)
+    assert "secret" not in text
+    assert (made := json.loads(text)) | {"message": "lost nsq://host:4150", "level": "WARNING", "url": "nsq://host"} == made
+    assert made["odd"].startswith("<object")
+
+
+def test_colours_are_around_the_level_only() -> None:
+    assert LineFormatter(coloured=True).format(record("x")) == "\x1b[33mWARNING\x1b[0m shop.handlers x"
+
+
+def test_the_framework_s_frames_are_left_out_also_of_causes_and_groups() -> None:
+    def app(error: BaseException) -> None:
+        try:
+            raise KeyError("cause")
+        except KeyError as cause:
+            raise error from cause
+
+    code = compile("def call_it(function, error):\n    function(error)\n", own_frames.__code__.co_filename, "exec")
+    names: dict[str, object] = {}
+    exec(code, names)
+    for error in (ValueError("plain"), ExceptionGroup("many", [ValueError("one")])):
+        try:
+            names["call_it"](app, error)  # type: ignore[operator]
+        except Exception as raised:
+            text = "".join(traceback.format_exception(raised))
+        assert "in call_it" in text
+        short = own_frames(text)
+        assert "in call_it" not in short
+        assert short.count("in app") == text.count("in app") == 2
+        assert "KeyError: 'cause'" in short
+
+
+def test_a_failure_of_the_framework_itself_keeps_its_frames() -> None:
+    try:
+        LineFormatter._prefix(None, None)  # type: ignore[arg-type]
+    except AttributeError as error:
+        text = "".join(traceback.format_exception(error.with_traceback(error.__traceback__.tb_next)))
+    assert own_frames(text) == text
