@@ -17,7 +17,15 @@ from collections.abc import Sequence
 from benchmarks import measure, peers
 from framework.testing import servers
 
-MESSAGES = {"ours": 1_000_000, "ours-admin": 1_000_000, "bare-loop": 1_000_000, "go-nsq": 250_000, "nsq-py": 1_000_000, "gnsq": 100_000, "pynsq": 60_000}
+MESSAGES = {
+    "ours": 1_000_000,
+    "ours-admin": 1_000_000,
+    "bare-loop": 1_000_000,
+    "go-nsq": 250_000,
+    "nsq-py": 1_000_000,
+    "gnsq": 100_000,
+    "pynsq": 60_000,
+}
 """About three to six seconds for each."""
 MOST_BYTES = 1 << 30
 """How much nsqd is given to keep in memory: of large bodies there are fewer."""
