@@ -28,6 +28,12 @@ def test_a_node_is_dialled_again_within_the_cap_but_never_at_once(failures: int,
     assert backoff.RECONNECT_BASE / 2 <= delay <= backoff.RECONNECT_CAP
 
 
+@given(level=st.integers(1, 10**6), longest=st.none() | st.floats(0.5, 1000.0), chance=chances)
+def test_a_pause_grows_to_its_longest_and_at_least_half_of_it_is_waited(level: int, longest: float | None, chance: float) -> None:
+    bound = min(backoff.PAUSE_CAP if longest is None else longest, backoff.PAUSE_BASE * 2.0 ** min(level - 1, 100))
+    assert bound / 2 <= backoff.pause_delay(level, longest=longest, chance=lambda: chance) <= bound
+
+
 def test_polls_spread_by_thirty_per_cent_and_are_never_later_than_asked() -> None:
     assert backoff.spread(10, chance=lambda: 0.0) == 7
     assert backoff.spread(10, chance=lambda: 1.0) == pytest.approx(10)

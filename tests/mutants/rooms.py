@@ -24,7 +24,8 @@ ROOMS = {
         ("tests/transports/nsq", "tests/engine/test_nsqd.py", _NSQD),
     ),
     "beanstalkd": Room(
-        ("framework/transports/beanstalkd",), ("tests/transports/beanstalkd", "tests/conformance/test_beanstalkd.py")
+        ("framework/transports/beanstalkd",),
+        ("tests/transports/beanstalkd", "tests/conformance/test_beanstalkd.py", "tests/conformance/test_enveloped.py"),
     ),
     "nats route": Room(
         ("framework/transports/nats_route",), ("tests/transports/nats_route", "tests/conformance/test_nats_route.py")

@@ -7,6 +7,7 @@ import socket
 import struct
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import gevent
 import pytest
@@ -364,3 +365,20 @@ def test_of_two_servers_of_one_name_the_first_keeps_its_route_and_both_are_named
     (route,) = peer_of(transport).routes
     gevent.sleep(0.5)
     assert list(peer_of(transport).routes) == [route]
+
+
+@pytest.mark.parametrize(
+    ("second", "raised", "words"),
+    [(AccessDenied("no"), AccessDenied, ["no"]), (BrokerUnreachable("gone"), BrokerUnreachable, ["a:1", "no", "b:2", "gone"])],
+    ids=["refused by all", "one is away"],
+)
+def test_of_servers_that_all_refuse_one_is_quoted_else_each_is_named(monkeypatch, second, raised, words):
+    answers = {"a:1": AccessDenied("no"), "b:2": second}
+
+    def look_at(server, *_):
+        raise answers[server]
+
+    monkeypatch.setattr(look, "_look_at", look_at)
+    with pytest.raises(raised) as refused:
+        look.look(SimpleNamespace(servers=tuple(answers)), None, None)
+    assert all(word in str(refused.value) for word in words)

@@ -21,6 +21,21 @@ def test_no_message_is_lost_or_handled_twice_over_drains_under_load(one):
     assert done.requeued > 0
 
 
+def test_a_channel_that_leaves_takes_its_topic_from_no_other_channel(one):
+    transport = one.open()
+    leaves, stays = one.hold(transport, channel="billing"), one.hold(transport, channel="audit")
+    leaves.connection.close()
+    until(lambda: leaves.receiver.closings)
+    one.client().publish("orders", b"to the server that was there")
+    until(lambda: stays.taken)
+    newcomer = one.add()  # it is told what is wanted when it comes
+    until(lambda: len(peer_of(transport).routes) == 2)
+    one.client(one.servers.index(newcomer)).publish("orders", b"to the one that came later")
+    until(lambda: len(stays.taken) == 2)
+    for message in stays.taken:
+        stays.connection.finish(message)
+
+
 def test_what_nobody_else_takes_is_handled_by_the_worker_that_stops(one):
     seen: list[bytes] = []
 
