@@ -25,18 +25,19 @@ class Moment:
             os.kill(os.getpid(), {number})
 
 sys.meta_path.insert(0, Moment())
-import workers_command
 sys.argv = ["workers", *{arguments!r}]
-workers_command.main()
+{begin}
 """
+SCRIPT = "import workers_command; workers_command.main()"
+MODULE = "import runpy; runpy.run_module('framework.cli', run_name='__main__')"
 RUN = ["run", "shop", "--broker", "nsq://127.0.0.1:1"]
 NSQD = ["nsqd", "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]
 
 
-def ended(folder: Path, moment: str, number: int, arguments: list[str]) -> tuple[int, str]:
+def ended(folder: Path, moment: str, number: int, arguments: list[str], begin: str = SCRIPT) -> tuple[int, str]:
     """How it ended, and what it said on stderr."""
     (folder / "shop.py").write_text("import a_module_of_the_app")
-    code = SIGNALS_ITSELF.format(moment=moment, number=int(number), arguments=arguments)
+    code = SIGNALS_ITSELF.format(moment=moment, number=int(number), arguments=arguments, begin=begin)
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, check=False, timeout=60,
@@ -97,6 +98,11 @@ def test_a_sighup_that_nohup_ignores_is_ignored_from_the_first_moment(tmp_path: 
 def test_the_script_that_is_installed_begins_there() -> None:
     script = Path(sys.executable).with_name("workers")
     assert "from workers_command import main" in script.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_python_m_begins_there_once_the_package_is_imported(tmp_path: Path, number: int) -> None:
+    assert ended(tmp_path, "framework.cli.root", number, RUN, MODULE) == (0, said(number))
 
 
 def test_a_signal_after_the_end_of_a_worker_does_what_it_does_elsewhere() -> None:

@@ -26,6 +26,7 @@ from framework.nsqd.store import (
     recovery,
     segments,
 )
+from framework.nsqd.store.index import Index
 from tests.nsqd.faults import failed_transactions
 from tests.nsqd.storing import CHANNEL, TOPIC, declared, everything, flip, killed, lose_index, payload, publish, saved, segment
 
@@ -331,7 +332,8 @@ def test_many_damaged_records_of_a_segment_take_one_scan(folder: Path, monkeypat
     scans.clear()
     seqs = range(again.index.batches(TOPIC, 0, 1)[0].first, again.topics[TOPIC].next)
     found = again.bodies(TOPIC, seqs, 1 << 20)
-    assert sum(one is None for one in found.values()) == len(again.reports) == 20
+    assert sum(one is None for one in found.values()) == 20
+    assert ["damaged: 20 messages lost" in report for report in again.reports] == [True], "they lie side by side"
     again.bodies(TOPIC, seqs, 1 << 20)
     assert scans == [1]
     again.close()
@@ -475,6 +477,46 @@ def test_segments_that_are_not_there_are_named_when_nobody_knows_whether_they_we
     again.close()
     last = Store(folder)
     assert last.reports == [], "once"
+    last.close()
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (Path.unlink, "segment 2 of the log is not there, or is empty: 30 messages lost; all others are served"),
+        (lambda path: os.truncate(path, 0), "segment 2 of the log is not there, or is empty: 30 messages lost"),
+        (lambda path: os.truncate(path, 1000), "segment 2 of the log ends at 1000: "),
+    ],
+    ids=["removed", "emptied", "cut off"],
+)
+def test_a_whole_file_that_is_lost_is_accounted_for_in_one_step(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None], words: str
+) -> None:
+    """Each record took a transaction, an empty file and two syncs: the others waited for minutes."""
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    publish(opened, b"first")
+    opened._roll()
+    for at in range(30):
+        publish(opened, b"%02d" % at * 20)
+    opened._roll()
+    publish(opened, b"last")
+    opened.close()
+    harm(segment(folder, 2))
+    again = Store(folder)
+    changes = []
+    transaction = Index.transaction
+    monkeypatch.setattr(Index, "transaction", lambda self, **how: changes.append(how) or transaction(self, **how))
+    left = everything(again)
+    assert [left[0], left[-1]] == [b"first", b"last"]
+    assert words in again.reports[-1]
+    assert sum(int(re.findall(r"(\d+) messages lost", report)[0]) for report in again.reports) == 32 - len(left)
+    assert len(again.reports) <= 2
+    assert len(changes) <= 3
+    assert all(file.stat().st_size for file in folder.glob("bad/*")), "what is not there is not kept"
+    again.close()
+    last = Store(folder)
+    assert (everything(last), last.reports) == (left, [])
     last.close()
 
 

@@ -179,6 +179,11 @@ class Index:
         """Every batch that is in that segment, but for emptied ones."""
         return map(Row._make, self._db.execute("select * from batch where seg = ? and dead = 0", (segment,)))
 
+    def all_of(self, segment: int, offset: int, end: int) -> Iterator[Row]:
+        """Every batch that has bytes of [offset, end) of that segment, emptied ones too, in order."""
+        query = "select * from batch where seg = ? and off + len > ? and off < ? order by topic, first"
+        return map(Row._make, self._db.execute(query, (segment, offset, end)))
+
     def size(self, topic: int, segment: int, low: int, high: int) -> int:
         """The bytes of ``held``."""
         query = "select coalesce(sum(len), 0) from batch where topic = ? and first >= ? and first < ? and seg = ? and dead = 0"

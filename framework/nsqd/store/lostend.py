@@ -5,7 +5,7 @@ The index is kept, so what was finished stays finished. What it knows behind the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from framework.nsqd.store import unfinished
 from framework.nsqd.store.catalog import Catalog
@@ -34,16 +34,16 @@ def whole(log: Segments, index: Index, segment: int, size: int) -> int:
     return size
 
 
-def bury(log: Segments, index: Index, catalog: Catalog, segment: int, offset: int) -> int:
-    """Have nobody wait for what the index knows behind ``offset`` of ``segment``; how many messages somebody waited for."""
+def bury(index: Index, catalog: Catalog, rows: Iterable[Row]) -> int:
+    """Have nobody wait for what is in ``rows``, ordered by topic and number; how many messages somebody waited for."""
     count = 0
-    for topic, low, high, dead in list(_runs(index.beyond(segment, offset, log.active))):
+    for topic, low, high, dead in list(runs(rows)):
         count += 0 if dead else unfinished.count(catalog, index, topic, low, high)
         index.bury_damaged(topic, low, high)
     return count
 
 
-def _runs(rows: Iterator[Row]) -> Iterator[tuple[int, int, int, int]]:
+def runs(rows: Iterable[Row]) -> Iterator[tuple[int, int, int, int]]:
     """(topic, low, high, dead) of rows whose numbers follow each other."""
     run: tuple[int, int, int, int] | None = None
     for row in rows:

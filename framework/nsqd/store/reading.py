@@ -1,20 +1,22 @@
 """How the log is read: every row of the index is held against the record that it names, and what is damaged is accounted for.
 
 A row that does not fit is looked into by one scan of its segment, which sets all of that segment's rows right; a gap in the
-numbers of a topic likewise by one scan of each. Neither is done twice while the process lives.
+numbers of a topic likewise by one scan of each. Neither is done twice while the process lives. What one stretch of damage
+took, a whole file perhaps, is accounted for in one step.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
-from framework.nsqd.store import unfinished
 from framework.nsqd.store.catalog import Catalog
 from framework.nsqd.store.compaction import dense
 from framework.nsqd.store.damage import say_damaged
 from framework.nsqd.store.folder import ReadOnlyFolder
 from framework.nsqd.store.index import EMPTIED, Index, Row
+from framework.nsqd.store.lostend import bury, runs
 from framework.nsqd.store.record import Batch, decode
 from framework.nsqd.store.record import bodies as each_body
 from framework.nsqd.store.segments import Broken, Segments
@@ -22,6 +24,15 @@ from framework.nsqd.store.state import Correction
 
 _READ_ROWS = 64
 """Index rows looked up at once."""
+_NOWHERE = 1 << 62
+"""Behind the end of every segment."""
+
+
+class Hole(NamedTuple):
+    """Where a segment has no records, in bytes."""
+
+    start: int
+    end: int
 
 
 def bodies(
@@ -92,16 +103,20 @@ class Reader:
             self._examine(row.seg)
             if self._index.row(row.topic, row.first) != row:
                 return None
-        data = self._log.read(row.seg, row.off, row.len)
-        if not self._is_broken(row):
+        hole = self._hole(row)
+        if hole is None:
             with self._index.transaction():
                 self._index.remove_batch(row.topic, row.first)
+        if hole is None or hole.end == _NOWHERE:  # then the index may be wrong
             self._examine_all()
-        if self._is_broken(row) or not self._index.count(row.topic, row.first, row.first + row.n):
-            self._lose(row, data)
-        else:
+        if hole is None and not self._index.count(row.topic, row.first, row.first + row.n):
+            self._lose(row.seg, Hole(row.off, row.off + row.len), [row])
+        elif hole is None or self._index.row(row.topic, row.first) != row:
             self._say_corrected(row.topic)
-        self.corrections.append(Correction(row.topic, row.first, row.first + row.n))
+            self.corrections.append(Correction(row.topic, row.first, row.first + row.n))
+        else:
+            there = self._index.all_of(row.seg, hole.start, hole.end)
+            self._lose(row.seg, hole, [one for one in there if not one.dead and self._record(one) is None])
         return None
 
     def _record(self, row: Row) -> Batch | None:
@@ -110,21 +125,31 @@ class Reader:
             return None
         return batch
 
-    def _is_broken(self, row: Row) -> bool:
-        """Whether the log is damaged where the row says; else it is the row that is."""
-        broken = self._examined.get(row.seg, ())
-        return any(one.offset < row.off + row.len and one.offset + one.length > row.off for one in broken)
+    def _hole(self, row: Row) -> Hole | None:
+        """The damaged bytes of the log that ``row`` names, or what is behind the end of its segment; None: the row is wrong."""
+        for one in self._examined.get(row.seg, ()):
+            if one.offset < row.off + row.len and one.offset + one.length > row.off:
+                return Hole(one.offset, one.offset + one.length)
+        size = self._log.length(row.seg) if row.seg in self._log.numbers else 0
+        return Hole(size, _NOWHERE) if row.off + row.len > size else None
 
-    def _lose(self, row: Row, data: bytes) -> None:
-        count = unfinished.count(self._catalog, self._index, row.topic, row.first, row.first + row.n)
-        name = f"{row.seg:010}-{row.off}"
-        known = self._folder.has_set_aside(name, data)
-        kept = self._folder.set_aside(name, data)
+    def _lose(self, segment: int, hole: Hole, rows: list[Row]) -> None:
+        """Have nobody wait for what was there: all of it at once, as each time takes a transaction, and a file for the bytes."""
+        name = f"{segment:010}-{hole.start}"
+        data = b"" if hole.end == _NOWHERE else self._log.read(segment, hole.start, hole.end - hole.start)
+        known = bool(data) and self._folder.has_set_aside(name, data)
+        kept = f", kept in {self._folder.set_aside(name, data)}" if data else ""
         with self._index.transaction():
-            self._index.bury_damaged(row.topic, row.first, row.first + row.n)
-        if not known:
-            words, after = say_damaged(count)
-            self._folder.reports.append(f"{row.len} bytes at {row.off} of segment {row.seg} {words}, kept in {kept}{after}")
+            count = bury(self._index, self._catalog, rows)
+        self.corrections += [Correction(topic, low, high) for topic, low, high, _ in runs(rows)]
+        if known:
+            return
+        words, after = say_damaged(count)
+        where = f"{hole.end - hole.start} bytes at {hole.start} of segment {segment} {words}"
+        if hole.end == _NOWHERE:
+            ends = f"ends at {hole.start}" if hole.start else "is not there, or is empty"
+            where = f"segment {segment} of the log {ends}: {count} messages lost"
+        self._folder.reports.append(f"{where}{kept}{after}")
 
     # --- what the index lacks ------------------------------------------------------------------------------------
 

@@ -93,7 +93,7 @@ class _Scan:
         """Account for what the index has behind the end of the log."""
         segment, size = end
         whole = lostend.whole(self._log, self._index, segment, size)
-        count = lostend.bury(self._log, self._index, self._catalog, segment, whole)
+        count = lostend.bury(self._index, self._catalog, self._index.beyond(segment, whole, self._log.active))
         rest = self._log.read(segment, whole, size - whole)
         kept = ""
         if rest:
