@@ -1,4 +1,5 @@
-"""The core of the conformance suite over a real RocketMQ 5.3.3, by POP. One broker is shared by all cases, and stays up."""
+"""The core of the conformance suite over a real RocketMQ 5.3.3, by POP and by PULL. One broker is shared by all cases, and stays
+up."""
 
 from __future__ import annotations
 
@@ -34,22 +35,29 @@ class RocketServers(Subject):
         "rocketmq://host?poll=1h",
         "rocketmq://host?tags=a b",
         "rocketmq://host?namespace=a.b",
+        "rocketmq://host?mode=push",
     )
     invalid_names = ("orders#ephemeral", "." * 64)
 
-    def __init__(self, server: RocketMQ) -> None:
+    def __init__(self, server: RocketMQ, options: str = "") -> None:
         super().__init__()
         self._server = server
+        self._options = options
+        self.hands_on_at_once = "pull" not in options
 
     def make(self, *, brief: bool) -> Node:
-        return RocketNode(self._server.address, f"&lease={self.brief:g}s" if brief else "")
+        return RocketNode(self._server.address, self._options + (f"&lease={self.brief:g}s" if brief else ""))
 
 
-@pytest.fixture(scope="module")
-def subject(rocketmq: RocketMQ) -> Iterator[RocketServers]:
-    with RocketServers(rocketmq) as made:
+@pytest.fixture(scope="class")
+def subject(request: pytest.FixtureRequest, rocketmq: RocketMQ) -> Iterator[RocketServers]:
+    with RocketServers(rocketmq, request.cls.options) as made:
         yield made
 
 
 class TestRocketMQ(Core):
-    pass
+    options = ""
+
+
+class TestRocketMQByPull(Core):
+    options = "&mode=pull"

@@ -53,6 +53,8 @@ class Subject(ABC):
     """Other processes can use it by its URL."""
     ends_unheard_leases: bool = True
     """A lease runs out on time also while nothing at all is heard on its connection."""
+    hands_on_at_once: bool = True
+    """At a stop what has not started goes to another worker at once; else behind the calls that run, which hold its queue."""
     drops_doubles: bool = False
     """A publish whose answer was lost is sent again by its producer, because the broker drops doubles."""
     fills: bool = False

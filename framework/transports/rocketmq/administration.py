@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from time import monotonic
 
@@ -43,6 +43,12 @@ class Broker:
     version: str
     settings: dict[str, str]
     """Empty where we may not see them."""
+
+    @property
+    def pops(self) -> bool:
+        """Whether it knows POP, as far as is known."""
+        major = self.version.partition(".")[0]
+        return not ((major.isdigit() and int(major) < 5) or self.version.startswith("before"))
 
     def allows(self, setting: str) -> bool:
         """Whether it is not switched off, as far as is known."""
@@ -95,6 +101,12 @@ def waiting(session: Session, topic: str, group: str) -> int:
     _await_index(session)
     places = [topic, *(retry_topic(topic, group, version) for version in (RETRY_V1, RETRY_V2))]
     return sum(count for place in places for count in _waiting(session, place, group))
+
+
+def unread(session: Session, topics: Iterable[str], group: str) -> int:
+    """How many messages of ``topics`` lie behind the offsets that ``group``, which reads by PULL, has committed."""
+    _await_index(session)
+    return sum(count for topic in topics for count in _unread(session, topic, group))
 
 
 def _await_index(session: Session) -> None:

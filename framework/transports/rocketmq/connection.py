@@ -49,6 +49,7 @@ class PopConnection:
     """``contract.Connection`` by POP. Made on the hub that it will live on."""
 
     lasting_ids = False
+    shown = True
 
     def __init__(
         self, session: Session, names: tuple[str, str, str], what: Subscription, receiver: Receiver, *, limits: Limits,
@@ -199,6 +200,9 @@ class PopConnection:
         for message, at in touched.items():
             if self.in_flight.pop(message, None) is not None:  # else it has been settled since
                 self.in_flight[message] = at
+
+    def others_changed(self, group: str) -> None:
+        """Any number may POP from a queue."""
 
     def lost(self, error: FrameworkError) -> None:
         self._end(error)

@@ -1,11 +1,11 @@
 """What a heartbeat says of us: which groups read which topics here. No I/O here.
 
-POP needs none of it. Without it, no console of RocketMQ would show who reads.
+POP needs none of it. Without it, no console of RocketMQ would show who reads. Those who pull share queues by it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -17,6 +17,13 @@ class Subscription(NamedTuple):
     topic: str
     group: str
     tags: str = ""
+    pulls: bool = False
+    """By PULL, not by POP."""
+
+    @property
+    def retry_topic(self) -> str:
+        """What keeps the messages of ``group`` that were sent back: all of them, of whatever topic."""
+        return f"%RETRY%{self.group}"
 
 
 def heartbeat(client: str, subscriptions: Iterable[Subscription]) -> bytes:
@@ -25,20 +32,25 @@ def heartbeat(client: str, subscriptions: Iterable[Subscription]) -> bytes:
     for one in dict.fromkeys(subscriptions):
         groups.setdefault(one.group, []).append(one)
     consumers = [_consumer(group, its) for group, its in groups.items()]
-    return msgspec.json.encode({"clientID": client, "producerDataSet": [], "consumerDataSet": consumers})
+    # By its producers a group shows who may still hold a queue: nobody else publishes under its name.
+    holders = [{"groupName": group} for group, its in groups.items() if any(one.pulls for one in its)]
+    return msgspec.json.encode({"clientID": client, "producerDataSet": holders, "consumerDataSet": consumers})
 
 
-def _consumer(group: str, its: Iterable[Subscription]) -> dict[str, object]:
+def _consumer(group: str, its: Sequence[Subscription]) -> dict[str, object]:
+    pulls = any(one.pulls for one in its)
+    data = [_data(one.topic, one.tags) for one in its]
+    data += [_data(topic, "") for topic in {one.retry_topic for one in its if one.pulls}]
     return {
-        "groupName": group, "consumeType": "CONSUME_POP", "messageModel": "CLUSTERING",
-        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "subscriptionDataSet": [_data(one) for one in its], "unitMode": False,
+        "groupName": group, "consumeType": "CONSUME_PASSIVELY" if pulls else "CONSUME_POP", "messageModel": "CLUSTERING",
+        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "subscriptionDataSet": data, "unitMode": False,
     }  # fmt: skip
 
 
-def _data(one: Subscription) -> dict[str, object]:
-    tags = one.tags.split("||") if one.tags else []
+def _data(topic: str, expression: str) -> dict[str, object]:
+    tags = expression.split("||") if expression else []
     return {
-        "topic": one.topic, "subString": one.tags or "*", "tagsSet": tags, "codeSet": [java_hash(tag) for tag in tags],
+        "topic": topic, "subString": expression or "*", "tagsSet": tags, "codeSet": [java_hash(tag) for tag in tags],
         "subVersion": 0, "expressionType": "TAG", "classFilterMode": False,
     }  # fmt: skip
 

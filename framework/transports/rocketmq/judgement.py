@@ -18,21 +18,22 @@ def is_own(topic: str) -> bool:
     return bool(_OWN.match(topic))
 
 
-def judged(info: NodeInfo, broker: Broker, missing: str) -> NodeInfo:
-    """``info`` with what is to be said of ``broker``. ``missing``: a topic that no broker has."""
-    obstacles = [words for words in (refusal(broker, info.node),) if words]
+def judged(info: NodeInfo, broker: Broker, missing: str, *, pulls: bool) -> NodeInfo:
+    """``info`` with what is to be said of ``broker``. ``pulls``: it is read by PULL; ``missing``: a topic that no broker has."""
+    obstacles = [words for words in (refusal(broker, info.node, pulls=pulls),) if words]
     if missing and not broker.allows("autoCreateTopicEnable"):
         obstacles.append(no_topic(missing, info.node))
-    return replace(info, obstacles=tuple(obstacles), notes=tuple(_notes(broker, info.node)))
+    return replace(info, obstacles=tuple(obstacles), notes=tuple(_notes(broker, info.node, pulls=pulls)))
 
 
-def refusal(broker: Broker, node: str) -> str:
+def refusal(broker: Broker, node: str, *, pulls: bool) -> str:
     """Why no handler can be served there; empty: it can."""
-    major = broker.version.partition(".")[0]
-    if major.isdigit() and int(major) < 5:
-        return f"{node} is RocketMQ {broker.version}, which has no POP: run 5.0 or newer"
+    if pulls:
+        return ""
+    if not broker.pops:
+        return f"{node} is RocketMQ {broker.version}, which has no POP: leave mode=pop out of the broker URL"
     if not broker.allows("timerWheelEnable"):
-        return f"{node} refuses every POP while it has timerWheelEnable=false: set it to true"
+        return f"{node} refuses every POP while it has timerWheelEnable=false: set it to true, or read it by mode=pull"
     return ""
 
 
@@ -40,8 +41,13 @@ def no_topic(topic: str, node: str) -> str:
     return f"{node} has no topic for {topic} and makes none (autoCreateTopicEnable=false): make it with mqadmin updateTopic"
 
 
-def _notes(broker: Broker, node: str) -> Iterator[str]:
-    if broker.settings and broker.settings.get("popConsumerKVServiceEnable") != "true":
+def _notes(broker: Broker, node: str, *, pulls: bool) -> Iterator[str]:
+    if pulls:
+        yield (
+            f"{node} is read by PULL: a message has no lease, the kill of a worker costs it no attempt, and a queue is one "
+            "worker's at a time"
+        )
+    elif broker.settings and broker.settings.get("popConsumerKVServiceEnable") != "true":
         yield (
             f"{node} delivers what is requeued 2 to 5 s late: popConsumerKVServiceInit=true, popConsumerKVServiceEnable=true, "
             "enableRetryTopicV2=true and retrieveMessageFromPopRetryTopicV1=false make it half a second"

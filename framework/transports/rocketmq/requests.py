@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from framework.errors import ProtocolError
 from framework.transports.rocketmq.heartbeat import Subscription
+from framework.transports.rocketmq.queues import Place
 from framework.transports.rocketmq.wire.frames import garbage
 from framework.transports.rocketmq.wire.handles import Handle
 
@@ -33,6 +34,26 @@ def ack(what: Subscription, handle: Handle) -> dict[str, str]:
 def change(what: Subscription, handle: Handle, invisible: int) -> dict[str, str]:
     """CHANGE_MESSAGE_INVISIBLETIME; ``invisible``: milliseconds from now."""
     return {**ack(what, handle), "invisibleTime": str(invisible)}
+
+
+def queue(what: Subscription, place: Place) -> dict[str, str]:
+    """The fields of QUERY_CONSUMER_OFFSET, but one."""
+    return {"consumerGroup": what.group, "topic": place.topic, "queueId": str(place.number)}
+
+
+def commit(what: Subscription, place: Place, offset: int) -> dict[str, str]:
+    """The fields of UPDATE_CONSUMER_OFFSET."""
+    return queue(what, place) | {"commitOffset": str(offset)}
+
+
+def pull(what: Subscription, place: Place, offset: int, count: int, wait: float) -> dict[str, str]:
+    """The fields of PULL_MESSAGE. ``wait``: seconds that it may wait at its broker, which looks every five."""
+    tags = "" if place.topic == what.retry_topic else what.tags
+    return queue(what, place) | {
+        "queueOffset": str(offset), "maxMsgNums": str(count), "sysFlag": "6", "commitOffset": "0",
+        "suspendTimeoutMillis": str(round(wait * 1000)), "subscription": tags or "*", "subVersion": "0",
+        "expressionType": "TAG",
+    }  # fmt: skip
 
 
 class Changed(NamedTuple):

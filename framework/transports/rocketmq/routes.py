@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from framework.errors import BadSetting, BrokerUnreachable, FrameworkError, ProtocolError, words_of
+from framework.transports.rocketmq.queues import Place
 from framework.transports.rocketmq.sessions import Sessions
 from framework.transports.rocketmq.wire.codes import Request
 from framework.transports.rocketmq.wire.errors import RocketError, TopicMissing
@@ -67,14 +68,23 @@ class NameServers:
     def route(self, topic: str) -> dict[str, Master]:
         """Broker name -> the master that has ``topic`` (RocketMQ's name); empty: there is none. Raises BrokerUnreachable,
         RocketError."""
-        try:
-            answer = self._ask(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"})
-        except TopicMissing:
-            return {}
-        route = read_json(answer, _Route)
+        route = self._route(topic)
         perms = {queues.broker_name: queues.perm for queues in route.queue_datas}
         masters = _masters(route.broker_datas)
         return {name: Master(name, one.address, one.cluster, perms[name]) for name, one in masters.items() if perms.get(name, 0)}
+
+    def _route(self, topic: str) -> _Route:
+        try:
+            answer = self._ask(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"})
+        except TopicMissing:
+            return _Route()
+        return read_json(answer, _Route)
+
+    def queues(self, topic: str) -> list[Place]:
+        """All queues of ``topic`` (RocketMQ's name) that may be read. Raises BrokerUnreachable, RocketError."""
+        route = self._route(topic)
+        readable = [one for one in route.queue_datas if one.perm & READABLE]
+        return [Place(topic, one.broker_name, number) for one in readable for number in range(one.read_queue_nums)]
 
     def masters(self) -> dict[str, Master]:
         """Broker name -> every master there is. Raises BrokerUnreachable, RocketError."""

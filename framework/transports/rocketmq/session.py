@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection
 from time import monotonic
-from typing import NamedTuple, Protocol
 
 from gevent import monkey
 from gevent.hub import get_hub
@@ -18,8 +17,9 @@ from framework.errors import BrokerUnreachable, FrameworkError, ProtocolError
 from framework.message import Message
 from framework.observe import hublog
 from framework.transports.forked import forget_in_child, let_go
-from framework.transports.rocketmq.heartbeat import Subscription, heartbeat
+from framework.transports.rocketmq.heartbeat import heartbeat
 from framework.transports.rocketmq.outbox import Outbox
+from framework.transports.rocketmq.owner import Asked, Owner, Then
 from framework.transports.rocketmq.question import Question
 from framework.transports.rocketmq.urls import Options, Secrets
 from framework.transports.rocketmq.wire import frames, signature
@@ -39,39 +39,6 @@ BEAT = 30.0
 _PULSE = 0.5
 _NUMBERS = 2**31
 
-Then = Callable[[Frame | FrameworkError, float], None]
-"""Gets the answer, or why there is none, and when it was read (monotonic)."""
-
-
-class Owner(Protocol):
-    """Whoever subscribes. Called on the hub but for ``keep``."""
-
-    subscription: Subscription
-
-    def turn(self) -> None:
-        """Before what it wants to say is collected, once in a turn."""
-
-    def collect(self) -> None:
-        """Say what it has to say, by ``Session.put``; the socket has room."""
-
-    def keep(self, now: float, expired: Collection[Message]) -> None:
-        """In another native thread: as ``collect``, while the hub is blocked; only what cannot wait."""
-
-    def resumed(self) -> None:
-        """The hub turns again after ``keep``."""
-
-    def lost(self, error: FrameworkError) -> None:
-        """The session has ended."""
-
-
-class _Asked(NamedTuple):
-    owner: object
-    then: Then
-    due: float
-    """Monotonic: an answer after that is overdue."""
-    anywhere: bool
-    """``then`` may be called in any thread."""
-
 
 class Session:
     """Made on the hub that it lives on. Of no more use once ``error`` is set."""
@@ -83,10 +50,10 @@ class Session:
         """The server has said that it is about to stop."""
         self.heard_at = monotonic()
         """When something was read last."""
-        self._sock, self._options, self._secrets, self._client = sock, options, secrets, client
+        self._sock, self._options, self._secrets, self.client = sock, options, secrets, client
         self._owners: dict[Owner, None] = {}
         self._dirty: dict[Owner, None] = {}
-        self._pending: dict[int, _Asked] = {}
+        self._pending: dict[int, Asked] = {}
         self._numbers = itertools.count(1)
         self._outbox = Outbox()
         self._feed = frames.Decoder().feed
@@ -94,6 +61,7 @@ class Session:
         self._stash: list[tuple[Frame, float]] = []
         self._fault: ProtocolError | None = None
         self._kept = False
+        self._beaten = monotonic()
         self._flush_due = False
         self._loop = get_hub().loop
         self._start_watchers()
@@ -137,7 +105,7 @@ class Session:
             self._pending.pop(number, None)
         group = owner.subscription.group
         if all(other.subscription.group != group for other in self._owners):
-            self.tell(Request.UNREGISTER_CLIENT, {"clientID": self._client, "consumerGroup": group})
+            self.tell(Request.UNREGISTER_CLIENT, {"clientID": self.client, "consumerGroup": group, "producerGroup": group})
 
     def wants_to_speak(self, owner: Owner) -> None:
         """Collect from it in this turn of the hub."""
@@ -158,7 +126,7 @@ class Session:
         ``wait``: seconds that the server may take on purpose. ``anywhere``: ``then`` may be called in any thread."""
         number = next(self._numbers) % _NUMBERS
         due = monotonic() + wait + self._options.answer_timeout
-        self._pending[number] = _Asked(owner, then, due, anywhere)
+        self._pending[number] = Asked(owner, then, due, anywhere)
         self._outbox.put(self._encoded(code, fields, body, number))
         return number
 
@@ -190,12 +158,13 @@ class Session:
 
     def beat(self) -> None:
         """A heartbeat: it shows who subscribes, and keeps the socket."""
+        self._beaten = monotonic()
         self.tell(Request.HEART_BEAT, {}, self.heartbeat)
 
     @property
     def heartbeat(self) -> bytes:
         """Its body."""
-        return heartbeat(self._client, [owner.subscription for owner in self._owners])
+        return heartbeat(self.client, [owner.subscription for owner in self._owners if owner.shown])
 
     @property
     def signs(self) -> bool:
@@ -245,7 +214,10 @@ class Session:
             asked.then(frame, at)
 
     def _asked_of_us(self, frame: Frame) -> None:
-        """A server tells its clients who has come and gone, and asks after transactions: we balance nothing, and have none."""
+        """A server tells its clients who has come and gone, and asks after transactions, of which we have none."""
+        if frame.code == Request.NOTIFY_CONSUMER_IDS_CHANGED:
+            for owner in list(self._owners):
+                owner.others_changed(frame.fields.get("consumerGroup", ""))
         if not frame.is_oneway:
             words = f"request type {frame.code} not supported"
             refused = Frame(Answer.REQUEST_CODE_NOT_SUPPORTED, frame.opaque, flag=frames.RESPONSE, remark=words)
@@ -303,6 +275,9 @@ class Session:
                 self._kept = True
                 for owner in list(self._owners):
                     owner.keep(now, expired)
+                if now - self._beaten >= BEAT:
+                    self._beaten = now
+                    self.put(None, Request.HEART_BEAT, {}, _pass_over, body=self.heartbeat)
                 self._outbox.send(self._sock)
         except OSError:  # the hub finds it as well
             pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets as random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,6 +23,7 @@ class Sessions:
     def __init__(self, options: Options, secrets: Secrets) -> None:
         self._options = options
         self._secrets = secrets
+        self._client = random.token_hex(4)
         self._open: dict[tuple[str, int], Session] = {}
         self._users: dict[Session, int] = {}
         self._dialling: dict[tuple[str, int], Semaphore] = {}
@@ -48,7 +50,11 @@ class Sessions:
     def dialled(self, server: str, timeout: float = CONNECT_TIMEOUT) -> Session:
         """One of its own, which the caller closes."""
         sock = dial(server, self._secrets if self._options.tls else None, timeout)
-        return Session(server, sock, self._options, self._secrets, f"workers@{os.getpid()}#{_get_ident()}")
+        return Session(server, sock, self._options, self._secrets, self._name())
+
+    def _name(self) -> str:
+        """As this hub is known to all brokers: no other of any machine has it."""
+        return f"workers@{os.getpid()}#{_get_ident()}-{self._client}"
 
     def give_back(self, session: Session) -> None:
         """The last one closes it."""

@@ -1,9 +1,12 @@
-"""RocketMQ as a ``contract.Transport``: consumer groups for channels, read by POP; a node is a master broker, by its name."""
+"""RocketMQ as a ``contract.Transport``: consumer groups for channels, read by POP or PULL; a node is a master broker, by its
+name."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -21,6 +24,8 @@ from framework.transports.rocketmq.connection import PopConnection
 from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.link import Link
 from framework.transports.rocketmq.producer import MAX_DELAY, RocketProducer
+from framework.transports.rocketmq.pulled import LEVELS
+from framework.transports.rocketmq.pulling import PullConnection
 from framework.transports.rocketmq.routes import READABLE, Master, NameServers
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.sessions import Sessions
@@ -43,14 +48,18 @@ def open(urls: Sequence[str]) -> Transport:
     return RocketTransport(addresses)
 
 
+POPS = Capabilities(
+    touch=True, attempts=True, fan_out=True, max_requeue=MAX_DELAY, max_defer=MAX_DELAY, headers=True, auto_create=False,
+)  # fmt: skip
+PULLS = replace(POPS, touch=False, max_requeue=LEVELS[-1], delay_levels=LEVELS)
+
+
 class RocketTransport:
     """The brokers that some name servers know."""
 
-    capabilities = Capabilities(
-        touch=True, attempts=True, fan_out=True, max_requeue=MAX_DELAY, max_defer=MAX_DELAY, headers=True, auto_create=False,
-    )  # fmt: skip
-
     def __init__(self, addresses: _urls.Addresses) -> None:
+        self.capabilities = PULLS if addresses.options.mode == "pull" else POPS
+        """Those of PULL as soon as one broker is known that has no POP."""
         self._options = addresses.options
         self._names = _urls.Names(addresses.options.namespace)
         self._sessions = Sessions(addresses.options, addresses.secrets)
@@ -67,6 +76,8 @@ class RocketTransport:
     def accept(self, topic: str, channels: Collection[str]) -> None:
         """Names that fit with their dots written as RocketMQ takes them; any number of channels."""
         self._names.accept(topic, channels)
+        if self._options.mode == "pull":
+            self._names.accept_pull(topic, channels)
 
     def describe(self, topic: str, channel: str) -> list[NodeInfo]:
         """As the brokers are set up, and whether a topic that is missing would be made."""
@@ -74,11 +85,15 @@ class RocketTransport:
         missing = bool(topic) and not masters
         answers = self._ask_each(masters or self._masters(), self._info)
         found = [answer for answer in answers.values() if not isinstance(answer, FrameworkError)]
-        return [judgement.judged(info, broker, topic if missing else "") for info, broker in found]
+        return [self._judged(info, broker, topic if missing else "") for info, broker in found]
+
+    def _judged(self, info: NodeInfo, broker: Broker, missing: str) -> NodeInfo:
+        return judgement.judged(info, broker, missing, pulls=self._pulls(broker))
 
     def _info(self, master: Master, session: Session) -> tuple[NodeInfo, Broker]:
         broker = self._looked_at(master, session)
-        return NodeInfo(master.name, f"RocketMQ {broker.version}", self._limits(broker)), broker
+        mode = "PULL" if self._pulls(broker) else "POP"
+        return NodeInfo(master.name, f"RocketMQ {broker.version} by {mode}", self._limits(broker), self.capabilities), broker
 
     def _looked_at(self, master: Master, session: Session) -> Broker:
         """Asked once for many who ask at the same time."""
@@ -87,11 +102,19 @@ class RocketTransport:
 
     def _look(self, address: str) -> Broker:
         with self._sessions.use(address) as session:
-            return administration.look_at(session)
+            broker = administration.look_at(session)
+        if self._pulls(broker):
+            self.capabilities = PULLS
+        return broker
+
+    def _pulls(self, broker: Broker) -> bool:
+        return self._options.mode == "pull" or not (broker.pops or self._options.mode)
 
     def _limits(self, broker: Broker) -> Limits:
         options = self._options
-        later = MAX_DELAY if broker.allows("timerWheelEnable") else 0.0
+        later = MAX_DELAY if broker.pops and broker.allows("timerWheelEnable") else 0.0
+        if self._pulls(broker):
+            return Limits(math.inf, math.inf, MAX_GRANT, LEVELS[-1], later)
         # A POP that waits cannot be taken back. Twice its time, because what the broker says at its end can be late.
         goodbye = 2 * options.poll + 1.0
         return Limits(options.lease * CERTAIN, math.inf, MAX_GRANT, MAX_DELAY, later, goodbye)
@@ -105,7 +128,7 @@ class RocketTransport:
         """The groups that have read ``topic``."""
         name = self._names.mapped(topic)
         answers = self._ask_all(self._servers.route(name), lambda _, session: administration.groups_of(session, name))
-        return {channel for groups in answers.values() for group in groups if (channel := self._names.unmapped(group))}
+        return {channel for groups in answers.values() for group in groups if (channel := self._names.channel_of(topic, group))}
 
     def topics(self) -> set[str]:
         """Those of this namespace that are not RocketMQ's own."""
@@ -115,10 +138,19 @@ class RocketTransport:
 
     def backlog(self, topic: str, channel: str) -> dict[str, int]:
         """What waits to be delivered. RocketMQ does not say what is in flight, or waits for a delay."""
-        name, group = self._names.mapped(topic), self._names.mapped(channel)
-        return self._ask_all(
-            self._servers.route(name), lambda _, session: administration.waiting(session, name, group)
-        )  # fmt: skip
+        name = self._names.mapped(topic)
+
+        def waiting(master: Master, session: Session) -> int:
+            what = self._subscription(topic, channel, pulls=self._pulls(self._looked_at(master, session)))
+            if what.pulls:
+                return administration.unread(session, (name, what.retry_topic), what.group)
+            return administration.waiting(session, name, what.group)
+
+        return self._ask_all(self._servers.route(name), waiting)
+
+    def _subscription(self, topic: str, channel: str, *, pulls: bool) -> Subscription:
+        group = self._names.pull_group(topic, channel) if pulls else self._names.mapped(channel)
+        return Subscription(self._names.mapped(topic), group, self._options.tags, pulls)
 
     def ensure(self, topic: str, channels: Collection[str]) -> None:
         """The topic, on each master of the cluster, where no broker has it. A group is made by its first POP, which begins with
@@ -146,23 +178,26 @@ class RocketTransport:
             raise NegotiationRefused("TOPIC", "", fix=judgement.no_topic(topic, master.name))
         administration.make_topic(session, self._names.mapped(topic))
 
-    def connect(self, node: str, topic: str, channel: str, receiver: Receiver) -> PopConnection:
+    def connect(self, node: str, topic: str, channel: str, receiver: Receiver) -> PopConnection | PullConnection:
         master = self._servers.route(self._names.mapped(topic)).get(node)
         if master is None:
             raise BrokerUnreachable(f"the name server has no route to topic {topic!r} on {node}")
         session = self._sessions.take(master.address)
         try:
             broker = self._looked_at(master, session)
-            if words := judgement.refusal(broker, node):
+            pulls = self._pulls(broker)
+            if words := judgement.refusal(broker, node, pulls=pulls):
                 raise NegotiationRefused("POP", "", fix=words)
-            what = Subscription(self._names.mapped(topic), self._names.mapped(channel), self._options.tags)
-            return PopConnection(
+            what = self._subscription(topic, channel, pulls=pulls)
+            made: Any = partial(PullConnection, places=self._servers.queues) if pulls else PopConnection
+            found: PopConnection | PullConnection = made(
                 session, (node, topic, channel), what, receiver, limits=self._limits(broker), options=self._options,
                 ended=self._sessions.give_back,
             )  # fmt: skip
         except BaseException:
             self._sessions.give_back(session)
             raise
+        return found
 
     def producer(self) -> RocketProducer:
         return RocketProducer(self._writable, self._link, self._names, self._options)
@@ -190,7 +225,7 @@ class RocketTransport:
             refused = any(isinstance(error, REFUSALS) for error in failures.values())
             raise (BrokerRefuses if refused else BrokerUnreachable)("; ".join(map(words_of, failures, failures.values())))
         found = [answer for answer in answers.values() if not isinstance(answer, FrameworkError)]
-        return [judgement.judged(info, broker, "") for info, broker in found]
+        return [self._judged(info, broker, "") for info, broker in found]
 
     def _ask_all(self, masters: dict[str, Master], question: Callable[[Master, Session], T]) -> dict[str, T]:
         """Node -> its answer. Raises BrokerUnreachable naming those that gave none."""

@@ -17,8 +17,10 @@ from framework.transports import addresses
 PORT = 9876
 MAX_NAME = 127
 """Characters of a topic, as RocketMQ counts them."""
+MAX_GROUP = 120
+"""Characters of a group, whose retry topic has seven more."""
 _FILES = ("tls_ca", "tls_cert", "tls_key")
-_OPTIONS = ("lease", "poll", "answer_timeout", "namespace", "cluster", "tags", "max_body", "tls", *_FILES)
+_OPTIONS = ("mode", "lease", "poll", "answer_timeout", "namespace", "cluster", "tags", "max_body", "tls", *_FILES)
 _PLAIN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _TAGS = re.compile(r"[^\s|\x00-\x1f]+(\|\|[^\s|\x00-\x1f]+)*")
 
@@ -27,6 +29,8 @@ _TAGS = re.compile(r"[^\s|\x00-\x1f]+(\|\|[^\s|\x00-\x1f]+)*")
 class Options:
     """The query parameters. Times in seconds, sizes in bytes."""
 
+    mode: str = ""
+    """How messages are asked for: ``pop`` or ``pull``; empty: by POP where a broker has it."""
     lease: float = 60.0
     """invisibleTime: how long what was popped is kept from others."""
     poll: float = 2.0
@@ -86,6 +90,7 @@ def read(urls: Sequence[str]) -> Addresses:
 def _options(given: Mapping[str, str], tls: bool) -> Options:
     default = Options()
     return Options(
+        mode=_one_of("mode", ("pop", "pull"), given),
         lease=_time(given, "lease", default.lease, 1.0, 86_400.0),
         poll=_time(given, "poll", default.poll, 0.1, 30.0),
         answer_timeout=_time(given, "answer_timeout", default.answer_timeout, 0.5, 100.0),
@@ -123,6 +128,13 @@ def _yes(name: str, given: Mapping[str, str]) -> bool:
     if text not in ("true", "false"):
         raise BadSetting(f"{name}={text!r} in a broker URL: write true or false")
     return text == "true"
+
+
+def _one_of(name: str, words: Sequence[str], given: Mapping[str, str]) -> str:
+    text = given.get(name, "")
+    if text and text not in words:
+        raise BadSetting(f"{name}={text!r} in a broker URL: write {' or '.join(words)}")
+    return text
 
 
 def _time(given: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:
@@ -172,8 +184,28 @@ class Names:
             )
 
     def mapped(self, name: str) -> str:
-        """The topic or group of a topic or channel."""
+        """The topic of a topic, or the group of a channel that is read by POP."""
         return self._prefix + name.replace(".", "%2E")
+
+    def pull_group(self, topic: str, channel: str) -> str:
+        """The group of a channel that is read by PULL. All members of one must read the same topics, because its queues are
+        shared among all of them; so it is of one topic."""
+        return f"{self.mapped(topic)}|{Names().mapped(channel)}"
+
+    def accept_pull(self, topic: str, channels: Iterable[str]) -> None:
+        """Raises BadName for a channel whose group would be too long."""
+        for channel in channels:
+            size = len(self.pull_group(topic, channel))
+            if size > MAX_GROUP:
+                raise BadName(
+                    f"channel {channel!r} of topic {topic!r}: by PULL both names make a group, of which RocketMQ takes "
+                    f"{MAX_GROUP} characters, and this has {size}: shorten them"
+                )
+
+    def channel_of(self, topic: str, group: str) -> str | None:
+        """The channel of a group that reads ``topic``, by POP or by PULL; None: it is none of ours."""
+        start = f"{self.mapped(topic)}|"
+        return Names().unmapped(group.removeprefix(start)) if group.startswith(start) else self.unmapped(group)
 
     def unmapped(self, name: str) -> str | None:
         """The topic or channel of a topic or group; None: it is none of this namespace, or RocketMQ's own."""

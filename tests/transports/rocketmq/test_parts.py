@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -180,18 +182,29 @@ def info() -> NodeInfo:
     return NodeInfo("broker-a", "RocketMQ", Limits(57.0, 60.0, 10))
 
 
+def judged_by_pop(found: NodeInfo, broker: Broker, missing: str) -> NodeInfo:
+    return judgement.judged(found, broker, missing, pulls=False)
+
+
 def test_a_broker_without_pop_or_timers_cannot_serve_a_handler() -> None:
-    assert "which has no POP" in judgement.judged(info(), Broker("4.9.4", {}), "").obstacles[0]
-    assert "timerWheelEnable=false" in judgement.judged(info(), Broker("5.3.3", {"timerWheelEnable": "false"}), "").obstacles[0]
-    assert judgement.judged(info(), Broker("5.3.3", {}), "orders").obstacles == ()
+    assert "which has no POP" in judged_by_pop(info(), Broker("4.9.4", {}), "").obstacles[0]
+    assert "timerWheelEnable=false" in judged_by_pop(info(), Broker("5.3.3", {"timerWheelEnable": "false"}), "").obstacles[0]
+    assert judged_by_pop(info(), Broker("5.3.3", {}), "orders").obstacles == ()
     closed = Broker("5.3.3", {"autoCreateTopicEnable": "false"})
-    assert "makes none" in judgement.judged(info(), closed, "orders").obstacles[0]
-    assert judgement.judged(info(), closed, "").obstacles == ()
+    assert "makes none" in judged_by_pop(info(), closed, "orders").obstacles[0]
+    assert judged_by_pop(info(), closed, "").obstacles == ()
+
+
+def test_a_broker_that_is_read_by_pull_needs_neither_and_says_what_that_means() -> None:
+    old = Broker("4.9.4", {"timerWheelEnable": "false", "popConsumerKVServiceEnable": "false"})
+    judged = judgement.judged(info(), old, "", pulls=True)
+    assert judged.obstacles == ()
+    assert ["read by PULL" in note for note in judged.notes] == [True]
 
 
 def test_a_broker_that_is_late_by_its_settings_says_so() -> None:
-    assert "2 to 5 s late" in judgement.judged(info(), Broker("5.3.3", {"popConsumerKVServiceEnable": "false"}), "").notes[0]
-    assert judgement.judged(info(), Broker("5.3.3", {"popConsumerKVServiceEnable": "true"}), "").notes == ()
+    assert "2 to 5 s late" in judged_by_pop(info(), Broker("5.3.3", {"popConsumerKVServiceEnable": "false"}), "").notes[0]
+    assert judged_by_pop(info(), Broker("5.3.3", {"popConsumerKVServiceEnable": "true"}), "").notes == ()
 
 
 @pytest.mark.parametrize(
@@ -205,3 +218,22 @@ def test_topics_of_rocketmq_are_not_an_apps(topic: str) -> None:
 def test_javas_numbers_in_place_of_names_are_quoted_outside_of_texts() -> None:
     assert routes.standard(b'{"a":{0:"x{1:",-2:"y"},"b":[1,2]}') == b'{"a":{"0":"x{1:","-2":"y"},"b":[1,2]}'
     assert routes.standard(b"") == b"{}"
+
+
+def test_the_group_of_a_channel_that_is_read_by_pull_is_of_one_topic_and_not_too_long() -> None:
+    names = Names("shop")
+    assert names.pull_group("orders.new", "billing.eu") == "shop%orders%2Enew|billing%2Eeu"
+    assert names.channel_of("orders.new", "shop%orders%2Enew|billing%2Eeu") == "billing.eu"
+    assert names.channel_of("orders.new", "shop%billing") == "billing"
+    assert names.channel_of("orders", "shop%orders%2Enew|billing") is None
+    with pytest.raises(BadName, match="of which RocketMQ takes 120 characters"):
+        names.accept_pull("a" * 64, ["b" * 64])
+
+
+def test_who_pulls_says_so_in_its_heartbeat_and_reads_what_was_sent_back() -> None:
+    said = json.loads(heartbeat("me", [Subscription("orders", "orders|billing", "a||b", pulls=True)]))
+    assert said["producerDataSet"] == [{"groupName": "orders|billing"}]
+    (consumer,) = said["consumerDataSet"]
+    assert consumer["consumeType"] == "CONSUME_PASSIVELY"
+    read = {data["topic"]: data["subString"] for data in consumer["subscriptionDataSet"]}
+    assert read == {"orders": "a||b", "%RETRY%orders|billing": "*"}

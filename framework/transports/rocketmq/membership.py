@@ -1,0 +1,217 @@
+"""A member of a group that reads by PULL: joins and leaves it, and takes and lets go of queues. Blocks a greenlet of its own.
+
+The members share queues by the same arithmetic over the same lists. They do not learn of a change in the same moment, so a queue
+is also locked: whoever had it drains it first. Java's clients do not lock what they read without an order, and go on at the
+offset that was committed. Source: RebalanceImpl and RebalanceLockManager of RocketMQ 5.3.3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable
+from time import monotonic
+from typing import Any, Protocol
+
+import gevent
+import msgspec
+from gevent.event import Event
+
+from framework.errors import FrameworkError
+from framework.observe import hublog
+from framework.transports.rocketmq import requests
+from framework.transports.rocketmq.heartbeat import Subscription
+from framework.transports.rocketmq.queues import Place, Reading, allocated
+from framework.transports.rocketmq.routes import read_json
+from framework.transports.rocketmq.session import Session
+from framework.transports.rocketmq.wire.codes import Request
+from framework.transports.rocketmq.wire.errors import QueryNotFound, RocketError
+
+log = hublog.get(__name__)
+
+BALANCE = 20.0
+"""Seconds between two looks at who there is, and which queues: as Java's client. A change is also told by the broker. Its locks
+last for 60 s."""
+AGAIN = 0.1
+"""Seconds until it is tried again to have a queue that another member drains, or to be known to the broker."""
+ROUTED = 1.0
+"""Seconds until the retry topic is looked for again, while the name server does not have it yet."""
+FAILED = 1.0
+
+
+class _Members(msgspec.Struct, rename="camel"):
+    consumer_id_list: list[str] = []
+
+
+class _Locked(msgspec.Struct):
+    lockOKMQSet: list[dict[str, Any]] = []  # noqa: N815 - its name there
+
+
+class _Holder(msgspec.Struct, rename="camel"):
+    client_id: str = ""
+
+
+class _Holders(msgspec.Struct, rename="camel"):
+    connection_set: list[_Holder] = []
+
+
+class Reader(Protocol):
+    """The connection. Its ``readings`` are changed by the membership."""
+
+    readings: dict[Place, Reading]
+
+    @property
+    def wants_queues(self) -> bool: ...
+
+    def balanced(self) -> None:
+        """Its queues may have changed."""
+
+    def let_go(self, reading: Reading) -> bool:
+        """Whether nothing of ``reading`` is in flight any more, or is to be waited for."""
+
+
+class Membership:
+    """Of one connection, at one broker. ``places(topic)``: all queues of a topic, on all brokers; blocks, and may raise."""
+
+    def __init__(
+        self, session: Session, node: str, what: Subscription, places: Callable[[str], Collection[Place]], reader: Reader
+    ) -> None:
+        self._session, self._node, self._what, self._places, self._reader = session, node, what, places, reader
+        self._joined = False
+        self._renewed = -math.inf
+        self._known: dict[str, Collection[Place]] = {}
+        self._changed = Event()
+        self._first = Event()
+        self._greenlet = gevent.spawn(self._run)
+
+    def look(self) -> None:
+        """Something has changed."""
+        self._changed.set()
+
+    def await_first(self, timeout: float) -> None:
+        """Until its first look is over, with whatever result."""
+        self._first.wait(timeout)
+
+    def stop(self) -> None:
+        self._greenlet.kill(block=False)
+
+    def _run(self) -> None:
+        while self._session.error is None:
+            self._changed.clear()
+            try:
+                pause = self._look()
+            except FrameworkError as error:
+                log.debug("%s on %s: %s", self._what.group, self._node, error)
+                pause = FAILED
+            self._first.set()
+            self._reader.balanced()
+            self._changed.wait(pause)
+
+    def _look(self) -> float:
+        """Seconds until the next look, at most."""
+        wanted, pause = self._wanted() if self._reader.wants_queues else (self._left(), BALANCE)
+        readings = self._reader.readings
+        for place, reading in readings.items():
+            reading.leaving = place not in wanted
+        self._let_go([reading for reading in readings.values() if reading.leaving])
+        self._reader.balanced()
+        missing = [place for place in wanted if place not in readings]
+        for place in self._taken(missing):
+            readings[place] = Reading(place, self._offset(place))
+        self._renew()
+        return min(pause, AGAIN) if any(place not in readings for place in wanted) else pause
+
+    # --- who reads what ------------------------------------------------------------------------------------
+
+    def _wanted(self) -> tuple[list[Place], float]:
+        """The queues of this broker that are ours, and when to look again."""
+        if not self._joined:
+            self._session.ask(Request.HEART_BEAT, {}, self._session.heartbeat)
+            self._joined = True
+        members = self._members()
+        if self._session.client not in members:
+            self._joined = False
+            return list(self._reader.readings), AGAIN
+        found: list[Place] = []
+        for topic in (self._what.topic, self._what.retry_topic):
+            found += allocated(self._places_of(topic), members, self._session.client)
+        pause = BALANCE if self._known[self._what.retry_topic] else ROUTED
+        return [place for place in found if place.broker == self._node], pause
+
+    def _members(self) -> list[str]:
+        try:
+            answer = self._session.ask(Request.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": self._what.group})
+        except RocketError:  # it has none
+            return []
+        return read_json(answer, _Members).consumer_id_list
+
+    def _places_of(self, topic: str) -> Collection[Place]:
+        try:
+            self._known[topic] = self._places(topic)
+        except FrameworkError:
+            if topic not in self._known:
+                raise
+        return self._known[topic]
+
+    def _left(self) -> list[Place]:
+        """It wants none: others may have them."""
+        if self._joined:
+            self._joined = False
+            self._session.tell(Request.UNREGISTER_CLIENT, {"clientID": self._session.client, "consumerGroup": self._what.group})
+        return []
+
+    # --- whose turn it is ----------------------------------------------------------------------------------
+
+    def _taken(self, places: Collection[Place]) -> Collection[Place]:
+        """Those of ``places`` that nobody holds."""
+        if not places:
+            return places
+        ours = self._lock(places)
+        if len(ours) < len(places) and not self._others_hold():
+            return places
+        return [place for place in places if place in ours]
+
+    def _lock(self, places: Iterable[Place]) -> set[Place]:
+        answer = self._session.ask(Request.LOCK_BATCH_MQ, {}, self._lock_body(places))
+        found = read_json(answer, _Locked).lockOKMQSet
+        return {Place(one["topic"], one["brokerName"], int(one["queueId"])) for one in found}
+
+    def _lock_body(self, places: Iterable[Place]) -> bytes:
+        queues = [place.as_json() for place in places]
+        return msgspec.json.encode({"consumerGroup": self._what.group, "clientId": self._session.client, "mqSet": queues})
+
+    def _others_hold(self) -> bool:
+        """Whether a lock can be that of a living member. The lock of one that was killed lasts for up to a minute."""
+        try:
+            answer = self._session.ask(Request.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": self._what.group})
+        except RocketError:
+            return False
+        return any(one.client_id != self._session.client for one in read_json(answer, _Holders).connection_set)
+
+    def _renew(self) -> None:
+        now = monotonic()
+        if now - self._renewed >= BALANCE and self._reader.readings:
+            self._renewed = now
+            self._lock(list(self._reader.readings))
+
+    def _let_go(self, leaving: Iterable[Reading]) -> None:
+        """Of those that are drained: their offsets are committed before others can have them."""
+        gone = [reading for reading in leaving if self._reader.let_go(reading)]
+        try:
+            for reading in gone:
+                reading.telling = True  # nobody else tells the broker of it meanwhile
+                self._session.ask(Request.UPDATE_CONSUMER_OFFSET, requests.commit(self._what, reading.place, reading.mark))
+            if gone:
+                self._session.ask(Request.UNLOCK_BATCH_MQ, {}, self._lock_body(reading.place for reading in gone))
+        finally:
+            for reading in gone:
+                reading.telling = False
+        for reading in gone:
+            del self._reader.readings[reading.place]
+
+    def _offset(self, place: Place) -> int:
+        """Where the group goes on; 0, and so the first message that there is, where it has never read."""
+        fields = requests.queue(self._what, place) | {"setZeroIfNotFound": "false"}
+        try:
+            return int(self._session.ask(Request.QUERY_CONSUMER_OFFSET, fields).fields.get("offset", "0"))
+        except QueryNotFound:
+            return 0

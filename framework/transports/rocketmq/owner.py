@@ -1,0 +1,51 @@
+"""Who asks on a session: what it must be able to do, and what is kept of a request that is not answered yet. No I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple, Protocol
+
+from framework.errors import FrameworkError
+from framework.message import Message
+from framework.transports.rocketmq.heartbeat import Subscription
+from framework.transports.rocketmq.wire.frames import Frame
+
+Then = Callable[[Frame | FrameworkError, float], None]
+"""Gets the answer, or why there is none, and when it was read (monotonic)."""
+
+
+class Owner(Protocol):
+    """Whoever subscribes. Called on the hub but for ``keep``."""
+
+    subscription: Subscription
+
+    @property
+    def shown(self) -> bool:
+        """Whether heartbeats say that it subscribes."""
+
+    def turn(self) -> None:
+        """Before what it wants to say is collected, once in a turn."""
+
+    def collect(self) -> None:
+        """Say what it has to say, by ``Session.put``; the socket has room."""
+
+    def keep(self, now: float, expired: Collection[Message]) -> None:
+        """In another native thread: as ``collect``, while the hub is blocked; only what cannot wait."""
+
+    def resumed(self) -> None:
+        """The hub turns again after ``keep``."""
+
+    def others_changed(self, group: str) -> None:
+        """The broker says that somebody has joined or left ``group``."""
+
+    def lost(self, error: FrameworkError) -> None:
+        """The session has ended."""
+
+
+class Asked(NamedTuple):
+    owner: object
+    then: Then
+    due: float
+    """Monotonic: an answer after that is overdue."""
+    anywhere: bool
+    """``then`` may be called in any thread."""

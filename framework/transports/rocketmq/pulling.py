@@ -1,0 +1,394 @@
+"""One subscription of one handler to one broker, by PULL, on a session that it shares: reads the queues that are its own.
+
+Nothing is leased. What is pulled is ours until its queue is another member's, and the offset of a queue is committed up to the
+first message that is not settled. A PULL moves nothing at its broker: what comes too late for the grant is passed over, and
+pulled again. Source: PullMessageProcessor and SendMessageProcessor of RocketMQ 5.3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from time import monotonic
+
+from gevent import monkey
+from gevent.hub import get_hub
+
+from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError, ProtocolError
+from framework.headers import NONE
+from framework.message import Message
+from framework.observe import hublog
+from framework.transports.contract import Limits, Receiver
+from framework.transports.rocketmq import requests
+from framework.transports.rocketmq.heartbeat import Subscription
+from framework.transports.rocketmq.membership import Membership
+from framework.transports.rocketmq.pulled import Pulled, level_of
+from framework.transports.rocketmq.queues import Place, Reading
+from framework.transports.rocketmq.session import Session
+from framework.transports.rocketmq.urls import Options
+from framework.transports.rocketmq.wire import properties
+from framework.transports.rocketmq.wire.codes import Answer, Request
+from framework.transports.rocketmq.wire.errors import error_of
+from framework.transports.rocketmq.wire.frames import Frame
+from framework.transports.rocketmq.wire.stored import Stored, decode_all, unpacked
+
+log = hublog.get(__name__)
+_get_ident = monkey.get_original("_thread", "get_ident")
+
+MOST = 32
+"""Messages of one PULL."""
+CHECKED = 5.0
+"""Seconds between two looks of a broker at the PULLs that wait there."""
+CLOSE_FLUSH = 1.0
+LOOK = 0.25
+RETRY = 1.0
+"""Seconds before a PULL is sent again that the broker has refused."""
+PAUSED = 1.0
+"""Seconds without a grant after which others may have its queues."""
+FIRST = 3.0
+"""Seconds that ``connect`` waits for the first queues."""
+SIZE = 200
+"""Bytes of a settlement, about."""
+UNREADABLE = 5
+"""The level of the delay after which another worker may try a body that cannot be unpacked here."""
+_LASTING = frozenset({Answer.TOPIC_NOT_EXIST, Answer.NO_PERMISSION, Answer.REQUEST_CODE_NOT_SUPPORTED, Answer.GO_AWAY})
+
+
+class PullConnection:
+    """``contract.Connection`` by PULL. Made on the hub that it will live on."""
+
+    lasting_ids = False
+
+    def __init__(
+        self, session: Session, names: tuple[str, str, str], what: Subscription, receiver: Receiver, *, limits: Limits,
+        options: Options, ended: Callable[[Session], None], places: Callable[[str], Collection[Place]],
+    ) -> None:  # fmt: skip
+        """As ``PopConnection``. ``places(topic)``: all queues of a topic; blocks."""
+        self.node, self.topic, self.channel = names
+        self.subscription = what
+        self.limits = limits
+        self.granted = 0
+        self.in_flight: dict[Message, float] = {}
+        self.readings: dict[Place, Reading] = {}
+        self._session, self._options, self._receiver, self._ended = session, options, receiver, ended
+        self._tally = receiver.tally
+        self._thread = _get_ident()
+        self._pulled: dict[Message, Pulled] = {}
+        self._finished = self._sending = 0
+        """Settlements to be counted: not collected yet, and not taken by the socket yet."""
+        self._back: list[Pulled] = []
+        self._sent_back: dict[Pulled, None] = {}
+        """What was sent back, and is counted, and not answered for."""
+        self._retry_at = 0.0
+        self._refusal = ""
+        self._idle_since = monotonic()
+        self._draining = self._drained = self._closing = self._closed = False
+        loop = get_hub().loop
+        self._timer = loop.timer(LOOK, LOOK)
+        self._timer.start(self._look)
+        self._deadline = loop.timer(CLOSE_FLUSH)
+        self._tags = frozenset(what.tags.split("||")) if what.tags else frozenset()
+        session.attach(self)
+        self._member = Membership(session, self.node, what, places, self)
+        self._member.await_first(FIRST)
+        self._idle_since = monotonic()
+
+    @property
+    def rescuable(self) -> Session:
+        """The socket that it shares."""
+        return self._session
+
+    @property
+    def exposed(self) -> int:
+        return 0 if self._closed else max(self.granted, len(self.in_flight))
+
+    # --- what the engine says ------------------------------------------------------------------------------
+
+    def grant(self, n: int) -> None:
+        n = min(n, self.limits.max_grant)
+        if n != self.granted and not (self._draining or self._closing or self._closed):
+            asleep = not self.shown
+            if not n:
+                self._idle_since = monotonic()
+            self.granted = n
+            if asleep:
+                self._member.look()
+            self._speak()
+
+    def finish(self, message: Message) -> None:
+        one = self._taken(message)
+        one.reading.settled(one.stored.queue_offset)
+        self._finished += 1
+        self._settled(one.reading)
+
+    def requeue(self, message: Message, delay: float) -> None:
+        one = self._taken(message)
+        self._send_back(one, level_of(delay))
+
+    def _taken(self, message: Message) -> Pulled:
+        if self.in_flight.pop(message, None) is None:
+            raise AlreadySettled.of(message.id)
+        return self._pulled.pop(message)
+
+    def _send_back(self, one: Pulled, level: int) -> None:
+        one.level = level
+        one.reading.sent_back += 1
+        self._back.append(one)
+        self._speak()
+
+    def _settled(self, reading: Reading) -> None:
+        if reading.leaving and reading.idle:
+            self._member.look()
+        self._speak()
+
+    def touch(self, message: Message) -> None:
+        """There is no lease."""
+        if self.in_flight.pop(message, None) is None:
+            raise AlreadySettled.of(message.id)
+        self.in_flight[message] = monotonic()
+
+    def drain(self) -> None:
+        if not (self._draining or self._closed):
+            self._draining, self.granted = True, 0
+            self._member.look()
+            self._speak()
+
+    def unsent(self) -> int:
+        return (self._finished + self._sending + len(self._back)) * SIZE
+
+    def close(self) -> None:
+        """What is in flight stays at its offset, and comes again from there; where something behind it is settled it is sent
+        back, or that would come again as well."""
+        if self._closing or self._closed:
+            return
+        self._closing, self.granted = True, 0
+        for message in list(self.in_flight):
+            one = self._pulled[message]
+            if one.reading.would_repeat(one.stored.queue_offset):
+                self.requeue(message, 0.0)
+        self._deadline.start(self._end, None)
+        self._member.look()
+        self._speak()
+
+    def _speak(self) -> None:
+        if not self._closed and _get_ident() == self._thread:
+            self._session.wants_to_speak(self)
+
+    # --- membership.Reader ---------------------------------------------------------------------------------
+
+    @property
+    def wants_queues(self) -> bool:
+        """Not while it is granted nothing: then others have room."""
+        if self._draining or self._closing or self._closed:
+            return False
+        return self.granted > 0 or monotonic() - self._idle_since < PAUSED
+
+    @property
+    def shown(self) -> bool:
+        return self.wants_queues
+
+    def balanced(self) -> None:
+        if self._closing and not self.readings and not self.unsent():
+            get_hub().loop.run_callback(self._end, None)
+        self._speak()
+
+    def let_go(self, reading: Reading) -> bool:
+        return not (reading.telling or reading.sent_back) and (reading.idle or self._closing)
+
+    # --- session.Owner -------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        if self._closed:
+            return
+        if self._finished or self._back:
+            self._receiver.settled(self)
+        if self._draining and not self._drained:  # what comes of a PULL from now on is passed over
+            self._drained = True
+            self._receiver.drained(self)
+
+    def collect(self) -> None:
+        if self._closed:
+            return
+        self._say_settled()
+        if not (self._session.leaving or self._draining or self._closing or self._retry_at):
+            self._pull()
+
+    def _say_settled(self) -> None:
+        back, self._back = self._back, []
+        for one in back:
+            fields = one.send_back(self.subscription)
+            self._session.put(self, Request.CONSUMER_SEND_MSG_BACK, fields, partial(self._taken_back, one))
+        for reading in self.readings.values():
+            if reading.mark != reading.told and not reading.telling:
+                reading.telling = True
+                mark = reading.mark
+                fields = requests.commit(self.subscription, reading.place, mark)
+                self._session.put(self, Request.UPDATE_CONSUMER_OFFSET, fields, partial(self._told, reading, mark))
+        finished, self._finished = self._finished, 0
+        counted = [one for one in back if one.counted]
+        if finished or counted:
+            self._sending += finished + len(counted)
+            self._session.mark(self, partial(self._left, finished, counted))
+
+    def _left(self, finished: int, back: list[Pulled]) -> None:
+        """The socket has them."""
+        self._sending -= finished + len(back)
+        self._tally.finished += finished
+        self._tally.requeued += len(back)
+        self._sent_back.update((one, None) for one in back if not one.answered)
+
+    def _told(self, reading: Reading, mark: int, answer: Frame | FrameworkError, at: float) -> None:
+        reading.telling = False
+        if not self._failed(answer):
+            reading.told = mark
+            self._settled(reading)
+
+    def _taken_back(self, one: Pulled, answer: Frame | FrameworkError, at: float) -> None:
+        """Only then it may be passed by: until its broker says so it is where it was."""
+        if not self._failed(answer):
+            one.answered = True
+            self._sent_back.pop(one, None)
+            one.reading.sent_back -= 1
+            one.reading.settled(one.stored.queue_offset)
+            self._settled(one.reading)
+
+    def _failed(self, answer: Frame | FrameworkError) -> bool:
+        """A settlement that is not taken ends the connection: all that is not committed comes again."""
+        if isinstance(answer, Frame) and answer.code == Answer.SUCCESS:
+            return False
+        self._end(error_of(answer) if isinstance(answer, Frame) else answer)
+        return True
+
+    # --- what comes ----------------------------------------------------------------------------------------
+
+    def _pull(self) -> None:
+        room = self.granted - len(self.in_flight)
+        for reading in self.readings.values():
+            if (count := min(MOST, room, reading.room)) > 0 and not reading.asking:
+                reading.asking = True
+                fields = requests.pull(self.subscription, reading.place, reading.next, count, self._options.poll)
+                wait = self._options.poll + CHECKED
+                self._session.put(self, Request.PULL_MESSAGE, fields, partial(self._answered, reading), wait=wait)
+
+    def _answered(self, reading: Reading, answer: Frame | FrameworkError, at: float) -> None:
+        reading.asking = False
+        if self._closed:
+            return
+        if isinstance(answer, FrameworkError):
+            self._end(answer)
+        elif reading.leaving or self._draining or self._closing:
+            pass
+        elif answer.code == Answer.SUCCESS:
+            self._take(reading, answer, at)
+        elif answer.code in (Answer.PULL_RETRY_IMMEDIATELY, Answer.PULL_OFFSET_MOVED):
+            reading.next = _next(answer, reading.next)
+        elif answer.code != Answer.PULL_NOT_FOUND:
+            self._refused(answer, at)
+        self._speak()
+
+    def _take(self, reading: Reading, answer: Frame, at: float) -> None:
+        room = self.granted - len(self.in_flight)
+        batch: list[Message] = []
+        for stored in decode_all(answer.body):
+            if len(batch) >= room:
+                break
+            message = self._message(reading, stored) if stored.queue_offset >= reading.next else None
+            if message is not None:
+                self.in_flight[message] = at
+                batch.append(message)
+        else:
+            reading.next = max(reading.next, _next(answer, reading.next))
+        self._tally.received += len(batch)
+        if batch:
+            self._receiver.deliver(self, batch)
+
+    def _message(self, reading: Reading, stored: Stored) -> Message | None:
+        """None: it is none for us; its offset is passed by."""
+        found = properties.decode(stored.properties)
+        retried = reading.place.topic == self.subscription.retry_topic
+        if self._tags and not retried and found.get(properties.TAGS) not in self._tags:  # a broker compares their hashes
+            reading.next = stored.queue_offset + 1
+            return None
+        reading.took(stored.queue_offset)
+        one = Pulled(reading, stored, (found.get(properties.UNIQ_KEY) or stored.message_id).encode())
+        body = self._unpacked(stored)
+        if body is None:
+            one.counted = False
+            self._send_back(one, UNREADABLE)
+            return None
+        headers = properties.for_handlers(found) or NONE
+        message = Message(one.id, stored.born * 1_000_000, stored.reconsumed + 1, body, self, headers)
+        self._pulled[message] = one
+        return message
+
+    def _unpacked(self, stored: Stored) -> bytes | None:
+        """None: it cannot be, here; it is sent back, to a worker that can perhaps."""
+        try:
+            return unpacked(stored.body, stored.sys_flag)
+        except ProtocolError as error:
+            log.error("%s/%s: message %s from %s: %s", self.topic, self.channel, stored.message_id, self.node, error)
+            return None
+
+    def _refused(self, answer: Frame, at: float) -> None:
+        error = error_of(answer)
+        if answer.code in _LASTING:
+            self._end(error)
+            return
+        self._retry_at = at + RETRY
+        if error.words != self._refusal:
+            self._refusal = error.words
+            log.warning("%s/%s: %s refuses a PULL: %s", self.topic, self.channel, self.node, error)
+
+    # --- meanwhile -----------------------------------------------------------------------------------------
+
+    def keep(self, now: float, expired: Collection[Message]) -> None:
+        """There is no lease; the session's heartbeats keep the queues."""
+
+    def resumed(self) -> None:
+        """Nothing was done in the hub's place."""
+
+    def others_changed(self, group: str) -> None:
+        if group == self.subscription.group:
+            self._member.look()
+
+    def _look(self) -> None:
+        if self._closed or self._session.error is not None:
+            return
+        if self._session.leaving:
+            self._end(BrokerUnreachable(f"RocketMQ at {self._session.server} is about to stop"))
+        elif not self.wants_queues and self.readings:
+            self._member.look()
+        elif self._retry_at and monotonic() >= self._retry_at:
+            self._retry_at = 0.0
+            self._speak()
+
+    def lost(self, error: FrameworkError) -> None:
+        self._end(error)
+
+    def _end(self, error: Exception | None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for timer in (self._timer, self._deadline):
+            timer.close()
+        self._member.stop()
+        self._tally.requeued -= len(self._sent_back)
+        waits = self._finished + self._sending + len(self._sent_back) + _counted(self._back)
+        self._tally.lease_lost += len(self.in_flight) + waits
+        for kept in (self.in_flight, self._pulled, self._back, self._sent_back, self.readings):
+            kept.clear()
+        self.granted = self._finished = self._sending = 0
+        self._session.leave(self)
+        self._ended(self._session)
+        self._receiver.closed(self, error)
+
+
+def _next(answer: Frame, otherwise: int) -> int:
+    try:
+        return int(answer.fields["nextBeginOffset"])
+    except (KeyError, ValueError):
+        return otherwise
+
+
+def _counted(some: Iterable[Pulled]) -> int:
+    return sum(one.counted for one in some)

@@ -1,0 +1,87 @@
+"""The queues that one member of a group reads by PULL: which they are, and how far each is done. No I/O here.
+
+Source: AllocateMessageQueueAveragely and ProcessQueue of RocketMQ 5.3.3's client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+SPAN = 2000
+"""Offsets between the first message of a queue that is not settled and the next one to be pulled, at most: so many may come
+again when a worker is killed."""
+
+
+class Place(NamedTuple):
+    """One queue. They are ordered as Java's client does it: all members of a group must come to the same result."""
+
+    topic: str
+    """RocketMQ's name of it."""
+    broker: str
+    number: int
+
+    def as_json(self) -> dict[str, Any]:
+        """As the requests that lock it have it."""
+        return {"topic": self.topic, "brokerName": self.broker, "queueId": self.number}
+
+
+def allocated(places: Iterable[Place], members: Iterable[str], me: str) -> list[Place]:
+    """Those of ``places``, which are of one topic, that are for the member ``me``: each is for one member, and none has two more
+    than another."""
+    places, members = sorted(places), sorted(members)
+    if me not in members:
+        return []
+    index = members.index(me)
+    each, rest = divmod(len(places), len(members))
+    start = index * each + min(index, rest)
+    return places[start : start + each + (index < rest)]
+
+
+class Reading:
+    """One queue that is ours. ``offset``: where its group goes on."""
+
+    def __init__(self, place: Place, offset: int) -> None:
+        self.place = place
+        self.next = offset
+        """The offset to be pulled next."""
+        self.told = offset
+        """As its broker knows it."""
+        self.asking = False
+        """A PULL is under way."""
+        self.telling = False
+        """Its broker is being told of the mark."""
+        self.leaving = False
+        """It is another member's by now: nothing more is pulled, and it is let go of once it is idle."""
+        self.sent_back = 0
+        """Messages of it that the broker is being asked to take back."""
+        self._unsettled: dict[int, None] = {}
+        self._last_settled = -1
+
+    @property
+    def mark(self) -> int:
+        """All before it is settled: the offset at which the group goes on, whatever happens."""
+        return next(iter(self._unsettled), self.next)
+
+    @property
+    def idle(self) -> bool:
+        return not self._unsettled
+
+    @property
+    def room(self) -> int:
+        """How many offsets may be pulled."""
+        return 0 if self.leaving else max(0, SPAN - (self.next - self.mark))
+
+    def took(self, offset: int) -> None:
+        """The message there is in flight."""
+        self._unsettled[offset] = None
+        self.next = offset + 1
+
+    def settled(self, offset: int) -> None:
+        """It need not come again."""
+        self._unsettled.pop(offset, None)
+        self._last_settled = max(self._last_settled, offset)
+
+    def would_repeat(self, offset: int) -> bool:
+        """Whether something behind ``offset`` is settled, which comes again unless the message there is settled too."""
+        return offset < self._last_settled

@@ -1,0 +1,67 @@
+"""Which queues a member of a group reads by PULL, and how far each is done: arithmetic only."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.transports.rocketmq.pulled import LEVELS, level_of
+from framework.transports.rocketmq.queues import SPAN, Place, Reading, allocated
+
+EIGHT = [Place("orders", broker, number) for broker in ("broker-a", "broker-b") for number in range(4)]
+
+
+def as_java_does(places: list[Place], members: list[str], me: str) -> list[Place]:
+    """AllocateMessageQueueAveragely, line by line."""
+    index, size, count = members.index(me), len(places), len(members)
+    mod = size % count
+    average = 1 if size <= count else (size // count + 1 if mod > 0 and index < mod else size // count)
+    start = index * average if mod > 0 and index < mod else index * average + mod
+    return [places[(start + i) % size] for i in range(max(0, min(average, size - start)))]
+
+
+@given(st.integers(1, 40), st.integers(1, 50))
+def test_queues_are_shared_as_javas_client_shares_them_and_each_has_one_reader(queues: int, count: int) -> None:
+    places = [Place("t", "b", number) for number in range(queues)]
+    members = [f"m{number:03}" for number in range(count)]
+    shares = [allocated(reversed(places), reversed(members), me) for me in members]
+    assert shares == [as_java_does(places, members, me) for me in members]
+    assert sorted(place for share in shares for place in share) == places
+
+
+def test_who_is_no_member_reads_nothing() -> None:
+    assert allocated(EIGHT, ["a", "b"], "c") == []
+    assert allocated(EIGHT, ["a", "b", "c"], "c") == EIGHT[6:]
+
+
+def test_the_mark_is_the_first_that_is_not_settled_and_never_passes_it() -> None:
+    reading = Reading(EIGHT[0], 10)
+    for offset in (10, 11, 13):  # 12 was no message for us
+        reading.took(offset)
+    assert (reading.mark, reading.next, reading.idle) == (10, 14, False)
+    reading.settled(11)
+    assert (reading.mark, reading.would_repeat(10), reading.would_repeat(13)) == (10, True, False)
+    reading.settled(10)
+    assert reading.mark == 13
+    reading.settled(13)
+    assert (reading.mark, reading.idle) == (14, True)
+
+
+def test_no_more_is_pulled_while_one_message_holds_up_the_mark_for_too_long() -> None:
+    reading = Reading(EIGHT[0], 0)
+    for offset in range(SPAN):
+        reading.took(offset)
+    for offset in range(1, SPAN):
+        reading.settled(offset)
+    assert reading.room == 0
+    reading.settled(0)
+    assert reading.room == SPAN
+    reading.leaving = True
+    assert reading.room == 0
+
+
+@given(st.floats(0, 10_000))
+def test_a_delay_is_kept_by_a_level_that_is_no_shorter(delay: float) -> None:
+    level = level_of(delay)
+    assert LEVELS[level - 1] >= min(delay, LEVELS[-1])
+    assert level == 1 or LEVELS[level - 2] < delay
