@@ -10,13 +10,12 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable
 from time import monotonic
-from typing import NamedTuple
 
 import gevent
 from gevent.hub import get_hub
 
 from framework.alarm import Countdown
-from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError
+from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError, ProtocolError
 from framework.message import Message
 from framework.observe import hublog
 from framework.transports.contract import TOUCH_AT, Limits, Receiver, Rescuable
@@ -24,6 +23,7 @@ from framework.transports.nats import headers, wire
 from framework.transports.nats.carrier import Carrier
 from framework.transports.nats.leases import Leases
 from framework.transports.nats.outbox import Said
+from framework.transports.nats.place import Place
 from framework.transports.nats.pulls import HURRY, QUIET, Pulls, request
 from framework.transports.nats.settlements import Settlements, Taken
 from framework.transports.nats.settling import Sent, metadata, snapshot
@@ -40,18 +40,6 @@ _EXPIRED = "nobody has heard of it for as long as its lease is: it is delivered 
 _PAUSES = frozenset({100, 404, 408})
 """Statuses that are no refusals: a sign of life, nothing there, no more in time."""
 _MAX_BATCH = re.compile(r"MaxRequestBatch of (\d+)")
-
-
-class Place(NamedTuple):
-    """What is subscribed to, in the engine's words and in JetStream's."""
-
-    node: str
-    topic: str
-    channel: str
-    stream: str
-    consumer: str
-    longest_pull: int = 0
-    """Nanoseconds; 0: any."""
 
 
 class JetStreamConnection:
@@ -85,7 +73,7 @@ class JetStreamConnection:
         self._held: dict[bytes, float] = {}
         """What was touched in the hub's place before the hub had read it: reply -> when."""
         self._retry_at = 0.0
-        self._refusal = ""
+        self._warned = ""
         self._draining = self._drained = self._closing = self._closed = False
         self._anchor = session.sid(self)  # so that the session knows it while nothing is asked for
         loop = get_hub().loop
@@ -186,15 +174,20 @@ class JetStreamConnection:
         for each in messages:
             if each.headers and (status := headers.status(each.headers))[0]:
                 self._status(each.sid, *status, at)
-            elif each.reply:
+            elif each.reply and (message := self._message(each, at)) is not None:
                 self._pulls.brought(each.sid, at)
-                batch.append(self._message(each, at))
+                batch.append(message)
         if batch:
             self._take(batch)
         self._session.wants_to_speak(self)
 
-    def _message(self, said: wire.Msg, at: float) -> Message:
-        attempts, sequence, timestamp = metadata(said.reply)
+    def _message(self, said: wire.Msg, at: float) -> Message | None:
+        """None: somebody else has published to our inbox, which is no fault of the server's."""
+        try:
+            attempts, sequence, timestamp = metadata(said.reply)
+        except ProtocolError as error:
+            self._warn("%s/%s: passed over what nats-server %s brought: %s", str(error))
+            return None
         message = Message(
             sequence, timestamp, attempts if self._counts else 1, said.body, self, headers.for_handlers(said.headers)
         )
@@ -224,11 +217,13 @@ class JetStreamConnection:
             self._end(BrokerUnreachable(f"consumer of {self.topic}/{self.channel} on {self.node} is gone ({code} {words})"))
             return
         self._retry_at = at + RETRY
-        if words != self._refusal:
-            self._refusal = words
-            log.warning(
-                "%s/%s: nats-server %s refuses a pull: %d %s", self.topic, self.channel, self._session.server, code, words
-            )
+        self._warn("%s/%s: nats-server %s refuses a pull: %s", f"{code} {words}")
+
+    def _warn(self, form: str, words: str) -> None:
+        """Once, of what comes again and again."""
+        if words != self._warned:
+            self._warned = words
+            log.warning(form, self.topic, self.channel, self._session.server, words)
 
     def turn(self) -> None:
         if self._settlements:

@@ -18,7 +18,6 @@ from framework.transports.contract import Capabilities, Limits, NodeInfo
 from framework.transports.nats import judgement, streams
 from framework.transports.nats import urls as _urls
 from framework.transports.nats.carrier import Asking
-from framework.transports.nats.connection import Place
 from framework.transports.nats.streams import COUNTS, LATER, SCHEDULES, Api, Consumer
 from framework.transports.nats.urls import Options
 
@@ -147,11 +146,6 @@ class JetStreamTransport:
             return self._answer(node, question)
         except FrameworkError as error:
             return error
-
-
-def place(node: str, topic: str, channel: str, consumer: Consumer) -> Place:
-    """What a connection to ``consumer`` subscribes to."""
-    return Place(node, topic, channel, consumer.stream_name, consumer.name, consumer.config.max_expires)
 
 
 def _channels(api: Api, topic: str) -> set[str]:

@@ -9,7 +9,8 @@ from framework.transports.contract import Receiver, Transport
 from framework.transports.nats import credentials
 from framework.transports.nats import urls as _urls
 from framework.transports.nats.connection import JetStreamConnection
-from framework.transports.nats.jetstream import JetStreamTransport, Question, place
+from framework.transports.nats.jetstream import JetStreamTransport, Question
+from framework.transports.nats.place import place
 from framework.transports.nats.producer import NatsProducer
 from framework.transports.nats.sessions import Sessions
 

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from framework.transports.contract import NodeInfo, Receiver
 from framework.transports.nats.carrier import Asking
 from framework.transports.nats.connection import JetStreamConnection
-from framework.transports.nats.jetstream import JetStreamTransport, Question, place
+from framework.transports.nats.jetstream import JetStreamTransport, Question
+from framework.transports.nats.place import place
 from framework.transports.nats.streams import TIMEOUT, Api
 from framework.transports.nats.urls import mapped
 from framework.transports.nats_route import judgement, urls

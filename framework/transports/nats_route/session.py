@@ -287,7 +287,8 @@ class RouteSession:
         for one in messages:
             if one.subject != inbox:  # most come by the pull of the one before
                 inbox = one.subject
-                sid = int(inbox.rpartition(b".")[2])
+                number = inbox.rpartition(b".")[2]
+                sid = int(number) if number.isdigit() else -1  # of somebody else's who publishes there
                 owner = self._owners.get(sid)
                 batch = batches.setdefault(owner, []) if owner is not None else []
             batch.append(_as_to_a_client(one, sid))

@@ -20,6 +20,7 @@ from framework.testing.conformance.receiver import Held
 from framework.transports import open_transports
 from framework.transports.nats import wire
 from framework.transports.nats.dial import dial
+from framework.transports.nats.route_wire import Routed
 from framework.transports.nats.session import Session
 from framework.transports.nats.streams import Api
 from framework.transports.nats_route import judgement
@@ -212,6 +213,23 @@ def test_a_settlement_waits_for_a_server_that_leads_and_is_counted_when_that_has
     monkeypatch.undo()
     sessions.changed(b"$JS.API.CONSUMER.MSG.NEXT.waiting.billing")
     until(lambda: held.tally.finished == 1 and held.connection.unsent() == 0)
+    end(held)
+
+
+def test_what_others_publish_to_our_inbox_is_passed_over_and_ends_no_route(streams: Streams, caplog):
+    transport = streams.open()
+    transport.ensure("inbox", ["billing"])
+    held = streams.hold(transport, "inbox")
+    session: Any = held.connection._session
+    until(lambda: session._leader is not None and held.connection.exposed == 10)
+    routes = peer_of(transport).routes
+    before, sid = list(routes), max(session._owners)
+    to = [b"%b.%b" % (session.inbox, word) for word in (b"%d" % sid, b"abc", b"-1", b"")]
+    session._leader._take([Routed(b"$G", subject, b"not.an.ack", (), b"", b"x") for subject in to])
+    transport.producer().publish("inbox", [b"ours"])
+    until(lambda: held.bodies == [b"ours"])
+    assert list(routes) == before
+    assert caplog.text.count("it is to be acknowledged at b'not.an.ack'") == 1
     end(held)
 
 
