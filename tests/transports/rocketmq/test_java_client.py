@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,3 +94,29 @@ def test_what_we_send_it_consumes_with_tags_keys_and_properties(kit: Kit, peer: 
     assert sorted(bytes.fromhex(words[3]) for words in got) == sorted(map(body, range(8)))
     assert {(words[1], words[2], bytes.fromhex(words[4]).decode()) for words in got} == {("new", "key7", "Łódź")}
     assert len({words[0] for words in got}) == 8, "each has an id of its own"
+
+
+def test_it_and_we_share_one_group_by_pull_with_each_queue_read_by_one_of_us(kit: Kit, peer: Peer) -> None:
+    held = kit.hold(kit.open("&mode=pull"), grant=100)
+    mine: Any = held.connection
+    until(lambda: len(queues_of(mine)) == 4)
+    peer.ask(f"consume {kit.topic_there} {mine.subscription.group}")
+    peer.said("consuming")
+    until(lambda: len(queues_of(mine)) == 2)
+    sent = [body(number) for number in range(40)]
+    kit.publish(*sent)
+
+    def all_committed() -> bool:
+        for message in list(mine.in_flight):
+            mine.finish(message)
+        return sum(kit.open("&mode=pull").backlog(kit.topic, "billing").values()) == 0
+
+    until(all_committed, 40.0)
+    got = [bytes.fromhex(peer.said("got")[3]) for _ in range(40 - len(held.taken))]
+    assert sorted([*got, *held.bodies]) == sorted(sent)
+    assert got
+    assert held.taken
+
+
+def queues_of(connection: Any) -> list[int]:
+    return [place.number for place in connection.readings if "%RETRY%" not in place.topic]
