@@ -298,7 +298,7 @@ def _read_yaml(path: Path) -> dict[Any, Any]:
         found = strict_yaml.load(path.read_bytes())
     except OSError as error:
         raise BadSetting(f"--config {path}: {error.strerror}: give a YAML file that can be read") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         words = " ".join(str(error).split())
         raise BadSetting(f"--config {path} is not YAML: {words}") from None
     if found is not None and not isinstance(found, dict):

@@ -41,7 +41,7 @@ _get_ident = monkey.get_original("_thread", "get_ident")
 class Ticket:
     """One call in a thread. ``slot`` is the greenlet that waits for it; None when it was told that its time is over."""
 
-    __slots__ = ("context", "error", "job", "name", "slot", "started", "thread", "told", "warned")
+    __slots__ = ("caller", "context", "error", "job", "name", "slot", "started", "thread", "told", "warned")
     greenlet = None
     """Whatever runs in its context is of this call."""
 
@@ -55,6 +55,8 @@ class Ticket:
         self.context.run(call.place.set, self)
         self.error: BaseException | None = None
         self.thread = 0
+        self.caller: Any = None
+        """The greenlet of the thread that makes the call: while it waits by gevent, the thread itself is in its hub."""
         self.told = 0.0
         self.warned = False
 
@@ -124,7 +126,7 @@ class ThreadPlaces:
         self._threads.add(ident)
         try:
             while (ticket := jobs.get()) is not None:
-                ticket.thread = ident
+                ticket.thread, ticket.caller = ident, getcurrent()
                 try:
                     ticket.context.run(run, ticket.job)
                 except BaseException as error:  # SystemExit as well: it fails the message, not the thread
@@ -201,5 +203,5 @@ def _name_of(ticket: Ticket) -> str:
 
 
 def _stack_of(ticket: Ticket) -> str:
-    frame = sys._current_frames().get(ticket.thread)
+    frame = getattr(ticket.caller, "gr_frame", None) or sys._current_frames().get(ticket.thread)
     return "".join(traceback.format_stack(frame)[-STACK:]) if frame else "(a thread that has just returned)"

@@ -98,6 +98,7 @@ def test_what_is_no_duration_is_refused(written: Any) -> None:
         ("drain: [", "is not YAML"),
         ("drain: 5s\nledger: a\ndrain: 6s", "'drain' is given twice: keep one of them"),
         ("\x00", "is not YAML"),
+        pytest.param("drain: " + "[" * 5000, "is not YAML: maximum recursion depth exceeded", id="deep"),
     ],
 )
 def test_a_mistake_in_the_file_names_the_file_and_the_fix(text: str, words: str, tmp_path: Path) -> None:

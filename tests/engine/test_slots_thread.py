@@ -160,6 +160,21 @@ def test_a_value_that_cannot_be_compared_does_not_stay_either(broker, run):
     assert worker.stop() == {"received": 6, "finished": 6, "requeued": 0, "dead": 0, "lease_lost": 0}
 
 
+def test_a_call_that_waits_by_gevent_in_its_thread_is_named_with_its_line_too(broker, run, gate, caplog):
+    """The thread is in its hub then, and of that the log had the lines."""
+
+    def function(message):
+        while message.attempts == 1 and not gate.is_set():  # here it waits
+            gevent.sleep(0.05)  # here it waits
+
+    worker = run(function, slots="thread", concurrency=2, timeout=0.2)
+    broker.publish("orders", b"hang")
+    worker.until(lambda: "does not return" in caplog.text)
+    assert "# here it waits" in caplog.text
+    gate.set()
+    worker.until(lambda: len(broker.finished) == 1)
+
+
 def test_a_thread_that_does_not_return_is_named_with_its_line_and_its_place_is_not_given_to_another(broker, run, gate, caplog):
     calls = []
 
