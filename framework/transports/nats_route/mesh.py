@@ -171,14 +171,16 @@ class Mesh:
             self._keepers[address] = gevent.spawn(self._kept, address, told)
 
     def _kept(self, address: str, told: bool) -> None:
-        failures = 0
+        failures, left = 0, False
         while not self._closed:
             began = monotonic()
             try:
                 route = self._dial(address, gossip=not told)
             except FrameworkError as error:
                 failures += 1
-                self._failed(address, began, error, failures)
+                self._failed(address, began, error)
+                loud = failures in (2, 20, 200) and self.routes and not (told and left)  # workers come and go
+                (log.warning if loud else log.debug)("no route to nats-server %s: %s", address, error)
                 if told and failures >= _TRIES:
                     break
                 self._hurry.wait(_pause(failures))
@@ -189,15 +191,14 @@ class Mesh:
             failures = 0
             self._tried.pop(address, None)
             route.over.wait()
+            left = True
             gevent.sleep(_JITTER * random.random())
         self._keepers.pop(address, None)
 
-    def _failed(self, address: str, began: float, error: FrameworkError, failures: int) -> None:
+    def _failed(self, address: str, began: float, error: FrameworkError) -> None:
         if isinstance(error, lines.Unexplained):
             self._renew()
         self._tried[address] = began, error
-        level = log.warning if failures in (2, 20, 200) and self.routes else log.debug
-        level("no route to nats-server %s: %s", address, error)
         self.changed.set()
 
     def _dial(self, address: str, *, gossip: bool) -> Route | None:

@@ -97,6 +97,19 @@ def test_when_the_last_server_leaves_what_runs_is_finished_and_the_worker_comes_
     assert worker.stop().lost == 0
 
 
+def test_of_a_worker_that_has_left_nobody_is_warned(one, monkeypatch, caplog):
+    monkeypatch.setattr(mesh, "_FIRST_PAUSE", 0.001)
+    stays, leaves = one.open(), one.open()
+    one.hold(stays)
+    held = one.hold(leaves)
+    until(lambda: len(routed(stays)) == len(routed(leaves)) == 2)
+    held.connection.close()
+    leaves.close()
+    until(lambda: len(routed(stays)) == 1)
+    until(lambda: len(peer_of(stays)._mesh._keepers) == 1)  # it was dialled as often as one is that others told of
+    assert "no route to" not in caplog.text
+
+
 def test_peers_that_dial_one_another_at_once_keep_one_route(make_cluster):
     cluster = make_cluster()
     ports = [free_port(), free_port()]
