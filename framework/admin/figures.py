@@ -82,6 +82,8 @@ class Figures(Collector):
             labels, times = _labels(one.spec.name), one.times
             slow = list(times.slow_calls)
             calls = self._grown(one.spec.name, "calls", value=max(one.calls_ended, sum(slow)))
+            if not calls:  # most of a page would be empty histograms where there are a thousand handlers
+                continue
             fast = int(calls) - sum(slow)
             running.add_metric(labels, _buckets(RUNNING, [fast, *slow[1:]]), times.busy)
             waiting.add_metric(labels, _buckets(WAITING, list(times.waits)), times.waited)

@@ -15,15 +15,13 @@ import pytest
 
 
 class Endpoint:
-    """``hangs``: it takes requests and does not answer; ``status``: what it answers else."""
+    """``hangs``: it takes requests and does not answer."""
 
     def __init__(self) -> None:
         self.items: list[tuple[str, dict[str, Any]]] = []
         self.raw: list[bytes] = []
-        self.requests = 0
         self.hangs = threading.Event()
         self.gone = threading.Event()
-        self.status = 200
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.server.daemon_threads = True
         self.dsn = f"http://key:secret-of-dsn@127.0.0.1:{self.server.server_port}/42"
@@ -34,13 +32,11 @@ class Endpoint:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                mine.requests += 1
                 if mine.hangs.is_set():
                     mine.gone.wait(60)
                     return
-                if mine.status == 200:
-                    mine.take(gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body)
-                self.send_response(mine.status)
+                mine.take(gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body)
+                self.send_response(200)
                 self.send_header("Content-Length", "2")
                 self.end_headers()
                 self.wfile.write(b"{}")
