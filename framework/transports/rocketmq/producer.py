@@ -71,7 +71,11 @@ class RocketProducer:
 
     def _command(self, topic: str, body: bytes, delay: float, headers: Headers) -> Command:
         now = round(time() * 1000)
-        given = [(properties.UNIQ_KEY, f"{self._id}{next(self._numbers):016X}"), ("WAIT", "true"), *headers.items()]
+        given = [
+            (properties.UNIQ_KEY, f"{self._id}{next(self._numbers):016X}"),
+            ("WAIT", "true"),
+            *properties.of_headers(headers),
+        ]
         if delay:
             given.append((properties.TIMER_DELIVER_MS, str(now + round(delay * 1000))))
         fields = {
@@ -88,7 +92,7 @@ class RocketProducer:
         for name in headers:
             if properties.is_reserved(name):
                 raise BadMessage(f"topic {topic!r}: RocketMQ uses the header {name!r} itself; give it another name")
-        size = len(properties.encode(headers.items()).encode())
+        size = len(properties.encode(properties.of_headers(headers)).encode())
         if size > properties.MAX_PROPERTIES:
             raise BadMessage(
                 f"topic {topic!r}: headers of {size} bytes, and RocketMQ takes {properties.MAX_PROPERTIES}: make them smaller"

@@ -21,9 +21,9 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 def test_headers_are_properties_and_come_with_each_delivery(kit: Kit) -> None:
     held = kit.hold(kit.open())
-    kit.publish(b"with", headers={"traceparent": "grüße", "KEYS": "k1"})
+    kit.publish(b"with", headers={"traceparent": "grüße", "KEYS": "k1", "empty": ""})
     until(lambda: held.taken)
-    assert dict(held.taken[0].headers) == {"traceparent": "grüße", "KEYS": "k1"}
+    assert dict(held.taken[0].headers) == {"traceparent": "grüße", "KEYS": "k1", "empty": ""}
     held.connection.requeue(held.taken[0], 0.0)
     until(lambda: len(held.taken) == 2)
     first, second = held.taken

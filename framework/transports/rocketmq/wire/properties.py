@@ -15,6 +15,8 @@ MAX_PROPERTIES: Final = 32_600
 """Bytes that a publisher may give. The broker stores up to 32,767 with those that it adds; 32,639 were taken, 32,640 not."""
 TAGS, KEYS, UNIQ_KEY, POP_CK = "TAGS", "KEYS", "UNIQ_KEY", "POP_CK"
 TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+EMPTY: Final = "WORKERS_EMPTY"
+"""Ours: the names of headers whose value is empty. A broker drops a property that has no value, when it delivers it by POP."""
 _OURS = """
 WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID TRANSFER_FLAG
 CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION TRACE_ON UNIQ_KEY EXTEND_UNIQ_INFO MAX_RECONSUME_TIMES CONSUME_START_TIME
@@ -24,7 +26,7 @@ __SHARDINGKEY PROPERTY_FORWARD_QUEUE_ID REDIRECT INNER_MULTI_DISPATCH INNER_MULT
 TIMER_DELIVER_MS __BORNHOST BORN_TIMESTAMP TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY
 TIMER_DELAY_LEVEL TIMER_DELAY_MS __CRC32# DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID DUP_INFO
 """
-RESERVED: Final = frozenset(_OURS.split())
+RESERVED: Final = frozenset({*_OURS.split(), EMPTY})
 """Names that mean something to the broker, or that it adds."""
 _TRANSIENT = "__RMQ.TRANSIENT."
 _BATCHED = struct.Struct(">iiiii")
@@ -58,9 +60,17 @@ def is_reserved(name: str) -> bool:
     return name in RESERVED or name.startswith(_TRANSIENT)
 
 
+def of_headers(headers: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What carries ``headers``, whose names have no space."""
+    empty = " ".join(name for name, value in headers.items() if not value)
+    given = [(name, value) for name, value in headers.items() if value]
+    return [*given, (EMPTY, empty)] if empty else given
+
+
 def for_handlers(properties: Mapping[str, str]) -> dict[str, str]:
     """Those that are not the broker's own: what a publisher gave, its keys and tags included."""
-    return {name: value for name, value in properties.items() if not is_reserved(name)}
+    empty = dict.fromkeys(properties.get(EMPTY, "").split(), "")
+    return {name: value for name, value in properties.items() if not is_reserved(name)} | empty
 
 
 def encode_batch(messages: Iterable[Outgoing]) -> bytes:
