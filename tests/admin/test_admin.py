@@ -174,6 +174,7 @@ def test_a_worker_that_drains_is_alive_and_not_ready(nsqd: Server, tmp_path: Pat
 def test_who_asks_for_what_is_not_there_is_told(tmp_path: Path) -> None:
     with run(tmp_path, "memory://odd") as worker:
         port = port_of(worker)
+        silent = socket.create_connection(("127.0.0.1", port), timeout=20)
         assert get(port, "/metrics", host=f"localhost:{port}")[0] == 200
         assert get(port, "/metrics", host="rebound.example")[0] == 403
         assert get(port, "/metrics", host="127.0.0.1.rebound.example")[0] == 403
@@ -184,6 +185,7 @@ def test_who_asks_for_what_is_not_there_is_told(tmp_path: Path) -> None:
         assert done.returncode == 2
         assert done.stderr.splitlines()[-1].endswith("address already in use; give another port, or a path")
         assert "Traceback" not in done.stderr
+        assert silent.recv(1) == b"", "who says nothing is not given up"
         assert worker.stop() == 0
 
 

@@ -242,6 +242,7 @@ def test_an_app_keeps_the_client_that_it_has_made(endpoint: Any, tmp_path: Path)
         import sentry_sdk
         from framework import Middleware, Reject, handler, publish
         sentry_sdk.init(dsn={endpoint.dsn!r}, release="ours")
+        sentry_sdk.add_breadcrumb(message="of the start")
 
         class Feed(Middleware):
             def start(self): publish("orders", "x")
@@ -253,3 +254,4 @@ def test_an_app_keeps_the_client_that_it_has_made(endpoint: Any, tmp_path: Path)
         [event] = endpoint.wait_for("event", 1)
         assert worker.stop() == 0
     assert (event["release"], event["tags"]["handler"]) == ("ours", "orders/bill")
+    assert event["breadcrumbs"]["values"] == [], "it has breadcrumbs of something else"
