@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from framework.testing import servers
+from framework.testing.proxies import Proxies
 from framework.testing.proxy import Proxy
+from tests.chaos.network import cut_again_and_again, drop_what_is_settled
 from tests.chaos.trial import BURST, Scenario, Trial, Verdict
 
 _OPTIONS = "?ack_wait=5s&ping_interval=1s"
@@ -48,15 +50,7 @@ def connections_cut(folder: Path, times: int, version: str = NEWEST) -> Verdict:
     """In the middle of a message, in either direction, and with a reset."""
     with _server(folder, version) as server, Proxy(server.address) as proxy:
         with _trial(folder, proxy.address) as trial:
-            for n in range(times):
-                trial.between(0.1, 0.4)
-                with trial.fault("connection cut"):
-                    if n % 3 == 0:
-                        proxy.cut(reset=n % 2 == 0)
-                    else:
-                        (proxy.to_client if n % 3 == 1 else proxy.to_server).cut_after(1 + n * 37 % 500)
-                        time.sleep(0.3)
-        proxy.restore()
+            cut_again_and_again(trial, proxy, times)
         return _end(trial, f"nats {version}: connections cut")
 
 
@@ -81,12 +75,7 @@ def acks_dropped(folder: Path, times: int, version: str = NEWEST) -> Verdict:
     """Messages come and what is said of them does not arrive."""
     with _server(folder, version) as server, Proxy(server.address) as proxy:
         with _trial(folder, proxy.address, publish_to=server.address) as trial:
-            for _ in range(times):
-                trial.between(0.3, 0.6)
-                with trial.fault("ACKs dropped"):
-                    proxy.to_server.swallow()
-                    time.sleep(0.5)
-                    proxy.restore()
+            drop_what_is_settled(trial, proxy, times, "ACKs dropped")
         return _end(trial, f"nats {version}: ACKs dropped")
 
 
@@ -122,6 +111,20 @@ def route_leader_killed(folder: Path, times: int, half: int = 5000) -> Verdict:
                 _kill_and_bring_back(trial, members, _leader(members))
                 _publish(trial, half)
         return _end(trial, "nats route: leader of the stream kill -9")
+
+
+def route_connections_cut(folder: Path, times: int, version: str = NEWEST) -> Verdict:
+    """As ``connections_cut``, with the worker and the publisher as peers of a cluster of three, whose routes lead through
+    proxies."""
+    with _cluster(folder, version) as members:
+        proxies = Proxies([f"127.0.0.1:{_route_port(one)}" for one in members])
+        url = f"nats-route://{proxies.address}{_OPTIONS}&jetstream=true&replicas=3&advertise=127.0.0.1:1"
+        with Trial(folder, url, url).running() as trial:
+            cut_again_and_again(trial, proxies, times)
+        try:
+            return _end(trial, f"nats route {version}: connections cut")
+        finally:
+            proxies.stop()
 
 
 def _route_port(member: servers.Server) -> int:
@@ -260,6 +263,8 @@ ALL: dict[str, tuple[Scenario, int, int]] = {
     "nats-leader": (leader_killed, 3, 0),
     "nats-leader-500": (partial(leader_killed, half=250), 0, 1),
     "nats-route-leader": (route_leader_killed, 3, 0),
+    "nats-route-cut": (route_connections_cut, 60, 0),  # in CI by the conformance suite
+    "nats-route-cut-2.9": (partial(route_connections_cut, version=OLDER), 30, 0),
     "nats-route-leader-1000": (partial(route_leader_killed, half=500), 0, 1),
     **{
         f"nats-{name}-{OLDER}": (partial(scenario, version=OLDER), times, 0)

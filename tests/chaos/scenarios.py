@@ -11,6 +11,7 @@ from pathlib import Path
 from framework.testing import servers
 from framework.testing.proxy import Proxy
 from tests.chaos import nats_faults, route_faults
+from tests.chaos.network import cut_again_and_again, drop_what_is_settled
 from tests.chaos.trial import BURST, Scenario, Trial, Verdict
 
 _LEASE = "--msg-timeout=5s"
@@ -133,15 +134,7 @@ def connections_cut(folder: Path, times: int) -> Verdict:
     """In the middle of a frame, in either direction, and with a reset."""
     with _nsqd(folder) as nsqd, Proxy(nsqd.address) as proxy:
         with _through(folder, proxy, nsqd) as trial:
-            for n in range(times):
-                trial.between(0.1, 0.4)
-                with trial.fault("connection cut"):
-                    if n % 3 == 0:
-                        proxy.cut(reset=n % 2 == 0)
-                    else:
-                        (proxy.to_client if n % 3 == 1 else proxy.to_server).cut_after(1 + n * 37 % 500)
-                        time.sleep(0.3)
-        proxy.restore()
+            cut_again_and_again(trial, proxy, times)
         return _end(trial, "connections cut in the middle of frames")
 
 
@@ -162,12 +155,7 @@ def finishes_dropped(folder: Path, times: int) -> Verdict:
     """Messages come and what is said of them does not arrive."""
     with _nsqd(folder) as nsqd, Proxy(nsqd.address) as proxy:
         with Trial(folder, _through_url(proxy, nsqd), _url(nsqd)).running() as trial:
-            for _ in range(times):
-                trial.between(0.3, 0.6)
-                with trial.fault("FINs dropped"):
-                    proxy.to_server.swallow()
-                    time.sleep(0.5)
-                    proxy.restore()
+            drop_what_is_settled(trial, proxy, times, "FINs dropped")
         return _end(trial, "FINs dropped")
 
 
