@@ -1,0 +1,73 @@
+"""A real RocketMQ that asks for access keys: what is signed is served, and what is not is refused in its broker's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from framework.errors import BrokerRefuses
+from framework.testing.conformance.receiver import Held
+from framework.testing.rocketmq import PROMPT, RocketMQ, real_rocketmq
+from framework.testing.servers import ServerMissing
+from framework.transports import open_transports
+from tests.conftest import missing
+from tests.transports.rocketmq.kit import until
+
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.at_length]
+_AUTH = "org.apache.rocketmq.auth"
+_SETTINGS = PROMPT | {
+    "authenticationEnabled": "true",
+    "authenticationProvider": f"{_AUTH}.authentication.provider.DefaultAuthenticationProvider",
+    "authenticationMetadataProvider": f"{_AUTH}.authentication.provider.LocalAuthenticationMetadataProvider",
+    "initAuthenticationUser": '{"username":"AK","password":"secret12345"}',
+    "innerClientAuthenticationCredentials": '{"accessKey":"AK","secretKey":"secret12345"}',
+    "authorizationEnabled": "true",
+    "authorizationProvider": f"{_AUTH}.authorization.provider.DefaultAuthorizationProvider",
+    "authorizationMetadataProvider": f"{_AUTH}.authorization.provider.LocalAuthorizationMetadataProvider",
+}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
+    try:
+        server = real_rocketmq(tmp_path_factory.mktemp("guarded"), _SETTINGS)
+    except ServerMissing as error:
+        missing(str(error))
+        raise
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.mark.parametrize("options", ["", "&mode=pull"], ids=["by POP", "by PULL"])
+def test_who_signs_publishes_and_handles(guarded: RocketMQ, options: str) -> None:
+    topic = f"orders{len(options)}"
+    (transport,) = open_transports([f"rocketmq://AK:secret12345@{guarded.address}?poll=200ms{options}"])
+    transport.ensure(topic, ["billing"])
+    producer = transport.producer()
+    producer.publish(topic, [b"signed", b"again"])
+    held = Held(lambda receiver: transport.connect(guarded.name, topic, "billing", receiver))
+    held.grant(5)
+    until(lambda: len(held.taken) == 2)
+    held.connection.finish(held.taken[0])
+    held.connection.requeue(held.taken[1], 0.0)
+    until(lambda: len(held.taken) == 3)
+    held.connection.finish(held.taken[2])
+    until(held.balanced)
+    assert (held.tally.finished, held.tally.requeued) == (2, 1)
+    held.connection.close()
+    until(lambda: held.receiver.closings)
+    held.check()
+    producer.close()
+    transport.close()
+
+
+@pytest.mark.parametrize(("login", "words"), [("", "username cannot be null"), ("zz:secret12345@", "User:zz is not found"),
+                                              ("AK:wrong@", "check signature failed")])  # fmt: skip
+def test_who_does_not_sign_or_wrongly_is_refused_in_its_words(guarded: RocketMQ, login: str, words: str) -> None:
+    (transport,) = open_transports([f"rocketmq://{login}{guarded.address}"])
+    with pytest.raises(BrokerRefuses, match=words):
+        transport.probe()
+    transport.close()
