@@ -45,7 +45,7 @@ def test_the_page_shows_the_settings_of_the_broker_of_the_tests() -> None:
 
 
 def test_where_a_broker_does_not_start_its_name_server_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "_java", lambda data: [sys.executable, "-c", _SERVES_AS_NAME_SERVER])
+    monkeypatch.setattr(room, "java_command", lambda data: [sys.executable, "-c", _SERVES_AS_NAME_SERVER])
     server = RocketMQ(tmp_path, {})
     with pytest.raises(RuntimeError, match="did not start"):
         server.start()
