@@ -41,14 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
 _AT_LENGTH = (
     ["-m", "at_length", "tests/conformance", "tests/transports"],  # over older servers that behave as the newer ones do there
     [
-        "-m",
-        "slow or spark",
-        "tests/workers/test_kills.py",
-        "tests/workers/test_job.py",
-        "tests/nsqd/test_durability.py",
-        "tests/nsqd/test_fuzz.py",
+        "-m", "slow or spark", "tests/workers/test_kills.py", "tests/workers/test_job.py", "tests/workers/test_demo_brokers.py",
+        "tests/nsqd/test_durability.py", "tests/nsqd/test_fuzz.py",
     ],
-)
+)  # fmt: skip
 _LENGTHS = {"AT_LENGTH": "1", "NSQD_KILLS": "20", "NSQD_FUZZ_INPUTS": "200000"}
 
 
