@@ -44,7 +44,7 @@ the test's thread.
 
 import pytest
 
-for _chapter in ("bench", "contract", "core", "crashes", "faults", "leases", "publishing", "receiver", "subject"):
+for _chapter in ("bench", "contract", "core", "crashes", "failing", "faults", "leases", "publishing", "receiver", "subject"):
     pytest.register_assert_rewrite(f"{__name__}.{_chapter}")
 
 from framework.testing.conformance.bench import Bench, Worker  # noqa: E402

@@ -9,10 +9,10 @@ from time import monotonic
 from gevent.hub import get_hub
 
 from framework.alarm import Alarm, Countdown
-from framework.errors import AlreadySettled, BrokerUnreachable
+from framework.errors import AlreadySettled
 from framework.message import Message
 from framework.observe import hublog
-from framework.transports.beanstalkd import reserved_job, wire
+from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.attempts import Attempts
 from framework.transports.beanstalkd.dial import Line
 from framework.transports.beanstalkd.pacing import Pacing
@@ -355,12 +355,7 @@ class BeanstalkdConnection:
         now = monotonic()
         self.rescuable.take()  # of a rescue that ended after the hub had been told
         self.waiters.check(now)
-        if self._poller.overdue(now):
-            self._poller.hub_socket.poll()
-        if self._poller.overdue(now):
-            words = f"gave no answer for {reserved_job.GRACE:g} s: the connection is dead"
-            self._end(BrokerUnreachable(f"beanstalkd {self.node} {words}"))
-            return
+        self._poller.check(now)
         self._poller.ping()
         if self._room.full:
             self._poller.probe()

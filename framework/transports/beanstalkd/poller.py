@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Protocol
 
-from framework.errors import ProtocolError
+from framework.errors import BrokerUnreachable, ProtocolError
 from framework.message import Message
 from framework.transports.beanstalkd import reserved_job, wire
 from framework.transports.beanstalkd.dial import Line
@@ -159,8 +159,15 @@ class Poller:
         """Keep jobs of its own, and those that it is given just now; from another thread."""
         self.hub_socket.rescue(lambda: touches)
 
-    def overdue(self, now: float) -> bool:
-        """An answer of the server is overdue. (It may be unread: the hub may have been blocked.)"""
+    def check(self, now: float) -> None:
+        """Raises BrokerUnreachable where an answer is overdue, and not only unread, as when the hub was blocked."""
+        if self._overdue(now):
+            self.hub_socket.poll()
+            if self._overdue(now):
+                words = f"gave no answer for {reserved_job.GRACE:g} s: the connection is dead"
+                raise BrokerUnreachable(f"beanstalkd {self.hub_socket.node} {words}")
+
+    def _overdue(self, now: float) -> bool:
         return bool(self.hub_socket.awaited) and now - self.since > reserved_job.GRACE
 
     # --- answers -------------------------------------------------------------------------------------------
