@@ -15,7 +15,7 @@ from framework.errors import BadMessage, PublishError
 from framework.headers import NONE, Headers
 from framework.transports.checked import check_bodies
 from framework.transports.per_thread import PerThread, raise_first
-from framework.transports.rocketmq.link import Command, Link
+from framework.transports.rocketmq.publish_link import Command, PublishLink
 from framework.transports.rocketmq.urls import Names, Options
 from framework.transports.rocketmq.wire import properties
 
@@ -30,7 +30,7 @@ class RocketProducer:
     """Publishes to the masters that ``nodes`` names. Safe to share between greenlets and between native threads."""
 
     def __init__(
-        self, nodes: Callable[[], Collection[str]], dial: Callable[[str, float], Link], names: Names, options: Options,
+        self, nodes: Callable[[], Collection[str]], dial: Callable[[str, float], PublishLink], names: Names, options: Options,
         *, deadline: float = DEADLINE,
     ) -> None:  # fmt: skip
         """``dial(node, timeout)`` makes a link. ``deadline``: the timeout of a publish that names none."""

@@ -22,8 +22,8 @@ from framework.transports.rocketmq import urls as _urls
 from framework.transports.rocketmq.administration import Broker
 from framework.transports.rocketmq.connection import PopConnection
 from framework.transports.rocketmq.heartbeat import Subscription
-from framework.transports.rocketmq.link import Link
 from framework.transports.rocketmq.producer import MAX_DELAY, RocketProducer
+from framework.transports.rocketmq.publish_link import PublishLink
 from framework.transports.rocketmq.pulled import LEVELS
 from framework.transports.rocketmq.pulling import PullConnection
 from framework.transports.rocketmq.routes import READABLE, Master, NameServers
@@ -205,11 +205,11 @@ class RocketTransport:
     def _writable(self) -> Collection[str]:
         return self._masters().keys()
 
-    def _link(self, node: str, timeout: float) -> Link:
+    def _link(self, node: str, timeout: float) -> PublishLink:
         master = self._masters().get(node)
         if master is None:
             raise BrokerUnreachable(f"the name server knows no master {node}")
-        return Link(node, self._sessions.dialled(master.address, timeout), lambda topic: self._make_for(topic, node))
+        return PublishLink(node, self._sessions.dialled(master.address, timeout), lambda topic: self._make_for(topic, node))
 
     def _make_for(self, topic: str, node: str) -> None:
         """Raises Refused where another master has it."""

@@ -46,7 +46,7 @@ class Command:
         self.topic, self.fields, self.body = topic, fields, body
 
 
-class Link:
+class PublishLink:
     """``publish_link.PublishLink``. ``make(topic)``: makes a topic where it may, or raises; blocks."""
 
     def __init__(self, node: str, session: Session, make: Callable[[str], None]) -> None:
@@ -164,7 +164,7 @@ class Link:
 class _Run:
     """Several messages of one greenlet: each answer makes room for the next one, and the last one wakes it."""
 
-    def __init__(self, link: Link, commands: Sequence[Command], timeout: float) -> None:
+    def __init__(self, link: PublishLink, commands: Sequence[Command], timeout: float) -> None:
         self._link = link
         self._commands = commands
         self._timeout = timeout
