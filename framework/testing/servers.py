@@ -64,6 +64,7 @@ def free_port(count: int = 1) -> int:
 
     Below those that a kernel gives to outgoing connections: one of these could have it while its server is down for a moment.
     Where pytest-xdist runs several processes, each has ports of its own: they would take each other's before a server has them.
+    None is given out twice in a row of many: a server has two or three, and those are free until all of it has started.
     """
     ports = range(10_000, 32_768)
     worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
@@ -72,12 +73,21 @@ def free_port(count: int = 1) -> int:
         ports = ports[(start := int(worker) % 8 * share) : start + share]
     while True:
         first = random.randrange(ports.start, ports.stop - count)
+        wanted = range(first, first + count)
+        if not _given_out.isdisjoint(wanted):
+            continue
         try:
-            for port in range(first, first + count):
+            for port in wanted:
                 socket.create_server(("127.0.0.1", port)).close()
         except OSError:
             continue
+        if len(_given_out) > len(ports) // 2:
+            _given_out.clear()
+        _given_out.update(wanted)
         return first
+
+
+_given_out: set[int] = set()
 
 
 class Server:
