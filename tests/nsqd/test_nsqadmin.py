@@ -10,6 +10,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -156,7 +157,7 @@ def test_it_can_create_and_tombstone(sites: list[Site]) -> None:
         answers.append(site.ask("POST", "/api/topics", {"topic": "new", "channel": "c"}))
         answers.append(site.ask("POST", "/api/topics", {"topic": "b@d"}))
         site.nsqd.http("/pub?topic=new", b"x")
-        wait_for(lambda site=site: len(site.lookupd.http("/lookup?topic=new")["producers"]) == 1)
+        wait_for(lambda site=site: _is_found(site, "new"))
         wait_for(lambda site=site: _channels(site, "new") == site.lookupd.http("/channels?topic=new")["channels"])
         answers.append(_channels(site, "new"))
         answers.append(site.ask("DELETE", "/api/nodes/{node}", {"topic": "new"}))
@@ -164,6 +165,14 @@ def test_it_can_create_and_tombstone(sites: list[Site]) -> None:
         wait_for(lambda site=site: site.lookupd.http("/lookup?topic=new")["producers"] == [])
         answers.append(site.ask("GET", "/api/nodes"))
     assert said[1] == said[0]
+
+
+def _is_found(site: Site, topic: str) -> bool:
+    """nsqlookupd answers 404 until it has heard of a topic."""
+    try:
+        return len(site.lookupd.http(f"/lookup?topic={topic}")["producers"]) == 1
+    except HTTPError:
+        return False
 
 
 def _channels(site: Site, topic: str) -> list[str]:
