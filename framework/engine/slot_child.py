@@ -34,6 +34,7 @@ from framework.message import Batch, Message, calls_of
 from framework.middleware import compile_call
 from framework.middleware.retry import encodable
 from framework.observe import call
+from framework.observe.logging import extra_of
 
 SOCKET, FLAGS = 3, 4
 """The descriptors that it is born with: the socket, and a byte of shared memory for each message of a job, 1 when it is lost."""
@@ -74,10 +75,6 @@ class Worker:
             self._sock.sendall(wire.frame(value))
 
 
-_OF_ALL = {*vars(logging.makeLogRecord({})), "message", "asctime", "call"}
-"""What each record has; what else is there was given by ``extra=``."""
-
-
 class LogToWorker(logging.Handler):
     """Log records go to the worker's log, which knows where they are written and how they look."""
 
@@ -89,7 +86,7 @@ class LogToWorker(logging.Handler):
         try:
             trace = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else ""
             text, where = encodable(record.getMessage()), (record.pathname, record.lineno, record.funcName)
-            extra = {name: wire.plain(value) for name, value in vars(record).items() if name not in _OF_ALL}
+            extra = {name: wire.plain(value) for name, value in extra_of(record).items()}
             about = getattr(record, "call", None)
             self._worker.say(
                 wire.Record(record.name, record.levelno, text, encodable(trace), *where, record.created, about, extra)

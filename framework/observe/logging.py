@@ -16,13 +16,28 @@ from framework.observe.tracebacks import own_frames
 _USER_INFO = re.compile(r"(?<=://)[^/\s'\"]+@")
 _SECRET_OPTION = re.compile(r"(?<=[?&])((?:auth_secret|secret|password|token)=)[^&#\s'\"]+")
 _OF_ALL = {*vars(logging.makeLogRecord({})), "message", "asctime", "call"}
-"""What each record has; what else is there was given by ``extra=``."""
 _COLOURS = {"DEBUG": "2", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 
 
 def scrub(text: str) -> str:
     """``text`` with the user, the password and the options that hold secrets of every URL taken out."""
     return _SECRET_OPTION.sub(r"\1…", _USER_INFO.sub("", text))
+
+
+def scrubbed(value: Any) -> Any:
+    """``value`` with ``scrub`` done to each text in it, however deep in dicts, lists and tuples."""
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, dict):
+        return {scrubbed(name): scrubbed(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [scrubbed(one) for one in value]
+    return value
+
+
+def extra_of(record: logging.LogRecord) -> dict[str, Any]:
+    """What was given by ``extra=``: all that not every record has."""
+    return {name: value for name, value in vars(record).items() if name not in _OF_ALL}
 
 
 class _Formatter(logging.Formatter):
@@ -77,14 +92,10 @@ class JsonFormatter(_Formatter):
             "message": record.getMessage(),
         }  # fmt: skip
         made |= getattr(record, "call", None) or {}
-        made |= {name: value for name, value in vars(record).items() if name not in _OF_ALL and name not in made}
+        made |= {name: value for name, value in extra_of(record).items() if name not in made}
         if trace := self.trace_of(record):
             made["exception"] = trace
-        return json.dumps({name: _clean(value) for name, value in made.items()}, default=_clean_words)
-
-
-def _clean(value: Any) -> Any:
-    return scrub(value) if isinstance(value, str) else value
+        return json.dumps(scrubbed(made), default=_clean_words)
 
 
 def _clean_words(value: object) -> str:

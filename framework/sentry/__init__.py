@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import sentry_sdk
@@ -12,9 +13,9 @@ from sentry_sdk.integrations.logging import ignore_logger
 
 from framework import published
 from framework.handler import HandlerSpec
+from framework.observe.logging import scrubbed
 from framework.sentry.options import Options, of_settings
 from framework.sentry.publishing import traced
-from framework.sentry.scrubbing import scrubbed
 from framework.sentry.transport import Transport
 from framework.sentry.watch import Watch
 
@@ -39,10 +40,15 @@ def _init(options: Options) -> None:
         traces_sample_rate=options.traces or None,
         include_local_variables=options.bodies,
         in_app_exclude=["framework"],
-        before_send=scrubbed,
-        before_send_transaction=scrubbed,
+        before_send=_scrubbed,
+        before_send_transaction=_scrubbed,
         integrations=[AtexitIntegration(callback=_silent)],
     )
+
+
+def _scrubbed(event: Any, hint: Any) -> Any:
+    """Without users, passwords and secret options of URLs, wherever in it they are."""
+    return scrubbed(event)
 
 
 def _silent(pending: int, timeout: float) -> None:

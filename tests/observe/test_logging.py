@@ -63,6 +63,14 @@ def test_json_is_a_line_that_can_be_read_and_has_no_password_either() -> None:
     assert made["odd"].startswith("<object")
 
 
+def test_no_secret_is_in_what_extra_nests() -> None:
+    one = record("connected")
+    one.config = {"brokers": ["nsq://me:hidden@host:4150", ("http://h/?token=hidden",)], "deep": {"url": "nsq://me:hidden@h"}}
+    text = JsonFormatter().format(one)
+    assert "hidden" not in text
+    assert json.loads(text)["config"]["brokers"][0] == "nsq://host:4150"
+
+
 def test_colours_are_around_the_level_only() -> None:
     assert LineFormatter(coloured=True).format(record("x")) == "\x1b[33mWARNING\x1b[0m shop.handlers x"
 
