@@ -24,6 +24,7 @@ from framework.publisher import Publisher
 from framework.settings import Settings, as_environ, check_writable, write_at_end
 from framework.transports import open_transports
 from framework.transports.contract import Transport
+from framework.tuning import tuned
 
 if TYPE_CHECKING:
     from framework.nsqd.embedded import EmbeddedNsqd
@@ -64,7 +65,8 @@ class App:
     """One worker: the handlers, the connections they need, and this process's publisher."""
 
     def __init__(self, handlers: Sequence[HandlerSpec], settings: Settings) -> None:
-        self.handlers = _observed(handlers, settings)
+        """Raises BadSetting for options of ``settings.handlers`` that none of ``handlers`` can have."""
+        self.handlers = _observed(tuned(handlers, settings.handlers), settings)
         self.settings = settings
         self._supervisor: Supervisor | None = None
         self._stopping = False

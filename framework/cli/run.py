@@ -18,7 +18,6 @@ from framework.errors import WrongUse
 from framework.modules import import_handlers, words_of_others
 from framework.observe import logging as lines
 from framework.settings import Settings
-from framework.tuning import tuned
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +43,7 @@ def command(modules: tuple[str, ...], settings: Settings) -> int:
     handlers = import_handlers(modules)
     if others := words_of_others(handlers):
         log.info("imported along, and not run: %s", others)
-    app = App(tuned(handlers, settings.handlers), settings)
+    app = App(handlers, settings)
     with stopping(app, to_the_end=True) as signals:
         try:
             app.run(leave=lambda: ending.at_once(signals.exit_code))

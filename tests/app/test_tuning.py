@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from framework.app import App
 from framework.errors import BadSetting
 from framework.handler import HandlerSpec, make_spec
 from framework.message import Batch
@@ -35,6 +36,13 @@ def test_what_is_named_changes_and_nothing_else() -> None:
     assert (billing.concurrency, billing.max_attempts, billing.timeout) == (20, 3, 5)
     assert (audit.batch, audit.linger, audit.concurrency) == (50, 2.0, 10)
     assert shipping == handlers()[2]
+
+
+def test_an_app_has_its_handlers_as_its_settings_say() -> None:
+    settings = load(environ={"WORKERS_HANDLERS": "{orders/billing: {concurrency: 20}}"})
+    assert [spec.concurrency for spec in App(handlers(), settings).handlers] == [20, 10, 10]
+    with pytest.raises(BadSetting, match="orders/billing"):
+        App(handlers()[1:], settings)
 
 
 def test_what_follows_from_an_option_follows_from_the_setting_too() -> None:
