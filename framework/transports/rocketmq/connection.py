@@ -247,7 +247,7 @@ class PopConnection:
             if body is not None and not self._is_over(one, monotonic()):
                 headers = properties.for_handlers(found) or NONE
                 # By its publisher's clock, because the time at which it was stored is another one in each delivery.
-                yield Message(one.id, stored.born * 1_000_000, stored.reconsumed + 1, body, self, headers), one
+                yield Message(one.id, stored.timestamp, stored.reconsumed + 1, body, self, headers), one
 
     def _handle(self, said: handles.Popped, stored: Stored, found: dict[str, str]) -> handles.Handle:
         if handle := found.get(properties.POP_CK):

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.errors import BadMessage, ProtocolError
+from framework.message import Message
 from framework.transports.rocketmq.wire import handles, properties, signature, stored
 from framework.transports.rocketmq.wire.handles import NORMAL, RETRY_V1, RETRY_V2, Handle, Popped
 from framework.transports.rocketmq.wire.properties import Outgoing
@@ -38,6 +39,15 @@ def test_a_stored_message_is_read_as_java_wrote_it() -> None:
     assert (read.born_host, read.store_host) == ("127.0.0.1:54321", "127.0.0.1:10911")
     assert properties.decode(read.properties) == {"TAGS": "TagA", "KEYS": "k1", "WAIT": "true"}
     assert read.message_id == "7F00000100002A9F00000000075BCD15"
+
+
+@pytest.mark.parametrize("born", [2**63 - 1, -(2**63), 0])
+def test_whatever_time_a_publisher_says_the_message_has_one(born: int) -> None:
+    """A handler that is given up writes it into the dead letter, and a spool into 64 bits."""
+    (read,) = stored.decode_all(GOLDEN)
+    read.born = born
+    assert -(2**63) < read.timestamp < 2**63
+    assert Message(b"1", read.timestamp, 1, b"x", None).published.year in (1677, 1970, 2262)
 
 
 def test_messages_stand_one_behind_the_other() -> None:

@@ -25,6 +25,7 @@ _LARGEST: Final = 64 * 1024 * 1024
 _FIRST = struct.Struct(">iIIiiqqiq")
 _PORT_AND_TIME = struct.Struct(">iq")
 _INT32, _INT16 = struct.Struct(">i"), struct.Struct(">h")
+_LATEST = 2**63 - 1
 
 
 class Stored(msgspec.Struct, gc=False):
@@ -51,6 +52,11 @@ class Stored(msgspec.Struct, gc=False):
     body: bytes
     """As it is stored: ``unpacked`` undoes what its publisher's library did to it."""
     properties: str
+
+    @property
+    def timestamp(self) -> int:
+        """``born`` in nanoseconds, within 64 bits: a publisher may say any time."""
+        return max(-_LATEST, min(self.born * 1_000_000, _LATEST))
 
     @property
     def message_id(self) -> str:
