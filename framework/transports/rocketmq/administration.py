@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 
@@ -13,7 +14,7 @@ import msgspec
 from framework.transports.rocketmq.routes import READABLE, WRITABLE, read_json
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.wire.codes import Request
-from framework.transports.rocketmq.wire.errors import NoPermission, QueryNotFound, TopicMissing
+from framework.transports.rocketmq.wire.errors import JavaException, NoPermission, QueryNotFound, TopicMissing
 from framework.transports.rocketmq.wire.handles import RETRY_V1, RETRY_V2, retry_topic
 
 FIRST_5 = 413
@@ -111,12 +112,13 @@ def unread(session: Session, topics: Iterable[str], group: str) -> int:
 
 def _await_index(session: Session) -> None:
     """What was stored a moment ago is counted once the broker has put it into its queues, some ms later. One that does not come
-    to it is not waited for."""
+    to it is not waited for. In its first second, before it has counted anything, one answers by a NoSuchElementException."""
     until = monotonic() + INDEXED
     while monotonic() < until:
-        said = read_json(session.ask(Request.GET_BROKER_RUNTIME_INFO, {}), _Table).table
-        if said.get("dispatchBehindBytes", "0") == "0":
-            return
+        with suppress(JavaException):
+            said = read_json(session.ask(Request.GET_BROKER_RUNTIME_INFO, {}), _Table).table
+            if said.get("dispatchBehindBytes", "0") == "0":
+                return
         gevent.sleep(0.005)
 
 

@@ -281,7 +281,8 @@ class PullConnection:
         elif answer.code == Answer.SUCCESS:
             self._take(reading, answer, at)
         elif answer.code in (Answer.PULL_RETRY_IMMEDIATELY, Answer.PULL_OFFSET_MOVED):
-            reading.next = _next(answer, reading.next)
+            if not reading.moved(_next(answer, reading.next)):
+                self._end(BrokerUnreachable(f"RocketMQ {self.node} has lost what was read from {reading.place.topic} there"))
         elif answer.code != Answer.PULL_NOT_FOUND:
             self._refused(answer, at)
         self._speak()
@@ -317,7 +318,7 @@ class PullConnection:
             self._send_back(one, UNREADABLE)
             return None
         headers = properties.for_handlers(found) or NONE
-        message = Message(one.id, stored.born * 1_000_000, stored.reconsumed + 1, body, self, headers)
+        message = Message(one.id, stored.timestamp, stored.reconsumed + 1, body, self, headers)
         self._pulled[message] = one
         return message
 

@@ -77,6 +77,14 @@ class Reading:
         self._unsettled[offset] = None
         self.next = offset + 1
 
+    def moved(self, offset: int) -> bool:
+        """Its broker names ``offset`` as the next. False where that lies behind what is in flight: the broker has lost messages,
+        and gives their offsets to others, whose settlements cannot be told from theirs."""
+        if offset < self.next and not self.idle:
+            return False
+        self.next = offset
+        return True
+
     def settled(self, offset: int) -> None:
         """It need not come again."""
         self._unsettled.pop(offset, None)

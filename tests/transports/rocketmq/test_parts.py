@@ -17,6 +17,9 @@ from framework.transports.rocketmq.delivery import APART, Delivery
 from framework.transports.rocketmq.heartbeat import Subscription, heartbeat, java_hash
 from framework.transports.rocketmq.pops import AT_ONCE, MOST, Pops
 from framework.transports.rocketmq.urls import Names
+from framework.transports.rocketmq.wire.codes import Request
+from framework.transports.rocketmq.wire.errors import JavaException
+from framework.transports.rocketmq.wire.frames import Frame
 from framework.transports.rocketmq.wire.handles import NORMAL, Handle
 
 # --- URLs and names ----------------------------------------------------------------------------------------
@@ -237,3 +240,24 @@ def test_who_pulls_says_so_in_its_heartbeat_and_reads_what_was_sent_back() -> No
     assert consumer["consumeType"] == "CONSUME_PASSIVELY"
     read = {data["topic"]: data["subString"] for data in consumer["subscriptionDataSet"]}
     assert read == {"orders": "a||b", "%RETRY%orders|billing": "*"}
+
+
+class Starting:
+    """As much of a session as is asked for counts, with a broker that has just begun."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def ask(self, code: int, fields: dict[str, str]) -> Frame:
+        self.asked.append(code)
+        if code == Request.GET_BROKER_RUNTIME_INFO:
+            if len(self.asked) < 3:
+                raise JavaException("java.util.NoSuchElementException, java.base/java.util.LinkedList.getLast")
+            return Frame(0, body=b'{"table":{"dispatchBehindBytes":"0"}}')
+        return Frame(0)
+
+
+def test_what_is_unread_is_counted_also_by_a_broker_that_has_just_begun() -> None:
+    session = Starting()
+    assert administration.unread(session, ["orders"], "billing") == 0  # type: ignore[arg-type]
+    assert session.asked == [Request.GET_BROKER_RUNTIME_INFO] * 3 + [Request.GET_TOPIC_STATS_INFO]

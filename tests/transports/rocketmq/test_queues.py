@@ -65,3 +65,17 @@ def test_a_delay_is_kept_by_a_level_that_is_no_shorter(delay: float) -> None:
     level = level_of(delay)
     assert LEVELS[level - 1] >= min(delay, LEVELS[-1])
     assert level == 1 or LEVELS[level - 2] < delay
+
+
+def test_a_queue_that_has_lost_messages_is_read_on_only_where_none_of_it_is_in_flight() -> None:
+    reading = Reading(Place("t", "b", 0), 10)
+    for offset in (10, 11):
+        reading.took(offset)
+    assert reading.moved(40), "old ones were deleted by the broker"
+    assert (reading.next, reading.mark) == (40, 10)
+    assert not reading.moved(5), "another message has the offset 10 by now"
+    assert (reading.next, reading.mark) == (40, 10)
+    reading.settled(10)
+    reading.settled(11)
+    assert reading.moved(5)
+    assert (reading.next, reading.mark) == (5, 5)
