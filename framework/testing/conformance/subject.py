@@ -55,6 +55,8 @@ class Subject(ABC):
     """A lease runs out on time also while nothing at all is heard on its connection."""
     hands_on_at_once: bool = True
     """At a stop what has not started goes to another worker at once; else behind the calls that run, which hold its queue."""
+    counts_what_was_sent: bool = True
+    """What was sent when its connection broke counts as settled; else as a lost lease, though the broker may have read it."""
     drops_doubles: bool = False
     """A publish whose answer was lost is sent again by its producer, because the broker drops doubles."""
     fills: bool = False
