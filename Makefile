@@ -31,7 +31,7 @@ bench:  ## Consume and publish rates beside other Python clients, on a real nsqd
 	@tools/venv spark,dev,bench
 	@.venv/bin/python -m benchmarks
 
-chaos:  ## Counted messages through every fault, many times over, and the longest kills and fuzzing: about forty minutes
+chaos:  ## Counted messages through every fault, many times over, and the longest kills and fuzzing: much longer than the tests
 	@tools/venv spark,dev
 	@JAVA_HOME="$$(tools/find-java)" || exit 1; export JAVA_HOME; exec .venv/bin/python -m tests.chaos
 
