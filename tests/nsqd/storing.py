@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import struct
 from pathlib import Path
 
@@ -34,10 +35,10 @@ def publish(opened: Store, *bodies: bytes, topic: int = TOPIC) -> list[Batch]:
     return opened.append([Entry(topic, payload(*bodies), len(bodies))])
 
 
-def everything(opened: Store, topic: int = TOPIC) -> list[bytes]:
-    """All bodies of the topic, read as a channel reads them."""
+def everything(opened: Store, topic: int = TOPIC, start: int = 0) -> list[bytes]:
+    """All bodies of the topic from the number ``start`` on, read as a channel reads them."""
     found: list[bytes] = []
-    seq = 0
+    seq = start
     while batches := opened.read(topic, seq, 1 << 20):
         for batch in batches:
             found += record.bodies(batch.payload, batch.count)
@@ -58,6 +59,11 @@ def killed(opened: Store, folder: Path, copy: Path) -> Path:
 
 def segment(folder: Path, number: int = 1) -> Path:
     return folder / "log" / f"{number:010}.log"
+
+
+def changed_index(folder: Path, statement: str) -> None:
+    with sqlite3.connect(folder / "index.db") as db:
+        db.execute(statement)
 
 
 def lose_index(folder: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sqlite3
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +27,20 @@ from framework.nsqd.store import (
 )
 from framework.nsqd.store.index import Index
 from tests.nsqd.faults import failed_transactions
-from tests.nsqd.storing import CHANNEL, TOPIC, declared, everything, flip, killed, lose_index, payload, publish, saved, segment
+from tests.nsqd.storing import (
+    CHANNEL,
+    TOPIC,
+    changed_index,
+    declared,
+    everything,
+    flip,
+    killed,
+    lose_index,
+    payload,
+    publish,
+    saved,
+    segment,
+)
 
 
 def test_a_torn_tail_is_cut_and_reported_and_nothing_else_is_lost(opened: Store, folder: Path, tmp_path: Path) -> None:
@@ -93,11 +105,6 @@ def test_a_damaged_index_is_set_aside_and_rebuilt(folder: Path) -> None:
     assert everything(again) == [b"a"]
     assert "rebuilt from the log" in again.reports[0]
     again.close()
-
-
-def changed_index(folder: Path, statement: str) -> None:
-    with sqlite3.connect(folder / "index.db") as db:
-        db.execute(statement)
 
 
 @pytest.mark.parametrize(

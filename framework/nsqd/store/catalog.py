@@ -170,6 +170,11 @@ class Catalog:
         with self._sharing:
             return dict(self.ranges.get(segment, {}))
 
+    def found(self, segment: int, topic: int, low: int, high: int) -> None:
+        """The segment has messages [low, high) of the topic, which the index had at another place."""
+        with self._sharing:
+            self._widen(segment, topic, low, high)
+
     def removed(self, segment: int, retired: Iterable[int]) -> None:
         """The segment is gone. ``retired``: the numbers that the index still keeps from being given again."""
         with self._sharing:

@@ -40,6 +40,8 @@ class Log(Segments):
             path.unlink()  # the process ended while it was being made
         super().__init__(folder, salt)
         self._head = 0
+        self.inherited = self.active
+        """The newest segment that an earlier process began; 0 where there is none."""
         if self.numbers:
             os.fsync(self._fd(self.active))  # the process before this one may have cut it off and ended
         else:

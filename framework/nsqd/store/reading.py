@@ -7,10 +7,13 @@ took, a whole file perhaps, is accounted for in one step.
 
 from __future__ import annotations
 
+import math
 import sqlite3
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from framework.nsqd.store import unfinished
 from framework.nsqd.store.catalog import Catalog
 from framework.nsqd.store.compaction import dense
 from framework.nsqd.store.damage import say_damaged
@@ -19,7 +22,7 @@ from framework.nsqd.store.index import EMPTIED, Index, Row
 from framework.nsqd.store.lostend import bury, runs
 from framework.nsqd.store.record import Batch, decode
 from framework.nsqd.store.record import bodies as each_body
-from framework.nsqd.store.segments import Broken, Segments
+from framework.nsqd.store.segments import Broken, Found, Segments
 from framework.nsqd.store.state import Correction
 
 _READ_ROWS = 64
@@ -71,6 +74,8 @@ class Reader:
         self._catalog = catalog
         self._examined: dict[int, list[Broken]] = {}
         """Segments of which every row of the index was held against the log, and what is damaged there."""
+        self._examining: dict[int, tuple[list[Broken], Iterator[Found | Broken]]] = {}
+        """The same of segments of which a part was."""
 
     def read(self, topic: int, seq: int, max_bytes: int) -> list[Batch]:
         """The batch that holds ``seq`` or else follows it, and those behind it up to ``max_bytes`` (at least one).
@@ -100,7 +105,7 @@ class Reader:
         if batch is not None:
             return batch
         if row.seg not in self._examined:
-            self._examine(row.seg)
+            self.examine(row.seg)
             if self._index.row(row.topic, row.first) != row:
                 return None
         hole = self._hole(row)
@@ -169,32 +174,57 @@ class Reader:
 
     def _examine_all(self) -> None:
         for segment in list(self._log.numbers):
-            if segment not in self._examined:
-                self._examine(segment)
+            self.examine(segment)
 
-    def _examine(self, segment: int) -> None:
-        """Have the index name the right place of every record of the segment."""
-        broken = self._examined[segment] = []
-        end = self._index.position()
-        if end is None or segment > end[0] or segment not in self._log.numbers:
-            return
-        for item in self._log.scan(segment, 0, end[1] if segment == end[0] else None):
+    def examine(self, segment: int, seconds: float = math.inf) -> bool:
+        """Have the index name the right place of every record of the segment, unless this process has seen to it.
+
+        Returns whether that is done. After ``seconds`` it is not: the next call goes on, as consumers wait meanwhile."""
+        if segment in self._examined:
+            return True
+        until = time.monotonic() + seconds
+        broken, items = self._examining.setdefault(segment, ([], self._indexed(segment)))
+        for item in items:
             if isinstance(item, Broken):
                 broken.append(item)
-            elif item.batch.count and item.batch.topic in self._catalog.topics:
-                batch = item.batch
-                row = self._index.row(batch.topic, batch.first)
-                right = Row(batch.topic, batch.first, batch.count, 0, segment, item.offset, item.length)
-                if row is None or (row != right and not row.dead and self._record(row) is None):
-                    self._correct(row, right)
+            else:
+                self._compare(segment, item)
+            if time.monotonic() > until:
+                return False
+        self._examined[segment] = broken
+        del self._examining[segment]
+        return True
+
+    def _indexed(self, segment: int) -> Iterator[Found | Broken]:
+        """What the segment has as far as the index knows the log."""
+        end = self._index.position()
+        if end is None or segment > end[0] or segment not in self._log.numbers:
+            return iter(())
+        return self._log.scan(segment, 0, end[1] if segment == end[0] else None)
+
+    def _compare(self, segment: int, item: Found) -> None:
+        batch = item.batch
+        if not batch.count or batch.topic not in self._catalog.topics:
+            return
+        row = self._index.row(batch.topic, batch.first)
+        right = Row(batch.topic, batch.first, batch.count, 0, segment, item.offset, item.length)
+        if self._lacks(right) if row is None else (row != right and not row.dead and self._record(row) is None):
+            self._correct(row, right)
+
+    def _lacks(self, right: Row) -> bool:
+        """Whether somebody waits for what the index has no row of. A kill may leave a segment whose rows have gone already."""
+        return unfinished.any_of(self._catalog, self._index, right.topic, right.first, right.first + right.n)
 
     def _correct(self, wrong: Row | None, right: Row) -> None:
         with self._index.transaction():
             self._index.add_batches([right])
+        self._catalog.found(right.seg, right.topic, right.first, right.first + right.n)
         if wrong is not None:
             self.corrections.append(Correction(wrong.topic, wrong.first, wrong.first + wrong.n))
         self.corrections.append(Correction(right.topic, right.first, right.first + right.n, there=True))
         self._say_corrected(right.topic)
 
     def _say_corrected(self, topic: int) -> None:
-        self._folder.reports.append(f"the index named a wrong place for messages of topic {topic}: corrected from the log")
+        said = f"the index named a wrong place for messages of topic {topic}: corrected from the log"
+        if said not in self._folder.reports:
+            self._folder.reports.append(said)

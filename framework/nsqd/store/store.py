@@ -35,6 +35,8 @@ from framework.nsqd.store.state import ChannelSave, Correction, Declare, Entry, 
 RESERVE_BYTES = 64 << 20
 """Free space below which nothing is published, so that the index can still note what is finished."""
 _SWEEP_SECONDS = 1.0
+_EXAMINE_SECONDS = 0.05
+"""Spent in one sweep on reading segments that may go. 64 MiB of messages of 200 bytes, each published alone, take 2 s."""
 _ROLL_BYTES = 1 << 20
 """A segment of which nothing is needed is replaced when it is bigger than this."""
 
@@ -236,10 +238,18 @@ class Store:
         self._keep_reserve()
         self._roll_if_finished()
         for segment in list(self.log.numbers[:-1]):
-            if not unfinished.any_in(self.catalog, self.index, segment):
+            if not self._is_of_use(segment) and self._knows(segment) and not self._is_of_use(segment):
                 self._remove(segment)
         self._compact()
         self.index.shrink()
+
+    def _knows(self, segment: int) -> bool:
+        """Whether the index can be believed when it says that the segment is of no use. One that an earlier process wrote is
+        read once before that: rows may name another segment, and then only the log knows what this one has."""
+        return segment > self.log.inherited or self._reader.examine(segment, self._swept + _EXAMINE_SECONDS - time.monotonic())
+
+    def _is_of_use(self, segment: int) -> bool:
+        return unfinished.any_in(self.catalog, self.index, segment)
 
     def _compact(self) -> None:
         try:
@@ -248,7 +258,7 @@ class Store:
             return  # no room for what is to be moved: a later sweep tries again
         if segment is not None:
             self.flush()
-            if self._compactor.plan(segment) == []:
+            if self._compactor.plan(segment) == [] and self._knows(segment) and self._compactor.plan(segment) == []:
                 self._remove(segment)
 
     def _roll_if_finished(self) -> None:
@@ -260,7 +270,7 @@ class Store:
         if self._writing.acquire(blocking=False):
             try:
                 settled, idle = self.catalog.is_indexed_at(self._seen)
-                if settled and ((spare and idle) or not unfinished.any_in(self.catalog, self.index, self.log.active)):
+                if settled and ((spare and idle) or not self._is_of_use(self.log.active)):
                     self._roll()
             except OSError:
                 pass  # no room for a new one now: a later sweep tries again

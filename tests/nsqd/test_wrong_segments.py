@@ -1,0 +1,86 @@
+"""The storage: rows of the index that name another segment than that which has their messages. None goes on their word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from framework.nsqd.store import Store, TopicSave, store
+from tests.nsqd.storing import TOPIC, changed_index, declared, everything, killed, publish, saved, segment
+
+BODIES = [b"%02d" % at + b"x" * 90 for at in range(60)]
+
+
+@pytest.mark.usefixtures("small_segments")
+@pytest.mark.parametrize("finished", [0, 1, 15, 30])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "update batch set seg = 2 where seg = 1",
+        "update batch set seg = 77 where seg = 2",
+        "update batch set seg = 1 where seg = 2",
+        "update batch set seg = seg + 1",
+        "update batch set seg = 3 where seg = 1 and first > (select min(first) from batch)",
+        "update batch set seg = 3 where seg = 2 and first > (select min(first) from batch where seg = 2)",
+        "delete from batch where seg = 2",
+    ],
+    ids=[
+        "the next", "one that is not there", "the one before", "all of them", "all but the first row", "of the second too",
+        "none",
+    ],
+)  # fmt: skip
+def test_a_segment_whose_rows_name_another_is_kept(folder: Path, statement: str, finished: int) -> None:
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    batches = [publish(opened, body)[0] for body in BODIES]
+    position = batches[finished].first
+    opened.save([TopicSave(TOPIC, batches[-1].end)], [saved(position)])
+    opened.close()
+    changed_index(folder, statement)
+    again = Store(folder)
+    for _ in range(12):
+        again.sweep()
+    assert set(everything(again, start=position)) == set(BODIES[finished:])
+    assert everything(again, start=position) == BODIES[finished:]
+    # It is set right, and what is finished goes as ever.
+    again.save(channels=[saved(batches[-1].end)])
+    for _ in range(12):
+        again.sweep()
+    assert len(list((folder / "log").iterdir())) == 1
+    again.close()
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_a_kill_before_a_segment_goes_brings_none_of_its_messages_back(
+    opened: Store, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [publish(opened, body)[0] for body in BODIES]
+    opened.save([TopicSave(TOPIC, batches[-1].end)], [saved(batches[-1].end)])
+    monkeypatch.setattr(opened.log, "remove", lambda segment: None)
+    opened.sweep()
+    copy = killed(opened, folder, tmp_path / "killed")
+    assert segment(copy).exists()
+    again = Store(copy)
+    again.sweep()
+    assert everything(again) == []
+    assert not segment(copy).exists()
+    assert again.reports == []
+    again.close()
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_a_segment_is_read_in_parts_before_it_goes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    batches = [publish(opened, body)[0] for body in BODIES]
+    opened.save([TopicSave(TOPIC, batches[-1].end)], [saved(batches[-1].end)])
+    opened.close()
+    monkeypatch.setattr(store, "_EXAMINE_SECONDS", -1.0)  # a record at a time
+    again = Store(folder)
+    again.sweep()
+    assert segment(folder).exists()
+    for _ in range(3 * len(BODIES)):
+        again.sweep()
+    assert len(list((folder / "log").iterdir())) == 1
+    again.close()
