@@ -120,14 +120,8 @@ class App:
             return
         from framework import admin  # noqa: PLC0415
 
-        listener = admin.listen(self.settings.admin)
-        pages = admin.Pages(supervisor, self.handlers, lambda: open_transports(brokers), local=listener.loopback)
-        server = admin.Server(listener, pages.answer)
-        log.info("admin endpoint at %s", listener.address)
-        try:
+        with admin.serving(self.settings, admin.Here(supervisor), lambda: open_transports(brokers)):
             yield
-        finally:
-            server.close()
 
     def _supervise(self, supervisor: Supervisor, nsqd: EmbeddedNsqd | None) -> None:
         if self._stopping:  # a signal came before there was anything to stop

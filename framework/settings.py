@@ -24,6 +24,8 @@ from framework.markdown import item
 #: Where a client looks when it is told nothing: nsqd's own default address.
 DEFAULT_BROKER = "nsq://127.0.0.1:4150"
 
+NO_FLAG = "-"
+"""Of a secret."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _BEFORE_UNIT = re.compile(r"(?<=\d)\s+(?=[a-z])")
@@ -127,12 +129,19 @@ def _dsn(value: object) -> str:
     return str(value)
 
 
+def _token(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[!-~]{16,}", value):
+        raise ValueError("is not 16 or more letters, digits and signs without a space: `openssl rand -hex 20` makes one")
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """A row of the table."""
 
     name: str
     flag: str
+    """Empty where it has none: the command line of a process can be read by all users."""
     env: str
     kind: str
     metavar: str
@@ -140,12 +149,15 @@ class Setting:
     help: str
     parse: Callable[[object], Any]
     repeatable: bool = False
+    switch: bool = False
+    """Its flag has no value."""
 
 
 def _setting(
-    default: Any, parse: Callable[[object], Any], kind: str, text: str, *, shown: str = "", flag: str = "", env: str = ""
-) -> Any:
-    row = {"parse": parse, "kind": kind, "help": text, "shown": shown or str(default), "flag": flag, "env": env}
+    default: Any, parse: Callable[[object], Any], kind: str, text: str, *, shown: str = "", flag: str = "", env: str = "",
+    switch: bool = False,
+) -> Any:  # fmt: skip
+    row = {"parse": parse, "kind": kind, "help": text, "shown": shown or str(default), "flag": flag, "env": env, "switch": switch}
     return field(default=default, metadata=row)
 
 
@@ -201,6 +213,14 @@ class Settings:
         None, _admin, "host:port, port or path", "Serve health and metrics over HTTP there; a port alone is 127.0.0.1's.",
         shown="none",
     )  # fmt: skip
+    admin_token: str | None = _setting(
+        None, _token, "text", "What clients of `admin` have to say; needed where it can be reached from other machines.",
+        shown="none", flag=NO_FLAG,
+    )  # fmt: skip
+    admin_read_only: bool = _setting(
+        False, _yes_or_no, "true | false", "Let nobody change anything by `admin`: no pauses, no replays.", shown="false",
+        switch=True,
+    )  # fmt: skip
     ledger: Path | None = _setting(
         None, _path, "file", "Write at exit how every message ended, per handler, as JSON.", shown="none"
     )
@@ -225,7 +245,7 @@ def _row(one: Any) -> Setting:
     made = one.metadata
     return Setting(
         name=one.name,
-        flag=made["flag"] or "--" + one.name.replace("_", "-"),
+        flag="" if made["flag"] == NO_FLAG else made["flag"] or "--" + one.name.replace("_", "-"),
         env=made["env"] or "WORKERS_" + one.name.upper(),
         kind=made["kind"],
         metavar=_METAVARS.get(made["parse"], "TEXT"),
@@ -233,6 +253,7 @@ def _row(one: Any) -> Setting:
         help=made["help"],
         parse=made["parse"],
         repeatable=made["parse"] is _urls,
+        switch=made["switch"],
     )
 
 
@@ -281,6 +302,8 @@ def _parsed(row: Setting, source: str, value: object) -> Any:
         return row.parse(value)
     except ValueError as error:
         shown = " ".join(value) if isinstance(value, tuple) else value  # a flag that may be repeated
+        if not row.flag:  # a secret
+            raise BadSetting(f"{source}: it {error}") from None
         raise BadSetting(f"{source}: {shown!r} {error}") from None
 
 
@@ -340,9 +363,13 @@ This page is made from `framework/settings.py` by `python -m framework.settings`
 
 def _items() -> str:
     return "\n".join(
-        item(f"`{r.name}`: {r.help} Type: {r.kind}. Default: {r.shown_default}. Flag: `{r.flag}`. Environment: `{r.env}`.")
+        item(f"`{r.name}`: {r.help} Type: {r.kind}. Default: {r.shown_default}. Flag: {_flag_of(r)}. Environment: `{r.env}`.")
         for r in TABLE.values()
     )
+
+
+def _flag_of(row: Setting) -> str:
+    return f"`{row.flag}`" if row.flag else "none, because others could read it"
 
 
 _HOW_TO_NAME_BROKERS = """

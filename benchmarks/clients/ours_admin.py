@@ -30,7 +30,7 @@ def nothing(message: Message) -> None:
 supervisor = Supervisor(registered(), transports, publish=Publisher(transports).publish)
 gevent.signal_handler(signal.SIGTERM, supervisor.stop)
 listener = admin.listen("127.0.0.1:0")
-pages = admin.Pages(supervisor, registered(), lambda: open_transports(urls), local=True)
+pages = admin.Pages(admin.Here(supervisor), lambda: open_transports(urls), admin.Access(local=True))
 server = admin.Server(listener, pages.answer)
 scraper = subprocess.Popen([sys.executable, "-c", SCRAPE, f"http://{listener.address}/metrics"], stderr=subprocess.DEVNULL)
 try:

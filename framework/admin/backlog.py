@@ -13,7 +13,6 @@ import gevent
 from gevent.util import wrap_errors
 
 from framework.errors import FrameworkError
-from framework.handler import HandlerSpec
 from framework.transports.contract import Transport
 
 log = logging.getLogger(__name__)
@@ -27,10 +26,10 @@ Channel = tuple[str, str]
 
 
 class Backlog:
-    """Of the channels of ``handlers``. All of it is called on one hub, which need not be the worker's."""
+    """Of channels on what ``opened()`` opens, once. All of it is called on one hub, which need not be the worker's."""
 
-    def __init__(self, handlers: Iterable[HandlerSpec], opened: Callable[[], Sequence[Transport]]) -> None:
-        self._channels = sorted({(spec.topic, spec.channel) for spec in handlers})
+    def __init__(self, opened: Callable[[], Sequence[Transport]]) -> None:
+        self._channels: list[Channel] = []
         self._opened = opened
         self._transports: Sequence[Transport] | None = None
         self._asking: gevent.Greenlet | None = None
@@ -43,10 +42,17 @@ class Backlog:
         """When a channel was seen empty last, seconds since 1970."""
         self._since = time.time()
 
-    def refresh(self) -> None:
-        """Ask again, unless what is known is fresh."""
+    def refresh(self, channels: Iterable[Channel]) -> None:
+        """Ask again, of ``channels``, unless what is known is fresh."""
+        self._channels = sorted(set(channels))
         if self._asking is None and time.monotonic() - self.asked_at > FRESH:
             self._asking = gevent.spawn(self._ask)
+
+    def transports(self) -> Sequence[Transport]:
+        """What it asks; opened by the first who needs it."""
+        if self._transports is None:
+            self._transports = self._opened()
+        return self._transports
 
     def age_at_most(self, channel: Channel, started: float) -> float:
         """Seconds that the oldest message may have waited: since the one was published that was ``started`` last, and since there
@@ -57,8 +63,7 @@ class Backlog:
 
     def _ask(self) -> None:
         try:
-            if self._transports is None:
-                self._transports = self._opened()
+            self.transports()
             at = time.time()
             counts: dict[Channel, dict[str, int]] = {}
             for first in range(0, len(self._channels), AT_ONCE):

@@ -42,7 +42,7 @@ def _hub(supervisor: Supervisor) -> Iterator[str]:
 def _slots(consumer: Consumer) -> Iterator[str]:
     now, limit = clock(), consumer.spec.timeout + GRACE
     late = sum(now - call.started > limit for call in consumer.running.calls())
-    if late >= consumer.spec.concurrency:
+    if late >= consumer.concurrency:
         yield f"handler {consumer.spec.name}: all of its {late} calls are past their timeout and do not return"
 
 

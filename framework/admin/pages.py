@@ -1,74 +1,101 @@
-"""What the admin endpoint answers: /livez, /readyz, /metrics. It knows HTTP only as a path and a Host header."""
+"""What the admin endpoint answers: health, metrics, the API. It knows HTTP only as a Request and an Answer."""
 
 from __future__ import annotations
 
-import re
+import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
-from framework.admin import health
+from framework.admin.access import Access
+from framework.admin.api import Api
 from framework.admin.backlog import Backlog
 from framework.admin.figures import Figures
-from framework.engine.supervisor import Supervisor
-from framework.handler import HandlerSpec
+from framework.admin.latest import SHARE, Latest
+from framework.admin.requests import METRICS, Answer, Refused, Request, as_json, as_text
+from framework.admin.snapshot import Snapshot, Source
 from framework.transports.contract import Transport
 
-CACHED = 0.5
-"""Seconds, at least, for which metrics are not made anew: they take CPU of the process whose messages they count."""
-SHARE = 0.1
-"""The part of the time that making them may take, at most: of a thousand handlers they take 0.8 s."""
-TRIES = 3
-"""What is read changes meanwhile, and a set that does cannot be gone through."""
-TEXT = "text/plain; charset=utf-8"
-METRICS = "text/plain; version=0.0.4; charset=utf-8"
-_LOCAL = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
+log = logging.getLogger(__name__)
 
-Answer = tuple[int, str, bytes]
-"""Status, content type, body."""
+CACHED = 0.5
+"""Seconds, at least, for which metrics are not made anew: of a thousand handlers they take 0.8 s."""
+STRANGERS = 1000
+"""Addresses of which it is remembered that they had no token: each is told of once."""
 
 
 class Pages:
-    """Of one worker. ``local``: it listens on loopback, where a page of a browser must not reach it by a name of its own."""
+    """Of the worker that ``source`` tells of. ``opened()`` opens its brokers for whoever asks them here. On one hub."""
 
-    def __init__(
-        self, supervisor: Supervisor, handlers: Sequence[HandlerSpec], opened: Callable[[], Sequence[Transport]], *, local: bool
-    ) -> None:
-        self._supervisor = supervisor
-        self._local = local
+    def __init__(self, source: Source, opened: Callable[[], Sequence[Transport]], access: Access) -> None:
+        self._access = access
+        backlog = Backlog(opened)
+        self._latest = Latest(source, backlog)
         self._registry = CollectorRegistry()
-        self._registry.register(Figures(supervisor, Backlog(handlers, opened)))
+        self._registry.register(Figures(self._latest, backlog))
         ProcessCollector(registry=self._registry)
         self._body = b""
         self._stale_at = 0.0
-        self._pages: dict[str, Callable[[], Answer]] = {
-            "/livez": lambda: _verdict(health.stuck(supervisor)),
-            "/readyz": lambda: _verdict(health.unready(supervisor)),
+        self._strangers: set[str] = set()
+        api = Api(source, self._latest, access)
+        self._pages: dict[str, Callable[[Request], Answer]] = {
+            "/livez": lambda _: _verdict(stuck(self._latest())),
+            "/readyz": lambda _: _verdict(unready(self._latest())),
             "/metrics": self._metrics,
+            **api.paths,
         }
+        self._changes = api.changes
 
-    def answer(self, method: str, path: str, host: str) -> Answer:
-        if self._local and host and not _LOCAL.fullmatch(host):
-            return 403, TEXT, b"this Host is not served here: use the address that --admin names\n"
-        if path not in self._pages:
-            return 404, TEXT, f"there is no such page: there are {', '.join(self._pages)}\n".encode()
-        if method not in ("GET", "HEAD"):
-            return 405, TEXT, b"only GET and HEAD\n"
-        for _ in range(TRIES - 1):
-            with suppress(RuntimeError):
-                return self._pages[path]()
-        return self._pages[path]()
+    def answer(self, request: Request) -> Answer:
+        try:
+            self._access.check(request)
+            return self._answer(request)
+        except Refused as refused:
+            self._tell_of(request, refused)
+            api = request.path.startswith("/api")
+            return as_json({"error": str(refused)}, refused.status) if api else as_text(str(refused), refused.status)
 
-    def _metrics(self) -> Answer:
+    def _answer(self, request: Request) -> Answer:
+        if request.path in self._changes and not request.reads:
+            if request.method != "POST":
+                raise Refused(405, "only POST")
+            self._access.check_change(request)
+            return self._changes[request.path](request)
+        if request.path not in self._pages:
+            if request.path in self._changes:
+                raise Refused(405, "only POST")
+            raise Refused(404, f"there is no such page: there are {', '.join(self._pages)}")
+        if not request.reads:
+            raise Refused(405, "only GET and HEAD")
+        return self._pages[request.path](request)
+
+    def _metrics(self, _: Request) -> Answer:
         began = time.monotonic()
         if began > self._stale_at:
             self._body = generate_latest(self._registry)
             now = time.monotonic()
             self._stale_at = now + max(CACHED, (now - began) / SHARE)
-        return 200, METRICS, self._body
+        return Answer(200, METRICS, self._body)
+
+    def _tell_of(self, request: Request, refused: Refused) -> None:
+        """Once for each address: it may be somebody who tries tokens."""
+        if refused.status == 401 and request.remote not in self._strangers and len(self._strangers) < STRANGERS:
+            self._strangers.add(request.remote)
+            log.warning("admin: %s asked for %.99r without the right token; this is said once", request.remote, request.path)
+
+
+def stuck(snapshot: Snapshot) -> list[str]:
+    """Why only new processes would help: of several the others go on, as long as one does."""
+    found = [one["stuck"] for one in snapshot["processes"]]
+    return [words for some in found for words in some] if all(found) else []
+
+
+def unready(snapshot: Snapshot) -> list[str]:
+    """Why no messages should be counted on to be handled: no process is ready."""
+    found = [one["unready"] for one in snapshot["processes"]]
+    return [words for some in found for words in some] or ["no process runs"] if all(found) else []
 
 
 def _verdict(reasons: Sequence[str]) -> Answer:
-    return (503, TEXT, ("\n".join(reasons) + "\n").encode()) if reasons else (200, TEXT, b"ok\n")
+    return as_text("\n".join(reasons), 503) if reasons else as_text("ok")

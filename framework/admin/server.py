@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
 from typing import Any
+from urllib.parse import parse_qsl
 
 import gevent
 import gevent.socket
@@ -14,7 +16,7 @@ from gevent.pool import Pool
 from gevent.pywsgi import WSGIHandler, WSGIServer
 
 from framework.admin.address import Listener
-from framework.admin.pages import Answer
+from framework.admin.requests import Answer, Request
 
 log = logging.getLogger(__name__)
 
@@ -23,15 +25,15 @@ PATIENCE = 5.0
 CLIENTS = 100
 """Connections that are served at once."""
 _GOODBYE = 1.0
-_REASONS = {200: "OK", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 500: "Internal Server Error",
-            503: "Service Unavailable"}  # fmt: skip
+LARGEST = 1_000_000
+"""Bytes that a request may have."""
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 # Patched, they would be the worker's hub's.
 _allocate_lock = monkey.get_original("_thread", "allocate_lock")
 _start_new_thread = monkey.get_original("_thread", "start_new_thread")
 
-Pages = Callable[[str, str, str], Answer]
-"""Method, path and Host -> the answer."""
+Pages = Callable[[Request], Answer]
 
 
 class Server:
@@ -77,16 +79,32 @@ class Server:
             environ={"SERVER_NAME": "workers"},
         )  # fmt: skip
 
-    def _respond(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        method = environ["REQUEST_METHOD"]
+    def _respond(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         try:
-            status, kind, body = self._answer(method, environ["PATH_INFO"], environ.get("HTTP_HOST", ""))
+            answer = self._answer(_request(environ))
         except Exception:
             log.exception("the admin endpoint failed, which is a bug")
-            status, kind, body = 500, "text/plain", b"failed: the log says why\n"
-        headers = [("Content-Type", kind), ("Content-Length", str(len(body))), ("X-Content-Type-Options", "nosniff")]
-        start_response(f"{status} {_REASONS[status]}", headers)
-        return [] if method == "HEAD" else [body]
+            answer = Answer(500, "text/plain", b"failed: the log says why\n")
+        headers = [("Content-Type", answer.kind), ("X-Content-Type-Options", "nosniff"), ("Cache-Control", "no-store")]
+        headers += answer.headers
+        body = answer.body
+        if isinstance(body, bytes):
+            headers.append(("Content-Length", str(len(body))))
+        start_response(f"{answer.status} {_REASONS[answer.status]}", headers)
+        if environ["REQUEST_METHOD"] == "HEAD":
+            return []
+        return [body] if isinstance(body, bytes) else body
+
+
+def _request(environ: dict[str, Any]) -> Request:
+    names = {name: name[5:].replace("_", "-").lower() for name in environ if name.startswith("HTTP_")}
+    headers = {known: environ[name] for name, known in names.items()} | {"content-type": environ.get("CONTENT_TYPE") or ""}
+    size = environ.get("CONTENT_LENGTH") or ""
+    return Request(
+        environ["REQUEST_METHOD"], environ["PATH_INFO"], dict(parse_qsl(environ.get("QUERY_STRING", ""))), headers,
+        environ["wsgi.input"].read(min(int(size), LARGEST)) if size.isdecimal() else b"",
+        environ.get("REMOTE_ADDR") or "the local socket",
+    )  # fmt: skip
 
 
 class _Handler(WSGIHandler):  # type: ignore[misc]

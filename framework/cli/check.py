@@ -56,7 +56,7 @@ def command(modules: tuple[str, ...], settings: Settings) -> int:
     findings = Findings()
     for name, row in TABLE.items():
         value = getattr(settings, name)
-        shown = written(settings.handlers) if name == "handlers" else _shown(value)
+        shown = written(settings.handlers) if name == "handlers" else _shown(value) if row.flag else "(set)"
         findings.good("setting", f"{name} = {shown if value else row.shown_default}")
     _check_ledger(settings, findings)
     handlers = _check_modules(modules, settings, findings)

@@ -19,7 +19,7 @@ def settings(*names: str) -> Callable[[Command], Command]:
 
     The verb gets one argument ``settings`` in their place, loaded and checked.
     """
-    rows = [TABLE[name] for name in names or TABLE]
+    rows = [TABLE[name] for name in names or TABLE if TABLE[name].flag]
 
     def decorate(function: Command) -> Command:
         @functools.wraps(function)
@@ -42,10 +42,7 @@ _CONFIG = click.option(
 
 def _option(row: Setting) -> Callable[[Command], Command]:
     # Values stay text here: settings.py parses and checks those of every source alike.
-    return click.option(
-        row.flag,
-        row.name,
-        multiple=row.repeatable,
-        metavar=row.metavar,
-        help=f"{row.help}  [${row.env}; default: {row.shown_default}]",
-    )
+    text = f"{row.help}  [${row.env}; default: {row.shown_default}]"
+    if row.switch:
+        return click.option(row.flag, row.name, is_flag=True, default=None, help=text)
+    return click.option(row.flag, row.name, multiple=row.repeatable, metavar=row.metavar, help=text)

@@ -35,6 +35,7 @@ class Breaker:
         self._state = BreakerState(longest=longest)
         self._well = 0
         self._failed = 0
+        self._why = ""
         self._batches = batches
         self.calls_well = 0
         """Batches of which no message failed."""
@@ -43,6 +44,12 @@ class Breaker:
     def pausing(self) -> bool:
         """Whether nothing may start now."""
         return self._state.level > 0 and self._state.allowance(clock()) == 0
+
+    @property
+    def held(self) -> tuple[str, float] | None:
+        """Why the handler is held back, and for how many seconds from now nothing may start; 0: one at a time, to try. None where
+        it is not. May be asked from any thread."""
+        return (self._why, max(0.0, self._state.until - clock())) if self._state.level > 0 else None
 
     @property
     def at_rest(self) -> bool:
@@ -65,6 +72,7 @@ class Breaker:
             begins = state.failed(_key(message), now)
             why = "most messages that were tried after the pause failed" if again else "most of its last messages failed"
         if begins:
+            self._why = why
             self._say(why, state.until - now)
             self._credit.cap(0)
         return begins

@@ -94,8 +94,20 @@ class Consumer:
     @property
     def capacity(self) -> int:
         """How many messages its handler can work on at once."""
-        slots = self.spec.concurrency if self._remote is None else self._remote.usable
+        slots = self.concurrency if self._remote is None else max(0, self._remote.usable)
         return slots * max(1, self.spec.batch)
+
+    @property
+    def concurrency(self) -> int:
+        """How many calls may run at once."""
+        return self.flow.concurrency
+
+    def resize(self, concurrency: int) -> None:
+        """Have so many slots. What runs in those that are too many ends as it would, and they take no other message."""
+        if self._remote is not None:
+            self._remote.resize(concurrency)
+        self._slots.resize(concurrency)
+        self.flow.work_at_once(concurrency)
 
     # -- THE loop
 
@@ -106,7 +118,7 @@ class Consumer:
         if self.shutdown.begun:
             self.shutdown.decline(batch)
             return
-        if self._breaker.pausing:
+        if self._breaker.pausing or self.flow.drained:
             self._waiting.put_off(batch)
             return
         if not self.awake:
@@ -153,7 +165,7 @@ class Consumer:
                     times.busy += now - since
                     since = now
                     spent_at = max(turns.stamp + SLICE, slots.own_time_ends)
-                    if now > spent_at:
+                    if now > spent_at or slot.leaving:
                         break
             if now is not began:
                 times.ran(since, slot.started, now, job)
@@ -167,7 +179,8 @@ class Consumer:
         queue: Any = self._queue
         remote: Any = self._remote
         try:
-            while queue and remote.wait() and queue and not self._slots.halted:  # others have taken from it meanwhile
+            # Others have taken from the queue while it waited.
+            while queue and not slot.leaving and remote.wait() and queue and not (slot.leaving or self._slots.halted):
                 slot.started = clock()
                 slot.job = job = queue.popleft()
                 self._settle(job, self._chain(job))
@@ -182,6 +195,11 @@ class Consumer:
         if now - started > FAST:
             self.times.slow(now - started)
         self.times.ran(started, started, now, job)
+
+    @property
+    def waiting(self) -> int:
+        """How many messages have come and have not been started. May be asked from any thread."""
+        return len(self._queue)
 
     @property
     def calls_ended(self) -> int:

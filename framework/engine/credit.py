@@ -118,6 +118,11 @@ class Credit:
             self._lacking = messages
             self._reckon()
 
+    def work_at_once(self, messages: int) -> None:
+        """From now on the handlers can work on so many ``messages`` at once."""
+        self._concurrency = messages
+        self._reckon()
+
     def bear(self, calls: float) -> None:
         """A lease can be kept while its message waits for so many ``calls`` of its slot, each as long as it may be.
 

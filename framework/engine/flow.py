@@ -40,6 +40,10 @@ class Flow:
         self.grants = Grants(hub, turns, self.credit, self.valve, rouse)
         self.accounts = self.grants.accounts
         self.breaker = Breaker(spec.name, self.credit, lambda: self.ended, batches=bool(spec.batch), longest=longest_pause)
+        self.drained = False
+        """Paused, and what comes all the same is given back."""
+        self.concurrency = spec.concurrency
+        """How many calls may run at once."""
         self._ticked_at, self._ticked_settled = clock(), 0
 
     # -- connections come and go
@@ -83,10 +87,14 @@ class Flow:
         """Nothing is asked for; what has come is handled."""
         return self.valve.paused
 
-    def pause(self, paused: bool) -> None:
-        """Ask for nothing until told otherwise. Its accounts are kept, so that what it had is granted again at once."""
-        self.valve.paused = paused
+    def pause(self, paused: bool, *, drained: bool = False) -> None:
+        """Ask for nothing until told otherwise. Its accounts are kept, so that what it had is granted again at once.
+
+        ``drained``: what has not been started is given back, for other workers."""
+        self.valve.paused, self.drained = paused, drained
         self.grants.regrant_all()
+        if drained:
+            self._waiting.put_off_all()
 
     # -- how many
 
@@ -101,6 +109,17 @@ class Flow:
         self.credit.resize(max_in_flight, clock())
         self.grants.regrant_all()
 
+    def work_at_once(self, calls: int) -> None:
+        """From now on so many calls may run at once."""
+        self.concurrency = calls
+        self.credit.work_at_once(calls * max(1, self._spec.batch))
+        self._lack()
+        self.grants.regrant_all()
+
+    def _lack(self) -> None:
+        if self._remote is not None:
+            self.credit.lack(max(0, self.concurrency - self._remote.usable) * max(1, self._spec.batch))
+
     def roused(self, last_tick: float) -> None:
         """It is ticked again from now on; ``last_tick`` is when others were."""
         self._ticked_at = last_tick
@@ -110,8 +129,7 @@ class Flow:
         self.grants.count()
         self.breaker.look(now)
         settled = max(self._ticked_settled, self._ledger.settled - self._ledger.taken_away - self._waiting.unstarted.given_back)
-        if self._remote is not None:
-            self.credit.lack((self._spec.concurrency - self._remote.usable) * max(1, self._spec.batch))
+        self._lack()
         self.grants.tick(now, settled - self._ticked_settled, now - self._ticked_at)
         self._ticked_at, self._ticked_settled = now, settled
 

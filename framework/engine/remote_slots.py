@@ -46,6 +46,9 @@ class RemoteSlots(Protocol):
     def wait(self) -> bool:
         """Wait until one is free; False when there will be none."""
 
+    def resize(self, size: int) -> None:
+        """Have ``size`` of them. What runs in those that are too many ends as it would."""
+
     def running(self) -> list[Call]:
         """What runs, calls included whose slot waits no more. May be asked from any thread."""
 

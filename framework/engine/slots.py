@@ -31,7 +31,7 @@ AGAIN = 5.0
 class Slot:
     """One handler call at a time. ``job`` is what it works on, None while idle; ``started`` when, monotonic."""
 
-    __slots__ = ("base", "context", "greenlet", "idle", "job", "limit_at", "name", "started")
+    __slots__ = ("base", "context", "greenlet", "idle", "job", "leaving", "limit_at", "name", "started")
     thread = 0
     """None of its own: ``remote_slots.Call``."""
 
@@ -46,6 +46,8 @@ class Slot:
         """Its greenlet's."""
         self.idle = True
         """It is listed as such, and nothing but the pump ends that."""
+        self.leaving = False
+        """It is one too many, and ends after its job."""
         self.job: Any = None
         self.started = 0.0
         self.limit_at = 0.0
@@ -70,6 +72,7 @@ class Slots:
         """What the app had set when the worker started. Each call begins with it, so none sees what another one left."""
         # Not run_callback: gevent may run what it is given before it polls again, and a spent turn must end in a poll.
         self._kick = hub.loop.timer(0.0)
+        self._name = name
         self._all = [Slot(name, self.context) for _ in range(size)]
         self._idle: list[Slot] = list(self._all)
 
@@ -91,6 +94,25 @@ class Slots:
             if self._spent(clock()) or self.halted:
                 break
         if queue and idle:
+            self.kick()
+
+    def resize(self, size: int) -> None:
+        """Have ``size`` slots. Of those that are too many, who runs a job ends after it. Call it on the hub only."""
+        staying = [slot for slot in self._all if not slot.leaving]
+        for slot in [slot for slot in self._all if slot.leaving][: max(0, size - len(staying))]:
+            slot.leaving = False
+            staying.append(slot)
+        for slot in sorted(staying, key=lambda slot: slot.idle, reverse=True)[: max(0, len(staying) - size)]:
+            slot.leaving = True
+            if slot.idle:
+                self._idle.remove(slot)
+                self._all.remove(slot)
+                if slot.greenlet:
+                    slot.greenlet.throw(GreenletExit)
+        new = [Slot(self._name, self.context) for _ in range(size - len(staying))]
+        self._all += new
+        self._idle += new
+        if self.queue:
             self.kick()
 
     def renew(self, slot: Slot) -> contextvars.Context:
@@ -118,10 +140,15 @@ class Slots:
             except BaseException:  # the chain catches what handlers raise: this is our own fault, and must stop nothing else
                 log.exception("a slot failed, which is a bug; its message is given back")
             slot.job = None
-            slot.idle = True
-            self._idle.append(slot)
+            if slot.leaving:
+                self._all.remove(slot)
+            else:
+                slot.idle = True
+                self._idle.append(slot)
             if self.queue:
                 self.kick()
+            if slot.leaving:
+                return
             if not self._woken(slot):
                 return
 

@@ -43,12 +43,25 @@ class ProcessPlaces:
         """All that have not been reaped yet."""
         self._queue = Queue(hub)
         self._open = True
+        self._size = spec.concurrency
         self._closed_at = 0.0
         self._keepers = [gevent.spawn(self._keep_one) for _ in range(spec.concurrency)]
 
     @property
     def usable(self) -> int:
-        return sum(child.alive and child.ready.is_set() for child in self._children)
+        return min(self._size, len([child for child in self._children if child.alive and child.ready.is_set()]))
+
+    def resize(self, size: int) -> None:
+        self._size = size
+        self._keepers = [one for one in self._keepers if not one.dead]
+        self._keepers += [gevent.spawn(self._keep_one) for _ in range(size - len(self._keepers))]
+        while self._free and self._surplus > 0:
+            self._free.popleft().dismiss()
+
+    @property
+    def _surplus(self) -> int:
+        """How many processes take calls that should not."""
+        return len([child for child in self._children if child.alive and not child.killed]) - self._size
 
     # -- in a slot
 
@@ -62,7 +75,10 @@ class ProcessPlaces:
             child.handle(job)
         finally:
             if child.alive and not child.killed:
-                self._free.append(child)
+                if self._surplus > 0:
+                    child.dismiss()
+                else:
+                    self._free.append(child)
 
     def wait(self) -> bool:
         while self._open and not self._free:
@@ -74,6 +90,9 @@ class ProcessPlaces:
     def _keep_one(self) -> None:
         failures = 0
         while self._open:
+            if len(self._keepers) > self._size:
+                self._keepers.remove(gevent.getcurrent())
+                return
             began = time.monotonic()
             child = self._start()
             if child is not None and not child.killed:
@@ -102,8 +121,11 @@ class ProcessPlaces:
             self.refusal = BadHandler(f"handler {self._spec.name}: a slot process {child.refusal}")
         elif child.alive:
             log.debug("handler %s: slot process %d is ready", self._spec.name, child.pid)
-            self._free.append(child)
-            self._hub.loop.run_callback(self._wake)
+            if self._surplus > 0:
+                child.dismiss()
+            else:
+                self._free.append(child)
+                self._hub.loop.run_callback(self._wake)
         ended.wait()
         if child in self._free:
             self._free.remove(child)

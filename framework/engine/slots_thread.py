@@ -89,7 +89,20 @@ class ThreadPlaces:
 
     @property
     def usable(self) -> int:
-        return self._size - self._stuck
+        return max(0, self._size - self._stuck)
+
+    def resize(self, size: int) -> None:
+        self._size = size
+        surplus = self._started - max(size, len(self._out))
+        self._end_threads(max(0, surplus))
+        while len(self._out) < self._size and self._queue.wake():
+            pass
+
+    def _end_threads(self, count: int) -> None:
+        """As many as are free next."""
+        self._started -= count
+        for _ in range(count):
+            self._jobs.put(None)
 
     # -- in a slot
 
@@ -145,6 +158,7 @@ class ThreadPlaces:
         while self._done:
             ticket = self._done.popleft()
             self._out.discard(ticket)
+            self._end_threads(max(0, self._started - max(self._size, len(self._out))))
             if ticket.slot is None:
                 self._returned_late(ticket)
             else:

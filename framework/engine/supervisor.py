@@ -12,16 +12,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import gevent
+from gevent import monkey
 from gevent.event import Event
 
 from framework import published
 from framework.engine import backoff, credit, lease
 from framework.engine.consumer import Consumer
+from framework.engine.controls import Controls
 from framework.engine.dialler import Dialler
 from framework.engine.guardian import Guardian
 from framework.engine.later import Waits, known_delays
@@ -32,15 +33,17 @@ from framework.engine.slot_kinds import remote_slots_for
 from framework.engine.stopping import Stop
 from framework.engine.turns import Turns
 from framework.engine.ways import Ways
-from framework.errors import BadHandler, BrokerUnreachable, WrongUse
-from framework.handler import OPTIONS, HandlerSpec
+from framework.errors import BrokerUnreachable
+from framework.handler import HandlerSpec
 from framework.middleware import compile_chain
+from framework.middleware.failures import Failures
 from framework.middleware.later import WaitingRoom, compile_later, lasts
 from framework.observe import hublog
 from framework.transports.contract import GOODBYE, Transport
 from framework.transports.forked import forget_in_child
 
 log = hublog.get(__name__)
+_get_ident = monkey.get_original("_thread", "get_ident")
 
 PATIENCE = 1.0
 """Seconds that the start waits for nodes that do not answer when every handler has another: whether they fit is told later."""
@@ -78,8 +81,7 @@ class Supervisor:
         clock: Callable[[], float] = time.time,
         leave: Callable[[], object] | None = None,
     ) -> None:
-        for spec in handlers:
-            _check(spec)
+        self._controls = Controls(handlers)
         self._handlers = list(handlers)
         self._transports = list(transports)
         self._ways = [Ways() for _ in transports]
@@ -96,9 +98,10 @@ class Supervisor:
         self._clock = clock
         self._consumers: list[Consumer] = []
         self._diallers: list[Dialler] = []
-        self._paused: set[str] = set()
-        self._max_in_flight = {spec.name: spec.max_in_flight for spec in handlers}
+        self._max_in_flight = self._controls.max_in_flight
         self._wakeup: Any = None
+        self.hub_thread = 0
+        """The native thread in which it runs."""
         self._turns: Turns | None = None
         self._timers: Sequence[Any] = ()
         self._context = contextvars.copy_context()  # of the app, for its handlers
@@ -106,6 +109,8 @@ class Supervisor:
         """The ledger of each handler by its name."""
         self.published: dict[str, Counter[str]] = {spec.name: Counter() for spec in handlers}
         """What has been stored by each handler, or for it (dead letters): topic -> messages, by the handler's name."""
+        self.failures: dict[str, Failures] = {spec.name: Failures() for spec in handlers}
+        """The last failures of each handler by its name."""
 
     @property
     def ready(self) -> bool:
@@ -149,12 +154,17 @@ class Supervisor:
 
         From wherever ``stop`` may be called, before ``run`` as well. Raises WrongUse for a handler that is not here.
         """
-        self._paused.add(self._known(name))
+        self._controls.pause(name)
         self._wake()
 
     def resume(self, name: str) -> None:
-        """End the pause of the handler ``name``; without one, nothing changes. As ``pause``."""
-        self._paused.discard(self._known(name))
+        """End the pause or drain of the handler ``name``; without one, nothing changes. As ``pause``."""
+        self._controls.resume(name)
+        self._wake()
+
+    def drain(self, name: str) -> None:
+        """As ``pause``, and give back what the handler ``name`` has not started; the worker goes on."""
+        self._controls.drain(name)
         self._wake()
 
     def set_max_in_flight(self, name: str, max_in_flight: int) -> None:
@@ -162,33 +172,20 @@ class Supervisor:
 
         Raises WrongUse for a handler that is not here, BadHandler for a number that it cannot have.
         """
-        spec = next(spec for spec in self._handlers if spec.name == self._known(name))
-        option = OPTIONS["max_in_flight"]
-        if not option.allows(max_in_flight):
-            raise BadHandler(f"handler {name}: max_in_flight={max_in_flight!r} is not {option}; to have none, pause it")
-        _check(replace(spec, max_in_flight=max_in_flight))
-        self._max_in_flight[name] = max_in_flight
+        self._controls.set_max_in_flight(name, max_in_flight)
         self._wake()
 
-    def _known(self, name: str) -> str:
-        if name not in self.ledgers:
-            raise WrongUse(f"there is no handler {name!r} here: name one of {', '.join(sorted(self.ledgers))}")
-        return name
+    def set_concurrency(self, name: str, concurrency: int) -> None:
+        """Have at most so many calls of the handler ``name`` run at once; what runs over it ends as it would. As
+        ``set_max_in_flight``."""
+        self._controls.set_concurrency(name, concurrency)
+        self._wake()
 
     def _heed(self, changed: Event) -> None:
         """On the hub, do what was asked for elsewhere."""
         for consumer in self._consumers:
-            self._adjust(consumer)
+            self._controls.apply(consumer)
         changed.set()
-
-    def _adjust(self, consumer: Consumer) -> None:
-        name = consumer.spec.name
-        if consumer.flow.paused != (name in self._paused):
-            log.info("handler %s: %s", name, "goes on" if consumer.flow.paused else "paused; what has come is handled")
-            consumer.flow.pause(name in self._paused)
-        if consumer.flow.max_in_flight != self._max_in_flight[name]:
-            log.info("handler %s: max_in_flight is now %d", name, self._max_in_flight[name])
-            consumer.flow.resize(self._max_in_flight[name])
 
     def _wake(self) -> None:
         wakeup = self._wakeup
@@ -226,7 +223,7 @@ class Supervisor:
             transport.start(hub)
         for spec in self._handlers:
             consumer = contextvars.copy_context().run(self._consumer, spec, hub, turns)
-            self._adjust(consumer)
+            self._controls.apply(consumer)
             self._consumers.append(consumer)
             self._diallers += [
                 Dialler(consumer, transport, ways, self._poll_interval, changed)
@@ -245,7 +242,9 @@ class Supervisor:
             copies=any(transport.capabilities.fan_out for transport in self._transports),
         )  # fmt: skip
         call = remote.call if remote else None
-        chain = compile_chain(spec, publish=self._publish, delay=backoff.retry_delay, call=call, room=room)
+        chain = compile_chain(
+            spec, publish=self._publish, delay=backoff.retry_delay, call=call, room=room, note=self.failures[spec.name].note
+        )  # fmt: skip
         return Consumer(
             hub, turns, spec, chain, self.ledgers[spec.name], later=compile_later(spec, chain, room), remote=remote, room=room,
             pulse=self._pulse, longest_pause=self._longest_pause,
@@ -349,7 +348,7 @@ class Supervisor:
     def _hub_watchers(self) -> Iterator[tuple[Any, Turns, Event]]:
         hub = gevent.get_hub()
         turns, changed = Turns(hub), Event()
-        self._turns = turns
+        self._turns, self.hub_thread = turns, _get_ident()
         ticker = hub.loop.timer(credit.PERIOD, credit.PERIOD)
         keeper = hub.loop.timer(lease.PERIOD, lease.PERIOD)
         wakeup = self._wakeup = hub.loop.async_()
@@ -382,14 +381,6 @@ class Supervisor:
     def _keep(self, guardian: Guardian) -> None:
         guardian.report()  # first: whose lease it has kept is not too late to start
         self._pulse.keep_leases()
-
-
-def _check(spec: HandlerSpec) -> None:
-    if spec.batch > spec.max_in_flight:
-        raise BadHandler(
-            f"handler {spec.name}: batch={spec.batch} can never fill with max_in_flight={spec.max_in_flight}; "
-            f"set max_in_flight to {spec.batch} or more"
-        )
 
 
 def _starved(error: BaseException) -> bool:

@@ -15,6 +15,7 @@ from framework.middleware.after import compile_after
 from framework.middleware.around import compile_around, compile_missed
 from framework.middleware.batch import compile_batch, compile_batch_call
 from framework.middleware.dead_letter import Publish, compile_bury, compile_dead_letter
+from framework.middleware.failures import Note, ignore
 from framework.middleware.later import WaitingRoom
 from framework.middleware.outcome import Chain
 from framework.middleware.policy import compile_policy, translated
@@ -28,24 +29,26 @@ def compile_chain(
     delay: Delay,
     call: Callable[[Any], None] | None = None,
     room: WaitingRoom | None = None,
+    note: Note = ignore,
 ) -> Chain:
     """The handler with its policies: Message -> Outcome, or for a batch handler messages -> BatchOutcome.
 
     ``publish(topic, body)`` returns when the body is stored; ``delay(attempts)`` is the retry schedule in seconds.
     ``call``, for handlers that run elsewhere, does what ``compile_call`` would do, and raises what the handler raises.
     ``room``: where what must wait for more than the broker's limit waits; without it, the broker waits for as long as it can.
+    ``note`` is told of each failure.
     """
     call = compile_missed(call, spec.middleware) if call else compile_call(spec)
     means = compile_policy(spec)
     if spec.policy:
         call = translated(call, means)
     room = room or WaitingRoom(spec)
-    again = compile_again(spec, delay, room.requeue)
-    bury = compile_bury(spec, publish, again)
+    again = compile_again(spec, delay, room.requeue, note)
+    bury = compile_bury(spec, publish, again, note)
     counted = compile_counted(spec, again=again, give_up=bury)
     failed = compile_failed(spec, compile_put_off(spec, delay, room, counted), counted)
     if spec.batch:
-        batch = compile_batch(spec, call, bury=bury, failed=failed, delay=delay, later=room.requeue, means=means)
+        batch = compile_batch(spec, call, bury=bury, failed=failed, delay=delay, later=room.requeue, means=means, note=note)
         return compile_after(spec, batch)
     return compile_after(spec, compile_dead_letter(spec, call, bury, compile_retry(failed)))
 

@@ -11,6 +11,7 @@ from framework.errors import HandlerTimeout, Reject, Retry, Skip
 from framework.handler import HandlerSpec
 from framework.message import Batch, Message
 from framework.middleware.dead_letter import Bury, dies_of_time
+from framework.middleware.failures import Note, ignore
 from framework.middleware.outcome import UNLIMITED, BatchOutcome, Outcome
 from framework.middleware.policy import Means
 from framework.middleware.retry import (
@@ -67,6 +68,7 @@ def compile_batch(
     delay: Delay,
     later: Later,
     means: Means,
+    note: Note = ignore,
 ) -> Callable[[Sequence[Message]], BatchOutcome]:
     """``call`` with all policies around it: messages -> the outcome of each. ``call`` raises what its errors mean."""
     limit = spec.max_attempts or UNLIMITED
@@ -130,6 +132,8 @@ def compile_batch(
             spec.name, len(messages), messages[0].id.decode(errors="replace"), messages[0].attempts, describe(error), rest,
             exc_info=None if settled else trace_of(error),
         )  # fmt: skip
+        if doomed < len(messages) and not isinstance(error, Retry):
+            note(messages[0], describe(error), "requeued", error, len(messages) - doomed)
 
     def _one_failed(message: Message, error: BaseException) -> Outcome:
         if isinstance(error, Skip):

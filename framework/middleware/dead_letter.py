@@ -15,6 +15,7 @@ import msgspec
 from framework.errors import BadMessage, HandlerTimeout, Reject, Skip
 from framework.handler import HandlerSpec
 from framework.message import Message
+from framework.middleware.failures import Note, ignore
 from framework.middleware.outcome import DEAD, UNLIMITED, Dead, Outcome, Requeue
 from framework.middleware.retry import Failed, describe, encodable, fault_of, is_for_the_process, trace_of
 from framework.names import EPHEMERAL, MAX_LENGTH
@@ -69,7 +70,7 @@ def dies_of_time(message: Message, spec: HandlerSpec) -> bool:
     return spec.on_timeout == "reject" and not message.settled
 
 
-def compile_bury(spec: HandlerSpec, publish: Publish, again: Failed) -> Bury:
+def compile_bury(spec: HandlerSpec, publish: Publish, again: Failed, note: Note = ignore) -> Bury:
     """Stores the dead letter. A message whose letter cannot be stored is not lost: it comes again, by ``again``.
 
     Where the lease of the message is known to be lost, no letter is written: the message is delivered again, and the worker
@@ -99,6 +100,7 @@ def compile_bury(spec: HandlerSpec, publish: Publish, again: Failed) -> Bury:
             spec.name, message.id.decode(errors="replace"), message.attempts, reason, topic,
             exc_info=trace_of(error) if error is not None and not told else None,
         )  # fmt: skip
+        note(message, reason, "dead", error)
         return DEAD if error is None or isinstance(error, Reject) else Dead(*fault_of(error))
 
     return bury

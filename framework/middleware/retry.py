@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 from framework.errors import Backoff, Reject, Retry
 from framework.handler import HandlerSpec
 from framework.message import Message
+from framework.middleware.failures import Note, ignore
 from framework.middleware.outcome import UNLIMITED, Fault, Outcome, Requeue
 from framework.middleware.strays import blamed
 from framework.observe import hublog
@@ -98,8 +99,8 @@ def is_last(message: Message, limit: int) -> bool:
     return message.attempts >= limit and not message.settled
 
 
-def compile_again(spec: HandlerSpec, delay: Delay, later: Later) -> Failed:
-    """Decides and logs, once, when a failed message comes again."""
+def compile_again(spec: HandlerSpec, delay: Delay, later: Later, note: Note = ignore) -> Failed:
+    """Decides and logs, once, when a failed message comes again. ``note`` is told of what was not asked for."""
 
     def again(message: Message, error: BaseException) -> Outcome:
         seconds = delay_after(error, message.attempts, delay)
@@ -117,6 +118,8 @@ def compile_again(spec: HandlerSpec, delay: Delay, later: Later) -> Failed:
             outcome.delay if isinstance(outcome, Requeue) else seconds,
             exc_info=trace_of(error),
         )  # fmt: skip
+        if not isinstance(error, Retry):
+            note(message, describe(error), "requeued", error)
         return outcome
 
     return again

@@ -2,88 +2,20 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import socket
-import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families as parsed
 
 from framework.testing.servers import Server
-from framework.testing.workers import call, working
+from framework.testing.workers import call
+from tests.admin.asking import get, port_of, run, soon, until, values
 
 AT_LENGTH = bool(os.environ.get("AT_LENGTH"))
-SHOP = """
-    import time
-    from gevent import monkey
-    from framework import Batch, Message, Reject, handler
-
-    blocking = monkey.get_original("time", "sleep")
-
-    @handler("orders", "bill", timeout=TIMEOUT, concurrency=2, slots="SLOTS")
-    def bill(message: Message):
-        text = message.body.decode()
-        if text == "wait": time.sleep(60)
-        if text == "block": blocking(3)
-        if text == "hang": blocking(60)
-        if text == "slow": time.sleep(0.03)
-        if text == "bad": raise ValueError("bad")
-        if text == "reject": raise Reject("no")
-"""
-
-
-def run(folder: Path, broker: str, *more: str, timeout: float = 60, slots: str = "greenlet", shop: str = SHOP) -> Any:
-    (folder / "shop.py").write_text(textwrap.dedent(shop).replace("TIMEOUT", f"{timeout}").replace("SLOTS", slots))
-    return working("run", "shop", "--broker", broker, "--admin", "127.0.0.1:0", *more, cwd=folder)
-
-
-def port_of(worker: Any) -> int:
-    worker.wait_for("admin endpoint at")
-    [line] = [one for one in worker.err if "admin endpoint at" in one]
-    return int(line.rpartition(":")[2])
-
-
-def get(port: int, path: str, *, method: str = "GET", host: str = "") -> tuple[int, str]:
-    """The status and the words. It has to come within a second."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
-    connection.request(method, path, headers={"Host": host} if host else {})
-    answer = connection.getresponse()
-    words = answer.read().decode()
-    connection.close()
-    return answer.status, words
-
-
-def soon(ask: Callable[[], tuple[int, str]], status: int, *, seconds: float = 1.0) -> str:
-    """Its words, when the answer is ``status``, within ``seconds``, with room for a busy machine."""
-    until = time.monotonic() + seconds + 4
-    while (answer := ask())[0] != status and time.monotonic() < until:
-        time.sleep(0.05)
-    assert answer[0] == status, answer
-    return answer[1]
-
-
-def until(port: int, *key: str, is_: Callable[[float], bool]) -> None:
-    """Ask now and then until the value of the metric is as it shall be."""
-    end = time.monotonic() + 20
-    while not is_(values(port).get(key, -1.0)):
-        assert time.monotonic() < end, values(port)
-        time.sleep(0.2)
-
-
-def values(port: int) -> dict[tuple[str, ...], float]:
-    """Metric, and for some labels their values -> the value."""
-    found = {}
-    for family in parsed(get(port, "/metrics")[1]):
-        for one in family.samples:
-            labels = [one.labels[name] for name in ("channel", "outcome", "le") if name in one.labels]
-            found[one.name, *labels] = one.value
-    return found
 
 
 @pytest.mark.real

@@ -36,6 +36,8 @@ SAMPLES: dict[str, list[tuple[Any, Any]]] = {
     "log_format": [("json", "json"), ("text", "text"), ("JSON", "json")],
     "log_frames": [("all", "all"), ("own", "own"), ("ALL", "all")],
     "admin": [("9464", "127.0.0.1:9464"), ("0.0.0.0:1", "0.0.0.0:1"), ("/run/a.sock", "/run/a.sock")],
+    "admin_token": [(one * 16, one * 16) for one in "abc"],
+    "admin_read_only": [("true", True), ("no", False), ("1", True)],
     "sentry_dsn": [(one, one) for one in ("https://a@b/1", "http://a:b@c:9/d/2", "https://x@y/3")],
     "sentry_events": [("dead", "dead"), ("EACH", "each"), ("dead", "dead")],
     "sentry_traces": [("1", 1.0), ("0.25", 0.25), ("0", 0.0)],

@@ -1,0 +1,48 @@
+"""The snapshot as whoever asks gets it: made anew now and then, however many ask, with what the brokers keep beside it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from framework.admin.backlog import Backlog
+from framework.admin.snapshot import Snapshot, Source
+
+FRESH = 0.25
+"""Seconds, at least, for which a snapshot is not made anew: it takes CPU of the process whose messages it counts."""
+SHARE = 0.1
+"""The part of the time that making them may take, at most."""
+
+
+class Latest:
+    """That of ``source``. All of it is called on one hub."""
+
+    def __init__(self, source: Source, backlog: Backlog) -> None:
+        self._source = source
+        self._backlog = backlog
+        self._made: Snapshot | None = None
+        self._stale_at = 0.0
+
+    def __call__(self) -> Snapshot:
+        began = time.monotonic()
+        if self._made is None or began > self._stale_at:
+            self._made = self._source.snapshot()
+            now = time.monotonic()
+            self._stale_at = now + max(FRESH, (now - began) / SHARE)
+        return self._made
+
+    def forget(self) -> None:
+        """Something was changed: the next who asks shall see it."""
+        self._made = None
+
+    def handlers(self) -> list[dict[str, Any]]:
+        """The handlers' rows with ``backlog`` (node -> messages; None while it is not known) and ``oldest_age`` (seconds)."""
+        rows = self()["handlers"]
+        self._backlog.refresh((row["topic"], row["channel"]) for row in rows)
+        return [row | self._kept(row) for row in rows]
+
+    def _kept(self, row: dict[str, Any]) -> dict[str, Any]:
+        channel = row["topic"], row["channel"]
+        counts = self._backlog.counts.get(channel)
+        age = None if counts is None else round(self._backlog.age_at_most(channel, row["started"]), 1)
+        return {"backlog": counts, "oldest_age": age}

@@ -1,0 +1,117 @@
+"""Snapshots as values: several become one, counters never fall when a process ends, and what is asked for is checked."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from framework.admin.actions import checked, in_words
+from framework.admin.pages import stuck, unready
+from framework.admin.snapshot import OUTCOMES, merged, percentiles, remains
+from framework.engine.times import RUNNING, WAITING
+from framework.errors import WrongUse
+
+
+def row(name: str = "orders/bill", **given: Any) -> dict[str, Any]:
+    topic, _, channel = name.partition("/")
+    made = {
+        "handler": name, "topic": topic, "channel": channel, "slots": "greenlet", "processes": 1, "concurrency": 10,
+        "max_in_flight": 100, "timeout": 60.0, "batch": 0, "running": 1, "waiting": 2, "in_flight": 3,
+        "counts": {"received": 10, **dict.fromkeys(OUTCOMES, 0), "finished": 7}, "rate": {"finished": 2.0}, "rate_seconds": 9.0,
+        "failures": 1, "calls": 7, "busy": 1.5, "slow": [0, 7] + [0] * (len(RUNNING) - 1), "waits": [0] * (len(WAITING) + 1),
+        "waited": 0.5, "recent_calls": None, "recent_waits": None, "took": None, "waited_for": None, "pause": None,
+        "connected": 1, "wanted": 1, "stalled": 0.0, "started": 5.0, "published": {"a": 1},
+    }  # fmt: skip
+    return made | given
+
+
+def snapshot(*handlers: dict[str, Any], pid: int = 1, **process: Any) -> dict[str, Any]:
+    one = {"pid": pid, "stuck": [], "unready": [], "blocked": 0.0, **process}
+    running = [{"handler": "orders/bill", "since": pid}]
+    return {"at": float(pid), "processes": [one], "handlers": list(handlers), "running": running,
+            "failures": [{"handler": "orders/bill", "at": pid}], "connections": [{"node": "a:1", "pid": pid}]}  # fmt: skip
+
+
+def test_rows_of_one_handler_add_up_and_others_stand_side_by_side() -> None:
+    calls = [5, 5] + [0] * (len(RUNNING) - 1)
+    one = snapshot(row(recent_calls=calls, published={"a": 1, "b": 2}), row("x/y"), pid=1)
+    two = snapshot(row(recent_calls=calls, stalled=4.0, started=9.0), pid=2)
+    before = copy.deepcopy([one, two])
+    found = merged([one, two])
+    assert [one, two] == before, "what is merged is not changed"
+    assert json.loads(json.dumps(found)) == found
+    assert [one["handler"] for one in found["handlers"]] == ["orders/bill", "x/y"]
+    both = found["handlers"][0]
+    assert (both["processes"], both["concurrency"], both["in_flight"], both["calls"], both["busy"]) == (2, 20, 6, 14, 3.0)
+    assert both["counts"]["received"] == 20
+    assert both["rate"]["finished"] == 4.0
+    assert both["published"] == {"a": 2, "b": 2}
+    assert (both["stalled"], both["started"]) == (4.0, 9.0)
+    assert sum(both["recent_calls"]) == 20
+    assert both["took"]["p50"] <= RUNNING[0] < both["took"]["p99"] <= RUNNING[1]
+    assert [one["pid"] for one in found["processes"]] == [1, 2]
+    assert [one["since"] for one in found["running"]] == [2, 1]
+    assert [one["at"] for one in found["failures"]] == [2, 1]
+
+
+def test_a_pause_says_of_how_many_processes() -> None:
+    pause = {"by": "backoff", "until": 50.0, "why": "down", "processes": 1}
+    both = merged([snapshot(row(pause=pause)), snapshot(row())])["handlers"][0]
+    assert both["pause"]["processes"] == 1 < both["processes"]
+    longer = {**pause, "by": "operator", "until": None}
+    both = merged([snapshot(row(pause=pause)), snapshot(row(pause=longer))])["handlers"][0]
+    assert both["pause"] == {**longer, "processes": 2}
+
+
+def test_what_remains_of_a_process_that_ended_keeps_the_counters_and_adds_up() -> None:
+    gone = remains(snapshot(row(), pid=1))
+    found = merged([snapshot(row(), pid=2), gone])
+    both = found["handlers"][0]
+    assert both["counts"]["received"] == 20 == sum(both["counts"][one] for one in OUTCOMES) + both["in_flight"]
+    assert (both["running"], both["in_flight"], both["concurrency"], both["processes"]) == (1, 3, 10, 1)
+    assert [one["pid"] for one in found["processes"]] == [2]
+    assert len(found["failures"]) == 2
+
+
+def test_of_several_processes_one_that_works_is_enough() -> None:
+    good, bad = snapshot(pid=1), snapshot(pid=2, stuck=["stuck"], unready=["away"])
+    assert stuck(merged([good, bad])) == [] == unready(merged([good, bad]))
+    assert stuck(merged([bad, bad])) == ["stuck"] * 2
+    assert unready(merged([bad])) == ["away"]
+    assert (stuck(merged([])), unready(merged([]))) == ([], ["no process runs"])
+
+
+def test_percentiles_lie_within_the_bucket() -> None:
+    assert percentiles((1.0, 2.0), None) is percentiles((1.0, 2.0), [0, 0, 0]) is None
+    found = percentiles((1.0, 2.0), [98, 1, 1])
+    assert found is not None
+    assert found["p50"] == pytest.approx(0.51, abs=0.01)
+    assert found["p99"] == 2.0
+    assert percentiles((1.0, 2.0), [0, 0, 5]) == {"p50": 2.0, "p99": 2.0}
+
+
+@pytest.mark.parametrize(("asked", "words"), [
+    ([], "an action is a JSON object"),
+    ({"action": "pause", "handlers": "a/b"}, "unknown field 'handlers': an action has action, handler, value"),
+    ({"action": "paus"}, "there is no action 'paus': did you mean 'pause'"),
+    ({}, "there is no action None"),
+    ({"action": "pause", "handler": "a/c"}, "there is no handler 'a/c' here: name one of a/b"),
+    ({"action": "pause", "handler": ["a/b"]}, "there is no handler"),
+    ({"action": "pause", "value": 3}, "pause has no value: leave it out"),
+    ({"action": "concurrency", "value": 3}, "concurrency is for one handler: name it"),
+    ({"action": "concurrency", "handler": "a/b"}, "concurrency=None is not a whole number of calls"),
+    ({"action": "max_in_flight", "handler": "a/b", "value": "3"}, "max_in_flight='3' is not a whole number"),
+    ({"action": "max_in_flight", "handler": "a/b", "value": True}, "max_in_flight=True is not a whole number"),
+])  # fmt: skip
+def test_what_cannot_be_done_is_refused_in_a_sentence(asked: Any, words: str) -> None:
+    with pytest.raises(WrongUse) as refused:
+        checked(asked, ["a/b"])
+    assert str(refused.value).startswith(words)
+
+
+def test_what_is_done_is_said() -> None:
+    assert in_words(checked({"action": "drain"}, ["a/b"])) == "drained all handlers"
+    assert in_words(checked({"action": "concurrency", "handler": "a/b", "value": 3}, ["a/b"])) == "concurrency of a/b is now 3"
