@@ -167,6 +167,27 @@ def test_a_killed_idle_process_is_replaced(broker, run, jobs, caplog):
     assert worker.stop()["requeued"] == 0
 
 
+def test_a_process_that_says_what_cannot_be_read_is_killed_and_its_message_comes_again(broker, run, jobs, monkeypatch, caplog):
+    worker = run(jobs.say_pid, slots="process", concurrency=1)
+    worker.until(lambda: worker.supervisor.ready)
+    (child,) = children()
+    garbled = [b"the first frame"]
+
+    def said(frame: bytes) -> wire.Said:
+        if garbled:
+            garbled.pop()
+            raise ValueError("no such frame")
+        return understood(frame)
+
+    understood = wire.said
+    monkeypatch.setattr(wire, "said", said)
+    broker.publish("orders", b"x")
+    worker.until(lambda: broker.finished)
+    assert "what a slot process said cannot be read, which is a bug; it is killed" in caplog.text
+    assert child.pid not in [one.pid for one in children()]
+    assert worker.stop() == {"received": 2, "finished": 1, "requeued": 1, "dead": 0, "lease_lost": 0}
+
+
 def test_a_module_that_cannot_be_imported_there_is_refused_at_the_start(run, jobs, monkeypatch):
     monkeypatch.setenv("WORKER", str(os.getpid()))
     worker = run(importlib.import_module("only_once").function, slots="process", concurrency=1)

@@ -221,6 +221,12 @@ def test_on_a_broker_with_levels_each_hop_is_a_level_and_none_but_the_last_passe
     assert waiting.now == 1_700_000_000.0 + 4303
 
 
+def test_what_is_shorter_than_the_least_level_waits_for_that(waiting: Waiting) -> None:
+    waiting.levels, waiting.longest, waiting.requeue = (1.0, 5.0, 60.0), 60.0, 0.2
+    waiting.chain(retry_in(0.7))(waiting.original())
+    assert [delay for _, _, delay in waiting.published] == [1.0]
+
+
 def test_a_limit_that_is_learned_from_the_brokers_refusal_is_kept_to(waiting: Waiting) -> None:
     def defer(topic: str, body: bytes, delay: float) -> None:
         if delay > 4:
