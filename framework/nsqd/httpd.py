@@ -32,6 +32,8 @@ GIVE_UP = "nsqd.give_up"
 _READ_OUT_SECONDS = 1.0
 _READ_OUT_BYTES = 8 << 20
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*?)[ \t]*\r?\n")
+_ABSOLUTE = re.compile(r"^https?://[^/?#]*/?", re.IGNORECASE)
+"""The beginning of a target as a proxy gets it, which every server must take (RFC 9112, 3.2.2)."""
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 
 
@@ -71,6 +73,8 @@ class _Body(Input):  # type: ignore[misc]
 class _Handler(WSGIHandler):  # type: ignore[misc]
     """gevent's, which waits for ever: for a head that comes byte by byte, a body that does not, a client that does not read."""
 
+    path: str
+
     def handle(self) -> None:
         self._turns = Turns()
         try:
@@ -93,6 +97,7 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
         return headers_factory(BytesIO(b"".join([*lines, b"\r\n"])))
 
     def get_environ(self) -> Any:
+        self.path = _ABSOLUTE.sub("/", self.path, count=1)
         environ = super().get_environ()
         made: Input = self.wsgi_input
         self.wsgi_input: Input = _Body(self.rfile, made.content_length, made.socket, made.chunked_input)

@@ -154,6 +154,8 @@ def test_the_second_request_in_the_first_ones_body_is_not_seen(shared: Server) -
         post(HOST + f"X: {'a' * (MAX_HEAD_BYTES - 200)}\r\nContent-Length: 5\r\n", path="/pub?topic=taken"),
         b"POST /pub?topic=taken HTTP/1.0\r\nContent-Length: 5\r\n\r\nhello",
         b"POST /pub?topic=taken HTTP/1.1\nHost: localhost\nContent-Length: 5\n\nhello",
+        post(f"{HOST}Content-Length: 5\r\n", path="http://localhost/pub?topic=taken"),
+        post(f"{HOST}Content-Length: 5\r\n", path="HTTPS://localhost:4151/pub?topic=taken"),
     ],
 )
 def test_what_is_a_request_is_taken(shared: Server, data: bytes) -> None:
