@@ -248,7 +248,7 @@ def _row(one: Any) -> Setting:
         flag="" if made["flag"] == NO_FLAG else made["flag"] or "--" + one.name.replace("_", "-"),
         env=made["env"] or "WORKERS_" + one.name.upper(),
         kind=made["kind"],
-        metavar=_METAVARS.get(made["parse"], "TEXT"),
+        metavar="" if made["switch"] else _METAVARS.get(made["parse"], "TEXT"),
         shown_default=made["shown"],
         help=made["help"],
         parse=made["parse"],

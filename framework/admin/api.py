@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-
-import msgspec
 
 from framework.admin import actions
 from framework.admin.access import Access
 from framework.admin.latest import Latest
-from framework.admin.requests import Answer, Refused, Request, as_json
+from framework.admin.requests import Answer, Refused, Request, as_json, read, tell
 from framework.admin.snapshot import Source, rows_of
 from framework.errors import FrameworkError, WrongUse
 from framework.version import VERSION
-
-log = logging.getLogger(__name__)
 
 PARTS = ("running", "failures", "connections")
 
@@ -35,12 +30,14 @@ class Api:
             **{f"/api/{part}": self._part for part in PARTS},
         }
         self.changes: dict[str, Callable[[Request], Answer]] = {"/api/actions": self._act}
+        self._known: dict[str, list[str]] = {}
+
+    def tell_of(self, reads: list[str], changes: list[str]) -> None:
+        """All paths that there are."""
+        self._known = {"get": sorted(reads), "post": sorted(changes)}
 
     def _index(self, _: Request) -> Answer:
-        return as_json(
-            {"version": VERSION, "read_only": self._access.read_only, "get": sorted(self.paths), "post": sorted(self.changes),
-             "actions": actions.ACTIONS}
-        )  # fmt: skip
+        return as_json({"version": VERSION, "read_only": self._access.read_only, **self._known, "actions": actions.ACTIONS})
 
     def _handlers(self, request: Request) -> Answer:
         name = self._named(request)
@@ -57,6 +54,16 @@ class Api:
             raise Refused(404, f"there is no handler {name!r} here: name one of {', '.join(sorted(known)[:20])}")
         return name
 
+    def scale(self, request: Request) -> Answer:
+        """For KEDA's metrics-api: what its brokers keep for a handler and could deliver now, and what is in flight."""
+        name = self._named(request)
+        if not name:
+            raise Refused(400, "say which handler: /scale?handler=topic/channel")
+        [row] = [row for row in self._latest.handlers() if row["handler"] == name]
+        if row["backlog"] is None:
+            raise Refused(503, "not known: the brokers have not answered yet")
+        return as_json({"value": sum(row["backlog"].values())})
+
     def _act(self, request: Request) -> Answer:
         known = {row["handler"] for row in self._latest()["handlers"]}
         try:
@@ -68,16 +75,3 @@ class Api:
         words = actions.in_words(command)
         tell(request, words)
         return as_json({"done": words})
-
-
-def read(request: Request) -> object:
-    """The JSON of its body. Raises Refused."""
-    try:
-        return msgspec.json.decode(request.body or b"{}")
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused(400, f"the body is not JSON: {error}") from None
-
-
-def tell(request: Request, words: str) -> None:
-    """Have the log say who has done what."""
-    log.info("admin: %s: %s", request.remote, words)

@@ -11,8 +11,10 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from framework.admin.access import Access
 from framework.admin.api import Api
 from framework.admin.backlog import Backlog
+from framework.admin.feed import Feed
 from framework.admin.figures import Figures
 from framework.admin.latest import SHARE, Latest
+from framework.admin.letters import Letters
 from framework.admin.requests import METRICS, Answer, Refused, Request, as_json, as_text
 from framework.admin.snapshot import Snapshot, Source
 from framework.transports.contract import Transport
@@ -38,14 +40,18 @@ class Pages:
         self._body = b""
         self._stale_at = 0.0
         self._strangers: set[str] = set()
-        api = Api(source, self._latest, access)
+        api, letters, feed = Api(source, self._latest, access), Letters(backlog.transports, self._latest), Feed(self._latest)
         self._pages: dict[str, Callable[[Request], Answer]] = {
             "/livez": lambda _: _verdict(stuck(self._latest())),
             "/readyz": lambda _: _verdict(unready(self._latest())),
             "/metrics": self._metrics,
+            "/api/events": lambda _: feed.answer(),
+            "/scale": api.scale,
+            **letters.paths,
             **api.paths,
         }
-        self._changes = api.changes
+        self._changes = {**api.changes, **letters.changes}
+        api.tell_of([*self._pages], [*self._changes])
 
     def answer(self, request: Request) -> Answer:
         try:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+
+log = logging.getLogger(__name__)
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
@@ -55,3 +58,16 @@ def as_json(value: Any, status: int = 200) -> Answer:
 
 def as_text(words: str, status: int = 200) -> Answer:
     return Answer(status, TEXT, f"{words}\n".encode())
+
+
+def read(request: Request) -> object:
+    """The JSON of its body. Raises Refused."""
+    try:
+        return msgspec.json.decode(request.body or b"{}")
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refused(400, f"the body is not JSON: {error}") from None
+
+
+def tell(request: Request, words: str) -> None:
+    """Have the log say who has done what."""
+    log.info("admin: %s: %s", request.remote, words)

@@ -44,7 +44,7 @@ class Findings:
             self.code = code
 
 
-@click.command(epilog="\b\nExit codes:\n" + as_text())
+@click.command(epilog=f"Without a flag:\n\n{options.without_flag()}\n\n\b\nExit codes:\n{as_text()}")
 @click.argument("modules", nargs=-1, required=True, metavar="MODULE...")
 @options.settings()
 def command(modules: tuple[str, ...], settings: Settings) -> int:

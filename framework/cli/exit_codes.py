@@ -24,7 +24,8 @@ class Exit(IntEnum):
     WRONG_USE = 2, "A flag, name, setting, module or input file cannot be used; nothing was started."
     UNREACHABLE = (
         3,
-        "No broker answered within --connect-deadline, one rejects this client (TLS, AUTH), or it went away while publishing.",
+        "No broker answered within --connect-deadline, one rejects this client (TLS, AUTH), or it went away while publishing. "
+        "ctl, top: no worker answers.",
     )
     INCOMPLETE = (
         4,

@@ -40,6 +40,12 @@ _CONFIG = click.option(
 )
 
 
+def without_flag() -> str:
+    """For --help: the settings that the command line cannot have, because other users of the machine could read it."""
+    rows = (row for row in TABLE.values() if not row.flag)
+    return "\n".join(f"  {row.name}: {row.help}  [${row.env}; default: {row.shown_default}]" for row in rows)
+
+
 def _option(row: Setting) -> Callable[[Command], Command]:
     # Values stay text here: settings.py parses and checks those of every source alike.
     text = f"{row.help}  [${row.env}; default: {row.shown_default}]"

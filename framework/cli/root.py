@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 #: Verb -> what it does, in the order of --help. Each is ``framework.cli.<verb>:command``.
 VERBS = {
     "run": "Run the handlers of modules until told to stop.",
+    "ctl": "Show what a running worker does, and change its handlers.",
     "check": "Say whether `run` would work: modules, settings, brokers, leases.",
     "docs": "Describe the handlers of modules, as AsyncAPI.",
     "publish": "Publish the lines of a file, a message a line.",

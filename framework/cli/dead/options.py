@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import click
 
-from framework.deadletters import CHANNEL, Selection
+from framework.deadletters import CHANNEL, Selection, moment
 from framework.errors import WrongUse
-from framework.settings import duration
 
 Command = Callable[..., Any]
 
@@ -53,14 +52,9 @@ def _time(flag: str, text: str | None) -> datetime | None:
     if text is None:
         return None
     try:
-        time = datetime.fromisoformat(text)
-        return time if time.tzinfo else time.replace(tzinfo=UTC)
-    except ValueError:
-        pass
-    try:
-        return datetime.now(UTC) - timedelta(seconds=duration(text))
-    except (ValueError, OverflowError):
-        raise WrongUse(f"{flag}: {text!r} is not a time: write 2026-05-01, 2026-05-01T18:30, or 90m for so long ago") from None
+        return moment(text)
+    except ValueError as error:
+        raise WrongUse(f"{flag}: {text!r} {error}") from None
 
 
 channel = click.option(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from framework.deadletters import Letter
+from framework.deadletters import Letter, as_dict
+
+__all__ = ["HEAD", "as_dict", "json_line", "page", "printable", "row"]
 
 HEAD = f"{'ID':<16}  {'DIED':<20}  {'ATTEMPTS':>8}  REASON"
 _TEXT_CONTROLS = "\n\r\t"
@@ -39,24 +40,6 @@ def page(letter: Letter, dead_topic: str) -> Iterator[str]:
     yield from (f"  {line}" for line in _body(letter.body))
 
 
-def as_dict(letter: Letter, dead_topic: str) -> dict[str, Any]:
-    """For JSON; the body as text where it is UTF-8, else as base64."""
-    fields = {name: getattr(letter, name) for name in ("id", "topic", "channel", "node", "attempts", "reason")}
-    times = {"published": letter.published, "dead": letter.dead}
-    return {
-        "dead_topic": dead_topic,
-        **fields,
-        **times,
-        "traceback": letter.traceback,
-        **_json_headers(letter),
-        **_json_body(letter.body),
-    }
-
-
-def _json_headers(letter: Letter) -> dict[str, Any]:
-    return {"headers": dict(letter.headers)} if letter.headers else {}
-
-
 def json_line(values: Any) -> str:
     return msgspec.json.encode(values).decode()
 
@@ -70,13 +53,6 @@ def _time(time: datetime | None, *, exact: bool = False) -> str:
     if time is None:
         return "?"
     return time.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds" if exact else "seconds").replace("+00:00", "Z")
-
-
-def _json_body(body: bytes) -> dict[str, str]:
-    try:
-        return {"body": body.decode()}
-    except UnicodeDecodeError:
-        return {"body_base64": base64.b64encode(body).decode()}
 
 
 def _body(body: bytes) -> Iterator[str]:
