@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from framework.cli.root import run_command
 from framework.cli.tables import seconds, state, table
-from framework.testing.servers import Server
+from framework.testing.servers import ROOT, Server
 from framework.testing.workers import call
 from tests.admin.asking import SHOP, port_of, run
 
@@ -63,6 +64,15 @@ def test_numbers_are_changed(ctl: Ctl) -> None:
     assert ctl("concurrency", BILL, "7") == f"concurrency of {BILL} is now 7\n"
     [row] = ctl.rows("handlers", BILL)
     assert (row["max_in_flight"], row["concurrency"]) == (77, 7)
+
+
+def test_what_the_page_shows_works(ctl: Ctl) -> None:
+    page = (ROOT / "docs" / "admin.md").read_text().replace("orders/billing", BILL)
+    lines = re.findall(r"^\$ workers ctl (.*?) --admin 9464", page, re.MULTILINE)
+    assert len(lines) == 6
+    for line in lines:
+        ctl(*line.split())
+    ctl("resume", "--all")
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
