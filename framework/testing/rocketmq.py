@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import socket
+import ssl
 import struct
 import subprocess
 import tempfile
@@ -19,13 +20,21 @@ from framework.testing.servers import ROOT, Server, ServerMissing, free_port
 from framework.transports.rocketmq.wire.codes import Answer, Request
 from framework.transports.rocketmq.wire.frames import Decoder, Frame, encode
 
-VERSION = "5.3.3"
+VERSION, OLDER = "5.3.3", "4.9.7"
+"""The second has no POP, and no timers."""
 _POM = ROOT / "tests" / "servers" / "rocketmq" / "pom.xml"
-_HOME = ROOT / ".cache" / f"rocketmq-{VERSION}"
+_CACHE = ROOT / ".cache"
 _JAVA = 17
 _LOGGING = """<configuration>
   <statusListener class="org.apache.rocketmq.logging.ch.qos.logback.core.status.NopStatusListener"/>
   <appender name="STDERR" class="org.apache.rocketmq.logging.ch.qos.logback.core.ConsoleAppender">
+    <target>System.err</target><encoder><pattern>%d %p %c - %m%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="STDERR"/></root>
+</configuration>
+"""
+_OLDER_LOGGING = """<configuration>
+  <appender name="STDERR" class="ch.qos.logback.core.ConsoleAppender">
     <target>System.err</target><encoder><pattern>%d %p %c - %m%n</pattern></encoder>
   </appender>
   <root level="WARN"><appender-ref ref="STDERR"/></root>
@@ -60,9 +69,12 @@ READY = 100.0
 class Broker(Server):
     """It is up when its name server has a route to it, which is later than when its port listens."""
 
-    def __init__(self, command: list[str], *, port: int, data: Path, name_server: int) -> None:
+    def __init__(self, command: list[str], *, port: int, data: Path, name_server: int, name: str, tls: bool) -> None:
+        """``tls``: it and its name server speak nothing else."""
         super().__init__(command, tcp_port=port, data=data)
         self.name_server = name_server
+        self.name = name
+        self.tls = tls
 
     def start(self, *, deadline: float = READY) -> None:
         until = time.monotonic() + deadline
@@ -75,38 +87,70 @@ class Broker(Server):
 
     def _routed(self) -> bool:
         """A broker skips its first registration every other time, and comes ten seconds later unless it is nudged."""
-        if _ask(self.name_server, Request.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"}) == Answer.SUCCESS:
+        found = self._ask(self.name_server, Request.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
+        if found is not None and found.code == Answer.SUCCESS and f'"{self.name}"'.encode() in found.body:
             return True
-        _ask(self.tcp_port, Request.UPDATE_BROKER_CONFIG, {}, b"brokerPermission=6\n")
+        self._ask(self.tcp_port, Request.UPDATE_BROKER_CONFIG, {}, b"brokerPermission=6\n")
         return False
+
+    def _ask(self, port: int, code: int, fields: Mapping[str, str], body: bytes = b"") -> Frame | None:
+        """The answer to a request; None where there is none."""
+        decoder = Decoder()
+        try:
+            with socket.create_connection(("127.0.0.1", port), 2.0) as plain, self._wrapped(plain) as sock:
+                sock.sendall(encode(Frame(code, 1, fields, body)))
+                while data := sock.recv(65536):
+                    for frame in decoder.feed(data):
+                        return frame
+        except (OSError, struct.error):
+            pass
+        return None
+
+    def _wrapped(self, sock: socket.socket) -> socket.socket:
+        """With TLS, whoever is there: these are our own processes."""
+        if not self.tls:
+            return sock
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return context.wrap_socket(sock)
 
 
 class RocketMQ:
-    """One name server and one broker, which can each be killed and started again as themselves."""
+    """One name server and one broker, or several (``add``), which can each be killed and started again as themselves."""
 
-    def __init__(self, data: Path, settings: Mapping[str, str], *flags: str, name: str = "broker-a") -> None:
+    def __init__(
+        self, data: Path, settings: Mapping[str, str], *flags: str, name: str = "broker-a", version: str = VERSION
+    ) -> None:
         """``settings``: of the broker; ``flags``: of both Java machines."""
-        first = free_port(4)
-        ports = {"vip": first, "name server": first + 1, "broker": first + 2, "ha": first + 3}
         (data / "conf").mkdir()
         (data / "conf" / "rmq.logback.xml").write_text(_LOGGING)
-        java = [*java_command(data), *flags]
-        names = _written(data / "ns.conf", f"listenPort={ports['name server']}\nbindAddress=127.0.0.1\n")
-        own = f"brokerName={name}\nnamesrvAddr=127.0.0.1:{ports['name server']}\nlistenPort={ports['broker']}\n"
-        own += f"haListenPort={ports['ha']}\nstorePathRootDir={data}/store\nstorePathCommitLog={data}/store/commitlog\n"
-        own += "".join(f"{key}={value}\n" for key, value in settings.items())
-        broker = _written(data / "broker.conf", _BROKER + own)
+        for part in ("broker", "namesrv"):
+            (data / "conf" / f"logback_{part}.xml").write_text(_OLDER_LOGGING)
         self.name = name
         self.data = data
+        self._java = [*java_command(data, version), *flags]
+        self._tls = ENFORCING <= set(flags)
+        port = free_port()
+        names = _written(data / "ns.conf", f"listenPort={port}\nbindAddress=127.0.0.1\n")
         self.name_server = Server(
-            [*java, "-Xmx128m", "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", names],
-            tcp_port=ports["name server"], data=data,
-        )  # fmt: skip
+            [*self._java, "-Xmx128m", "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", names], tcp_port=port, data=data
+        )
+        self.brokers: list[Broker] = []
+        self.broker = self.add(name, settings)
+
+    def add(self, name: str, settings: Mapping[str, str]) -> Broker:
+        """One more broker, which is a master of the same cluster. Not started."""
+        vip = free_port(4)  # the port two below its own is opened by a broker too, and that after it
+        port, store = vip + 2, self.data / f"store-{name}"
+        own = f"brokerName={name}\nnamesrvAddr={self.address}\nlistenPort={port}\nhaListenPort={port + 1}\n"
+        own += f"storePathRootDir={store}\nstorePathCommitLog={store}/commitlog\n"
+        own += "".join(f"{key}={value}\n" for key, value in settings.items())
+        conf = _written(self.data / f"{name}.conf", _BROKER + own)
         memory = ["-Xmx256m", "-XX:MaxDirectMemorySize=256m"]
-        self.broker = Broker(
-            [*java, *memory, "org.apache.rocketmq.broker.BrokerStartup", "-c", broker],
-            port=ports["broker"], data=data, name_server=ports["name server"],
-        )  # fmt: skip
+        command = [*self._java, *memory, "org.apache.rocketmq.broker.BrokerStartup", "-c", conf]
+        made = Broker(command, port=port, data=self.data, name_server=self.name_server.tcp_port, name=name, tls=self._tls)
+        self.brokers.append(made)
+        return made
 
     @property
     def address(self) -> str:
@@ -114,18 +158,24 @@ class RocketMQ:
         return self.name_server.address
 
     def start(self) -> None:
-        """Both at once; returns when messages can be published. Where one fails, none is left."""
-        with ThreadPoolExecutor(2) as pool:
-            starting = [pool.submit(self.name_server.start, deadline=READY), pool.submit(self.broker.start)]
+        """All at once; returns when messages can be published. Where one fails, none is left."""
+        with ThreadPoolExecutor(1 + len(self.brokers)) as pool:
+            starting = [pool.submit(self.name_server.start, deadline=READY)]
+            starting += [pool.submit(broker.start) for broker in self.brokers]
         failures = [error for each in starting if (error := each.exception()) is not None]
         if failures:
             self.kill()
             raise failures[0]
 
     def kill(self) -> None:
-        """kill -9 of both."""
-        self.broker.kill()
+        """kill -9 of all."""
+        for broker in self.brokers:
+            broker.kill()
         self.name_server.kill()
+
+
+ENFORCING = {"-Dtls.server.mode=enforcing", "-Dtls.enable=true"}
+"""Flags by which both serve nobody in clear, and the broker asks its name server by TLS."""
 
 
 def with_certificate(pair: Pair) -> tuple[str, ...]:
@@ -133,18 +183,19 @@ def with_certificate(pair: Pair) -> tuple[str, ...]:
     return "-Dtls.test.mode.enable=false", f"-Dtls.server.keyPath={pair.key}", f"-Dtls.server.certPath={pair.cert}"
 
 
-def real_rocketmq(data: Path, settings: Mapping[str, str] | None = None, *flags: str) -> RocketMQ:
+def real_rocketmq(data: Path, settings: Mapping[str, str] | None = None, *flags: str, version: str = VERSION) -> RocketMQ:
     """A real RocketMQ, not started yet, that keeps its messages in ``data``.
 
     Raises ServerMissing where there is no Java 17, or no Maven to copy its jars by."""
-    return RocketMQ(data, settings or {}, *flags)
+    return RocketMQ(data, settings or {}, *flags, version=version)
 
 
-def java_command(data: Path) -> list[str]:
+def java_command(data: Path, version: str = VERSION) -> list[str]:
     """The command of a Java machine with RocketMQ's jars, which writes its logs below ``data``. Raises ServerMissing."""
     return [
         "env", f"ROCKETMQ_HOME={data}", java_binary(), "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-        "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED", f"-Duser.home={data}", "-cp", f"{data}/conf:{jars()}/*",
+        "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED", "--add-opens=java.base/java.nio=ALL-UNNAMED",
+        "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED", f"-Duser.home={data}", "-cp", f"{data}/conf:{jars(version)}/*",
     ]  # fmt: skip
 
 
@@ -166,41 +217,31 @@ def java_binary() -> str:
     return java
 
 
-def jars() -> Path:
+def jars(version: str = VERSION) -> Path:
     """The folder of RocketMQ's jars, which Maven copies there once, as it is configured here: 83 MB. Raises ServerMissing."""
-    lib = _HOME / "lib"
+    home = _CACHE / f"rocketmq-{version}"
+    lib = home / "lib"
     if not lib.exists():
         maven = shutil.which("mvn")
         if maven is None:
             raise ServerMissing("RocketMQ's jars are copied by Maven, and there is no `mvn` on the PATH")
-        _HOME.mkdir(parents=True, exist_ok=True)
-        with (_HOME / "lock").open("w") as lock:
+        home.mkdir(parents=True, exist_ok=True)
+        with (home / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # tests run several at a time: one copies, the others wait
             if not lib.exists():
-                _copy(maven, lib)
+                _copy(maven, version, lib)
     return lib
 
 
-def _copy(maven: str, lib: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=_HOME) as fresh:  # nobody sees half of them, and a killed copy leaves none
+def _copy(maven: str, version: str, lib: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=lib.parent) as fresh:  # nobody sees half of them, and a killed copy leaves none
         copied = subprocess.run(
-            [maven, "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies", f"-DoutputDirectory={fresh}/lib"],
+            [
+                maven, "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies", f"-Drocketmq.version={version}",
+                f"-DoutputDirectory={fresh}/lib",
+            ],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if copied.returncode != 0:
             raise ServerMissing(f"mvn could not copy RocketMQ's jars: {copied.stdout.strip()[-800:]}")
         os.replace(f"{fresh}/lib", lib)
-
-
-def _ask(port: int, code: int, fields: Mapping[str, str], body: bytes = b"") -> int:
-    """The code of the answer to a request; -1 where there is none."""
-    decoder = Decoder()
-    try:
-        with socket.create_connection(("127.0.0.1", port), 2.0) as sock:
-            sock.sendall(encode(Frame(code, 1, fields, body)))
-            while data := sock.recv(65536):
-                for frame in decoder.feed(data):
-                    return frame.code
-    except (OSError, struct.error):
-        pass
-    return -1

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from framework.testing import servers
 from framework.testing.proxy import Proxy
-from tests.chaos import nats_faults, route_faults
+from tests.chaos import nats_faults, rocketmq_faults, route_faults
 from tests.chaos.network import cut_again_and_again, drop_what_is_settled
 from tests.chaos.trial import BURST, Scenario, Trial, Verdict
 
@@ -239,5 +239,6 @@ ALL: dict[str, tuple[Scenario, int, int]] = {
     "disk": (full_disk_under_the_spool, 20, 3),
     **nats_faults.ALL,
     **route_faults.ALL,
+    **rocketmq_faults.ALL,
 }
 """Name -> what to do, how often at length, how often in CI; 0: not there."""

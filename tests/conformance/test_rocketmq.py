@@ -1,5 +1,6 @@
 """The conformance suite over a real RocketMQ 5.3.3, by POP and by PULL. One broker is shared by all cases, and stays up: so
-chapters and cases that end it, or need a second one, are not here."""
+chapters and cases that end it, or need a second one, are not here. At length all chapters are by each, and by POP with
+checkpoints in files as well."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from framework.testing.conformance import Core, Crashes, Leases, Node, Publishing, Subject
-from framework.testing.rocketmq import RocketMQ
+from framework.testing.rocketmq import RocketMQ, real_rocketmq
+from framework.testing.servers import ServerMissing
+from tests.conftest import missing
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -68,3 +71,30 @@ class TestRocketMQ(Core, OneNode, Leases, Crashes):
 
 class TestRocketMQByPull(Core):
     options = "&mode=pull"
+
+
+@pytest.mark.at_length
+class TestRocketMQByPullAtLength(OneNode, Leases, Crashes):
+    options = "&mode=pull"
+
+
+class ServersInFiles(RocketServers):
+    """As a broker is configured by default: what comes again is late."""
+
+    max_late = 20.0
+
+
+@pytest.mark.at_length
+class TestRocketMQInFiles(Core, OneNode, Leases, Crashes):
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketServers]:
+        try:
+            server = real_rocketmq(tmp_path_factory.mktemp("files"), {})
+        except ServerMissing as error:
+            missing(str(error))
+            raise
+        server.start()
+        with ServersInFiles(server) as made:
+            yield made
+        server.kill()

@@ -45,7 +45,7 @@ def test_the_page_shows_the_settings_of_the_broker_of_the_tests() -> None:
 
 
 def test_where_a_broker_does_not_start_its_name_server_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "java_command", lambda data: [sys.executable, "-c", _SERVES_AS_NAME_SERVER])
+    monkeypatch.setattr(room, "java_command", lambda data, version: [sys.executable, "-c", _SERVES_AS_NAME_SERVER])
     server = RocketMQ(tmp_path, {})
     with pytest.raises(RuntimeError, match="did not start"):
         server.start()
@@ -55,7 +55,7 @@ def test_where_a_broker_does_not_start_its_name_server_is_not_left(tmp_path: Pat
 def test_a_machine_without_java_or_maven_is_told_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(room, "_HOME", tmp_path / "cache")
+    monkeypatch.setattr(room, "_CACHE", tmp_path / "cache")
     with pytest.raises(ServerMissing, match="no `java` on the PATH"):
         room.java_binary()
     with pytest.raises(ServerMissing, match="no `mvn` on the PATH"):
@@ -77,7 +77,7 @@ def test_a_copy_that_fails_says_why_and_leaves_nothing(tmp_path: Path, monkeypat
     maven.write_text("#!/bin/sh\necho 'there is no network'\nexit 1\n")
     maven.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(room, "_HOME", tmp_path / "cache")
+    monkeypatch.setattr(room, "_CACHE", tmp_path / "cache")
     with pytest.raises(ServerMissing, match="could not copy RocketMQ's jars: there is no network"):
         room.jars()
-    assert [file.name for file in (tmp_path / "cache").iterdir()] == ["lock"]
+    assert [file.name for file in (tmp_path / "cache" / f"rocketmq-{room.VERSION}").iterdir()] == ["lock"]

@@ -206,9 +206,8 @@ class Bench:
         """A fault proxy before ``node``, and the URL that leads through it. Skips the case where there is no socket."""
         if not node.address:
             pytest.skip("this broker has no socket to put a proxy before")
-        proxy = Proxies(node.address.split(","))
+        proxy, url = node.proxied()
         self._proxies.append(proxy)
-        url = node.url.replace(node.address, proxy.address)
         return proxy, self.subject.watchful(url) if watchful else url
 
     def left(self, *places: Place, topic: str = "") -> int:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from framework.testing.proxies import Proxies
 from framework.transports import open_transports
 from framework.transports.contract import Capabilities
 
@@ -30,6 +31,11 @@ class Node(ABC):
     def cut(self) -> None:
         """Break its connections; it stays up. Only asked where there is no ``address``."""
         raise NotImplementedError
+
+    def proxied(self) -> tuple[Proxies, str]:
+        """Fault proxies before it, and the URL that leads through them. Only asked where there is an ``address``."""
+        proxies = Proxies(self.address.split(","))
+        return proxies, self.url.replace(self.address, proxies.address)
 
     def full(self, full: bool) -> None:
         """From now on it has no room for another message, or has it again. Only asked where ``Subject.fills``."""

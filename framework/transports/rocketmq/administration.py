@@ -51,6 +51,11 @@ class Broker:
         major = self.version.partition(".")[0]
         return not ((major.isdigit() and int(major) < 5) or self.version.startswith("before"))
 
+    @property
+    def timers(self) -> bool:
+        """Whether it keeps every delay of a publish, as far as is known; else only its levels."""
+        return self.pops and self.allows("timerWheelEnable")
+
     def allows(self, setting: str) -> bool:
         """Whether it is not switched off, as far as is known."""
         return self.settings.get(setting) != "false"

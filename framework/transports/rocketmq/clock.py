@@ -7,6 +7,11 @@ where the hub was blocked. The shortest way of late tells how the two clocks sta
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Final
+
+FAR: Final = 2**50
+"""Milliseconds since 1970: later than any clock. A broker answers a POP from then at once, with its own time."""
 
 WINDOW = 30.0
 """Seconds: a clock that is set, at the broker, is followed within two of these."""
@@ -26,3 +31,30 @@ class BrokerClock:
             self._since, self._before, self._shortest = heard, self._shortest, math.inf
         self._shortest = min(self._shortest, heard - told / 1000)
         return min(heard, told / 1000 + min(self._before, self._shortest))
+
+
+class Born:
+    """What a POP says of when it was made, in milliseconds since 1970. With authorization switched on a broker answers at once
+    what was made too long ago by its own clock, and takes 0, which else is "now", for 1970; so its time is asked for first."""
+
+    def __init__(self, *, told: bool) -> None:
+        """``told``: it must be said."""
+        self._told = told
+        self._ahead: int | None = None
+        """Its clock less ours."""
+
+    def of_pop(self, now: float, poll: float) -> tuple[int, float]:
+        """bornTime, and the seconds that it may wait, of ``poll``. ``now``: seconds since 1970."""
+        if not self._told:
+            return 0, poll
+        if self._ahead is None:
+            return FAR, 0.0
+        return round(now * 1000) + self._ahead, poll
+
+    def answered(self, fields: Mapping[str, str], words: str, now: float) -> None:
+        """The answer to one. Where a clock was set since, its time is asked for again."""
+        told = fields.get("popTime", "0")
+        if told.isdigit() and int(told):
+            self._ahead = int(told) - round(now * 1000)
+        elif "timeout too much" in words:
+            self._ahead = None

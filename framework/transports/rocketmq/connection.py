@@ -14,14 +14,16 @@ from gevent import monkey
 from gevent.hub import get_hub
 
 from framework.alarm import Countdown
-from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError, ProtocolError
+from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError
 from framework.headers import NONE
 from framework.message import Message
 from framework.observe import hublog
 from framework.transports.contract import TOUCH_AT, Limits, Receiver
 from framework.transports.rocketmq import requests
+from framework.transports.rocketmq.clock import Born
 from framework.transports.rocketmq.delivery import APART, Delivery
 from framework.transports.rocketmq.heartbeat import Subscription
+from framework.transports.rocketmq.opening import body_of, id_of
 from framework.transports.rocketmq.pops import Pops
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.settling import SIZE, Settling
@@ -30,7 +32,7 @@ from framework.transports.rocketmq.wire import handles, properties
 from framework.transports.rocketmq.wire.codes import Answer, Request
 from framework.transports.rocketmq.wire.errors import error_of
 from framework.transports.rocketmq.wire.frames import Frame
-from framework.transports.rocketmq.wire.stored import Stored, decode_all, unpacked
+from framework.transports.rocketmq.wire.stored import Stored, decode_all
 
 log = hublog.get(__name__)
 _get_ident = monkey.get_original("_thread", "get_ident")
@@ -66,6 +68,7 @@ class PopConnection:
         self._thread = _get_ident()
         self._deliveries: dict[Message, Delivery] = {}
         self._pops = Pops()
+        self._born = Born(told=session.signs)
         loop = get_hub().loop
         self._soon = Countdown(loop, APART)
         self._settling = Settling(session, what, options.lease, books=self, speak=self._speak, later=self._say_soon)
@@ -99,6 +102,9 @@ class PopConnection:
 
     def finish(self, message: Message) -> None:
         self._settling.finish(self._taken(message))
+
+    def terminate(self, message: Message) -> None:
+        self._settling.terminate(self._taken(message))
 
     def requeue(self, message: Message, delay: float) -> None:
         self._settling.requeue(self._taken(message), min(delay, self.limits.max_requeue or 0.0))
@@ -177,12 +183,9 @@ class PopConnection:
         if self._session.leaving or self._draining or self._closing or monotonic() < self._retry_at:
             return
         for count in self._pops.wanted(self.granted - len(self.in_flight)):
-            fields = requests.pop(self.subscription, count, self._options.lease, self._options.poll, self._born())
-            self._session.put(None, Request.POP_MESSAGE, fields, partial(self._popped, count), wait=self._options.poll)
-
-    def _born(self) -> int:
-        """With authorization switched on, a broker takes 0 for 1970, and answers that it has waited for too long."""
-        return round(time() * 1000) if self._session.signs else 0
+            born, poll = self._born.of_pop(time(), self._options.poll)
+            fields = requests.pop(self.subscription, count, self._options.lease, poll, born)
+            self._session.put(None, Request.POP_MESSAGE, fields, partial(self._popped, count), wait=poll)
 
     def keep(self, now: float, expired: Collection[Message]) -> None:
         """What waits to be sent, and touches of what has held a third of its lease."""
@@ -211,6 +214,8 @@ class PopConnection:
 
     def _popped(self, count: int, answer: Frame | FrameworkError, at: float) -> None:
         self._pops.ended(count)
+        if isinstance(answer, Frame):
+            self._born.answered(answer.fields, answer.remark, time())
         if self._closed:
             self._give_back(answer, at)
         elif isinstance(answer, FrameworkError):
@@ -242,8 +247,10 @@ class PopConnection:
         began = self._settling.clock.at(said.pop_time, at)
         for stored in decode_all(answer.body):
             found = properties.decode(stored.properties)
-            one = Delivery(self._handle(said, stored, found), began, at, _id(stored, found))
-            body = self._unpacked(stored)
+            one = Delivery(self._handle(said, stored, found), began, at, id_of(stored, found))
+            if self._options.dlq:
+                one.back = requests.send_back(self.subscription, stored, requests.DEAD)
+            body = body_of(stored, f"{self.topic}/{self.channel}", self.node)  # None: it comes again when its lease is over
             if body is not None and not self._is_over(one, monotonic()):
                 headers = properties.for_handlers(found) or NONE
                 # By its publisher's clock, because the time at which it was stored is another one in each delivery.
@@ -254,14 +261,6 @@ class PopConnection:
             return handles.parse(handle)
         kind = handles.kind_of(stored.topic, self.subscription.topic, self.subscription.group)
         return said.handle(kind, stored.queue_id, stored.queue_offset)
-
-    def _unpacked(self, stored: Stored) -> bytes | None:
-        """None: it cannot be, here; it comes again when its lease is over, to a worker that can perhaps."""
-        try:
-            return unpacked(stored.body, stored.sys_flag)
-        except ProtocolError as error:
-            log.error("%s/%s: message %s from %s: %s", self.topic, self.channel, stored.message_id, self.node, error)
-            return None
 
     def _give_back(self, answer: Frame | FrameworkError, at: float) -> None:
         """What came for a connection that has ended, on a session that others still use."""
@@ -348,11 +347,6 @@ class PopConnection:
         self._session.leave(self)
         self._ended(self._session)
         self._receiver.closed(self, error)
-
-
-def _id(stored: Stored, found: dict[str, str]) -> bytes:
-    """What stays the same when it comes again: its publisher's id, where there is one."""
-    return (found.get(properties.UNIQ_KEY) or stored.message_id).encode()
 
 
 def _snapshot(some: Iterable[tuple[Message, Delivery]]) -> list[tuple[Message, Delivery]]:

@@ -22,12 +22,13 @@ class After(Enum):
     NOTHING = 0
     FINISH = 1
     REQUEUE = 2
+    GIVE_UP = 3
 
 
 class Delivery:
     """``began``: monotonic time at which its lease began for certain. ``heard``: when that was heard of."""
 
-    __slots__ = ("after", "began", "busy", "delay", "handle", "id", "over", "ready", "touched")
+    __slots__ = ("after", "back", "began", "busy", "delay", "handle", "id", "over", "ready", "touched")
 
     def __init__(self, handle: Handle, began: float, heard: float, id: bytes) -> None:
         self.handle = handle
@@ -44,6 +45,8 @@ class Delivery:
         """Milliseconds: of the REQUEUE that comes after."""
         self.over = False
         """It is not ours any more: nothing is said of it."""
+        self.back: dict[str, str] = {}
+        """What puts it into ``%DLQ%``, when it is given up; empty: that is not asked for."""
 
     def changed(self, pop_time: int, invisible: int, revive_queue: int, began: float, heard: float) -> bool:
         """A change was answered. False: it fell into the millisecond of the one before, and is to be made again."""

@@ -5,25 +5,21 @@ Each native thread has its own hub, and so its own connection here; greenlets of
 
 from __future__ import annotations
 
-import itertools
-import secrets
 from collections.abc import Callable, Collection, Sequence
-from time import time
 
 from framework import names
 from framework.errors import BadMessage, PublishError
 from framework.headers import NONE, Headers
 from framework.transports.checked import check_bodies
 from framework.transports.per_thread import PerThread, raise_first
-from framework.transports.rocketmq.publish_link import Command, PublishLink
+from framework.transports.rocketmq.commands import Command, Commands
+from framework.transports.rocketmq.publish_link import PublishLink
 from framework.transports.rocketmq.urls import Names, Options
 from framework.transports.rocketmq.wire import properties
 
 DEADLINE = 30.0
 MAX_DELAY = 259_000.0
 """Seconds: a little less than the three days of timerMaxDelaySec, by a clock that need not be the broker's."""
-_SYSTEM = "CLIENT_INNER_PRODUCER"
-"""The group that we publish as. No broker looks at it."""
 
 
 class RocketProducer:
@@ -37,8 +33,7 @@ class RocketProducer:
         self._names = names
         self._options = options
         self._deadline = deadline
-        self._id = secrets.token_hex(8).upper()
-        self._numbers = itertools.count(1)
+        self._commands = Commands(options.max_body)
         self._publishing: PerThread[Command] = PerThread(
             nodes, dial, broker="RocketMQ", nowhere="the name server knows no broker: is one started with this namesrvAddr?"
         )
@@ -49,9 +44,17 @@ class RocketProducer:
     ) -> None:  # fmt: skip
         """Return when a broker has answered for all of ``bodies``; ``delay`` in seconds. Leases are the consumers'.
 
+        Several without a delay go in as few requests as hold them, all messages of each to one queue.
+
         Raises BadName, BadMessage (nothing was sent), PublishError.
         """
-        raise_first(self.publish_each(topic, bodies, delay=delay, timeout=timeout, headers=headers))
+        if len(bodies) < 2 or delay:
+            raise_first(self.publish_each(topic, bodies, delay=delay, timeout=timeout, headers=headers))
+            return
+        self._check(topic, bodies, delay, headers)
+        commands = self._commands.together(topic, self._names.mapped(topic), bodies, headers)
+        answers = self._publishing.here().store_each(commands, self._deadline if timeout is None else timeout)
+        raise_first([answer for command, answer in zip(commands, answers, strict=True) for _ in range(command.count)])
 
     def publish_each(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
@@ -62,27 +65,13 @@ class RocketProducer:
         Raises BadName, BadMessage (nothing was sent), PublishError when the producer is closed.
         """
         self._check(topic, bodies, delay, headers)
-        commands = [self._command(topic, body, delay, headers) for body in bodies]
+        name = self._names.mapped(topic)
+        commands = [self._commands.single(topic, name, body, headers, delay) for body in bodies]
         return self._publishing.here().store_each(commands, self._deadline if timeout is None else timeout)
 
     def close(self) -> None:
         """Close every connection; publishes that wait for an answer fail."""
         self._publishing.close()
-
-    def _command(self, topic: str, body: bytes, delay: float, headers: Headers) -> Command:
-        now = round(time() * 1000)
-        given = [
-            (properties.UNIQ_KEY, f"{self._id}{next(self._numbers):016X}"),
-            ("WAIT", "true"),
-            *properties.of_headers(headers),
-        ]
-        if delay:
-            given.append((properties.TIMER_DELIVER_MS, str(now + round(delay * 1000))))
-        fields = {
-            "a": _SYSTEM, "b": self._names.mapped(topic), "c": "", "d": "4", "e": "-1", "f": "0", "g": str(now), "h": "0",
-            "i": properties.encode(given), "j": "0", "k": "false", "m": "false",
-        }  # fmt: skip
-        return Command(topic, fields, body)
 
     def _check(self, topic: str, bodies: Sequence[bytes], delay: float, headers: Headers) -> None:
         names.check("topic", topic)

@@ -1,4 +1,4 @@
-"""One publishing connection to a broker: messages of many greenlets under way at once, each answered by itself.
+"""One publishing connection to a broker: requests of many greenlets under way at once, each answered by itself.
 
 It lives on one hub. The ``Failover`` decides whether to try again, and where. RocketMQ drops no doubles, so what may be
 stored is not sent again. Source: SendMessageProcessor of RocketMQ 5.3.3.
@@ -6,16 +6,20 @@ stored is not sent again. Source: SendMessageProcessor of RocketMQ 5.3.3.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import monotonic
+from time import monotonic, time
+from typing import Protocol
 
 import gevent
 from gevent.hub import Waiter, get_hub
 
 from framework.errors import BrokerUnreachable, FrameworkError, MessageRefused, PublishError, TryLater
 from framework.transports.publish_link import NotStored, Refused
+from framework.transports.rocketmq.commands import Command
 from framework.transports.rocketmq.heartbeat import heartbeat
+from framework.transports.rocketmq.pulled import LEVELS
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.wire.codes import STORED, Answer, Request
 from framework.transports.rocketmq.wire.errors import (
@@ -29,31 +33,50 @@ from framework.transports.rocketmq.wire.errors import (
 from framework.transports.rocketmq.wire.frames import Frame
 
 WINDOW = 256
-"""Messages of one ``ask_each`` that are under way at a time."""
+"""Requests of one ``ask_each`` that are under way at a time."""
+WINDOW_BYTES = 16 * 1024 * 1024
+"""What their bodies have together, at most: a broker has all of them in its memory before it answers the first."""
 _DOUBT = 1.0
 """Seconds without a word, while an answer is owed, after which nothing more is sent there."""
 _IDLE = 0.001  # seconds after which a look at the socket comes before trusting it: one recv
 _TURN = 0.001  # seconds, in which the hub reads what has come
 _UNKNOWN = "whether the message is stored is not known"
+# All of these have the code 1.
+_PASSING = ("[PC_SYNCHRONIZED]", "timer message is under flow control")
+"""How the words of a broker begin that has too much to do."""
+_THERE = ("in-sync replicas not enough", "create mapped file failed")
+"""Of one that could not store it, where another may."""
+_NO_QUEUE = re.compile(r"queueId\[\d+\] is illegal")
+"""There were more a moment ago."""
+_UNSURE = ("UNKNOWN_ERROR", "store putMessage return null")
+"""Of one that failed while it stored it."""
 
 
-class Command:
-    """A message to be stored: the fields of its SEND_MESSAGE_V2, and its body. ``topic``: as the framework calls it."""
+class Broker(Protocol):
+    """The broker that a link leads to, beside what is sent there. Its methods block."""
 
-    __slots__ = ("body", "fields", "topic")
+    def make(self, topic: str) -> None:
+        """Make ``topic``, where that may be done. Raises NotStored, FrameworkError."""
 
-    def __init__(self, topic: str, fields: dict[str, str], body: bytes) -> None:
-        self.topic, self.fields, self.body = topic, fields, body
+    def queues(self, topic: str) -> int:
+        """How many queues ``topic`` has there to write to; 0: there is none. Raises FrameworkError."""
+
+    def has_timers(self) -> bool:
+        """Whether it keeps every delay, and not its levels alone. Raises FrameworkError."""
 
 
 class PublishLink:
-    """``publish_link.PublishLink``. ``make(topic)``: makes a topic where it may, or raises; blocks."""
+    """``publish_link.PublishLink``."""
 
-    def __init__(self, node: str, session: Session, make: Callable[[str], None]) -> None:
+    def __init__(self, node: str, session: Session, broker: Broker) -> None:
         self.node = node
         self.silent: Callable[[], None] = _nothing
         self._session = session
-        self._make = make
+        self._broker = broker
+        self._timers: bool | None = None
+        """None: not asked yet. Few publishers delay anything."""
+        self._queues: dict[str, int] = {}
+        """Topic -> how many it has there, as far as it was asked for."""
         self._doubted = 0.0
         self._owed = 0
 
@@ -78,6 +101,14 @@ class PublishLink:
         return answers
 
     def _run(self, commands: Sequence[Command], timeout: float) -> list[Exception | None]:
+        try:
+            if self._timers is None and any(command.due for command in commands):
+                self._timers = self._broker.has_timers()
+            for topic in {command.topic for command in commands if command.share is not None} - self._queues.keys():
+                if found := self._broker.queues(topic):
+                    self._queues[topic] = found
+        except FrameworkError as error:
+            return [NotStored(str(error))] * len(commands)
         if self._session.error is not None:
             return [NotStored(str(self._session.error))] * len(commands)
         return _Run(self, commands, timeout).wait()
@@ -85,7 +116,7 @@ class PublishLink:
     def _made(self, topics: set[str]) -> Exception | None:
         try:
             for topic in topics:
-                self._make(topic)
+                self._broker.make(topic)
         except NotStored as error:
             return error
         except FrameworkError as error:
@@ -94,9 +125,20 @@ class PublishLink:
 
     def send(self, command: Command, then: Callable[[Exception | None], None]) -> int:
         self._owed += 1
-        return self._session.call(
-            Request.SEND_MESSAGE_V2, command.fields, partial(self._answered, command, then), body=command.body
-        )
+        if command.due:
+            fields = command.timed() if self._timers else command.levelled()
+        else:
+            fields = command.to_queue(self._queues.get(command.topic, 0))
+        return self._session.call(command.code, fields, partial(self._answered, command, then), body=command.body)
+
+    def refusal(self, command: Command) -> Exception | None:
+        """Why it cannot be sent there."""
+        if self._session.error is not None:
+            return NotStored(str(self._session.error))
+        if command.due and not self._timers and (delay := command.due - time()) > LEVELS[-1]:
+            words = f"RocketMQ's {self.node} has no timers, and keeps a delay of {LEVELS[-1]:g} s at most"
+            return PublishError(f"topic {command.topic!r}: {words}, and this is one of {delay:.0f} s: lower it", stored=False)
+        return None
 
     def _answered(
         self, command: Command, then: Callable[[Exception | None], None], answer: Frame | FrameworkError, at: float
@@ -117,8 +159,14 @@ class PublishLink:
             return NotStored(words)
         if isinstance(error, NotAvailable | NoPermission):
             return Refused(words)
-        if isinstance(error, TryLater):
+        if isinstance(error, TryLater) or error.words.startswith(_PASSING):
             return NotStored(words)
+        if _NO_QUEUE.search(error.words) and self._queues.pop(command.topic, 0):
+            return NotStored(words)
+        if error.words.startswith(_UNSURE):
+            return PublishError(f"{words}; {_UNKNOWN}", stored=None)
+        if error.words.startswith(_THERE):
+            return Refused(words)
         return (MessageRefused if isinstance(error, Illegal) else PublishError)(words, stored=False)
 
     def usable(self) -> bool:
@@ -172,6 +220,8 @@ class _Run:
         self._under_way: dict[int, tuple[int, float]] = {}
         """Number of a message -> its request's, and since when its answer is owed; the oldest first."""
         self._next = 0
+        self._size = 0
+        """Bytes of the bodies that are under way."""
         self._over = False
         self._waiter: Waiter[None] = Waiter()
 
@@ -193,10 +243,13 @@ class _Run:
     def _fill(self) -> None:
         while self._next < len(self._commands) and len(self._under_way) < WINDOW:
             number, command = self._next, self._commands[self._next]
+            if self._under_way and self._size + len(command.body) > WINDOW_BYTES:
+                return
             self._next += 1
-            if (error := self._link.error) is not None:
-                self._answers[number] = NotStored(str(error))
+            if (refusal := self._link.refusal(command)) is not None:
+                self._answers[number] = refusal
                 continue
+            self._size += len(command.body)
             self._under_way[number] = self._link.send(command, partial(self._answered, number)), monotonic()
 
     def _answered(self, number: int, outcome: Exception | None) -> None:
@@ -204,6 +257,7 @@ class _Run:
         if self._over or self._under_way.pop(number, None) is None:
             return
         self._answers[number] = outcome
+        self._size -= len(self._commands[number].body)
         if len(self._under_way) <= WINDOW // 2 and self._next < len(self._commands):
             self._fill()
         if len(self._answers) == len(self._commands):

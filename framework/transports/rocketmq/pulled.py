@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.queues import Reading
 from framework.transports.rocketmq.wire.stored import Stored
 
 LEVELS = (1.0, 5.0, 10.0, 30.0, *(60.0 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)), 3600.0, 7200.0)
 """Seconds: the delays of a broker's messageDelayLevel, as it comes."""
-_NEVER = str(2**31 - 1)
 
 
 def level_of(delay: float) -> int:
@@ -21,7 +19,7 @@ def level_of(delay: float) -> int:
 class Pulled:
     """One message that is not settled. ``counted``: it was delivered here."""
 
-    __slots__ = ("answered", "counted", "id", "level", "reading", "stored")
+    __slots__ = ("answered", "counted", "dead", "id", "level", "reading", "stored")
 
     def __init__(self, reading: Reading, stored: Stored, id: bytes) -> None:
         self.reading = reading
@@ -32,11 +30,5 @@ class Pulled:
         self.counted = True
         self.answered = False
         """It was sent back, and the broker has it."""
-
-    def send_back(self, what: Subscription) -> dict[str, str]:
-        """The fields of CONSUMER_SEND_MSG_BACK. It is given up by us, and never by the broker."""
-        stored = self.stored
-        return {
-            "offset": str(stored.physical_offset), "group": what.group, "delayLevel": str(self.level),
-            "originMsgId": stored.message_id, "originTopic": stored.topic, "unitMode": "false", "maxReconsumeTimes": _NEVER,
-        }  # fmt: skip
+        self.dead = False
+        """It was given up: what is sent back does not come again."""

@@ -7,14 +7,14 @@ pulled again. Source: PullMessageProcessor and SendMessageProcessor of RocketMQ 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from functools import partial
 from time import monotonic
 
 from gevent import monkey
 from gevent.hub import get_hub
 
-from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError, ProtocolError
+from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError
 from framework.headers import NONE
 from framework.message import Message
 from framework.observe import hublog
@@ -22,6 +22,7 @@ from framework.transports.contract import Limits, Receiver
 from framework.transports.rocketmq import requests
 from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.membership import Membership
+from framework.transports.rocketmq.opening import body_of, id_of
 from framework.transports.rocketmq.pulled import Pulled, level_of
 from framework.transports.rocketmq.queues import Place, Reading
 from framework.transports.rocketmq.session import Session
@@ -30,7 +31,7 @@ from framework.transports.rocketmq.wire import properties
 from framework.transports.rocketmq.wire.codes import Answer, Request
 from framework.transports.rocketmq.wire.errors import error_of
 from framework.transports.rocketmq.wire.frames import Frame
-from framework.transports.rocketmq.wire.stored import Stored, decode_all, unpacked
+from framework.transports.rocketmq.wire.stored import Stored, decode_all
 
 log = hublog.get(__name__)
 _get_ident = monkey.get_original("_thread", "get_ident")
@@ -125,6 +126,14 @@ class PullConnection:
         one = self._taken(message)
         self._send_back(one, level_of(delay))
 
+    def terminate(self, message: Message) -> None:
+        if not self._options.dlq:
+            self.finish(message)
+            return
+        one = self._taken(message)
+        one.dead = True
+        self._send_back(one, requests.DEAD)
+
     def _taken(self, message: Message) -> Pulled:
         if self.in_flight.pop(message, None) is None:
             raise AlreadySettled.of(message.id)
@@ -216,7 +225,7 @@ class PullConnection:
     def _say_settled(self) -> None:
         back, self._back = self._back, []
         for one in back:
-            fields = one.send_back(self.subscription)
+            fields = requests.send_back(self.subscription, one.stored, one.level)
             self._session.put(self, Request.CONSUMER_SEND_MSG_BACK, fields, partial(self._taken_back, one))
         for reading in self.readings.values():
             if reading.mark != reading.told and not reading.telling:
@@ -233,8 +242,9 @@ class PullConnection:
     def _left(self, finished: int, back: list[Pulled]) -> None:
         """The socket has them."""
         self._sending -= finished + len(back)
-        self._tally.finished += finished
-        self._tally.requeued += len(back)
+        dead = sum(one.dead for one in back)
+        self._tally.finished += finished + dead
+        self._tally.requeued += len(back) - dead
         self._sent_back.update((one, None) for one in back if not one.answered)
 
     def _told(self, reading: Reading, mark: int, answer: Frame | FrameworkError, at: float) -> None:
@@ -244,13 +254,17 @@ class PullConnection:
             self._settled(reading)
 
     def _taken_back(self, one: Pulled, answer: Frame | FrameworkError, at: float) -> None:
-        """Only then it may be passed by: until its broker says so it is where it was."""
-        if not self._failed(answer):
-            one.answered = True
-            self._sent_back.pop(one, None)
-            one.reading.sent_back -= 1
-            one.reading.settled(one.stored.queue_offset)
-            self._settled(one.reading)
+        """Only then it may be passed by: until its broker says so it is where it was. What is dead is stored as ours already."""
+        if one.dead and isinstance(answer, Frame) and answer.code != Answer.SUCCESS:
+            log.warning("%s/%s: %s did not put %s into %%DLQ%%: %s", self.topic, self.channel, self.node, one.id.decode(),
+                        error_of(answer))  # fmt: skip
+        elif self._failed(answer):
+            return
+        one.answered = True
+        self._sent_back.pop(one, None)
+        one.reading.sent_back -= 1
+        one.reading.settled(one.stored.queue_offset)
+        self._settled(one.reading)
 
     def _failed(self, answer: Frame | FrameworkError) -> bool:
         """A settlement that is not taken ends the connection: all that is not committed comes again."""
@@ -311,8 +325,8 @@ class PullConnection:
             reading.next = stored.queue_offset + 1
             return None
         reading.took(stored.queue_offset)
-        one = Pulled(reading, stored, (found.get(properties.UNIQ_KEY) or stored.message_id).encode())
-        body = self._unpacked(stored)
+        one = Pulled(reading, stored, id_of(stored, found))
+        body = body_of(stored, f"{self.topic}/{self.channel}", self.node)
         if body is None:
             one.counted = False
             self._send_back(one, UNREADABLE)
@@ -321,14 +335,6 @@ class PullConnection:
         message = Message(one.id, stored.timestamp, stored.reconsumed + 1, body, self, headers)
         self._pulled[message] = one
         return message
-
-    def _unpacked(self, stored: Stored) -> bytes | None:
-        """None: it cannot be, here; it is sent back, to a worker that can perhaps."""
-        try:
-            return unpacked(stored.body, stored.sys_flag)
-        except ProtocolError as error:
-            log.error("%s/%s: message %s from %s: %s", self.topic, self.channel, stored.message_id, self.node, error)
-            return None
 
     def _refused(self, answer: Frame, at: float) -> None:
         error = error_of(answer)
@@ -373,8 +379,10 @@ class PullConnection:
         for timer in (self._timer, self._deadline):
             timer.close()
         self._member.stop()
-        self._tally.requeued -= len(self._sent_back)
-        waits = self._finished + self._sending + len(self._sent_back) + _counted(self._back)
+        dead = sum(one.dead for one in self._sent_back)
+        self._tally.finished -= dead
+        self._tally.requeued -= len(self._sent_back) - dead
+        waits = self._finished + self._sending + len(self._sent_back) + sum(one.counted for one in self._back)
         self._tally.lease_lost += len(self.in_flight) + waits
         for kept in (self.in_flight, self._pulled, self._back, self._sent_back, self.readings):
             kept.clear()
@@ -389,7 +397,3 @@ def _next(answer: Frame, otherwise: int) -> int:
         return int(answer.fields["nextBeginOffset"])
     except (KeyError, ValueError):
         return otherwise
-
-
-def _counted(some: Iterable[Pulled]) -> int:
-    return sum(one.counted for one in some)

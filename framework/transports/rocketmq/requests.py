@@ -10,6 +10,11 @@ from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.queues import Place
 from framework.transports.rocketmq.wire.frames import garbage
 from framework.transports.rocketmq.wire.handles import Handle
+from framework.transports.rocketmq.wire.stored import Stored
+
+DEAD = -1
+"""In place of the level of a delay."""
+_NEVER = str(2**31 - 1)
 
 
 def pop(what: Subscription, count: int, lease: float, poll: float, born: int) -> dict[str, str]:
@@ -39,6 +44,15 @@ def change(what: Subscription, handle: Handle, invisible: int) -> dict[str, str]
 def queue(what: Subscription, place: Place) -> dict[str, str]:
     """The fields of QUERY_CONSUMER_OFFSET, but one."""
     return {"consumerGroup": what.group, "topic": place.topic, "queueId": str(place.number)}
+
+
+def send_back(what: Subscription, stored: Stored, level: int) -> dict[str, str]:
+    """CONSUMER_SEND_MSG_BACK: it comes again after the delay of ``level``; ``DEAD``: never, and ``%DLQ%`` has it. Nothing else
+    has the broker give it up."""
+    return {
+        "offset": str(stored.physical_offset), "group": what.group, "delayLevel": str(level), "originMsgId": stored.message_id,
+        "originTopic": stored.topic, "unitMode": "false", "maxReconsumeTimes": _NEVER,
+    }  # fmt: skip
 
 
 def commit(what: Subscription, place: Place, offset: int) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import msgspec
@@ -27,6 +27,7 @@ class _Queues(msgspec.Struct, rename="camel"):
     broker_name: str
     perm: int = READABLE | WRITABLE
     read_queue_nums: int = 0
+    write_queue_nums: int = 0
 
 
 class _Broker(msgspec.Struct, rename="camel"):
@@ -56,6 +57,8 @@ class Master:
     address: str
     cluster: str = ""
     perm: int = READABLE | WRITABLE
+    queues: int = 0
+    """Of that topic, to write to."""
 
 
 class NameServers:
@@ -69,9 +72,12 @@ class NameServers:
         """Broker name -> the master that has ``topic`` (RocketMQ's name); empty: there is none. Raises BrokerUnreachable,
         RocketError."""
         route = self._route(topic)
-        perms = {queues.broker_name: queues.perm for queues in route.queue_datas}
-        masters = _masters(route.broker_datas)
-        return {name: Master(name, one.address, one.cluster, perms[name]) for name, one in masters.items() if perms.get(name, 0)}
+        there = {one.broker_name: one for one in route.queue_datas if one.perm}
+        return {
+            name: replace(one, perm=there[name].perm, queues=there[name].write_queue_nums)
+            for name, one in _masters(route.broker_datas).items()
+            if name in there
+        }
 
     def _route(self, topic: str) -> _Route:
         try:

@@ -38,6 +38,8 @@ BEAT = 30.0
 """Seconds between two heartbeats: a server closes after 120 in which nothing was said either way, a parked POP or not."""
 _PULSE = 0.5
 _NUMBERS = 2**31
+_CLEAR = " before it said a word: where it asks for TLS, write rocketmq+tls:// in the broker URL"
+"""What may be behind that, where it is spoken to in clear."""
 
 
 class Session:
@@ -48,7 +50,7 @@ class Session:
         self.error: FrameworkError | None = None
         self.leaving = False
         """The server has said that it is about to stop."""
-        self.heard_at = monotonic()
+        self.heard_at = self._made_at = monotonic()
         """When something was read last."""
         self._sock, self._options, self._secrets, self.client = sock, options, secrets, client
         self._owners: dict[Owner, None] = {}
@@ -191,7 +193,8 @@ class Session:
         except OSError as error:
             raise self._broken(str(error)) from error
         if not data:
-            raise self._broken("the server closed it")
+            silent = self.heard_at == self._made_at and not self._options.tls
+            raise self._broken("the server closed it" + (_CLEAR if silent else ""))
         self.heard_at = now = monotonic()
         for frame in found:
             self._take(frame, now)

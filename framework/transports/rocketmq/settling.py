@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from gevent import monkey
 
 from framework.errors import FrameworkError
+from framework.observe import hublog
 from framework.transports.rocketmq import requests
 from framework.transports.rocketmq.clock import BrokerClock
 from framework.transports.rocketmq.delivery import After, Delivery
@@ -23,6 +24,7 @@ from framework.transports.rocketmq.wire.errors import error_of
 from framework.transports.rocketmq.wire.frames import Frame
 from framework.transports.rocketmq.wire.handles import batch_acks, batch_body
 
+log = hublog.get(__name__)
 _new_lock = monkey.get_original("_thread", "allocate_lock")
 SIZE = 400
 """Bytes of a settlement, about."""
@@ -64,10 +66,12 @@ class Settling:
         self._batches = True
         """BATCH_ACK_MESSAGE is known there, as far as is known here."""
         self._acks: list[Delivery] = []
+        self._dead: list[Delivery] = []
+        """What goes to ``%DLQ%`` before it is finished."""
         self._changes: list[tuple[Delivery, int, bool, bool]] = []
         """Delivery, milliseconds, whether it ends with that, and whether that has been counted."""
         self._waiting = 0
-        """Settlements that wait for the answer to a touch."""
+        """Settlements that wait for the answer to a touch, or for that of ``%DLQ%``."""
         self._unheard = 0
         """Settlements, and repairs, that were sent and not answered."""
         self.late = 0
@@ -78,12 +82,13 @@ class Settling:
     @property
     def waits(self) -> int:
         """Settlements that are not with the socket yet."""
-        return len(self._acks) + self._waiting + sum(1 for _, _, ends, counted in self._changes if ends and not counted)
+        changes = sum(1 for _, _, ends, counted in self._changes if ends and not counted)
+        return len(self._acks) + len(self._dead) + self._waiting + changes
 
     @property
     def idle(self) -> bool:
         """All is said and answered."""
-        return not (self._acks or self._changes or self._waiting or self._unheard)
+        return not (self._acks or self._dead or self._changes or self._waiting or self._unheard)
 
     # --- what is to be said --------------------------------------------------------------------------------
 
@@ -92,6 +97,10 @@ class Settling:
 
     def requeue(self, one: Delivery, delay: float) -> None:
         self._settle(one, After.REQUEUE, round(delay * 1000))
+
+    def terminate(self, one: Delivery) -> None:
+        """Its dead letter is stored."""
+        self._settle(one, After.GIVE_UP if one.back else After.FINISH, 0)
 
     def _settle(self, one: Delivery, how: After, delay: int) -> None:
         with self._claims:
@@ -107,6 +116,8 @@ class Settling:
     def _say_after(self, one: Delivery) -> None:
         if one.after is After.FINISH:
             self._acks.append(one)
+        elif one.after is After.GIVE_UP:
+            self._dead.append(one)
         else:
             self._changes.append((one, one.delay, True, False))
 
@@ -124,6 +135,9 @@ class Settling:
 
     def collect(self) -> None:
         """Queue the requests. In another native thread too, while the hub is blocked."""
+        for one in _taken(self._dead):
+            self._waiting += 1
+            self._put(Request.CONSUMER_SEND_MSG_BACK, one.back, partial(self._buried, one))
         finished = self._collect_acks(_taken(self._acks))
         requeued = self._collect_changes(_taken(self._changes))
         if finished or requeued:
@@ -183,6 +197,16 @@ class Settling:
             self._books.refused(len(acks), 0, str(error_of(answer)), acks[0].id if len(acks) == 1 else b"")
         self._look_if_idle()
 
+    def _buried(self, one: Delivery, answer: Frame | FrameworkError, at: float) -> None:
+        self._unheard -= 1
+        if isinstance(answer, FrameworkError):
+            self._books.broken(answer)
+            return
+        if answer.code != Answer.SUCCESS:
+            log.warning("message %s is not in %%DLQ%%%s: %s", one.id.decode(), self._what.group, error_of(answer))
+        one.after = After.FINISH
+        self._say_now(one)
+
     def _acked_together(self, acks: list[Delivery], answer: Frame | FrameworkError, at: float) -> None:
         if isinstance(answer, Frame) and answer.code == Answer.REQUEST_CODE_NOT_SUPPORTED:
             self._unheard -= 1
@@ -231,6 +255,10 @@ class Settling:
             one.busy = after is not After.NOTHING
         if after is After.NOTHING:
             return
+        self._say_now(one)
+
+    def _say_now(self, one: Delivery) -> None:
+        """It waited; if it is still ours it is said."""
         self._waiting -= 1
         if monotonic() - one.began >= self._lease:
             one.over = True
@@ -245,6 +273,7 @@ class Settling:
         """How many settlements were never handed to the socket; nothing more is said."""
         lost = self.waits + self.late
         self._acks.clear()
+        self._dead.clear()
         self._changes.clear()
         self._waiting = self._unheard = self.late = 0
         return lost

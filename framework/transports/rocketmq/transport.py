@@ -54,12 +54,29 @@ POPS = Capabilities(
 PULLS = replace(POPS, touch=False, max_requeue=LEVELS[-1], delay_levels=LEVELS)
 
 
+class _Home:
+    """``publish_link.Broker``."""
+
+    def __init__(self, transport: RocketTransport, master: Master) -> None:
+        self._transport, self._master = transport, master
+
+    def make(self, topic: str) -> None:
+        """Raises Refused where another master has it."""
+        self._transport.make_on(self._master.name, topic)
+
+    def queues(self, topic: str) -> int:
+        return self._transport.queues_on(self._master.name, topic)
+
+    def has_timers(self) -> bool:
+        return self._transport.looked_at(self._master).timers
+
+
 class RocketTransport:
     """The brokers that some name servers know."""
 
     def __init__(self, addresses: _urls.Addresses) -> None:
         self.capabilities = PULLS if addresses.options.mode == "pull" else POPS
-        """Those of PULL as soon as one broker is known that has no POP."""
+        """Those of PULL as soon as one broker is known that has no POP, and those of levels when one has no timers."""
         self._options = addresses.options
         self._names = _urls.Names(addresses.options.namespace)
         self._sessions = Sessions(addresses.options, addresses.secrets)
@@ -91,20 +108,21 @@ class RocketTransport:
         return judgement.judged(info, broker, missing, pulls=self._pulls(broker))
 
     def _info(self, master: Master, session: Session) -> tuple[NodeInfo, Broker]:
-        broker = self._looked_at(master, session)
+        broker = self.looked_at(master)
         mode = "PULL" if self._pulls(broker) else "POP"
         return NodeInfo(master.name, f"RocketMQ {broker.version} by {mode}", self._limits(broker), self.capabilities), broker
 
-    def _looked_at(self, master: Master, session: Session) -> Broker:
-        """Asked once for many who ask at the same time."""
+    def looked_at(self, master: Master) -> Broker:
+        """Asked once for many who ask at the same time. Blocks. Raises FrameworkError."""
         recent = self._looks.setdefault(master.address, Recent(lambda: self._look(master.address)))
         return recent()
 
     def _look(self, address: str) -> Broker:
         with self._sessions.use(address) as session:
             broker = administration.look_at(session)
-        if self._pulls(broker):
-            self.capabilities = PULLS
+        can = PULLS if self._pulls(broker) else self.capabilities
+        longest = min(self.capabilities.max_defer, MAX_DELAY if broker.timers else LEVELS[-1])
+        self.capabilities = replace(can, max_defer=longest, delay_levels=can.delay_levels if broker.timers else LEVELS)
         return broker
 
     def _pulls(self, broker: Broker) -> bool:
@@ -112,7 +130,7 @@ class RocketTransport:
 
     def _limits(self, broker: Broker) -> Limits:
         options = self._options
-        later = MAX_DELAY if broker.pops and broker.allows("timerWheelEnable") else 0.0
+        later = MAX_DELAY if broker.timers else LEVELS[-1]
         if self._pulls(broker):
             return Limits(math.inf, math.inf, MAX_GRANT, LEVELS[-1], later)
         # A POP that waits cannot be taken back. Twice its time, because what the broker says at its end can be late.
@@ -141,7 +159,7 @@ class RocketTransport:
         name = self._names.mapped(topic)
 
         def waiting(master: Master, session: Session) -> int:
-            what = self._subscription(topic, channel, pulls=self._pulls(self._looked_at(master, session)))
+            what = self._subscription(topic, channel, pulls=self._pulls(self.looked_at(master)))
             if what.pulls:
                 return administration.unread(session, (name, what.retry_topic), what.group)
             return administration.waiting(session, name, what.group)
@@ -174,7 +192,7 @@ class RocketTransport:
             gevent.sleep(0.005)
 
     def _made(self, master: Master, session: Session, topic: str) -> None:
-        if not self._looked_at(master, session).allows("autoCreateTopicEnable"):
+        if not self.looked_at(master).allows("autoCreateTopicEnable"):
             raise NegotiationRefused("TOPIC", "", fix=judgement.no_topic(topic, master.name))
         administration.make_topic(session, self._names.mapped(topic))
 
@@ -184,7 +202,7 @@ class RocketTransport:
             raise BrokerUnreachable(f"the name server has no route to topic {topic!r} on {node}")
         session = self._sessions.take(master.address)
         try:
-            broker = self._looked_at(master, session)
+            broker = self.looked_at(master)
             pulls = self._pulls(broker)
             if words := judgement.refusal(broker, node, pulls=pulls):
                 raise NegotiationRefused("POP", "", fix=words)
@@ -209,10 +227,15 @@ class RocketTransport:
         master = self._masters().get(node)
         if master is None:
             raise BrokerUnreachable(f"the name server knows no master {node}")
-        return PublishLink(node, self._sessions.dialled(master.address, timeout), lambda topic: self._make_for(topic, node))
+        return PublishLink(node, self._sessions.dialled(master.address, timeout), _Home(self, master))
 
-    def _make_for(self, topic: str, node: str) -> None:
-        """Raises Refused where another master has it."""
+    def queues_on(self, node: str, topic: str) -> int:
+        """How many queues ``topic`` has there to write to."""
+        found = self._servers.route(self._names.mapped(topic)).get(node)
+        return found.queues if found else 0
+
+    def make_on(self, node: str, topic: str) -> None:
+        """Make ``topic`` there, where it is missing. Raises Refused where another master has it."""
         route = self._servers.route(self._names.mapped(topic))
         if route and node not in route:
             raise Refused(f"topic {topic!r} is on {', '.join(sorted(route))}, and not on {node}")

@@ -20,7 +20,7 @@ MAX_NAME = 127
 MAX_GROUP = 120
 """Characters of a group, whose retry topic has seven more."""
 _FILES = ("tls_ca", "tls_cert", "tls_key")
-_OPTIONS = ("mode", "lease", "poll", "answer_timeout", "namespace", "cluster", "tags", "max_body", "tls", *_FILES)
+_OPTIONS = ("mode", "lease", "poll", "answer_timeout", "namespace", "cluster", "tags", "max_body", "dlq", "tls", *_FILES)
 _PLAIN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _TAGS = re.compile(r"[^\s|\x00-\x1f]+(\|\|[^\s|\x00-\x1f]+)*")
 
@@ -45,6 +45,8 @@ class Options:
     """Only messages with one of these are asked for: ``a||b``; empty: all."""
     max_body: int = 4 * 1024 * 1024
     """maxMessageSize of the brokers."""
+    dlq: bool = False
+    """What is given up goes to RocketMQ's ``%DLQ%`` topic of its group as well."""
     tls: bool = False
 
 
@@ -98,6 +100,7 @@ def _options(given: Mapping[str, str], tls: bool) -> Options:
         cluster=given.get("cluster", ""),
         tags=_tags(given.get("tags", "")),
         max_body=addresses.size("max_body", given, default.max_body),
+        dlq=_yes("dlq", given),
         tls=tls,
     )
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import gevent
 
+from framework.engine.ledger import Ledger
+from framework.message import Message
 from framework.testing.conformance.receiver import Held
 from framework.testing.rocketmq import RocketMQ
 from framework.transports import open_transports
@@ -24,6 +27,31 @@ def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
         assert time.monotonic() < deadline, f"not within {seconds} s"
         gevent.sleep(0.005)
     return value
+
+
+class Sink:
+    """``contract.Receiver``: finishes all that comes, however much it is."""
+
+    capacity = 10
+
+    def __init__(self) -> None:
+        self.tally = Ledger()
+        self.bodies: Counter[bytes] = Counter()
+        self.closings = 0
+
+    def deliver(self, connection: Any, batch: list[Message]) -> None:
+        self.bodies.update(message.body for message in batch)
+        for message in batch:
+            connection.finish(message)
+
+    def settled(self, connection: Any) -> None: ...
+
+    def lost(self, *_: Any, **__: Any) -> None: ...
+
+    def drained(self, connection: Any) -> None: ...
+
+    def closed(self, connection: Any, error: Exception | None) -> None:
+        self.closings += 1
 
 
 class Kit:
@@ -53,6 +81,12 @@ class Kit:
         producer = self.open().producer()
         self._closing.insert(0, producer)
         producer.publish(self.topic, bodies, **how)
+
+    def spread(self, *bodies: bytes) -> None:
+        """Publish them to all queues: those of one request lie in one."""
+        producer = self.open().producer()
+        self._closing.insert(0, producer)
+        assert not any(producer.publish_each(self.topic, bodies))
 
     def close(self) -> None:
         for held in self._held:

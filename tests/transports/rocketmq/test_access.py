@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
+import gevent
 import pytest
 
 from framework.errors import BrokerRefuses
@@ -11,6 +13,8 @@ from framework.testing.conformance.receiver import Held
 from framework.testing.rocketmq import PROMPT, RocketMQ, real_rocketmq
 from framework.testing.servers import ServerMissing
 from framework.transports import open_transports
+from framework.transports.rocketmq import connection
+from framework.transports.rocketmq.wire.codes import Request
 from tests.conftest import missing
 from tests.transports.rocketmq.kit import until
 
@@ -59,6 +63,33 @@ def test_who_signs_publishes_and_handles(guarded: RocketMQ, options: str) -> Non
     held.connection.close()
     until(lambda: held.receiver.closings)
     held.check()
+    producer.close()
+    transport.close()
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+def test_a_worker_whose_clock_is_hours_off_waits_for_messages_and_gets_them(
+    guarded: RocketMQ, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    monkeypatch.setattr(connection, "time", lambda: time.time() + hours * 3600)
+    topic = f"clocks{hours}"
+    (transport,) = open_transports([f"rocketmq://AK:secret12345@{guarded.address}?poll=500ms"])
+    transport.ensure(topic, ["billing"])
+    held = Held(lambda receiver: transport.connect(guarded.name, topic, "billing", receiver))
+    asked: list[int] = []
+    put = held.connection._session.put  # type: ignore[attr-defined]
+    monkeypatch.setattr(held.connection._session, "put", lambda *what, **how: asked.append(what[1]) or put(*what, **how))  # type: ignore[attr-defined]
+    held.grant(5)
+    gevent.sleep(2.0)
+    assert 3 <= asked.count(Request.POP_MESSAGE) <= 8, "each waits at its broker"
+    producer = transport.producer()
+    producer.publish(topic, [b"x"])
+    until(lambda: held.taken, 3.0)
+    held.connection.finish(held.taken[0])
+    until(held.balanced)
+    held.connection.close()
+    until(lambda: held.receiver.closings)
+    assert held.tally.lease_lost == 0
     producer.close()
     transport.close()
 

@@ -6,14 +6,18 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 import gevent
 import pytest
 
-from framework.errors import BadMessage, BrokerUnreachable, TlsFailed
+from framework.errors import BadMessage, BrokerUnreachable, PublishError, TlsFailed
+from framework.testing.detour import Detour
 from framework.testing.servers import free_port
 from framework.transports import open_transports
+from framework.transports.rocketmq.wire.handles import Handle
 from tests.transports.rocketmq.kit import Kit, until
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -189,3 +193,41 @@ def bill(order: dict) -> None:
     finally:
         worker.kill()
     assert (worker.returncode, sorted(journal.read_text().split())) == (0, ["0", "1", "2"]), log.decode()
+
+
+def test_a_route_to_an_address_where_nobody_is_is_said_with_both_names(kit: Kit) -> None:
+    kit.open().ensure(kit.topic, ["billing"])
+    nowhere = f"127.0.0.1:{free_port()}"
+    detour = Detour(kit.server.address)
+    detour.ways = {kit.server.broker.address: nowhere}
+    (transport,) = open_transports([f"rocketmq://{detour.address}"])
+    with pytest.raises(BrokerUnreachable, match=f"broker-a.*{nowhere} cannot be reached"):
+        transport.probe()
+    producer = transport.producer()
+    with pytest.raises(PublishError, match=f"{nowhere} cannot be reached") as refused:
+        producer.publish(kit.topic, [b"x"], timeout=0.5)
+    assert refused.value.stored is False
+    producer.close()
+    transport.close()
+    detour.stop()
+
+
+class Garbage(Handle):
+    def __str__(self) -> str:
+        return "no handle at all"
+
+
+def test_a_broker_that_refuses_a_handle_costs_no_connection(kit: Kit) -> None:
+    """Which is in doubt, and counted as a lease that was lost."""
+    held = kit.hold(kit.open("&lease=2s"))
+    kit.publish(b"spoilt")
+    until(lambda: held.taken)
+    connection: Any = held.connection
+    one = connection._deliveries[held.taken[0]]
+    one.handle = Garbage(*astuple(one.handle))
+    held.connection.finish(held.taken[0])
+    until(lambda: held.tally.lease_lost == 1)
+    until(lambda: len(held.taken) == 2)
+    held.connection.finish(held.taken[1])
+    until(held.balanced)
+    assert (held.tally.finished, held.receiver.closings) == (1, 0)

@@ -104,7 +104,7 @@ def test_it_and_we_share_one_group_by_pull_with_each_queue_read_by_one_of_us(kit
     peer.said("consuming")
     until(lambda: len(queues_of(mine)) == 2)
     sent = [body(number) for number in range(40)]
-    kit.publish(*sent)
+    kit.spread(*sent)
 
     def all_committed() -> bool:
         for message in list(mine.in_flight):

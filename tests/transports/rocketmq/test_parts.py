@@ -12,7 +12,7 @@ from framework.errors import BadName, BadSetting
 from framework.transports.contract import Limits, NodeInfo
 from framework.transports.rocketmq import administration, judgement, routes, urls
 from framework.transports.rocketmq.administration import Broker
-from framework.transports.rocketmq.clock import WINDOW, BrokerClock
+from framework.transports.rocketmq.clock import FAR, WINDOW, Born, BrokerClock
 from framework.transports.rocketmq.delivery import APART, Delivery
 from framework.transports.rocketmq.heartbeat import Subscription, heartbeat, java_hash
 from framework.transports.rocketmq.pops import AT_ONCE, MOST, Pops
@@ -141,6 +141,16 @@ def test_a_brokers_clock_that_is_set_is_followed_and_never_into_the_future() -> 
     late = 60.0 + 2 * WINDOW
     clock.at(1_000_000 + round(2 * WINDOW * 1000), late)
     assert clock.at(1_000_000 + round(3 * WINDOW * 1000), late + WINDOW) == late + WINDOW
+
+
+def test_a_pop_that_must_say_when_it_was_made_says_it_by_its_brokers_clock() -> None:
+    assert Born(told=False).of_pop(1000.0, 2.0) == (0, 2.0)
+    born = Born(told=True)
+    assert born.of_pop(1000.0, 2.0) == (FAR, 0.0)
+    born.answered({"popTime": "4600000"}, "", 1000.0)  # an hour later there
+    assert born.of_pop(1001.0, 2.0) == (4_601_000, 2.0)
+    born.answered({"popTime": "0"}, "the broker[b] pop message is timeout too much", 1002.0)
+    assert born.of_pop(1003.0, 2.0) == (FAR, 0.0)
 
 
 def test_a_change_in_the_millisecond_of_the_one_before_is_to_be_made_again() -> None:

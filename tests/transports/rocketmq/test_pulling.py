@@ -44,7 +44,7 @@ def test_members_own_each_queue_once_and_those_of_one_that_leaves_go_to_the_othe
 
 
 def test_a_queue_that_goes_to_another_is_drained_first_so_nothing_comes_twice(kit: Kit) -> None:
-    kit.publish(*(b"%d" % number for number in range(40)))
+    kit.spread(*(b"%d" % number for number in range(40)))
     first = kit.hold(kit.open(PULL), grant=40)
     until(lambda: len(first.taken) == 40)
     second = kit.hold(kit.open(PULL), grant=100)
@@ -52,7 +52,7 @@ def test_a_queue_that_goes_to_another_is_drained_first_so_nothing_comes_twice(ki
     assert (queues(second), second.taken) == (set(), [])
     finish_all(first)
     until(lambda: len(queues(second)) == 2)
-    kit.publish(*(b"later %d" % number for number in range(40)))
+    kit.spread(*(b"later %d" % number for number in range(40)))
     until(lambda: len(first.taken) + len(second.taken) == 80)
     assert max(Counter(first.bodies + second.bodies).values()) == 1
     for held in (first, second):
@@ -70,7 +70,7 @@ def test_a_member_that_is_granted_nothing_leaves_its_queues_to_others(kit: Kit) 
 
 
 def test_what_was_settled_out_of_order_does_not_come_again_after_a_close(kit: Kit) -> None:
-    kit.publish(*(b"%d" % number for number in range(12)))
+    kit.spread(*(b"%d" % number for number in range(12)))
     first = kit.hold(kit.open(PULL), grant=12)
     until(lambda: len(first.taken) == 12)
     finished = first.taken[1::2]
@@ -113,7 +113,7 @@ def test_only_messages_with_a_tag_that_was_asked_for_come(kit: Kit) -> None:
 def test_the_queues_of_a_member_that_was_killed_are_read_by_another_at_once(kit: Kit) -> None:
     transport = kit.open(PULL)
     transport.ensure(kit.topic, [])
-    kit.publish(*(b"%d" % number for number in range(20)))
+    kit.spread(*(b"%d" % number for number in range(20)))
     code = f"""
 from framework import Message, handler
 @handler({kit.topic!r}, "billing", concurrency=50)

@@ -203,6 +203,30 @@ def test_an_answer_that_never_comes_breaks_the_connection(desk: Desk) -> None:
     assert ("broken", "no answer") in desk.paper.told
 
 
+@pytest.mark.parametrize("answer", [Frame(0), Frame(Answer.NO_PERMISSION, remark="no")], ids=["taken", "refused"])
+def test_what_is_given_up_is_in_the_brokers_own_queue_before_it_is_finished(desk: Desk, answer: Frame) -> None:
+    one = desk.delivery()
+    one.back = {"delayLevel": "-1"}
+    desk.settling.terminate(one)
+    ((code, fields, then, _),) = desk.take()
+    assert (code, fields, desk.settling.waits) == (Request.CONSUMER_SEND_MSG_BACK, {"delayLevel": "-1"}, 1)
+    then(answer, monotonic())
+    assert [code for code, _, _, _ in desk.take()] == [ACK]
+    assert desk.paper.told == [("sending", 1)]
+
+
+def test_what_is_given_up_while_a_touch_is_under_way_waits_for_that(desk: Desk) -> None:
+    one = desk.delivery()
+    one.back = {"delayLevel": "-1"}
+    desk.settling.touch(one, monotonic())
+    ((_, _, then, _),) = desk.take()
+    desk.settling.terminate(one)
+    assert desk.take() == []
+    then(changed(BORN + 500), monotonic())
+    assert [code for code, _, _, _ in desk.take()] == [Request.CONSUMER_SEND_MSG_BACK]
+    assert desk.settling.drop() == 1
+
+
 def test_at_the_end_what_was_not_said_is_counted(desk: Desk) -> None:
     touched = desk.delivery(9)
     desk.settling.touch(touched, monotonic())

@@ -14,7 +14,7 @@ from framework.errors import BadMessage
 MAX_PROPERTIES: Final = 32_600
 """Bytes that a publisher may give. The broker stores up to 32,767 with those that it adds; 32,639 were taken, 32,640 not."""
 TAGS, KEYS, UNIQ_KEY, POP_CK = "TAGS", "KEYS", "UNIQ_KEY", "POP_CK"
-TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+TIMER_DELIVER_MS, DELAY = "TIMER_DELIVER_MS", "DELAY"
 EMPTY: Final = "WORKERS_EMPTY"
 """Ours: the names of headers whose value is empty. A broker drops a property that has no value, when it delivers it by POP."""
 _OURS = """
@@ -51,6 +51,13 @@ def encode(properties: Iterable[tuple[str, str]]) -> str:
 
 def decode(text: str) -> dict[str, str]:
     """Names and values; what is no pair is left out, as Java's client does."""
+    try:
+        found = dict([pair.split("\x01", 1) for pair in text.removesuffix("\x02").split("\x02")])
+    except ValueError:  # one is none
+        pass
+    else:
+        found.pop("", None)
+        return found
     pairs = (pair.partition("\x01") for pair in text.split("\x02"))
     return {name: value for name, mark, value in pairs if mark and name}
 
@@ -69,13 +76,26 @@ def of_headers(headers: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def for_handlers(properties: Mapping[str, str]) -> dict[str, str]:
     """Those that are not the broker's own: what a publisher gave, its keys and tags included."""
-    empty = dict.fromkeys(properties.get(EMPTY, "").split(), "")
-    return {name: value for name, value in properties.items() if not is_reserved(name)} | empty
+    found = {name: value for name, value in properties.items() if name not in RESERVED and not name.startswith(_TRANSIENT)}
+    if EMPTY in properties:
+        found.update(dict.fromkeys(properties[EMPTY].split(), ""))
+    return found
 
 
 def encode_batch(messages: Iterable[Outgoing]) -> bytes:
     """The body of SEND_BATCH_MESSAGE."""
     return b"".join(map(_batched, messages))
+
+
+def encode_alike(bodies: Iterable[bytes], numbers: Iterable[int], before: str, behind: str) -> bytes:
+    """As ``encode_batch``, where the properties of each message are ``before``, its number in 16 digits, and ``behind``."""
+    first, last = before.encode(), behind.encode()
+    size = len(first) + 16 + len(last)
+    beside, first = _BATCHED.size + 2 + size, struct.pack(">h", size) + first
+    parts: list[bytes] = []
+    for body, number in zip(bodies, numbers):  # noqa: B905 - there are more numbers
+        parts += (_BATCHED.pack(beside + len(body), 0, 0, 0, len(body)), body, b"%b%016X%b" % (first, number, last))
+    return b"".join(parts)
 
 
 def _batched(message: Outgoing) -> bytes:

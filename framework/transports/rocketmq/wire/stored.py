@@ -23,8 +23,10 @@ _BORN_V6, _STORE_V6 = 0x10, 0x20
 _LARGEST: Final = 64 * 1024 * 1024
 """Bytes that a body may have when it is unpacked: far more than a broker takes."""
 _FIRST = struct.Struct(">iIIiiqqiq")
-_PORT_AND_TIME = struct.Struct(">iq")
-_INT32, _INT16 = struct.Struct(">i"), struct.Struct(">h")
+_KINDS = [born | store for born in (0, _BORN_V6) for store in (0, _STORE_V6)]
+_SHAPES: Final = {kind: struct.Struct(f">{20 if kind & _BORN_V6 else 8}sq{20 if kind & _STORE_V6 else 8}siqi") for kind in _KINDS}
+"""What follows the first part, by the kinds of addresses in it."""
+_INT16 = struct.Struct(">h")
 _LATEST = 2**63 - 1
 
 
@@ -41,10 +43,12 @@ class Stored(msgspec.Struct, gc=False):
     sys_flag: int
     born: int
     """Milliseconds since 1970, by the clock of its publisher."""
-    born_host: str
+    born_at: bytes
+    """Address and port of its publisher, packed."""
     stored: int
     """Milliseconds since 1970, by the clock of its broker. Of what comes again: when it was made ready to come again."""
-    store_host: str
+    stored_at: bytes
+    """Address and port of its broker, packed."""
     reconsumed: int
     """How often it was delivered before."""
     prepared_offset: int
@@ -61,9 +65,15 @@ class Stored(msgspec.Struct, gc=False):
     @property
     def message_id(self) -> str:
         """By which brokers find it: address and place in the log."""
-        host, _, port = self.store_host.rpartition(":")
-        address = ip_address(host.strip("[]")).packed
-        return (address + struct.pack(">iq", int(port), self.physical_offset)).hex().upper()
+        return (self.stored_at + struct.pack(">q", self.physical_offset)).hex().upper()
+
+    @property
+    def born_host(self) -> str:
+        return _address(self.born_at)
+
+    @property
+    def store_host(self) -> str:
+        return _address(self.stored_at)
 
 
 def decode_all(data: bytes) -> list[Stored]:
@@ -86,35 +96,22 @@ def decode(data: bytes, at: int = 0) -> tuple[Stored, int]:
 
 def _decode(data: bytes, at: int) -> tuple[Stored, int]:
     size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = _FIRST.unpack_from(data, at)
-    if magic not in (MAGIC, MAGIC_LONG_TOPIC) or size < _FIRST.size or at + size > len(data):
+    end = at + size
+    if magic not in (MAGIC, MAGIC_LONG_TOPIC) or size < _FIRST.size or end > len(data):
         raise garbage(f"a stored message of {size} bytes that begins with {magic:#x}", data, at)
-    born_host, stored, here = _host(data, at + _FIRST.size, 16 if sys_flag & _BORN_V6 else 4)
-    store_host, reconsumed, prepared, body_size, here = _rest(data, here, 16 if sys_flag & _STORE_V6 else 4)
-    body, here = _take(data, here, body_size, at + size)
-    topic, here = _take(data, here + (2 if magic == MAGIC_LONG_TOPIC else 1), _topic_size(data, here, magic), at + size)
-    properties, _ = _take(data, here + 2, _INT16.unpack_from(data, here)[0], at + size)
+    shape = _SHAPES[sys_flag & (_BORN_V6 | _STORE_V6)]
+    born_at, stored, stored_at, reconsumed, prepared, body_size = shape.unpack_from(data, at + _FIRST.size)
+    body, here = _take(data, at + _FIRST.size + shape.size, body_size, end)
+    topic, here = _take(data, here + (2 if magic == MAGIC_LONG_TOPIC else 1), _topic_size(data, here, magic), end)
+    properties, _ = _take(data, here + 2, _INT16.unpack_from(data, here)[0], end)
     return Stored(
-        topic.decode(), queue_id, queue_offset, physical_offset, flag, sys_flag, born, born_host, stored, store_host,
+        topic.decode(), queue_id, queue_offset, physical_offset, flag, sys_flag, born, born_at, stored, stored_at,
         reconsumed, prepared, crc, body, properties.decode(),
-    ), at + size  # fmt: skip
+    ), end  # fmt: skip
 
 
-def _host(data: bytes, at: int, size: int) -> tuple[str, int, int]:
-    """An address and its port, the time behind it, and what follows."""
-    port, when = _PORT_AND_TIME.unpack_from(data, at + size)
-    return _address(data[at : at + size], port), when, at + size + _PORT_AND_TIME.size
-
-
-def _rest(data: bytes, at: int, size: int) -> tuple[str, int, int, int, int]:
-    """An address and its port, how often it came, its transaction, the size of its body, and what follows."""
-    (port,) = _INT32.unpack_from(data, at + size)
-    reconsumed, prepared = struct.unpack_from(">iq", data, at + size + 4)
-    (body_size,) = _INT32.unpack_from(data, at + size + 16)
-    return _address(data[at : at + size], port), reconsumed, prepared, body_size, at + size + 20
-
-
-def _address(packed: bytes, port: int) -> str:
-    host = str(ip_address(packed))
+def _address(packed: bytes) -> str:
+    host, port = str(ip_address(packed[:-4])), int.from_bytes(packed[-4:], "big")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -1,0 +1,112 @@
+"""The requests by which messages are stored: one by one, and many of one topic in one request. No I/O here.
+
+All messages of one request lie in one queue. It carries no delay: a broker would pass that over without a word. Source:
+SendMessageProcessor and MessageExtEncoder of RocketMQ 5.3.3.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from time import time
+
+from framework.headers import Headers
+from framework.transports.rocketmq.pulled import level_of
+from framework.transports.rocketmq.wire import properties
+from framework.transports.rocketmq.wire.codes import Request
+
+_GROUP = "CLIENT_INNER_PRODUCER"
+"""The group that we publish as. No broker looks at it."""
+LEAST, MOST, SHARES = 100, 500, 4
+"""Messages are divided among so many requests as long as each has LEAST; none has more than MOST. All of one request lie in one
+queue, which is one reader's by PULL: the others are to have some as well."""
+_STORED = 100
+"""Bytes of a stored message beside its body, its topic and its properties."""
+_ADDED = 200
+"""Bytes of properties that every message has: its id, and what the broker adds, such as the name of its cluster."""
+
+
+@dataclass(slots=True)
+class Command:
+    """A request that stores ``count`` messages of ``topic``, as the framework calls it."""
+
+    topic: str
+    code: int
+    fields: dict[str, str]
+    body: bytes
+    count: int = 1
+    due: float = 0.0
+    """When it is to be delivered, in seconds since 1970; 0: at once."""
+    share: float | None = None
+    """Which of the queues that there are, from 0 to 1; None: the broker chooses one."""
+
+    def timed(self) -> dict[str, str]:
+        """Its fields, for a broker with timers."""
+        return self._with(properties.TIMER_DELIVER_MS, round(self.due * 1000)) if self.due else self.fields
+
+    def levelled(self) -> dict[str, str]:
+        """Its fields, for a broker that keeps only some delays: the one that is as long or longer."""
+        return self._with(properties.DELAY, level_of(self.due - time())) if self.due else self.fields
+
+    def to_queue(self, queues: int) -> dict[str, str]:
+        """Its fields, for a topic with so many ``queues``; 0: it is not known."""
+        return self.fields | {"e": str(int(self.share * queues))} if self.share is not None and queues else self.fields
+
+    def _with(self, name: str, value: int) -> dict[str, str]:
+        return self.fields | {"i": self.fields["i"] + properties.encode([(name, str(value))])}
+
+
+class Commands:
+    """Those of one producer, each of whose messages has an id of its own (UNIQ_KEY)."""
+
+    def __init__(self, largest: int) -> None:
+        """``largest``: maxMessageSize of the brokers, in bytes."""
+        self._largest = largest
+        self._id = secrets.token_hex(8).upper()
+        self._numbers = itertools.count(1)
+
+    def single(self, topic: str, name: str, body: bytes, headers: Headers, delay: float = 0.0) -> Command:
+        """``name``: what RocketMQ calls ``topic``. ``delay``: seconds from now."""
+        now = time()
+        given = [(properties.UNIQ_KEY, f"{self._id}{next(self._numbers):016X}"), ("WAIT", "true"),
+                 *properties.of_headers(headers)]  # fmt: skip
+        fields = _fields(name, now, properties.encode(given), batch=False)
+        return Command(topic, Request.SEND_MESSAGE_V2, fields, body, 1, now + delay if delay else 0.0)
+
+    def together(self, topic: str, name: str, bodies: Sequence[bytes], headers: Headers) -> list[Command]:
+        """As ``_together``, with a queue for each."""
+        found = list(self._together(topic, name, bodies, headers))
+        first = random.random()
+        for number, command in enumerate(found):
+            command.share = (first + number / len(found)) % 1.0
+        return found
+
+    def _together(self, topic: str, name: str, bodies: Sequence[bytes], headers: Headers) -> Iterator[Command]:
+        """Those that hold all of ``bodies``, in their order: some, so that queues that are far apart have about as many each."""
+        most = min(MOST, max(LEAST, -(-len(bodies) // SHARES)))
+        fields = _fields(name, time(), properties.encode([("WAIT", "true")]), batch=True)
+        more = properties.encode(properties.of_headers(headers))
+        beside = _STORED + len(name) + len(more.encode()) + _ADDED
+        first, size = 0, 0
+        for at, body in enumerate(bodies):
+            if size and (size + len(body) + beside > self._largest or at - first == most):
+                yield self._some(topic, bodies[first:at], headers, fields, more)
+                first, size = at, 0
+            size += len(body) + beside
+        yield self._some(topic, bodies[first:], headers, fields, more)
+
+    def _some(self, topic: str, bodies: Sequence[bytes], headers: Headers, fields: dict[str, str], more: str) -> Command:
+        if len(bodies) == 1:  # as large as a message may be, it would be too large for a batch
+            return self.single(topic, fields["b"], bodies[0], headers)
+        body = properties.encode_alike(bodies, self._numbers, f"{properties.UNIQ_KEY}\x01{self._id}", f"\x02{more}")
+        return Command(topic, Request.SEND_BATCH_MESSAGE, fields, body, len(bodies))
+
+
+def _fields(name: str, now: float, given: str, *, batch: bool) -> dict[str, str]:
+    return {
+        "a": _GROUP, "b": name, "c": "", "d": "4", "e": "-1", "f": "0", "g": str(round(now * 1000)), "h": "0", "i": given,
+        "j": "0", "k": "false", "m": "true" if batch else "false",
+    }  # fmt: skip

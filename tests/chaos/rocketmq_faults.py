@@ -1,0 +1,157 @@
+"""The faults of RocketMQ, one function each: by POP with checkpoints in files, as a broker is configured by default, by POP in KV
+mode, and by PULL."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from framework.testing.detour import through
+from framework.testing.proxies import Proxies
+from framework.testing.rocketmq import PROMPT, RocketMQ, real_rocketmq
+from tests.chaos.network import cut_again_and_again
+from tests.chaos.trial import BURST, Scenario, Trial, Verdict
+
+_MODES = {"pop": ({}, ""), "kv": (PROMPT, ""), "pull": ({}, "&mode=pull")}
+"""Settings of the broker, and options of the URL."""
+_PATIENCE = 120.0
+"""Seconds in which something must come. What a killed worker held has a lease of 5 s, and in files comes 5 s after that."""
+
+
+def worker_killed(folder: Path, times: int, mode: str) -> Verdict:
+    with _server(folder, mode) as server, _trial(folder, server, mode) as trial:
+        for _ in range(times):
+            trial.between(0.1, 0.5)
+            trial.kill_worker()
+    return trial.verdict(f"rocketmq by {mode}: worker kill -9")
+
+
+def worker_stopped(folder: Path, times: int, mode: str) -> Verdict:
+    """SIGTERM in the middle, with leases of a minute: nobody waits for them, and nothing is handled twice."""
+    with _server(folder, mode) as server, _trial(folder, server, mode, "&lease=60s", patience=40.0) as trial:
+        for _ in range(times):
+            trial.between(0.2, 0.6)
+            assert trial.worker is not None
+            code = trial.worker.stop()
+            assert code == 0, f"a worker that was told to stop ended with {code}: {trial.worker.err[-5:]}"
+            trial.start_worker()
+    return trial.verdict(f"rocketmq by {mode}: worker drained")
+
+
+def broker_killed(folder: Path, times: int, mode: str) -> Verdict:
+    """While messages come and go. What was finished in its last seconds a broker may have forgotten."""
+    with _server(folder, mode) as server, _trial(folder, server, mode) as trial:
+        for _ in range(times):
+            trial.until_published(3 * BURST)
+            _until_handled(trial)
+            trial.between(0.0, 0.5)
+            with trial.fault("broker kill -9"):
+                server.broker.kill()
+                time.sleep(0.2)
+                server.broker.start()
+        _until_handled(trial)
+    return trial.verdict(f"rocketmq by {mode}: broker kill -9")
+
+
+def name_server_killed(folder: Path, times: int, mode: str) -> Verdict:
+    """Nobody who has a route needs it. Where a broker has registered again is learned after that."""
+    with _server(folder, mode) as server, _trial(folder, server, mode) as trial:
+        for _ in range(times):
+            trial.until_published(3 * BURST)
+            _until_handled(trial)
+            with trial.fault("name server kill -9"):
+                server.name_server.kill()
+                trial.between(0.5, 1.5)
+                server.name_server.start(deadline=60.0)
+        _until_handled(trial)
+    return trial.verdict(f"rocketmq by {mode}: name server kill -9")
+
+
+def connections_cut(folder: Path, times: int, mode: str) -> Verdict:
+    """Of the worker and of the publisher, to the name server and to the broker."""
+    with (
+        _server(folder, mode) as server,
+        _proxies(server) as (proxies, address),
+        _trial(folder, server, mode, address=address) as trial,
+    ):
+        cut_again_and_again(trial, proxies, times)
+    return trial.verdict(f"rocketmq by {mode}: connections cut")
+
+
+def silent(folder: Path, times: int, mode: str) -> Verdict:
+    """In turns nothing passes, although both sides are there, and the broker stands still."""
+    with (
+        _server(folder, mode) as server,
+        _proxies(server) as (proxies, address),
+        _trial(folder, server, mode, "&lease=5s&answer_timeout=2s", address=address) as trial,
+    ):
+        for n in range(times):
+            trial.until_published(3 * BURST)
+            _until_handled(trial)
+            with trial.fault("silence"):
+                if n % 2 == 0:
+                    proxies.swallow()
+                    time.sleep(6.0)
+                    proxies.restore()
+                else:
+                    with server.broker.frozen():
+                        time.sleep(6.0)
+        _until_handled(trial)
+    return trial.verdict(f"rocketmq by {mode}: a broker that answers nothing")
+
+
+def _until_handled(trial: Trial) -> None:
+    """A fault that hits nobody shows nothing."""
+    before, until = len(trial.handled()), time.monotonic() + _PATIENCE
+    while len(trial.handled()) < before + BURST:
+        assert time.monotonic() < until, "the worker does not come back"
+        time.sleep(0.1)
+
+
+@contextmanager
+def _server(folder: Path, mode: str) -> Iterator[RocketMQ]:
+    data = folder / "rocketmq"
+    data.mkdir()
+    server = real_rocketmq(data, _MODES[mode][0])
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@contextmanager
+def _trial(
+    folder: Path, server: RocketMQ, mode: str, more: str = "&lease=5s", *, address: str = "", patience: float = _PATIENCE
+) -> Iterator[Trial]:
+    """What is done in the block is done while messages are published and handled; at its end all of them are accounted for."""
+    url = f"rocketmq://{address or server.address}?poll=500ms{_MODES[mode][1]}{more}"
+    trial = Trial(folder, url, url)
+    with trial.running():
+        yield trial
+    trial.settle(patience=patience)
+
+
+@contextmanager
+def _proxies(server: RocketMQ) -> Iterator[tuple[Proxies, str]]:
+    proxies, address, detour = through(server.address, [server.broker.address])
+    try:
+        yield proxies, address
+    finally:
+        proxies.stop()
+        detour.stop()
+
+
+_FAULTS: dict[str, tuple[Callable[[Path, int, str], Verdict], int]] = {
+    "worker": (worker_killed, 50), "drain": (worker_stopped, 50), "broker": (broker_killed, 10),
+    "names": (name_server_killed, 10), "cut": (connections_cut, 60), "silent": (silent, 6),
+}  # fmt: skip
+ALL: dict[str, tuple[Scenario, int, int]] = {
+    f"rocketmq-{name}-{mode}": (partial(scenario, mode=mode), times, 0)
+    for name, (scenario, times) in _FAULTS.items()
+    for mode in _MODES
+}
+"""As ``scenarios.ALL``. None of them in CI: each has a Java machine to start."""
