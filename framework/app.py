@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import gevent
 
@@ -37,7 +37,7 @@ _LAST_WORDS = 1.0
 
 
 @contextmanager
-def _embedded_nsqd(settings: Settings) -> Iterator[EmbeddedNsqd | None]:
+def embedded_nsqd(settings: Settings) -> Iterator[EmbeddedNsqd | None]:
     """Without brokers in ``settings``, an nsqd of our own which lives as long as the block.
 
     Raises BadSetting when that nsqd cannot start.
@@ -64,11 +64,21 @@ def _embedded_nsqd(settings: Settings) -> Iterator[EmbeddedNsqd | None]:
 class App:
     """One worker: the handlers, the connections they need, and this process's publisher."""
 
-    def __init__(self, handlers: Sequence[HandlerSpec], settings: Settings) -> None:
-        """Raises BadSetting for options of ``settings.handlers`` that none of ``handlers`` can have."""
+    def __init__(
+        self,
+        handlers: Sequence[HandlerSpec],
+        settings: Settings,
+        *,
+        tell_books: Callable[[Mapping[str, Any], Mapping[str, Any]], bool] | None = None,
+    ) -> None:
+        """Raises BadSetting for options of ``settings.handlers`` that none of ``handlers`` can have.
+
+        ``tell_books(ledgers, published)`` takes at the end what else is logged; False: it could not.
+        """
         self.handlers = _observed(tuned(handlers, settings.handlers), settings)
         self.settings = settings
         self._supervisor: Supervisor | None = None
+        self._tell_books = tell_books
         self._stopping = False
 
     def run(self, *, leave: Callable[[], NoReturn] | None = None) -> None:
@@ -80,7 +90,7 @@ class App:
         """
         if self.settings.ledger:
             check_writable(self.settings.ledger, "--ledger")
-        with hublog.serving(gevent.get_hub()), _embedded_nsqd(self.settings) as nsqd:  # stopped last: messages go back to it
+        with hublog.serving(gevent.get_hub()), embedded_nsqd(self.settings) as nsqd:  # stopped last: messages go back to it
             transports = open_transports([nsqd.url] if nsqd else self.settings.brokers)
             with _closing(transports):
                 self._refuse(transports)
@@ -155,6 +165,16 @@ class App:
         return min(left, self.settings.drain)
 
     @property
+    def supervisor(self) -> Supervisor | None:
+        """None before there is one."""
+        return self._supervisor
+
+    @property
+    def ready(self) -> bool:
+        """Every handler can be called, and none is to stop. From any thread."""
+        return self._supervisor is not None and self._supervisor.ready and not self._supervisor.stopping
+
+    @property
     def left_behind(self) -> bool:
         """After ``run``: a handler still runs, in a thread that cannot be ended."""
         return self._supervisor is not None and self._supervisor.left_behind
@@ -209,6 +229,8 @@ class App:
         ledgers = {name: ledger.as_dict() for name, ledger in supervisor.ledgers.items()}
         if self.settings.ledger:  # first: in ``_leave`` the log may not come back
             write_at_end(self.settings.ledger, "--ledger", json.dumps(ledgers, indent=2) + "\n")
+        if self._tell_books is not None and self._tell_books(ledgers, supervisor.published):
+            return
         for name, counts in ledgers.items():
             log.info("ledger %s %s", name, " ".join(f"{key}={count}" for key, count in counts.items()))
         for name, stored in supervisor.published.items():

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from framework import durations, strict_yaml, tuning
+from framework import amounts, durations, strict_yaml, tuning
 from framework.errors import BadSetting, FrameworkError
 from framework.markdown import item
 
@@ -174,6 +174,16 @@ class Settings:
     )
     nsqd_tcp_address: str = _setting("127.0.0.1:4150", _address, "host:port", "Where the embedded nsqd listens for clients.")
     nsqd_http_address: str = _setting("127.0.0.1:4151", _address, "host:port", "Where the embedded nsqd answers HTTP.")
+    processes: int | None = _setting(
+        None, amounts.processes, "number or auto", "How many processes a master keeps at work; auto is one for each core.",
+        shown="one process, without a master",
+    )  # fmt: skip
+    max_tasks: int | None = _setting(
+        None, amounts.count, "number", "Replace a process when it has ended about so many messages.", shown="never"
+    )
+    max_rss: int | None = _setting(
+        None, amounts.size, "size", "Replace a process when it takes about so much memory, as 500MB.", shown="never"
+    )
     drain: float = _setting(
         25.0, duration, "duration", "How long running handlers may take to finish after SIGTERM or SIGINT.", shown="25s"
     )
@@ -238,6 +248,9 @@ _METAVARS = {
     _dsn: "URL",
     _part: "PART",
     tuning.parse: "YAML",
+    amounts.processes: "N",
+    amounts.count: "N",
+    amounts.size: "SIZE",
 }
 
 

@@ -14,10 +14,10 @@ from framework.settings import TABLE, Setting, load
 Command = Callable[..., Any]
 
 
-def settings(*names: str) -> Callable[[Command], Command]:
+def settings(*names: str, again: bool = False) -> Callable[[Command], Command]:
     """Give a verb the flags of the settings ``names`` (none named: of all) and --config.
 
-    The verb gets one argument ``settings`` in their place, loaded and checked.
+    The verb gets one argument ``settings`` in their place, loaded and checked; with ``again`` also ``load``, which does so anew.
     """
     rows = [TABLE[name] for name in names or TABLE if TABLE[name].flag]
 
@@ -25,7 +25,9 @@ def settings(*names: str) -> Callable[[Command], Command]:
         @functools.wraps(function)
         def with_settings(*args: Any, config: Path | None, **arguments: Any) -> Any:
             flags = {row.name: arguments.pop(row.name) for row in rows}
-            return function(*args, settings=load(flags, config), **arguments)
+            read = functools.partial(load, flags, config)
+            more = {"load": read} if again else {}
+            return function(*args, settings=read(), **more, **arguments)
 
         wrapped: Command = with_settings
         for row in reversed(rows):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import logging
 import sys
-from typing import NoReturn
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NoReturn
 
 import click
 
@@ -14,18 +16,21 @@ from framework.cli import ending, options
 from framework.cli.exit_codes import as_text
 from framework.cli.patching import imported_too_early, is_patched
 from framework.cli.signals import stopping
-from framework.errors import WrongUse
+from framework.errors import BadSetting, WrongUse
+from framework.master.link import Link
+from framework.master.master import Master, check
+from framework.master.state import about
 from framework.modules import import_handlers, words_of_others
 from framework.observe import logging as lines
-from framework.settings import Settings
+from framework.settings import TABLE, Settings
 
 log = logging.getLogger(__name__)
 
 
 @click.command(epilog=f"Without a flag:\n\n{options.without_flag()}\n\n\b\nExit codes:\n{as_text()}")
 @click.argument("modules", nargs=-1, required=True, metavar="MODULE...")
-@options.settings()
-def command(modules: tuple[str, ...], settings: Settings) -> int:
+@options.settings(again=True)
+def command(modules: tuple[str, ...], settings: Settings, load: Callable[[], Settings]) -> int:
     """Run the handlers that the modules MODULE... declare, until SIGTERM or SIGINT.
 
     Only their own: a module that MODULE imports has to be named too, for its handlers to run. A package stands for
@@ -34,17 +39,28 @@ def command(modules: tuple[str, ...], settings: Settings) -> int:
 
     The first signal lets what runs finish, for as long as --drain; a second one gives everything back to the
     broker at once. Flags override the environment, which overrides --config FILE.
+
+    With --processes a master keeps so many at work; SIGHUP then has it put others with the newest code and settings in
+    their place.
     """
     if not is_patched():
         raise WrongUse("`run` must be the first argument: start it as `workers run MODULE...`, in a process of its own")
     lines.setup(settings.log_level, timed=True, form=settings.log_format, frames=settings.log_frames)
+    link = Link.inherited(about)
+    if link is None and settings.processes is not None:
+        return _lead(settings, load)
     for early in imported_too_early():
         log.warning("imported before gevent could patch it, so it may block every handler: %s", early)
     handlers = import_handlers(modules)
     if others := words_of_others(handlers):
         log.info("imported along, and not run: %s", others)
-    app = App(handlers, settings)
-    with stopping(app, to_the_end=True) as signals:
+    if link is None:
+        _check_alone(settings)
+        app = App(handlers, settings)
+    else:
+        app = App(handlers, replace(settings, **_THE_MASTERS), tell_books=link.tell_books)
+        link.serve(app)
+    with stopping(app if link is None else link, to_the_end=True, hangs_up=link is None) as signals:
         try:
             app.run(leave=lambda: ending.at_once(signals.exit_code))
         finally:
@@ -52,6 +68,25 @@ def command(modules: tuple[str, ...], settings: Settings) -> int:
     if app.left_behind:
         _leave(signals.exit_code)
     return signals.exit_code
+
+
+_THE_MASTERS: dict[str, Any] = {"admin": None, "ledger": None}
+"""Settings of what there is once for all processes."""
+
+
+def _lead(settings: Settings, load: Callable[[], Settings]) -> int:
+    """Be the master. Its processes run this verb with the same arguments."""
+    check(settings)
+    master = Master(settings, load)
+    with stopping(master, to_the_end=True, hangs_up=False) as signals:
+        code = master.run()
+    return signals.exit_code or code
+
+
+def _check_alone(settings: Settings) -> None:
+    for name in ("max_tasks", "max_rss"):
+        if getattr(settings, name) is not None:
+            raise BadSetting(f"{TABLE[name].flag} has a master replace processes: give --processes as well, 1 or more")
 
 
 def _leave(code: int) -> NoReturn:

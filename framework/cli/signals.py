@@ -36,12 +36,13 @@ class Signals:
     it called in C. The system's own handler writes to a pipe in any case (``signal.set_wakeup_fd``).
     """
 
-    def __init__(self, target: Stoppable, *, to_the_end: bool = False) -> None:
-        """``to_the_end``: once one has come, they stay ours until the process is gone, for verbs that end it after the block."""
+    def __init__(self, target: Stoppable, *, to_the_end: bool = False, hangs_up: bool = True) -> None:
+        """``to_the_end``: once one has come, they stay ours until the process is gone, for verbs that end it after the block.
+        Without ``hangs_up``, SIGHUP is none of them."""
         self._target = target
         self._to_the_end = to_the_end
         self.exit_code: int = Exit.CLEAN
-        self._numbers = _numbers()
+        self._numbers = [number for number in _numbers() if hangs_up or number != signal.SIGHUP]
         self._written: list[int] = []
         self._called: list[int] = []
         """The signals as the pipe and as Python told of them: whatever took the one from us, the other counts."""
@@ -149,9 +150,9 @@ os.register_at_fork(after_in_child=_deaf_in_child)
 
 
 @contextmanager
-def stopping(target: Stoppable, *, to_the_end: bool = False) -> Iterator[Signals]:
+def stopping(target: Stoppable, *, to_the_end: bool = False, hangs_up: bool = True) -> Iterator[Signals]:
     """Stop ``target`` on SIGTERM, SIGINT and SIGHUP while the block runs; see ``Signals``."""
-    signals = Signals(target, to_the_end=to_the_end)
+    signals = Signals(target, to_the_end=to_the_end, hangs_up=hangs_up)
     with signals.heeded():
         yield signals
 

@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework.amounts import cores
 from framework.errors import BadSetting
 from framework.settings import TABLE, Settings, as_markdown, check_writable, duration, load
 
@@ -26,6 +27,9 @@ SAMPLES: dict[str, list[tuple[Any, Any]]] = {
     "data_path": [("one", Path("one")), ("two", Path("two")), ("three", Path("three"))],
     "nsqd_tcp_address": [("a:1", "a:1"), ("b:2", "b:2"), ("c:3", "c:3")],
     "nsqd_http_address": [("a:1", "a:1"), ("b:2", "b:2"), ("[::1]:3", "[::1]:3")],
+    "processes": [("1", 1), ("4", 4), ("auto", cores())],
+    "max_tasks": [("1", 1), ("1000", 1000), ("7", 7)],
+    "max_rss": [("1000", 1000), ("500MB", 500 << 20), ("1.5 GiB", 3 << 29)],
     "drain": [("1", 1.0), ("500ms", 0.5), ("2m", 120.0)],
     "connect_deadline": [("1s", 1.0), ("never", None), ("1h", 3600.0)],
     "poll_interval": [("1", 1.0), ("2", 2.0), ("3 s", 3.0)],

@@ -34,7 +34,7 @@ def nsqd(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespa
     def embedded(settings: Settings) -> Iterator[SimpleNamespace]:
         yield made
 
-    monkeypatch.setattr("framework.app._embedded_nsqd", embedded)
+    monkeypatch.setattr("framework.app.embedded_nsqd", embedded)
     return made
 
 

@@ -38,6 +38,7 @@ ROOMS = {
     "dead letters": Room(("framework/deadletters",), ("tests/deadletters", "tests/cli/test_dead.py")),
     "spool": Room(("framework/spool",), ("tests/spool",)),
     "spark": Room(("framework/spark",), ("tests/spark",)),
+    "master": Room(("framework/master",), ("tests/master",)),
     "app": Room(
         ("framework/app.py", "framework/handler.py", "framework/publisher.py", "framework/settings.py", "framework/payload.py"),
         ("tests/app", "tests/cli", "tests/engine/test_refusals.py"),

@@ -1,0 +1,48 @@
+"""Numbers of things as people write them: bytes as ``500MB``, processes as ``4`` or ``auto``. Each raises ValueError."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?b?")
+_FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def size(value: object) -> int:
+    """Bytes, from 500000, "500k", "500MB" or "1.5GiB"; a k is 1024."""
+    match = _SIZE.fullmatch(str(value).strip().lower())
+    bytes_ = int(float(match[1]) * _FACTORS[match[2]]) if match and not isinstance(value, bool) else 0
+    if bytes_ <= 0:
+        raise ValueError("is not a size: write bytes, or 500MB, 2GB")
+    return bytes_
+
+
+def count(value: object) -> int:
+    """A whole number from 1 up."""
+    text = str(value).strip()
+    if isinstance(value, bool) or not text.isdecimal() or int(text) < 1:
+        raise ValueError("is not a whole number from 1 up")
+    return int(text)
+
+
+def processes(value: object) -> int:
+    """As ``count``, or "auto": as many as there are cores."""
+    if str(value).strip().lower() == "auto":
+        return cores()
+    try:
+        return count(value)
+    except ValueError:
+        raise ValueError("is neither a whole number from 1 up nor auto") from None
+
+
+def cores() -> int:
+    """How many this process may keep busy: those that it may run on, and no more than a container's limit pays for."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # no control groups of version 2, or no limit: "max 100000"
+        quota, period = map(int, _QUOTA.read_text().split())
+        found = min(found, -(-quota // period))
+    return max(1, found)

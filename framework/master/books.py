@@ -1,0 +1,30 @@
+"""The ledgers of several processes, added up; also of one that was killed and could not say its last."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Books = dict[str, dict[str, int]]
+"""Handler -> what is counted -> how often: of ledgers the outcomes, of what was published the topics."""
+_ENDS = ("finished", "requeued", "dead", "lease_lost", "lost")
+
+
+def total(each: Iterable[Mapping[str, Mapping[str, int]]]) -> Books:
+    """The sum, in the order in which the names came first."""
+    found: dict[str, Counter[str]] = {}
+    for books in each:
+        for name, counts in books.items():
+            mine = found.setdefault(name, Counter())
+            for key, count in counts.items():
+                mine[key] += count
+    return {name: dict(counts) for name, counts in found.items()}
+
+
+def closed(ledgers: Mapping[str, Mapping[str, Any]]) -> Books:
+    """As of the last report of a process that was killed: what was in flight is delivered again, so those leases were lost."""
+    return {
+        name: {**counts, "lease_lost": counts["lease_lost"] + counts["received"] - sum(counts.get(end, 0) for end in _ENDS)}
+        for name, counts in ledgers.items()
+    }

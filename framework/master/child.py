@@ -1,0 +1,171 @@
+"""One process of the worker as its master sees it: started, listened to, told what to do, ended. It decides nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import gevent
+from gevent import subprocess
+from gevent.queue import Queue
+
+from framework.master import books
+from framework.master.link import FD
+
+LAST_WORDS = 2.0
+"""Seconds for which the socket of a process that has ended is read on: others may hold it open."""
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+Heard = Callable[["Child", dict[str, Any] | None], object]
+"""Called with each report, and with None when the process has ended."""
+
+
+class Child:
+    """A process that is started with it. ``heard`` is called in greenlets of its own."""
+
+    def __init__(self, command: Sequence[str], folder: str, *, generation: int, heard: Heard) -> None:
+        self.generation = generation
+        """Of the code and the settings that it was started with."""
+        self.began = time.monotonic()
+        self.ready = False
+        """It has subscribed: it once could take messages."""
+        self.report: dict[str, Any] = {}
+        self.silent = 0.0
+        """Seconds since its last report, as the master's looks add them up."""
+        self.chance = random.random()
+        """Its place in the jitter of limits, from 0 to 1."""
+        self.due = ""
+        """Why another is to take its place."""
+        self.kill_at = float("inf")
+        """Monotonic: when it is killed if it has not ended."""
+        self._ledgers: books.Books = {}
+        self._published: books.Books = {}
+        self._said_last = False
+        self._to_say: Queue = Queue()
+        mine, its = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                command, cwd=folder, env=os.environ | {FD: str(its.fileno())}, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL,
+                process_group=0,  # Ctrl-C reaches a terminal's whole group, and it is the master who says when they stop
+            )  # fmt: skip
+        finally:
+            its.close()
+        self._socket = mine
+        reader = gevent.spawn(self._read, heard)
+        gevent.spawn(self._write)
+        gevent.spawn(self._await, reader, heard)
+
+    @property
+    def pid(self) -> int:
+        return int(self._process.pid)
+
+    @property
+    def age(self) -> float:
+        return time.monotonic() - self.began
+
+    # -- what it is told
+
+    def stop(self, within: float, *, now: bool = False) -> None:
+        """Have it drain, or give back all at once; what has not ended ``within`` seconds is killed."""
+        self.kill_at = min(self.kill_at, time.monotonic() + within)
+        self._to_say.put({"do": "stop", "now": now})
+
+    def dump(self, why: str) -> None:
+        """Have it write where all of it is."""
+        self._to_say.put({"do": "dump", "why": why})
+
+    def signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    # -- what is known of it
+
+    @property
+    def code(self) -> int | None:
+        """Its exit status; negative: the signal that ended it; None: it runs."""
+        code: int | None = self._process.returncode
+        return code
+
+    @property
+    def end(self) -> str:
+        """How it ended, in words."""
+        code = self.code
+        if code is not None and code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"ended with exit status {code}"
+
+    @property
+    def tasks(self) -> int:
+        return int(self.report.get("tasks", 0))
+
+    @property
+    def rss(self) -> int:
+        return rss(self.pid)
+
+    @property
+    def ledgers(self) -> books.Books:
+        """Of one that has ended without its last words what was in flight counts as lost leases."""
+        return self._ledgers if self._said_last or self.code is None else books.closed(self._ledgers)
+
+    @property
+    def published(self) -> books.Books:
+        return self._published
+
+    # -- greenlets
+
+    def _read(self, heard: Heard) -> None:
+        with suppress(OSError), self._socket.makefile("rb") as lines:
+            for line in lines:
+                if not line.endswith(b"\n"):  # it was killed in the middle of it
+                    break
+                report = json.loads(line)
+                self.silent = 0.0
+                self._ledgers = report.get("ledgers", self._ledgers)
+                self._published = report.get("published", self._published)
+                if report.get("last"):
+                    self._said_last = True
+                    continue
+                self.report = report
+                heard(self, report)
+
+    def _write(self) -> None:
+        with suppress(OSError):
+            while (what := self._to_say.get()) is not None:
+                self._socket.sendall(json.dumps(what).encode() + b"\n")
+
+    def _await(self, reader: gevent.Greenlet, heard: Heard) -> None:
+        self._process.wait()
+        reader.join(LAST_WORDS)
+        reader.kill()
+        self._to_say.put(None)
+        self._socket.close()
+        heard(self, None)
+
+
+def rss(pid: int | str = "self") -> int:
+    """Bytes of memory that a process takes; 0 where the system does not tell."""
+    with suppress(OSError, ValueError), open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * _PAGE
+    return 0
+
+
+def command() -> list[str]:
+    """What this process was started with: a child is the same, with another end of a socket."""
+    return [sys.executable, *sys.orig_argv[1:]]
+
+
+def folder() -> str:
+    """The current one by the name that the shell knows it by: a link to the newest release leads to the new one later."""
+    here, shown = os.getcwd(), os.environ.get("PWD", "")
+    with suppress(OSError):
+        if shown and os.path.samefile(shown, here):
+            return shown
+    return here

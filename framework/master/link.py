@@ -1,0 +1,150 @@
+"""The child's end of the socket between a master and one of its processes: says how it is, heeds what the master says.
+
+A native thread serves it, so that it does while a handler blocks the hub. When the master is gone, however it ended, the socket
+says so, and the process drains and ends: there are no orphans.
+"""
+
+from __future__ import annotations
+
+import _socket
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+from gevent import monkey
+
+from framework.master import dump
+from framework.master.state import State
+
+log = logging.getLogger(__name__)
+
+FD = "WORKERS_MASTER_FD"
+"""In the environment of a child until it has been read: the number of its end of the socket."""
+SOON = 0.1
+"""Seconds between two looks at a child that has not subscribed yet."""
+EVERY = 0.5
+"""Seconds between two reports."""
+PATIENCE = 5.0
+"""Seconds that the last report may take; any other that the master does not read is left out."""
+_LINE = b"\n"
+_POLLIN = 1
+_poll = monkey.get_original("select", "poll")
+_sleep = monkey.get_original("time", "sleep")
+_allocate_lock = monkey.get_original("_thread", "allocate_lock")
+_start_new_thread = monkey.get_original("_thread", "start_new_thread")
+
+
+class Runs(State, Protocol):
+    """What the master has running: ``app.App``."""
+
+    def stop(self, now: bool = False) -> None: ...
+
+
+class Link:
+    """``about(app)`` is what is reported of it, as JSON can say it."""
+
+    def __init__(self, fd: int, about: Callable[[Any], dict[str, Any]]) -> None:
+        os.set_inheritable(fd, False)
+        self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, fileno=fd)
+        self._socket.setblocking(False)
+        self._about = about
+        self._app: Runs | None = None
+        self._stopping = False
+        self._lock = _allocate_lock()
+        self._unsent = b""
+        self._broken = False
+        dump.on_signal()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it is for the master
+        _start_new_thread(self._serve, ())
+
+    @classmethod
+    def inherited(cls, about: Callable[[Any], dict[str, Any]]) -> Link | None:
+        """This process's, if a master has started it."""
+        fd = os.environ.pop(FD, "")  # what the handlers start is not the master's
+        return cls(int(fd), about) if fd else None
+
+    # -- in the main thread
+
+    def serve(self, app: Runs) -> None:
+        """From now on there is something to report of, and to stop."""
+        self._app = app
+        if self._stopping:
+            app.stop()
+
+    def stop(self, now: bool = False) -> None:
+        """For signals. Whoever sends them to all processes sends one more than the master does: that is no second one."""
+        if now or not self._stopping:
+            self._stopping = True
+            if self._app is None:
+                os._exit(0)  # nothing was started
+            self._app.stop(now)
+
+    def tell_books(self, ledgers: Mapping[str, Any], published: Mapping[str, Any]) -> bool:
+        """The last report: how every message ended. False: there is no master to tell."""
+        self._say({"ledgers": ledgers, "published": published, "last": True})
+        until = time.monotonic() + PATIENCE
+        while self._unsent and not self._broken and time.monotonic() < until:
+            _sleep(0.01)
+            self._send()
+        return not self._unsent and not self._broken
+
+    # -- in its own thread
+
+    def _serve(self) -> None:
+        poll, read = _poll(), b""
+        poll.register(self._socket.fileno(), _POLLIN)
+        reported, ready = 0.0, False
+        while True:
+            came = poll.poll(1000 * (EVERY if ready else SOON))
+            try:
+                piece = self._socket.recv(65536) if came else None
+            except OSError:
+                piece = b""
+            if piece == b"":
+                self._orphaned()
+                return
+            *lines, read = (read + (piece or b"")).split(_LINE)
+            for line in lines:
+                self._heed(json.loads(line))
+            now = time.monotonic()
+            if self._app is not None and (now - reported >= EVERY or ready != self._app.ready):
+                reported, ready = now, self._app.ready
+                self._report(self._app)
+
+    def _report(self, app: Runs) -> None:
+        with suppress(RuntimeError):  # what is read changes meanwhile: the next one will do
+            report = self._about(app)
+            if not self._unsent:
+                self._say(report)
+
+    def _heed(self, said: dict[str, Any]) -> None:
+        match said:
+            case {"do": "stop"}:
+                self.stop(bool(said.get("now")))
+            case {"do": "dump", "why": why}:
+                dump.write(str(why))
+
+    def _orphaned(self) -> None:
+        self._broken = True
+        _start_new_thread(log.error, ("the master has gone: this process finishes what runs, and ends",))
+        self.stop()
+
+    def _say(self, what: dict[str, Any]) -> None:
+        with self._lock:
+            self._unsent += json.dumps(what).encode() + _LINE
+        self._send()
+
+    def _send(self) -> None:
+        with self._lock:
+            try:
+                while self._unsent:
+                    self._unsent = self._unsent[self._socket.send(self._unsent) :]
+            except BlockingIOError:
+                pass  # the rest goes with the next
+            except OSError:
+                self._broken = True

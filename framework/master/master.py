@@ -1,0 +1,325 @@
+"""The master: keeps N processes of one worker at work, and starts, replaces and stops them. It runs no handler itself.
+
+All that happens comes to one queue, and one greenlet takes it from there: ``run`` reads from top to bottom.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import gevent
+from gevent.queue import Empty, Queue
+
+from framework.amounts import cores
+from framework.app import embedded_nsqd
+from framework.errors import BadSetting, BrokerUnreachable, FrameworkError
+from framework.master import books, watch
+from framework.master.child import Child, command, folder, rss
+from framework.master.seat import Seat
+from framework.observe.logging import setup
+from framework.settings import Settings, check_writable, write_at_end
+
+if TYPE_CHECKING:
+    from framework.nsqd.embedded import EmbeddedNsqd
+
+log = logging.getLogger(__name__)
+
+LOOK = 0.25
+"""Seconds between two looks at what no event tells of."""
+MARGIN = 4.0
+"""Seconds beyond ``drain`` that a process has to end by itself."""
+_STARTS_NOTHING = (1, 2, 3)
+"""With these a process says that what it was given cannot work; see cli/exit_codes."""
+
+Event = Callable[[], object]
+
+
+def check(settings: Settings) -> None:
+    """Raises BadSetting for what could not be done in the end, or at the time."""
+    if settings.ledger:
+        check_writable(settings.ledger, "--ledger")
+    if settings.max_rss is not None and not rss():
+        raise BadSetting("--max-rss: this system does not tell how much memory a process takes (/proc): leave it out")
+
+
+class Master:
+    """``load()`` reads the settings anew. ``run`` returns the exit code."""
+
+    def __init__(self, settings: Settings, load: Callable[[], Settings]) -> None:
+        self._settings = settings
+        self._load = load
+        self._wanted = settings.processes or 1
+        self._seats: list[Seat] = []
+        self._leaving: set[Child] = set()
+        """Told to stop, and still there."""
+        self._generation = self._proven = self._newest = 0
+        """Of the code and the settings: the one that is wanted, the one of which a process has subscribed, the newest."""
+        self._reloading = False
+        self._said: list[str] = []
+        self._before: tuple[Settings, int] = settings, self._wanted
+        """What to go back to if what was asked for last does not work."""
+        self._nsqd: EmbeddedNsqd | None = None
+        self._stops = 0
+        self._exit_code = 0
+        self._ledgers: books.Books = {}
+        self._published: books.Books = {}
+        self._events: Queue = Queue()
+        self._loop = gevent.get_hub().loop
+        self._looked = time.monotonic()
+        self._command, self._folder = command(), folder()
+
+    # -- from anywhere
+
+    def stop(self, now: bool = False) -> None:
+        """Have all drain, and ``run`` return; ``now``, or a second time: give back at once. From any thread."""
+        self._loop.run_callback_threadsafe(self._events.put, partial(self._stop, now))
+
+    # -- the greenlet of ``run``
+
+    def run(self) -> int:
+        """Until told to stop. Raises FrameworkError for a ledger that cannot be written."""
+        self._generation = self._newest = 1
+        with embedded_nsqd(self._settings) as nsqd, self._signals():
+            self._nsqd = nsqd
+            while not self._over():
+                self._fill()
+                self._next()()
+                self._look()
+            gone = nsqd is not None and nsqd.ended
+        self._write_ledgers()
+        if gone:
+            raise BrokerUnreachable(f"the embedded nsqd on {self._settings.data_path} has ended (its log: nsqd.log there)")
+        return self._exit_code
+
+    def _over(self) -> bool:
+        return bool(self._stops) and not any(True for _ in self._children())
+
+    def _next(self) -> Event:
+        try:
+            event: Event = self._events.get(timeout=LOOK)
+        except Empty:
+            return lambda: None
+        return event
+
+    def _children(self) -> Iterator[Child]:
+        for seat in self._seats:
+            yield from seat.children()
+        yield from self._leaving
+
+    # -- starting
+
+    def _fill(self) -> None:
+        """Start what is to be started, the empty seats first; of a new generation one alone, until that has subscribed."""
+        if self._nsqd is not None and self._nsqd.ended and not self._stops:
+            self._stop(now=True)  # it has what was confirmed: whoever restarts this starts it again
+        if self._stops:
+            return
+        self._set_seats()
+        room = 1 if self._proven != self._generation else max(1, cores())
+        starting = sum(seat.successor is not None for seat in self._seats)
+        for seat in sorted(self._seats, key=lambda seat: seat.child is not None):
+            if starting < room and seat.wants(self._generation):
+                self._start(seat)
+                starting += 1
+
+    def _set_seats(self) -> None:
+        while len(self._seats) < self._wanted:
+            self._seats.append(Seat(len(self._seats) + 1))
+        while len(self._seats) > self._wanted:
+            for child in self._seats.pop().children():
+                self._retire(child)
+        for seat in self._seats:
+            if seat.successor is not None and seat.successor.generation != self._generation:
+                self._retire(seat.successor)
+                seat.successor = None
+
+    def _start(self, seat: Seat) -> None:
+        seat.successor = Child(self._command, self._folder, generation=self._generation, heard=self._heard)
+        log.debug("process %d is started as %d", seat.number, seat.successor.pid)
+
+    def _retire(self, child: Child) -> None:
+        self._leaving.add(child)
+        child.stop(self._settings.drain + MARGIN)
+
+    # -- what children say
+
+    def _heard(self, child: Child, report: dict[str, Any] | None) -> None:
+        if report is None:
+            self._events.put(partial(self._ended, child))
+        elif report["ready"] and not child.ready:
+            child.ready = True
+            self._events.put(partial(self._subscribed, child))
+
+    def _subscribed(self, child: Child) -> None:
+        seat = next((seat for seat in self._seats if seat.successor is child), None)
+        if seat is None:  # it was told to stop meanwhile
+            return
+        self._proven = child.generation
+        former = seat.promote()
+        if former is not None:
+            log.info("process %d is %d now; %d drains: %s", seat.number, child.pid, former.pid, former.due or "reload")
+            if former.due:
+                seat.rest(former)
+            self._retire(former)
+        else:
+            log.info("process %d of %d is at work: %d", seat.number, len(self._seats), child.pid)
+        if all(seat.child is not None and seat.child.generation == self._generation for seat in self._seats):
+            self._all_there(child)
+
+    def _all_there(self, child: Child) -> None:
+        """Of the newest generation, as ``child`` is."""
+        if self._reloading:
+            self._reloading = False
+            log.info("reloaded: all %d processes have the new code and settings", len(self._seats))
+        if (words := self._words_of_sum(child)) != self._said:  # not when one of them has been replaced
+            self._said = words
+            for line in words:
+                log.info("%s", line)
+
+    def _words_of_sum(self, child: Child) -> list[str]:
+        n = len(self._seats)
+        each = child.report.get("handlers", {}).items()
+        return [
+            *(
+                f"handler {name}: max_in_flight {n} x {most} = {n * most}, concurrency {n} x {calls} = {n * calls}"
+                for name, (calls, most) in each
+            ),
+            f"all {n} processes are ready",
+        ]
+
+    def _ended(self, child: Child) -> None:
+        self._ledgers = books.total([self._ledgers, child.ledgers])
+        self._published = books.total([self._published, child.published])
+        if child in self._leaving:
+            self._leaving.discard(child)
+            (log.debug if child.code == 0 else log.warning)("%d, which was to end, %s", child.pid, child.end)
+            return
+        seat = next(seat for seat in self._seats if child in seat.children())
+        died_at_work = child is seat.child
+        seconds = seat.lost(child)
+        if not died_at_work and self._proven != self._generation and child.code in _STARTS_NOTHING:
+            self._gave_up(child)
+            return
+        then = f"another is started in {seconds:g} s" if seconds else "another is started"
+        log.error("process %d (%d) %s; %s", seat.number, child.pid, child.end, then)
+
+    def _gave_up(self, child: Child) -> None:
+        """What was to be started first does not work as it is: its own words are in the log."""
+        if not self._proven:
+            self._exit_code = child.code or 0
+            self._stop()
+            return
+        self._generation, self._reloading = self._proven, False
+        self._settings, self._wanted = self._before
+        log.error("not reloaded: the first new process %s, its words are above; the others go on as they are", child.end)
+
+    # -- what signals ask for
+
+    def _reload(self) -> None:
+        """New code and settings: a process of the new generation in each seat, and only then an end for the old one."""
+        try:
+            settings = self._load()
+            check(settings)
+            self._refuse_moved(settings)
+        except FrameworkError as error:
+            log.error("not reloaded: %s; the processes go on as they are", error)
+            return
+        log.info("reloading: a new process is started, and if it can work, one for each of the others")
+        setup(settings.log_level, timed=True, form=settings.log_format, frames=settings.log_frames)
+        if self._proven == self._generation:
+            self._before = self._settings, self._wanted
+        self._settings, self._wanted = settings, settings.processes or 1
+        self._newest += 1
+        self._generation = self._newest
+        self._reloading = True
+
+    def _refuse_moved(self, settings: Settings) -> None:
+        """Raises BadSetting for what the master has opened and cannot open elsewhere while it is used."""
+        if (self._nsqd is None) != bool(settings.brokers) or (self._nsqd and settings.data_path != self._settings.data_path):
+            raise BadSetting("the embedded nsqd is where it was at the start: for another broker or --data-path start anew")
+
+    def _resize(self, by: int) -> None:
+        if not self._stops:
+            self._wanted = max(1, self._wanted + by)
+            log.info("%d processes from now on", self._wanted)
+
+    def _dump(self) -> None:
+        for child in self._children():
+            child.dump("SIGUSR2")
+
+    # -- stopping
+
+    def _stop(self, now: bool = False) -> None:
+        self._stops += 1
+        now = now or self._stops > 1
+        if there := sum(1 for _ in self._children()):
+            log.info("stopping %d processes; %s", there, self._words_of_stop(now))
+        for seat in self._seats:
+            self._leaving.update(seat.children())
+        self._seats.clear()
+        for child in self._leaving:
+            child.stop(MARGIN if now else self._settings.drain + MARGIN, now=now)
+
+    def _words_of_stop(self, now: bool) -> str:
+        return "what runs is given back" if now else f"running handlers may take up to {self._settings.drain:g} s more"
+
+    # -- what no event tells of
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        passed, self._looked = min(now - self._looked, 2 * LOOK), now  # this process may have been suspended as well
+        for seat in self._seats:
+            if seat.child is not None and not seat.child.due:
+                self._judge(seat.child)
+        for child in list(self._children()):
+            child.silent += passed
+            if now > child.kill_at:
+                log.error("%d does not end: it is killed", child.pid)
+                child.kill_at = math.inf
+                child.signal(signal.SIGKILL)
+
+    def _judge(self, child: Child) -> None:
+        """Have another take its place, if there is a reason to."""
+        if words := watch.stuck(child):
+            log.error("%d is stuck, and is replaced: %s", child.pid, words)
+            child.dump(words)
+            if child.silent > watch.SILENCE:
+                child.signal(signal.SIGUSR2)  # faulthandler's, where nothing else runs
+            child.due = words
+        elif words := watch.worn(child, self._settings):
+            child.due = words
+
+    # -- the end
+
+    def _write_ledgers(self) -> None:
+        if self._settings.ledger:
+            write_at_end(self._settings.ledger, "--ledger", json.dumps(self._ledgers, indent=2) + "\n")
+        for name, counts in self._ledgers.items():
+            log.info("ledger %s %s", name, " ".join(f"{key}={count}" for key, count in counts.items()))
+        for name, stored in ((name, stored) for name, stored in self._published.items() if stored):
+            log.info("published by %s %s", name, " ".join(f"{topic}={count}" for topic, count in sorted(stored.items())))
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Those that stop it are the command line's."""
+        heeded: dict[int, Event] = {
+            signal.SIGHUP: self._reload,
+            signal.SIGTTIN: partial(self._resize, 1),
+            signal.SIGTTOU: partial(self._resize, -1),
+            signal.SIGUSR1: partial(log.info, "SIGUSR1: the log goes to stderr, so there is no file to open again"),
+            signal.SIGUSR2: self._dump,
+        }
+        watchers = [gevent.signal_handler(number, self._events.put, event) for number, event in heeded.items()]
+        try:
+            yield
+        finally:
+            for watcher in watchers:
+                watcher.cancel()

@@ -1,0 +1,70 @@
+"""The parts of a master that need no process: how ledgers add up, and when a seat is taken again."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from framework.master import books, dump
+from framework.master.seat import LONGEST_PAUSE, STEADY, Seat, pause
+
+
+def child(age: float = 0.0, **more: Any) -> Any:
+    return SimpleNamespace(age=age, due="", generation=1, **more)
+
+
+def test_ledgers_add_up_by_handler_and_a_count_that_one_lacks_is_none() -> None:
+    one = {"a/b": {"received": 3, "finished": 3, "lease_lost": 0}}
+    other = {"a/b": {"received": 2, "finished": 1, "lease_lost": 0, "lost": 1}, "c/d": {"received": 1}}
+    expected = {"a/b": {"received": 5, "finished": 4, "lease_lost": 0, "lost": 1}, "c/d": {"received": 1}}
+    assert books.total([one, {}, other]) == expected
+
+
+def test_what_a_killed_process_had_in_flight_are_lost_leases() -> None:
+    last = {"a/b": {"received": 10, "finished": 4, "requeued": 2, "dead": 1, "lease_lost": 1, "lost": 1}}
+    closed = books.closed(last)["a/b"]
+    assert closed["lease_lost"] == 2
+    assert closed["received"] == sum(count for name, count in closed.items() if name != "received")
+
+
+def test_pauses_grow_to_a_limit() -> None:
+    assert [pause(deaths) for deaths in range(1, 6)] == [0, 1, 2, 4, 8]
+    assert pause(1000) == LONGEST_PAUSE
+
+
+def test_a_death_after_a_long_life_is_a_first_one() -> None:
+    seat = Seat(1)
+    assert [seat.lost(child()) for _ in range(3)] == [0, 1, 2]
+    assert not seat.wants(1)
+    assert seat.not_before > time.monotonic() + 1
+    assert seat.lost(child(age=STEADY + 1)) == 0
+    assert seat.wants(1)
+
+
+@pytest.mark.parametrize(("due", "generation", "wants"), [("", 1, False), ("memory", 1, True), ("", 2, True)])
+def test_a_seat_wants_another_for_one_that_is_worn_or_old(due: str, generation: int, wants: bool) -> None:
+    seat = Seat(1, child())
+    seat.child.due = due  # type: ignore[union-attr]
+    assert seat.wants(generation) == wants
+    seat.successor = child()
+    assert not seat.wants(generation)
+
+
+def test_a_dump_counts_greenlets_that_stand_at_one_place() -> None:
+    import gevent
+
+    def waits_here() -> None:
+        gevent.sleep(60)
+
+    waiting = [gevent.spawn(waits_here) for _ in range(30)]
+    gevent.sleep(0)
+    try:
+        text = dump.text()
+    finally:
+        gevent.killall(waiting)
+    assert "30 times greenlet Greenlet-" in text
+    assert text.count("in waits_here") == 1
+    assert "thread MainThread" in text
