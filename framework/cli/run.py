@@ -19,7 +19,7 @@ from framework.cli.signals import stopping
 from framework.errors import BadSetting, WrongUse
 from framework.master.link import Link
 from framework.master.master import Master, check
-from framework.master.state import about
+from framework.master.state import About
 from framework.modules import import_handlers, words_of_others
 from framework.observe import logging as lines
 from framework.settings import TABLE, Settings
@@ -46,7 +46,7 @@ def command(modules: tuple[str, ...], settings: Settings, load: Callable[[], Set
     if not is_patched():
         raise WrongUse("`run` must be the first argument: start it as `workers run MODULE...`, in a process of its own")
     lines.setup(settings.log_level, timed=True, form=settings.log_format, frames=settings.log_frames)
-    link = Link.inherited(about)
+    link = Link.inherited(About())
     if link is None and settings.processes is not None:
         return _lead(settings, load)
     for early in imported_too_early():

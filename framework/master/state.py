@@ -23,42 +23,52 @@ class State(Protocol):
     def supervisor(self) -> Supervisor | None: ...
 
 
-def about(app: State) -> dict[str, Any]:
-    """From any thread. Raises RuntimeError when what is read changed meanwhile."""
-    from framework.admin import health  # noqa: PLC0415
+class About:
+    """Asked again and again, of one ``App``: it sees what has not changed since."""
 
-    supervisor = app.supervisor
-    if supervisor is None:
-        return {"ready": False}
-    ledgers = supervisor.ledgers
-    return {
-        "ready": app.ready,
-        "stuck": [*health.stuck(supervisor), *_standing_still(supervisor)],
-        "tasks": sum(ledger.settled for ledger in ledgers.values()),
-        "handlers": {one.spec.name: [one.spec.concurrency, one.flow.max_in_flight] for one, _ in supervisor.of_consumers()},
-        "patience": max((one.spec.timeout for one, _ in supervisor.of_consumers()), default=0.0),
-        **books(supervisor),
-    }
+    def __init__(self) -> None:
+        self._waited: dict[str, float] = {}
+        self._ended_at: dict[str, float] = {}
+        self._looked = clock()
+
+    def __call__(self, app: State) -> dict[str, Any]:
+        """From any thread, but always the same. Raises RuntimeError when what is read changed meanwhile."""
+        from framework.admin import health  # noqa: PLC0415
+
+        supervisor = app.supervisor
+        if supervisor is None:
+            return {"ready": False}
+        return {
+            "ready": app.ready,
+            "stuck": [*health.stuck(supervisor), *self._standing_still(supervisor)],
+            "tasks": sum(ledger.settled for ledger in supervisor.ledgers.values()),
+            "handlers": {one.spec.name: [one.spec.concurrency, one.flow.max_in_flight] for one, _ in supervisor.of_consumers()},
+            "patience": max((one.spec.timeout for one, _ in supervisor.of_consumers()), default=0.0),
+            "ledgers": {name: ledger.as_dict() for name, ledger in supervisor.ledgers.items()},
+            "published": {name: dict(stored) for name, stored in supervisor.published.items() if stored},
+        }
+
+    def _standing_still(self, supervisor: Supervisor) -> Iterator[str]:
+        now = clock()
+        passed, self._looked = now - self._looked, now
+        for one, _ in supervisor.of_consumers():
+            waited = self._waited_of(one, passed)
+            if waited > IDLE + one.spec.linger:
+                yield f"handler {one.spec.name}: messages have waited for {waited:.0f} s, and nothing runs"
+
+    def _waited_of(self, consumer: Consumer, passed: float) -> float:
+        """Seconds for which messages have waited though a call could have begun, since one ended or ran; what comes and is given
+        back in between does not count as progress."""
+        name, ended_at = consumer.spec.name, consumer.times.ended_at
+        if consumer.running.calls() or ended_at != self._ended_at.get(name):
+            self._ended_at[name] = ended_at
+            self._waited.pop(name, None)
+        elif _could_begin(consumer):
+            self._waited[name] = self._waited.get(name, 0.0) + passed
+        return self._waited.get(name, 0.0)
 
 
-def books(supervisor: Supervisor) -> dict[str, Any]:
-    return {
-        "ledgers": {name: ledger.as_dict() for name, ledger in supervisor.ledgers.items()},
-        "published": {name: dict(stored) for name, stored in supervisor.published.items() if stored},
-    }
-
-
-def _standing_still(supervisor: Supervisor) -> Iterator[str]:
-    for one, _ in supervisor.of_consumers():
-        waited = _idle_for(one)
-        if waited > IDLE + one.spec.linger:
-            yield f"handler {one.spec.name}: messages have waited for {waited:.0f} s, and nothing runs"
-
-
-def _idle_for(consumer: Consumer) -> float:
-    """Seconds for which messages have waited though a call could have begun; 0 where something runs, or holds them back."""
-    flow = consumer.flow
-    if flow.paused or flow.breaker.pausing or not consumer.able or consumer.running.calls():
-        return 0.0
-    came = [at for connection in list(consumer.accounts) for at in list(connection.in_flight.values())]
-    return max(0.0, clock() - max(consumer.times.ended_at, min(came))) if came else 0.0
+def _could_begin(consumer: Consumer) -> bool:
+    """Messages have come, and nothing holds them back."""
+    held_back = consumer.flow.paused or consumer.flow.breaker.pausing or not consumer.able
+    return not held_back and any(connection.in_flight for connection in list(consumer.accounts))
