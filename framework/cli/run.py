@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 import click
@@ -19,10 +20,11 @@ from framework.cli.signals import stopping
 from framework.errors import BadSetting, WrongUse
 from framework.master.link import Link
 from framework.master.master import Master, check
-from framework.master.state import About
+from framework.master.state import About, condition
 from framework.modules import import_handlers, words_of_others
 from framework.observe import logging as lines
 from framework.settings import TABLE, Settings
+from framework.systemd import Herald, Notifier
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +48,9 @@ def command(modules: tuple[str, ...], settings: Settings, load: Callable[[], Set
     if not is_patched():
         raise WrongUse("`run` must be the first argument: start it as `workers run MODULE...`, in a process of its own")
     lines.setup(settings.log_level, timed=True, form=settings.log_format, frames=settings.log_frames)
-    link = Link.inherited(About())
+    link, notifier = Link.inherited(About()), Notifier.from_environ()
     if link is None and settings.processes is not None:
-        return _lead(settings, load)
+        return _lead(settings, load, notifier)
     for early in imported_too_early():
         log.warning("imported before gevent could patch it, so it may block every handler: %s", early)
     handlers = import_handlers(modules)
@@ -57,6 +59,8 @@ def command(modules: tuple[str, ...], settings: Settings, load: Callable[[], Set
     if link is None:
         _check_alone(settings)
         app = App(handlers, settings)
+        if notifier is not None:
+            Herald(notifier, partial(condition, app, About())).in_a_thread()
     else:
         app = App(handlers, replace(settings, **_THE_MASTERS), tell_books=link.tell_books)
         link.serve(app)
@@ -74,10 +78,10 @@ _THE_MASTERS: dict[str, Any] = {"admin": None, "ledger": None}
 """Settings of what there is once for all processes."""
 
 
-def _lead(settings: Settings, load: Callable[[], Settings]) -> int:
+def _lead(settings: Settings, load: Callable[[], Settings], notifier: Notifier | None) -> int:
     """Be the master. Its processes run this verb with the same arguments."""
     check(settings)
-    master = Master(settings, load)
+    master = Master(settings, load, notifier)
     with stopping(master, to_the_end=True, hangs_up=False) as signals:
         code = master.run()
     return signals.exit_code or code

@@ -26,6 +26,7 @@ from framework.master.child import Child, command, folder, rss
 from framework.master.seat import Seat
 from framework.observe.logging import setup
 from framework.settings import Settings, check_writable, write_at_end
+from framework.systemd import Condition, Herald, Notifier
 
 if TYPE_CHECKING:
     from framework.nsqd.embedded import EmbeddedNsqd
@@ -51,11 +52,12 @@ def check(settings: Settings) -> None:
 
 
 class Master:
-    """``load()`` reads the settings anew. ``run`` returns the exit code."""
+    """``load()`` reads the settings anew. ``notifier``: to systemd, if that has started it. ``run`` returns the exit code."""
 
-    def __init__(self, settings: Settings, load: Callable[[], Settings]) -> None:
+    def __init__(self, settings: Settings, load: Callable[[], Settings], notifier: Notifier | None = None) -> None:
         self._settings = settings
         self._load = load
+        self._herald = Herald(notifier, self._condition) if notifier is not None else None
         self._wanted = settings.processes or 1
         self._seats: list[Seat] = []
         self._leaving: set[Child] = set()
@@ -64,6 +66,7 @@ class Master:
         """Of the code and the settings: the one that is wanted, the one of which a process has subscribed, the newest."""
         self._reloading = False
         self._said: list[str] = []
+        self._last_reload = ""
         self._before: tuple[Settings, int] = settings, self._wanted
         """What to go back to if what was asked for last does not work."""
         self._nsqd: EmbeddedNsqd | None = None
@@ -179,6 +182,7 @@ class Master:
         if self._reloading:
             self._reloading = False
             log.info("reloaded: all %d processes have the new code and settings", len(self._seats))
+            self._tell_reloaded("reloaded")
         if (words := self._words_of_sum(child)) != self._said:  # not when one of them has been replaced
             self._said = words
             for line in words:
@@ -220,17 +224,23 @@ class Master:
         self._generation, self._reloading = self._proven, False
         self._settings, self._wanted = self._before
         log.error("not reloaded: the first new process %s, its words are above; the others go on as they are", child.end)
+        self._tell_reloaded(f"not reloaded: the first new process {child.end}")
 
     # -- what signals ask for
 
     def _reload(self) -> None:
         """New code and settings: a process of the new generation in each seat, and only then an end for the old one."""
+        if self._stops:
+            return
+        if self._herald is not None:
+            self._herald.reloading()
         try:
             settings = self._load()
             check(settings)
             self._refuse_moved(settings)
         except FrameworkError as error:
             log.error("not reloaded: %s; the processes go on as they are", error)
+            self._tell_reloaded(f"not reloaded: {error}")
             return
         log.info("reloading: a new process is started, and if it can work, one for each of the others")
         setup(settings.log_level, timed=True, form=settings.log_format, frames=settings.log_frames)
@@ -240,6 +250,11 @@ class Master:
         self._newest += 1
         self._generation = self._newest
         self._reloading = True
+
+    def _tell_reloaded(self, words: str) -> None:
+        self._last_reload = f"; {words}"
+        if self._herald is not None:
+            self._herald.reloaded(words)
 
     def _refuse_moved(self, settings: Settings) -> None:
         """Raises BadSetting for what the master has opened and cannot open elsewhere while it is used."""
@@ -285,6 +300,17 @@ class Master:
                 log.error("%d does not end: it is killed", child.pid)
                 child.kill_at = math.inf
                 child.signal(signal.SIGKILL)
+        if self._herald is not None:
+            self._herald.look()
+
+    def _condition(self) -> Condition:
+        """Stuck, where all that are at work are: one that is stuck alone is replaced from here."""
+        there = [seat.child for seat in self._seats if seat.child is not None]
+        stuck = bool(there) and all(watch.stuck(child) for child in there)
+        words = f"{len(there)} of {self._wanted} processes at work{self._last_reload}"
+        if self._stops:
+            words = f"draining: {sum(1 for _ in self._children())} processes left"
+        return Condition(bool(self._said), bool(self._stops), stuck, words)
 
     def _judge(self, child: Child) -> None:
         """Have another take its place, if there is a reason to."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from framework.engine.consumer import Consumer
 from framework.engine.slots import clock
 from framework.engine.supervisor import Supervisor
+from framework.systemd import Condition
 
 IDLE = 30.0
 """Seconds, beside a batch's ``linger``, that messages may wait where nothing runs and nothing holds them back."""
@@ -40,6 +41,7 @@ class About:
             return {"ready": False}
         return {
             "ready": app.ready,
+            "draining": supervisor.stopping,
             "stuck": [*health.stuck(supervisor), *self._standing_still(supervisor)],
             "tasks": sum(ledger.settled for ledger in supervisor.ledgers.values()),
             "handlers": {one.spec.name: [one.spec.concurrency, one.flow.max_in_flight] for one, _ in supervisor.of_consumers()},
@@ -66,6 +68,14 @@ class About:
         elif _could_begin(consumer):
             self._waited[name] = self._waited.get(name, 0.0) + passed
         return self._waited.get(name, 0.0)
+
+
+def condition(app: State, about: About) -> Condition:
+    """Of a process without a master, for systemd."""
+    report = about(app)
+    handlers = len(report.get("handlers", ()))
+    words = "draining" if report.get("draining") else f"{handlers} handlers subscribed" if report["ready"] else "not subscribed"
+    return Condition(report["ready"], report.get("draining", False), bool(report.get("stuck")), words)
 
 
 def _could_begin(consumer: Consumer) -> bool:
