@@ -6,6 +6,7 @@ import _socket
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from gevent import monkey
 
 EXTENSION = 10.0
 """Seconds that systemd is asked for again and again while it drains, or starts."""
+_MOST = 100
+"""Messages that wait until they are read."""
 _LOOK = 0.25
 _sleep = monkey.get_original("time", "sleep")
 _start_new_thread = monkey.get_original("_thread", "start_new_thread")
@@ -28,6 +31,7 @@ class Notifier:
         self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
         self._socket.setblocking(False)
         self._status = ""
+        self._unsent: deque[bytes] = deque(maxlen=_MOST)
 
     @classmethod
     def from_environ(cls) -> Notifier | None:
@@ -54,7 +58,10 @@ class Notifier:
         self.send(EXTEND_TIMEOUT_USEC=str(int(seconds * 1e6)))
 
     def alive(self) -> None:
-        self.send(WATCHDOG="1")
+        """Not queued: what is late is no sign of life."""
+        if not self._unsent:
+            with suppress(OSError):
+                self._socket.sendto(b"WATCHDOG=1\n", self._address)
 
     def status(self, words: str) -> None:
         """Said once, until it changes."""
@@ -63,9 +70,19 @@ class Notifier:
 
     def send(self, **fields: str) -> None:
         self._status = fields.get("STATUS", self._status)
-        text = "".join(f"{name}={' '.join(value.split())}\n" for name, value in fields.items())
-        with suppress(OSError):  # nobody listens, or too slowly: that is systemd's to notice
-            self._socket.sendto(text.encode(), self._address)
+        self._unsent.append("".join(f"{name}={' '.join(value.split())}\n" for name, value in fields.items()).encode())
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what could not be sent before: a socket takes ten at a time, until they are read."""
+        while self._unsent:
+            try:
+                self._socket.sendto(self._unsent[0], self._address)
+            except BlockingIOError:
+                return
+            except OSError:  # nobody listens: that is systemd's to notice
+                pass
+            self._unsent.popleft()
 
 
 @dataclass(frozen=True)
@@ -88,6 +105,7 @@ class Herald:
         self._extended = self._alive = -math.inf
 
     def look(self) -> None:
+        self._notifier.flush()
         here, now = self._condition(), time.monotonic()
         if here.ready and not self._ready:
             self._ready = True
@@ -100,7 +118,7 @@ class Herald:
         if watchdog is not None and not here.stuck and now - self._alive >= watchdog - _LOOK:
             self._alive = now
             self._notifier.alive()
-        if (here.stopping or not self._ready) and not here.stuck and now - self._extended >= EXTENSION / 4:
+        if (here.stopping or not (self._ready or here.stuck)) and now - self._extended >= EXTENSION / 4:
             self._extended = now
             self._notifier.extend(EXTENSION)  # it ends in time by itself: a drain by its limit, a start by its deadline
 
