@@ -6,18 +6,16 @@ prints docs/settings.md from it; the command line makes its options from it."""
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import yaml
 
-from framework import amounts, durations, strict_yaml, tuning
+from framework import amounts, strict_yaml, tuning, values
 from framework.errors import BadSetting, FrameworkError
 from framework.markdown import item
 
@@ -26,113 +24,6 @@ DEFAULT_BROKER = "nsq://127.0.0.1:4150"
 
 NO_FLAG = "-"
 """Of a secret."""
-LOG_LEVELS = ("debug", "info", "warning", "error")
-
-_BEFORE_UNIT = re.compile(r"(?<=\d)\s+(?=[a-z])")
-_BETWEEN_URLS = re.compile(r"\s+|,\s*(?=[a-z][a-z+.-]*://)")
-
-
-def duration(value: object) -> float:
-    """Seconds, from 25, "25", "25s", "500ms", "2m" or "1h". Raises ValueError."""
-    text = _BEFORE_UNIT.sub("", str(value).strip().lower())
-    seconds = durations.seconds(text)
-    if seconds is None:
-        seconds = durations.seconds(f"{text}s")
-    if isinstance(value, bool) or seconds is None:
-        raise ValueError("is not a duration: write seconds as 25 or 25s, or 500ms, 2m, 1h")
-    return seconds
-
-
-def _pause(value: object) -> float:
-    seconds = duration(value)
-    if seconds <= 0:
-        raise ValueError("must be longer than 0: write 15s, for example")
-    return seconds
-
-
-def _deadline(value: object) -> float | None:
-    return None if str(value).lower() == "never" else duration(value)
-
-
-def _urls(value: object) -> tuple[str, ...]:
-    """A URL, several with spaces or commas between them, or a list of them."""
-    parts = value if isinstance(value, list | tuple) else [value]
-    words = [part for part in parts if isinstance(part, str)]
-    if len(words) < len(parts):
-        raise ValueError("is not a URL or a list of them: write nsq://host:4150")
-    if not all(map(str.strip, words)):  # --broker "$UNSET" must not start an nsqd in place of the broker that was meant
-        raise ValueError("is not a URL: write nsq://host:4150")
-    return tuple(url for word in words for url in _BETWEEN_URLS.split(word) if url)
-
-
-def _path(value: object) -> Path:
-    if not isinstance(value, str | Path) or not str(value):
-        raise ValueError("is not a path")
-    return Path(value)
-
-
-def _address(value: object) -> str:
-    host, colon, port = str(value).rpartition(":")
-    if not (host and colon and port.isdecimal() and int(port) < 65536):
-        raise ValueError("is not an address: write host:port, as 127.0.0.1:4150")
-    return str(value)
-
-
-def _admin(value: object) -> str:
-    """A Unix socket is told from an address by its slash."""
-    text = str(value)
-    if "/" in text:
-        return text
-    try:
-        return _address(f"127.0.0.1:{text.removeprefix(':')}" if text.removeprefix(":").isdecimal() else text)
-    except ValueError:
-        raise ValueError("is not an address: write a port, host:port, or the path of a Unix socket") from None
-
-
-def _level(value: object) -> str:
-    if str(value).lower() not in LOG_LEVELS:
-        raise ValueError(f"is not a log level: write one of {', '.join(LOG_LEVELS)}")
-    return str(value).lower()
-
-
-def _word(*words: str) -> Callable[[object], str]:
-    def parse(value: object) -> str:
-        if str(value).lower() not in words:
-            raise ValueError(f"is not {' or '.join(words)}")
-        return str(value).lower()
-
-    return parse
-
-
-def _part(value: object) -> float:
-    try:
-        part = float(str(value))
-    except ValueError:
-        part = -1.0
-    if isinstance(value, bool) or not 0 <= part <= 1:
-        raise ValueError("is not a number from 0 to 1")
-    return part
-
-
-def _yes_or_no(value: object) -> bool:
-    word = str(value).lower()
-    if word not in ("true", "false", "1", "0", "yes", "no"):
-        raise ValueError("is not true or false")
-    return word in ("true", "1", "yes")
-
-
-def _dsn(value: object) -> str:
-    parts = urlsplit(str(value))
-    whole = parts.username and parts.hostname and parts.path.rpartition("/")[2].isdecimal()
-    if parts.scheme not in ("http", "https") or not whole:
-        raise ValueError("is not a DSN: write it as Sentry shows it, https://KEY@HOST/PROJECT")
-    return str(value)
-
-
-def _token(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"[!-~]{16,}", value):
-        raise ValueError("is not 16 or more letters, digits and signs without a space: `openssl rand -hex 20` makes one")
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +57,16 @@ class Settings:
     """The settings of one worker process; durations are in seconds."""
 
     brokers: tuple[str, ...] = _setting(
-        (), _urls, "URL, or several", "Where the messages are: nsq://host:port or nsq+lookupd://host:port.",
+        (), values.urls, "URL, or several", "Where the messages are: nsq://host:port or nsq+lookupd://host:port.",
         shown="an embedded nsqd", flag="--broker", env="BROKER_URL",
     )  # fmt: skip
     data_path: Path = _setting(
-        Path("var/nsqd"), _path, "folder", "Where the embedded nsqd keeps its messages; not used with a broker."
+        Path("var/nsqd"), values.path, "folder", "Where the embedded nsqd keeps its messages; not used with a broker."
     )
-    nsqd_tcp_address: str = _setting("127.0.0.1:4150", _address, "host:port", "Where the embedded nsqd listens for clients.")
-    nsqd_http_address: str = _setting("127.0.0.1:4151", _address, "host:port", "Where the embedded nsqd answers HTTP.")
+    nsqd_tcp_address: str = _setting(
+        "127.0.0.1:4150", values.address, "host:port", "Where the embedded nsqd listens for clients."
+    )
+    nsqd_http_address: str = _setting("127.0.0.1:4151", values.address, "host:port", "Where the embedded nsqd answers HTTP.")
     processes: int | None = _setting(
         None, amounts.processes, "number or auto", "How many processes a master keeps at work; auto is one for each core.",
         shown="one process, without a master",
@@ -185,68 +78,79 @@ class Settings:
         None, amounts.size, "size", "Replace a process when it takes about so much memory, as 500MB.", shown="never"
     )
     drain: float = _setting(
-        25.0, duration, "duration", "How long running handlers may take to finish after SIGTERM or SIGINT.", shown="25s"
+        25.0, values.duration, "duration", "How long running handlers may take to finish after SIGTERM or SIGINT.", shown="25s"
     )
     connect_deadline: float | None = _setting(
-        30.0, _deadline, "duration or never", "How long to try to reach a broker at start, before giving up.", shown="30s"
+        30.0, values.deadline, "duration or never", "How long to try to reach a broker at start, before giving up.", shown="30s"
     )
-    poll_interval: float = _setting(15.0, _pause, "duration", "How often to look for new nodes of a topic.", shown="15s")
+    poll_interval: float = _setting(15.0, values.pause, "duration", "How often to look for new nodes of a topic.", shown="15s")
     publish_timeout: float = _setting(
-        5.0, _pause, "duration", "How long a publish may wait for the broker, unless it says so itself.", shown="5s"
+        5.0, values.pause, "duration", "How long a publish may wait for the broker, unless it says so itself.", shown="5s"
     )
     longest_pause: float = _setting(
-        60.0, _pause, "duration", "How long a handler that pauses (backoff) waits at most before it tries again.", shown="60s"
+        60.0,
+        values.pause,
+        "duration",
+        "How long a handler that pauses (backoff) waits at most before it tries again.",
+        shown="60s",
     )
     handlers: tuning.Tuning = _setting(
         (), tuning.parse, "YAML", "Options of handlers in place of those in their code: `{orders/billing: {concurrency: 20}}`.",
         shown="none",
     )  # fmt: skip
-    log_level: str = _setting("info", _level, " | ".join(LOG_LEVELS), "The least important log lines to show.")
+    log_level: str = _setting("info", values.level, " | ".join(values.LOG_LEVELS), "The least important log lines to show.")
     sentry_dsn: str | None = _setting(
-        None, _dsn, "URL", "Report failures, and where asked for traces, to this project of Sentry.",
+        None, values.dsn, "URL", "Report failures, and where asked for traces, to this project of Sentry.",
         shown="none", env="SENTRY_DSN",
     )  # fmt: skip
     sentry_events: str = _setting(
-        "each", _word("each", "dead"), "each | dead", "Report each failure to Sentry, or only what becomes a dead letter."
+        "each", values.word("each", "dead"), "each | dead", "Report each failure to Sentry, or only what becomes a dead letter."
     )
     sentry_traces: float = _setting(
-        0.0, _part, "0 to 1", "The part of the calls to trace in Sentry.", shown="0", env="SENTRY_TRACES_SAMPLE_RATE"
+        0.0, values.part, "0 to 1", "The part of the calls to trace in Sentry.", shown="0", env="SENTRY_TRACES_SAMPLE_RATE"
     )
     sentry_bodies: bool = _setting(
-        False, _yes_or_no, "true | false", "Send message bodies, and local variables, to Sentry with each failure.", shown="false"
+        False,
+        values.yes_or_no,
+        "true | false",
+        "Send message bodies, and local variables, to Sentry with each failure.",
+        shown="false",
     )
-    log_format: str = _setting("text", _word("text", "json"), "text | json", "How log lines are written.")
+    log_format: str = _setting("text", values.word("text", "json"), "text | json", "How log lines are written.")
     log_frames: str = _setting(
-        "own", _word("own", "all"), "own | all", "Which frames tracebacks show in the log: the app's own, or the framework's too."
+        "own",
+        values.word("own", "all"),
+        "own | all",
+        "Which frames tracebacks show in the log: the app's own, or the framework's too.",
     )
     admin: str | None = _setting(
-        None, _admin, "host:port, port or path", "Serve health and metrics over HTTP there; a port alone is 127.0.0.1's.",
+        None, values.admin, "host:port, port or path", "Serve health and metrics over HTTP there; a port alone is 127.0.0.1's.",
         shown="none",
     )  # fmt: skip
     admin_token: str | None = _setting(
-        None, _token, "text", "What clients of `admin` have to say; needed where it can be reached from other machines.",
+        None, values.token, "text", "What clients of `admin` have to say; needed where it can be reached from other machines.",
         shown="none", flag=NO_FLAG,
     )  # fmt: skip
     admin_read_only: bool = _setting(
-        False, _yes_or_no, "true | false", "Let nobody change anything by `admin`: no pauses, no replays.", shown="false",
+        False, values.yes_or_no, "true | false", "Let nobody change anything by `admin`: no pauses, no replays.", shown="false",
         switch=True,
     )  # fmt: skip
     ledger: Path | None = _setting(
-        None, _path, "file", "Write at exit how every message ended, per handler, as JSON.", shown="none"
+        None, values.path, "file", "Write at exit how every message ended, per handler, as JSON.", shown="none"
     )
 
 
 _METAVARS = {
-    duration: "SECONDS",
-    _pause: "SECONDS",
-    _deadline: "SECONDS",
-    _urls: "URL",
-    _path: "PATH",
-    _level: "LEVEL",
-    _address: "HOST:PORT",
-    _admin: "ADDRESS",
-    _dsn: "URL",
-    _part: "PART",
+    values.duration: "SECONDS",
+    values.pause: "SECONDS",
+    values.deadline: "SECONDS",
+    values.urls: "URL",
+    values.path: "PATH",
+    values.level: "LEVEL",
+    values.address: "HOST:PORT",
+    values.admin: "ADDRESS",
+    values.dsn: "URL",
+    values.part: "PART",
     tuning.parse: "YAML",
     amounts.processes: "N",
     amounts.count: "N",
@@ -265,7 +169,7 @@ def _row(one: Any) -> Setting:
         shown_default=made["shown"],
         help=made["help"],
         parse=made["parse"],
-        repeatable=made["parse"] is _urls,
+        repeatable=made["parse"] is values.urls,
         switch=made["switch"],
     )
 

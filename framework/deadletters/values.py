@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from framework.deadletters.letter import Letter
-from framework.settings import duration
+from framework.values import duration
 
 
 def as_dict(letter: Letter, dead_topic: str) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from framework.amounts import cores
 from framework.errors import BadSetting
-from framework.settings import TABLE, Settings, as_markdown, check_writable, duration, load
+from framework.settings import TABLE, Settings, as_markdown, check_writable, load
+from framework.values import duration
 
 ROOT = Path(__file__).parents[2]
 
