@@ -19,11 +19,11 @@ from pathlib import Path
 
 from framework.errors import FrameworkError
 from framework.nsqd.options import Options
+from framework.nsqd.slices import Slices
 from framework.nsqd.store import formats
 from framework.nsqd.store.files import FILE_MODE, FOLDER_MODE, make_folder, naming, sync_folder, write_synced
 from framework.nsqd.store.folder import FolderInUse, ReadOnlyFolder
 from framework.nsqd.store.segments import Broken, Segments, number_of, numbers_in
-from framework.nsqd.turns import Turns
 
 _PIECE_BYTES = 1 << 20
 _ATTEMPTS = 20
@@ -40,7 +40,7 @@ class Backup:
         assert options.backup is not None
         self._source = _resolved(options.data_path)
         self._target = options.backup
-        self._turns = Turns()
+        self._slices = Slices()
         self._stopping = False
 
     def stop(self) -> None:
@@ -129,7 +129,7 @@ class Backup:
             fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
             try:
                 for offset in range(0, size, _PIECE_BYTES):
-                    self._turns.breathe()
+                    self._slices.breathe()
                     if self._stopping:
                         raise NotBackedUp("no backup was made: it was stopped")
                     os.pwrite(fd, source.read(number, offset, min(_PIECE_BYTES, size - offset)), offset)

@@ -92,7 +92,7 @@ class Bodies:
                 raise Refused("E_BAD_MESSAGE", f"MPUB message too big {size} > {most}")
             offset += 4 + size
             if not at % _TURN:
-                incoming.turns.breathe()
+                incoming.slices.breathe()
             if offset > end:
                 raise Refused("E_BAD_BODY", f"MPUB body too big {offset} > {self._options.max_body_size}")
         self._await_body(offset)

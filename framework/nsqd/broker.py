@@ -24,9 +24,9 @@ from framework.nsqd.journal import Declares, Group, Journal, NotStored
 from framework.nsqd.options import Options
 from framework.nsqd.pertopic import PerTopic
 from framework.nsqd.quotas import Quotas
+from framework.nsqd.slices import Slices
 from framework.nsqd.store import Batch, ChannelSave, Entry, Store, TopicSave, TopicState, record
 from framework.nsqd.topic import Deserted, Emptied, Gone, Made, Topic, TopicChanged
-from framework.nsqd.turns import Turns
 
 NOT_SAVED = "DISK: states not saved"
 NOT_EXPIRED = "DISK: what is too old was not dropped"
@@ -139,9 +139,9 @@ class Broker:
         """Hand each record over, also when another's could not be. Raises what was wrong with one."""
         error: Exception | None = None
         touched: dict[int, Topic] = {}
-        turns = Turns()
+        slices = Slices()
         for batch in batches:
-            turns.breathe()
+            slices.breathe()
             topic = self._numbers.get(batch.topic)
             if topic is None:
                 continue

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import gevent
 
 from framework.names import EPHEMERAL
-from framework.nsqd import backlog, delivery, turns
+from framework.nsqd import backlog, delivery, slices
 from framework.nsqd.backlog import Backlog, Found
 from framework.nsqd.delivery import Consumer
 from framework.nsqd.journal import Declares
@@ -216,7 +216,7 @@ class Channel:
     def _serve_soon(self) -> None:
         if not self._awaited:
             self._awaited = True
-            turns.soon(self._serve_awaited)
+            slices.soon(self._serve_awaited)
 
     def _serve_awaited(self) -> None:
         self._awaited = False

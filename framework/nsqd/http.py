@@ -16,10 +16,10 @@ from framework.nsqd.options import TLS_REQUIRED
 from framework.nsqd.payloads import Payload
 from framework.nsqd.protocol import Client
 from framework.nsqd.sites import Sites
+from framework.nsqd.slices import Slices
 from framework.nsqd.status import Status
 from framework.nsqd.store import Entry
 from framework.nsqd.topic import Topic
-from framework.nsqd.turns import Turns
 from framework.nsqd.underway import Memory
 from framework.nsqd.web import Answer, Api, Request, Response, Routes
 
@@ -140,13 +140,13 @@ class NsqdApi(Api):
             raise Status(413, "MSG_TOO_BIG") from None
 
     def _binary(self, body: bytes) -> list[Payload]:
-        options, turns = self._broker.options, Turns()
+        options, slices = self._broker.options, Slices()
         if len(body) < 4 or not 0 < (count := _INT32.unpack_from(body)[0]) <= (options.max_body_size - 4) // 5:
             raise Status(413, "BAD_BODY")
         offset = 4
         for at in range(count):
             if not at % _TURN:
-                turns.breathe()
+                slices.breathe()
             if offset + 4 > len(body):
                 raise Status(413, "BAD_MESSAGE")
             (size,) = _INT32.unpack_from(body, offset)

@@ -20,7 +20,7 @@ from gevent.pywsgi import Input, WSGIHandler, WSGIServer, headers_factory
 from framework.alarm import Alarm
 from framework.nsqd import daemon
 from framework.nsqd.listening import Capped
-from framework.nsqd.turns import Turns
+from framework.nsqd.slices import Slices
 
 MAX_HEAD_BYTES = 64 << 10
 _MAX_FIELDS = 100
@@ -76,14 +76,14 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
     path: str
 
     def handle(self) -> None:
-        self._turns = Turns()
+        self._slices = Slices()
         try:
             super().handle()
         except OSError:
             pass  # it left before it had its refusal
 
     def handle_one_request(self) -> Any:
-        self._turns.breathe()  # a client that has sent many requests must not hold up others
+        self._slices.breathe()  # a client that has sent many requests must not hold up others
         alarm = Alarm(self._give_up)
         alarm.set(time.monotonic() + daemon.PATIENCE_SECONDS)
         try:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from struct import Struct
 
+from framework.nsqd.slices import Slices
 from framework.nsqd.store import record
-from framework.nsqd.turns import Turns
 
 Payload = tuple[bytes, int]
 """A payload as the log stores it, each message with its size before it, and how many messages it has."""
@@ -26,23 +26,23 @@ class TooLong(Exception):
 
 def cut(payload: bytes, count: int) -> list[Payload]:
     """The ``count`` messages of a payload, in their order."""
-    turns, found = Turns(), list[Payload]()
+    slices, found = Slices(), list[Payload]()
     for piece in record.split(payload, count):
         found.append(piece)
-        turns.breathe()
+        slices.breathe()
     return found
 
 
 def lines(body: bytes, most: int) -> list[Payload]:
     """Each line that is not empty is a message. Raises TooLong when one has more than ``most`` bytes."""
-    turns, found = Turns(), list[Payload]()
+    slices, found = Slices(), list[Payload]()
     for chunk in _chunks(body):
         if messages := [line for line in chunk.split(b"\n") if line]:
             if len(max(messages, key=len)) > most:
                 raise TooLong
             payload = b"".join(part for line in messages for part in (_SIZE.pack(len(line)), line))
             found += record.split(payload, len(messages))
-        turns.breathe()
+        slices.breathe()
     return found
 
 

@@ -15,9 +15,9 @@ from framework.nsqd import arguments, golang, identify, payloads
 from framework.nsqd.bodies import Bodies, Refused
 from framework.nsqd.broker import Broker
 from framework.nsqd.channel import Channel
+from framework.nsqd.client_connection import ClientConnection
 from framework.nsqd.journal import NotStored
 from framework.nsqd.lease import Leases
-from framework.nsqd.link import Link
 from framework.nsqd.permission import Permission
 from framework.nsqd.publishing import Publishing
 from framework.nsqd.streams import EndOfStream
@@ -41,7 +41,7 @@ class Client:
         """``memory`` is for bodies, those of other clients included."""
         self.broker = broker
         self.options = broker.options
-        self.link = Link(sock, address, broker.log, self._settle, self._serve, memory=memory)
+        self.connection = ClientConnection(sock, address, broker.log, self._settle, self._serve, memory=memory)
         self.address = address
         self.state = INIT
         self._allowed: dict[bytes, Command] = {}
@@ -56,8 +56,8 @@ class Client:
         self.leases = Leases(0.0, 0.0, lambda leases, message: None)
         self.sample_rate = 0
         self.message_count = self.finish_count = self.requeue_count = 0
-        self._incoming = self.link.incoming
-        self._outgoing = self.link.outgoing
+        self._incoming = self.connection.incoming
+        self._outgoing = self.connection.outgoing
         self._bodies = Bodies(self._incoming, self.options)
         self._wants = False
         self._identified = False
@@ -70,11 +70,11 @@ class Client:
     def run(self) -> None:
         """Serve the client until it leaves or must."""
         try:
-            self.link.await_hello(self.options.client_timeout)
+            self.connection.await_hello(self.options.client_timeout)
             if self._incoming.take(4) != MAGIC:
-                self.link.fail("E_BAD_PROTOCOL")
+                self.connection.fail("E_BAD_PROTOCOL")
                 return
-            self.link.start_heartbeat(self.granted.heartbeat_interval)
+            self.connection.start_heartbeat(self.granted.heartbeat_interval)
             while True:
                 self._next()
         except EndOfStream:
@@ -83,24 +83,24 @@ class Client:
             self._end()
 
     def _end(self) -> None:
-        self.link.mute()
+        self.connection.mute()
         if self.channel is not None:  # first, so that it is sent no more messages while its last frames go out
             self.channel.unsubscribe(self)
             if self._topic is not None:
                 self._topic.client_left(self.channel)
             self.channel.serve()
-        self.link.end()
+        self.connection.end()
 
     def close(self, reason: str) -> None:
         """End the connection from elsewhere on the hub; does not block."""
-        self.link.close(reason)
+        self.connection.close(reason)
 
     # --- commands --------------------------------------------------------------------------------------------------
 
     def _next(self) -> None:
         incoming = self._incoming
-        incoming.turns.breathe()  # a client that always has data must not hold up others
-        self.link.armed = time.monotonic()
+        incoming.slices.breathe()  # a client that always has data must not hold up others
+        self.connection.armed = time.monotonic()
         try:
             for many in self._many:
                 if (found := many.pattern.match(incoming.buffer, incoming.position)) and many.take(self, found):
@@ -120,7 +120,7 @@ class Client:
     def _enter(self, state: int) -> None:
         """Allow the commands of this state, and those only."""
         self.state = state
-        if self.options.tls_required and self.link.tls is None:
+        if self.options.tls_required and self.connection.tls is None:
             self._allowed = {b"IDENTIFY": COMMANDS[b"IDENTIFY"]}
         else:
             self._allowed = {name: one for name, one in COMMANDS.items() if one.states is None or state in one.states}
@@ -128,21 +128,21 @@ class Client:
 
     def _why_not(self, command: bytes) -> str:
         name = arguments.text(command)
-        if self.options.tls_required and self.link.tls is None:
+        if self.options.tls_required and self.connection.tls is None:
             return f"cannot {name} in current state (TLS required)"
         return f"cannot {name} in current state" if command in COMMANDS else f"invalid command {name}"
 
     def _answer(self, data: bytes) -> None:
         """A response, behind those of publishes that wait for the disk."""
         self._settle()
-        self.link.respond(data)
+        self.connection.respond(data)
 
     def _answer_error(self, refused: Refused) -> None:
         try:
             self._settle()
         except Refused as earlier:
             refused = earlier
-        self.link.fail(str(refused))
+        self.connection.fail(str(refused))
 
     def _settle(self) -> None:
         """Before waiting for more: commit and confirm what was published, deliver for what was finished."""
@@ -175,7 +175,7 @@ class Client:
             raise arguments.invalid("SUB insufficient number of parameters")
         topic_name = arguments.name(words[1], "E_BAD_TOPIC", "SUB topic name")
         channel_name = arguments.name(words[2], "E_BAD_CHANNEL", "SUB channel name")
-        self.permission.check("SUB", topic_name, channel_name, self.link.tls)
+        self.permission.check("SUB", topic_name, channel_name, self.connection.tls)
         topic = self.broker.topic(topic_name)
         channel = topic.channel(channel_name)
         limit = self.options.max_channel_consumers
@@ -268,7 +268,7 @@ class Client:
         self.wishes = wishes
         if not self._identified:  # nsqd too heeds the first one's heartbeat only
             self._identified = True
-            self.link.start_heartbeat(self.granted.heartbeat_interval)
+            self.connection.start_heartbeat(self.granted.heartbeat_interval)
         if wishes.feature_negotiation:
             self._negotiate(wishes)
         else:
@@ -284,20 +284,20 @@ class Client:
         self._answer(identify.answer(granted, self.options))
         if granted.tls and self.options.tls_context is not None:
             try:
-                self.link.secure(self.options.tls_context)
+                self.connection.secure(self.options.tls_context)
             except OSError as error:
                 raise Refused("E_IDENTIFY_FAILED", f"IDENTIFY failed {error}") from error
             self._enter(self.state)
             self._answer(OK)
         if granted.snappy or granted.deflate:
-            self.link.compress(Snappy() if granted.snappy else Deflate(granted.deflate_level))
+            self.connection.compress(Snappy() if granted.snappy else Deflate(granted.deflate_level))
             self._answer(OK)
 
     def _auth(self, words: list[bytes]) -> None:
         if len(words) != 1:
             raise arguments.invalid("AUTH invalid number of parameters")
         secret = self._bodies.body("AUTH")
-        self._answer(self.permission.ask(arguments.text(secret), self.link.tls))
+        self._answer(self.permission.ask(arguments.text(secret), self.connection.tls))
 
     # --- publishing ------------------------------------------------------------------------------------------------
 
@@ -313,7 +313,7 @@ class Client:
     def _pub(self, words: list[bytes]) -> None:
         name = arguments.topic_name("PUB", words, 2)
         message = self._bodies.message("PUB")
-        self.permission.check("PUB", name, "", self.link.tls)
+        self.permission.check("PUB", name, "", self.connection.tls)
         self.publishing.add("PUB", name, [(message, 1)])
 
     def _dpub(self, words: list[bytes]) -> None:
@@ -326,14 +326,14 @@ class Client:
             raise arguments.invalid(f"DPUB timeout {number} out of range 0-{round(self.options.max_req_timeout * 1000)}")
         due = int(self.broker.clock.now() + delay * 1000) if delay else 0
         message = self._bodies.message("DPUB")
-        self.permission.check("DPUB", name, "", self.link.tls)
+        self.permission.check("DPUB", name, "", self.connection.tls)
         self.publishing.add("DPUB", name, [(message, 1)], due)
 
     def _mpub(self, words: list[bytes]) -> None:
         if len(words) < 2:
             raise arguments.invalid("MPUB insufficient number of parameters")
         name = arguments.name(words[1], "E_BAD_TOPIC", "E_BAD_TOPIC MPUB topic name")
-        self.permission.check("MPUB", name, "", self.link.tls)
+        self.permission.check("MPUB", name, "", self.connection.tls)
         self.broker.topic(name)
         self.publishing.add("MPUB", name, payloads.cut(*self._bodies.messages()))
 

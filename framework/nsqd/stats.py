@@ -119,7 +119,7 @@ def _client(client: Client, topic: str) -> dict[str, Any]:
         body |= client.permission.state.stats()
     if published:
         body["pub_counts"] = published[:1]  # nsqd too gives the first only
-    return body | tls.stats(client.link.tls)
+    return body | tls.stats(client.connection.tls)
 
 
 def _memory() -> dict[str, int]:

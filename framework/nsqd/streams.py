@@ -18,7 +18,7 @@ from gevent.socket import socket, wait_read
 
 from framework.alarm import Alarm
 from framework.errors import ProtocolError
-from framework.nsqd.turns import Turns
+from framework.nsqd.slices import Slices
 from framework.nsqd.underway import FREE_BYTES, Share
 from framework.transports.nsq.stream import Socket
 
@@ -51,7 +51,7 @@ class Incoming:
         self._receive: Callable[[int], bytes] = sock.recv
         self._before_blocking = before_blocking
         self._share = share
-        self.turns = Turns()
+        self.slices = Slices()
 
     def through(self, stream: Socket) -> None:
         """Read from ``stream`` from now on, which must have been given what is in the buffer."""
@@ -80,7 +80,7 @@ class Incoming:
         self._before_blocking()
         del self.buffer[: self.position]
         self.position = 0
-        self.turns.breathe()
+        self.slices.breathe()
         large = len(self.buffer) > FREE_BYTES or self._share.size
         if large:
             self._share.expect(len(self.buffer))

@@ -17,7 +17,7 @@ import gevent
 from gevent.event import Event
 
 from framework.names import EPHEMERAL
-from framework.nsqd import turns
+from framework.nsqd import slices
 from framework.nsqd.channel import Channel
 from framework.nsqd.journal import Declares, Group
 from framework.nsqd.port import Port
@@ -182,7 +182,7 @@ class Topic:
                 for batch in held:
                     channel.offer(batch)
         self.touched()
-        turns.soon(self.serve)
+        slices.soon(self.serve)
 
     def _read_and_hand_over(self) -> None:
         """An #ephemeral channel holds copies. Once it has them the log's may go, so they are read before ``pumped`` moves."""

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from framework.errors import FrameworkError
 from framework.nsqd.options import Options
+from framework.nsqd.slices import Slices
 from framework.nsqd.store.index import Row
 from framework.nsqd.store.segments import Broken, Found
 from framework.nsqd.store.survey import Survey
-from framework.nsqd.turns import Turns
 
 
 class NotSound(FrameworkError):
@@ -68,7 +68,7 @@ class Check:
 
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
-        self._turns = Turns()
+        self._slices = Slices()
         self.read = Read()
         self.notes: list[str] = []
         """What is to be known and no fault."""
@@ -91,7 +91,7 @@ class Check:
         survey, rows = self._survey, {row.off: row for row in self._survey.index.placed(segment)}
         torn = survey.log.size if segment == survey.log.active else None
         for item in survey.log.scan(segment):
-            self._turns.breathe()
+            self._slices.breathe()
             if isinstance(item, Broken):
                 yield "" if item.offset == torn else self._broken(segment, item)
             else:
@@ -124,7 +124,7 @@ class Check:
         for topic in self._survey.catalog.topics.values():
             for channel in topic.channels.values():
                 for seq in channel.retries:
-                    self._turns.breathe()
+                    self._slices.breathe()
                     rows = self._survey.index.batches(topic.id, seq, 1)
                     if not rows or not rows[0].first <= seq < rows[0].first + rows[0].n or rows[0].dead:
                         yield f"channel {channel.name!r} of topic {topic.name!r} waits for message {seq:016x}, which is not there"

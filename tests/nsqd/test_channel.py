@@ -13,7 +13,7 @@ from gevent import socket
 from framework.nsqd.bodies import Bodies
 from framework.nsqd.broker import Broker
 from framework.nsqd.channel import Channel
-from framework.nsqd.link import Link
+from framework.nsqd.client_connection import ClientConnection
 from framework.nsqd.options import parse
 from framework.nsqd.store import Entry, Store
 from framework.nsqd.topic import Topic
@@ -81,7 +81,7 @@ def test_what_waited_in_a_topic_goes_to_channels_on_the_disk_and_in_memory(topic
 
 def test_a_client_without_heartbeats_may_take_its_time_to_read() -> None:
     ours, theirs = socket.socketpair()
-    link = Link(ours, "", lambda *_: None, lambda: None, lambda: None, memory=Memory(1 << 20))
+    link = ClientConnection(ours, "", lambda *_: None, lambda: None, lambda: None, memory=Memory(1 << 20))
     link.start_heartbeat(0)
     link.outgoing.write([bytes(4 << 20)])
     gevent.sleep(0.2)

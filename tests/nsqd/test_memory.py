@@ -11,7 +11,7 @@ import weakref
 import pytest
 from gevent import socket
 
-from framework.nsqd.link import Link
+from framework.nsqd.client_connection import ClientConnection
 from framework.nsqd.underway import Memory
 from framework.transports.nsq.stream import Deflate
 
@@ -42,16 +42,16 @@ def test_the_memory_of_a_burst_is_given_back() -> None:
 
 def test_who_has_left_holds_no_layer_and_no_bytes_until_the_collector_comes() -> None:
     ours, theirs = socket.socketpair()
-    link, codec = Link(ours, "", lambda *_: None, lambda: None, lambda: None, memory=Memory(1 << 20)), Deflate(6)
+    connection, codec = ClientConnection(ours, "", lambda *_: None, lambda: None, lambda: None, memory=Memory(1 << 20)), Deflate(6)
     held = weakref.ref(codec)
-    link.compress(codec)
-    link.incoming.buffer += b"x" * 100
+    connection.compress(codec)
+    connection.incoming.buffer += b"x" * 100
     del codec
     gc.disable()
     try:
-        link.end()
+        connection.end()
         assert held() is None
-        assert not link.incoming.buffer
+        assert not connection.incoming.buffer
     finally:
         gc.enable()
         theirs.close()

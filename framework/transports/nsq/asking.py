@@ -46,7 +46,7 @@ class Nobody:
 NOBODY = Nobody()
 
 
-class Link(Protocol):
+class Sender(Protocol):
     """What a run sends through: a ``publish_link.PublishLink``."""
 
     error: Exception | None
@@ -57,8 +57,8 @@ class Link(Protocol):
 class Run:
     """Several commands of one greenlet: each answer sends the next one from within the hub, and the last one wakes it."""
 
-    def __init__(self, link: Link, commands: Sequence[bytes], timeout: float) -> None:
-        self._link = link
+    def __init__(self, sender: Sender, commands: Sequence[bytes], timeout: float) -> None:
+        self._sender = sender
         self._commands = commands
         self._timeout = timeout
         self._silence: NoAnswer | None = None
@@ -70,7 +70,7 @@ class Run:
         """Fill the window."""
         some = self._commands[self._begun : len(self._answers) + WINDOW]
         self._begun += len(some)
-        self._link.push(some, self, monotonic() + self._timeout)
+        self._sender.push(some, self, monotonic() + self._timeout)
 
     def switch(self, outcome: Exception | None) -> None:
         """An answer, for the oldest command without one. The window is filled when some of it is answered: to fill it at
@@ -79,7 +79,7 @@ class Run:
         if isinstance(outcome, NoAnswer):
             self._silence = outcome
         unanswered = self._begun - len(self._answers)
-        if unanswered == WINDOW - REFILL and self._link.error is None and self._silence is None:
+        if unanswered == WINDOW - REFILL and self._sender.error is None and self._silence is None:
             self.send()
         elif not unanswered:
             self._done.switch(None)
@@ -92,7 +92,7 @@ class Run:
                 self._done.get()
         finally:
             self._commands = ()  # whoever waits may be interrupted, and then wants no more of them sent
-        return self._answers + [NotStored(str(self._silence or self._link.error)) for _ in range(asked - self._begun)]
+        return self._answers + [NotStored(str(self._silence or self._sender.error)) for _ in range(asked - self._begun)]
 
 
 def fail(waiting: deque[Pending], sent: int, error: Exception) -> None:

@@ -44,7 +44,7 @@ class _Bare:
     def close(self) -> None: ...
 
 
-class Link:
+class ClientConnection:
     """One client's connection. Only ``read``-like methods of ``incoming``, ``secure``, ``compress`` and ``end`` block."""
 
     def __init__(

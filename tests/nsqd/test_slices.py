@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.nsqd import payloads, turns
+from framework.nsqd import payloads, slices
+from framework.nsqd.slices import Slices
 from framework.nsqd.store.record import MAX_RECORD_BYTES, MAX_RECORD_MESSAGES, Batch, bodies
-from framework.nsqd.turns import Turns
 
 
 def _spin(seconds: float) -> None:
@@ -31,7 +31,7 @@ def _ticks(until: gevent.Greenlet) -> int:
 
 
 def _work(slices: int) -> None:
-    at_work = Turns()
+    at_work = Slices()
     for _ in range(slices):
         _spin(0.0015)
         at_work.breathe()
@@ -53,10 +53,10 @@ def test_what_is_wanted_soon_leaves_the_timers_their_turn() -> None:
         _spin(0.0015)
         left[0] -= 1
         if left[0]:
-            turns.soon(again)
+            slices.soon(again)
 
-    turns.soon(again)
-    assert _ticks(gevent.spawn(lambda: [turns.next_round() for _ in range(99)])) > 30
+    slices.soon(again)
+    assert _ticks(gevent.spawn(lambda: [slices.next_round() for _ in range(99)])) > 30
     while left[0]:
         gevent.sleep(0.001)
 

@@ -37,7 +37,7 @@ def soon(call: Callable[[], None]) -> None:
     watcher.start(ring)
 
 
-class Turns:
+class Slices:
     """For one greenlet: ``breathe`` again and again while it works."""
 
     def __init__(self) -> None:
