@@ -81,15 +81,15 @@ def test_what_waited_in_a_topic_goes_to_channels_on_the_disk_and_in_memory(topic
 
 def test_a_client_without_heartbeats_may_take_its_time_to_read() -> None:
     ours, theirs = socket.socketpair()
-    link = ClientConnection(ours, "", lambda *_: None, lambda: None, lambda: None, memory=Memory(1 << 20))
-    link.start_heartbeat(0)
-    link.outgoing.write([bytes(4 << 20)])
+    connection = ClientConnection(ours, "", lambda *_: None, lambda: None, lambda: None, memory=Memory(1 << 20))
+    connection.start_heartbeat(0)
+    connection.outgoing.write([bytes(4 << 20)])
     gevent.sleep(0.2)
-    assert not link.outgoing.closed
+    assert not connection.outgoing.closed
     read = 0
     while read < 4 << 20:
         read += len(theirs.recv(1 << 20))
-    link.end()
+    connection.end()
     theirs.close()
 
 

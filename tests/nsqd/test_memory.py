@@ -42,7 +42,8 @@ def test_the_memory_of_a_burst_is_given_back() -> None:
 
 def test_who_has_left_holds_no_layer_and_no_bytes_until_the_collector_comes() -> None:
     ours, theirs = socket.socketpair()
-    connection, codec = ClientConnection(ours, "", lambda *_: None, lambda: None, lambda: None, memory=Memory(1 << 20)), Deflate(6)
+    connection = ClientConnection(ours, "", lambda *_: None, lambda: None, lambda: None, memory=Memory(1 << 20))
+    codec = Deflate(6)
     held = weakref.ref(codec)
     connection.compress(codec)
     connection.incoming.buffer += b"x" * 100
