@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 
 from framework.admin.access import Access
 from framework.admin.api import Api
+from framework.admin.assets import PATHS, asset
 from framework.admin.backlog import Backlog
 from framework.admin.feed import Feed
 from framework.admin.figures import Figures
@@ -55,8 +56,9 @@ class Pages:
 
     def answer(self, request: Request) -> Answer:
         try:
-            self._access.check(request)
-            return self._answer(request)
+            asked_for_asset = request.path in PATHS and request.reads
+            self._access.check(request, asset=asked_for_asset)
+            return asset(request.path) if asked_for_asset else self._answer(request)
         except Refused as refused:
             self._tell_of(request, refused)
             api = request.path.startswith("/api")
@@ -71,7 +73,7 @@ class Pages:
         if request.path not in self._pages:
             if request.path in self._changes:
                 raise Refused(405, "only POST")
-            raise Refused(404, f"there is no such page: there are {', '.join(self._pages)}")
+            raise Refused(404, f"there is no such page: there are /, {', '.join(self._pages)}")
         if not request.reads:
             raise Refused(405, "only GET and HEAD")
         return self._pages[request.path](request)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from framework.cli.dead.shown import printable
+from framework.engine.times import FAST
 
 Row = Mapping[str, Any]
 Column = Callable[[Row], str]
@@ -23,6 +24,11 @@ def seconds(value: float | None) -> str:
         return f"{value:.1f}s"
     minutes, rest = divmod(int(value), 60)
     return f"{minutes}m{rest:02}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02}m"
+
+
+def took(value: float | None) -> str:
+    """Calls of less than 5 ms are not told apart."""
+    return "<5ms" if value is not None and value <= FAST else seconds(value)
 
 
 def state(row: Row) -> str:
@@ -61,8 +67,8 @@ TABLES: dict[str, tuple[str, dict[str, Column]]] = {
             ">IN FLIGHT": lambda row: f"{row['in_flight']}/{row['max_in_flight']}",
             ">BACKLOG": lambda row: "-" if (count := backlog(row)) is None else f"{count}",
             ">AGE": lambda row: seconds(row.get("oldest_age")),
-            ">P50": lambda row: seconds(percentile(row, "took", "p50")),
-            ">P99": lambda row: seconds(percentile(row, "took", "p99")),
+            ">P50": lambda row: took(percentile(row, "took", "p50")),
+            ">P99": lambda row: took(percentile(row, "took", "p99")),
             ">DEAD": lambda row: f"{row['counts']['dead']}",
             ">LOST": lambda row: f"{row['counts']['lease_lost'] + row['counts']['lost']}",
             "STATE": state,
