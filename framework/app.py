@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import gevent
 
@@ -61,6 +61,16 @@ def embedded_nsqd(settings: Settings) -> Iterator[EmbeddedNsqd | None]:
         nsqd.stop()
 
 
+class Superior(Protocol):
+    """Whoever has an App run as one of several, and shows them as one."""
+
+    def begun(self, supervisor: Supervisor) -> None:
+        """It is about to subscribe."""
+
+    def tell_books(self, ledgers: Mapping[str, Any], published: Mapping[str, Any]) -> bool:
+        """How every message ended, at the end; False: nobody has taken it, so it is logged."""
+
+
 class App:
     """One worker: the handlers, the connections they need, and this process's publisher."""
 
@@ -69,16 +79,13 @@ class App:
         handlers: Sequence[HandlerSpec],
         settings: Settings,
         *,
-        tell_books: Callable[[Mapping[str, Any], Mapping[str, Any]], bool] | None = None,
+        superior: Superior | None = None,
     ) -> None:
-        """Raises BadSetting for options of ``settings.handlers`` that none of ``handlers`` can have.
-
-        ``tell_books(ledgers, published)`` takes at the end what else is logged; False: it could not.
-        """
+        """Raises BadSetting for options of ``settings.handlers`` that none of ``handlers`` can have."""
         self.handlers = _observed(tuned(handlers, settings.handlers), settings)
         self.settings = settings
         self._supervisor: Supervisor | None = None
-        self._tell_books = tell_books
+        self._superior = superior
         self._stopping = False
 
     def run(self, *, leave: Callable[[], NoReturn] | None = None) -> None:
@@ -119,6 +126,8 @@ class App:
             leave=leave and (lambda: self._leave(supervisor, leave)),
         )
         self._supervisor = supervisor
+        if self._superior is not None:
+            self._superior.begun(supervisor)
         with self._admin(supervisor, [nsqd.url] if nsqd else self.settings.brokers):
             self._supervise(supervisor, nsqd)
 
@@ -229,7 +238,7 @@ class App:
         ledgers = {name: ledger.as_dict() for name, ledger in supervisor.ledgers.items()}
         if self.settings.ledger:  # first: in ``_leave`` the log may not come back
             write_at_end(self.settings.ledger, "--ledger", json.dumps(ledgers, indent=2) + "\n")
-        if self._tell_books is not None and self._tell_books(ledgers, supervisor.published):
+        if self._superior is not None and self._superior.tell_books(ledgers, supervisor.published):
             return
         for name, counts in ledgers.items():
             log.info("ledger %s %s", name, " ".join(f"{key}={count}" for key, count in counts.items()))

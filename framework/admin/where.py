@@ -36,15 +36,15 @@ def places(calls: Sequence[Call], hub_thread: int) -> list[str]:
 
     ``hub_thread``: the native thread in which greenlets run.
     """
-    found = [_words(_of_greenlet(getattr(call, "greenlet", None) or getattr(call, "caller", None))) for call in calls]
+    found = [_words(of_greenlet(getattr(call, "greenlet", None) or getattr(call, "caller", None))) for call in calls]
     if all(found):
         return found
-    threads = _threads()
-    return [words or _of_thread(call, threads, hub_thread) for words, call in zip(found, calls, strict=True)]
+    running = threads()
+    return [words or _of_thread(call, running, hub_thread) for words, call in zip(found, calls, strict=True)]
 
 
-def _of_greenlet(greenlet: Any) -> Iterator[_Place]:
-    """Nothing of one that runs, or has ended."""
+def of_greenlet(greenlet: Any) -> Iterator[_Place]:
+    """Its frames, the innermost first. Nothing of one that runs, or has ended."""
     for frame_at in _FRAMES:
         try:
             frame: FrameType | None = frame_at(greenlet)
@@ -55,12 +55,12 @@ def _of_greenlet(greenlet: Any) -> Iterator[_Place]:
         yield frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
 
 
-def _of_thread(call: Any, threads: dict[int, list[_Place]], hub_thread: int) -> str:
+def _of_thread(call: Any, running: dict[int, list[_Place]], hub_thread: int) -> str:
     if pid := getattr(call, "pid", 0):
         return f"in its slot process {pid}"
     if not call.thread and getattr(call.greenlet, "gr_frame", None) is not None:  # it is not the one that runs
         return ""
-    return _words(threads.get(call.thread or hub_thread, ()))
+    return _words(running.get(call.thread or hub_thread, ()))
 
 
 def _words(frames: Iterable[_Place]) -> str:
@@ -76,7 +76,7 @@ def _words(frames: Iterable[_Place]) -> str:
     return library
 
 
-def _threads() -> dict[int, list[_Place]]:
+def threads() -> dict[int, list[_Place]]:
     """Thread -> its frames, the innermost first."""
     found: dict[int, list[_Place]] = {}
     with tempfile.TemporaryFile() if not hasattr(os, "memfd_create") else os.fdopen(os.memfd_create("stacks"), "w+b") as file:

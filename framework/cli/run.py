@@ -62,8 +62,8 @@ def command(modules: tuple[str, ...], settings: Settings, load: Callable[[], Set
         if notifier is not None:
             Herald(notifier, partial(condition, app, About())).in_a_thread()
     else:
-        app = App(handlers, replace(settings, **_THE_MASTERS), tell_books=link.tell_books)
-        link.serve(app)
+        app = App(handlers, replace(settings, **_THE_MASTERS), superior=link)
+        link.serve(app, shown=settings.admin is not None)
     with stopping(app if link is None else link, to_the_end=True, hangs_up=link is None) as signals:
         try:
             app.run(leave=lambda: ending.at_once(signals.exit_code))

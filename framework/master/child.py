@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gevent
 from gevent import subprocess
@@ -19,6 +19,9 @@ from gevent.queue import Queue
 
 from framework.master import books
 from framework.master.link import FD
+
+if TYPE_CHECKING:
+    from framework.admin.snapshot import Snapshot
 
 LAST_WORDS = 2.0
 """Seconds for which the socket of a process that has ended is read on: others may hold it open."""
@@ -49,6 +52,10 @@ class Child:
         self._ledgers: books.Books = {}
         self._published: books.Books = {}
         self._said_last = False
+        self.snapshot: Snapshot | None = None
+        """The last one that it gave."""
+        self._answers: dict[int, Any] = {}
+        self._asked = 0
         self._to_say: Queue = Queue()
         mine, its = socket.socketpair()
         try:
@@ -81,6 +88,26 @@ class Child:
     def dump(self, why: str) -> None:
         """Have it write where all of it is."""
         self._to_say.put({"do": "dump", "why": why})
+
+    def ask(self, what: dict[str, Any]) -> int:
+        """Returns the number by which there is an ``answer`` to it later."""
+        self._asked += 1
+        self._to_say.put({**what, "question": self._asked})
+        return self._asked
+
+    def has_answered(self, question: int) -> bool:
+        """Or never will."""
+        return question in self._answers or self.code is not None
+
+    def answer(self, question: int) -> Any:
+        """None where there is none, and the second time."""
+        answer = self._answers.pop(question, None)
+        self._answers = {number: late for number, late in self._answers.items() if number > question}
+        return answer
+
+    def tell(self, command: dict[str, Any]) -> None:
+        """Have it do what an operator has asked for."""
+        self._to_say.put({"do": "act", "command": command})
 
     def signal(self, number: int) -> None:
         with suppress(ProcessLookupError):
@@ -128,6 +155,10 @@ class Child:
                     break
                 report = json.loads(line)
                 self.silent = 0.0
+                if "question" in report:
+                    self._answers[report["question"]] = report["answer"]
+                    continue
+                self.snapshot = report.get("snapshot", self.snapshot)
                 self._ledgers = report.get("ledgers", self._ledgers)
                 self._published = report.get("published", self._published)
                 if report.get("last"):

@@ -7,22 +7,19 @@ import gc
 import itertools
 import logging
 import signal
-import sys
 import threading
 import traceback
 from collections import defaultdict
-from collections.abc import Iterator
-from types import FrameType
 
 from gevent import monkey
 from greenlet import greenlet  # type: ignore[import-untyped]
 
 log = logging.getLogger(__name__)
 
-STACK = 50
-"""Frames that are shown of each, the innermost."""
 MOST = 200
 """Different stacks that are shown."""
+Place = tuple[str, int, str]
+"""File, line, function."""
 _start_new_thread = monkey.get_original("_thread", "start_new_thread")
 
 
@@ -38,11 +35,16 @@ def write(why: str) -> None:
 
 def text() -> str:
     """Greenlets that stand at the same place are one entry: thousands of slots may wait for their next message."""
-    names: dict[str, list[str]] = defaultdict(list)
-    for name, frame in itertools.chain(_threads(), _greenlets()):
-        frames = list(itertools.islice(traceback.walk_stack(frame), STACK))
-        names["".join(traceback.StackSummary.extract(reversed(frames)).format())].append(name)
-    entries = [f"{_words(who)}:\n{stack}" for stack, who in itertools.islice(names.items(), MOST)]
+    from framework.admin.where import of_greenlet, threads  # noqa: PLC0415
+
+    names: dict[tuple[Place, ...], list[str]] = defaultdict(list)
+    named = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, places in threads().items():
+        names[tuple(places)].append(f"thread {named.get(ident, ident)}")
+    for one in gc.get_objects():
+        if isinstance(one, greenlet) and (places := list(of_greenlet(one))):
+            names[tuple(places)].append(f"greenlet {getattr(one, 'name', '') or type(one).__name__}")
+    entries = [f"{_words(who)}:\n{_stack(places)}" for places, who in itertools.islice(names.items(), MOST)]
     left = len(names) - len(entries)
     return "\n".join([*entries, f"and {left} more places"] if left else entries)
 
@@ -51,14 +53,6 @@ def _words(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{len(names)} times {names[0]}"
 
 
-def _threads() -> Iterator[tuple[str, FrameType]]:
-    named = {thread.ident: thread.name for thread in threading.enumerate()}
-    for ident, frame in sys._current_frames().items():
-        yield f"thread {named.get(ident, ident)}", frame
-
-
-def _greenlets() -> Iterator[tuple[str, FrameType]]:
-    """Those that wait; one that runs is where its thread is."""
-    for one in gc.get_objects():
-        if isinstance(one, greenlet) and (frame := one.gr_frame) is not None:
-            yield f"greenlet {getattr(one, 'name', '') or type(one).__name__}", frame
+def _stack(places: tuple[Place, ...]) -> str:
+    """The innermost last, as in a traceback."""
+    return "".join(traceback.StackSummary.from_list([(*place, None) for place in reversed(places)]).format())

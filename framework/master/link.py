@@ -14,12 +14,17 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gevent import monkey
 
+from framework.engine.supervisor import Supervisor
+from framework.errors import FrameworkError
 from framework.master import dump
 from framework.master.state import State
+
+if TYPE_CHECKING:
+    from framework.admin.here import Here
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +59,16 @@ class Link:
         self._socket.setblocking(False)
         self._about = about
         self._app: Runs | None = None
+        self._supervisor: Supervisor | None = None
+        self._seen: Here | None = None
+        self._asked: list[dict[str, Any]] = []
+        """What operators have asked for, and there is nobody yet to do it."""
         self._stopping = False
-        self._lock = _allocate_lock()
+        self._lock, self._beginning = _allocate_lock(), _allocate_lock()
         self._unsent = b""
         self._broken = False
+        self._shown = False
+        """Somebody looks at snapshots."""
         dump.on_signal()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it is for the master
         _start_new_thread(self._serve, ())
@@ -70,11 +81,20 @@ class Link:
 
     # -- in the main thread
 
-    def serve(self, app: Runs) -> None:
-        """From now on there is something to report of, and to stop."""
-        self._app = app
+    def serve(self, app: Runs, *, shown: bool) -> None:
+        """From now on there is something to report of, and to stop. ``shown``: the master has an admin endpoint."""
+        self._app, self._shown = app, shown
         if self._stopping:
             app.stop()
+
+    def begun(self, supervisor: Supervisor) -> None:
+        """Before it subscribes: what operators have asked for is done from the first message on."""
+        with self._beginning:
+            self._supervisor = supervisor
+        if self._shown:
+            self._here()
+        for command in self._asked:
+            self._act(command)
 
     def stop(self, now: bool = False) -> None:
         """For signals. Whoever sends them to all processes sends one more than the master does: that is no second one."""
@@ -86,7 +106,8 @@ class Link:
 
     def tell_books(self, ledgers: Mapping[str, Any], published: Mapping[str, Any]) -> bool:
         """The last report: how every message ended. False: there is no master to tell."""
-        self._say({"ledgers": ledgers, "published": published, "last": True})
+        last = {"snapshot": self._snapshot()} if self._shown else {}
+        self._say({"ledgers": ledgers, "published": published, "last": True, **last})
         until = time.monotonic() + PATIENCE
         while self._unsent and not self._broken and time.monotonic() < until:
             _sleep(0.01)
@@ -128,6 +149,40 @@ class Link:
                 self.stop(bool(said.get("now")))
             case {"do": "dump", "why": why}:
                 dump.write(str(why))
+            case {"do": "snapshot", "question": question}:
+                self._shown = True
+                self._say({"question": question, "answer": self._snapshot()})
+            case {"do": "act", "command": command}:
+                error = self._act(command)
+                if "question" in said:
+                    self._say({"question": said["question"], "answer": {"error": error}})
+
+    def _here(self) -> Here | None:
+        """Imported only where somebody looks."""
+        if self._seen is None and self._supervisor is not None:
+            from framework.admin.here import Here  # noqa: PLC0415
+
+            self._seen = Here(self._supervisor)
+        return self._seen
+
+    def _snapshot(self) -> dict[str, Any] | None:
+        here = self._here()
+        return here.snapshot() if here is not None else None
+
+    def _act(self, command: dict[str, Any]) -> str:
+        """Returns why it cannot be done."""
+        with self._beginning:
+            if self._supervisor is None:
+                self._asked.append(command)
+                return ""
+        here = self._here()
+        assert here is not None
+        try:
+            here.act(command)
+        except FrameworkError as error:
+            _start_new_thread(log.warning, ("not done, as this process cannot: %s", error))
+            return str(error)
+        return ""
 
     def _orphaned(self) -> None:
         self._broken = True

@@ -27,8 +27,10 @@ from framework.master.seat import Seat
 from framework.observe.logging import setup
 from framework.settings import Settings, check_writable, write_at_end
 from framework.systemd import Condition, Herald, Notifier
+from framework.transports import open_transports
 
 if TYPE_CHECKING:
+    from framework.master.source import Children
     from framework.nsqd.embedded import EmbeddedNsqd
 
 log = logging.getLogger(__name__)
@@ -70,6 +72,7 @@ class Master:
         self._before: tuple[Settings, int] = settings, self._wanted
         """What to go back to if what was asked for last does not work."""
         self._nsqd: EmbeddedNsqd | None = None
+        self._source: Children | None = None
         self._stops = 0
         self._exit_code = 0
         self._ledgers: books.Books = {}
@@ -90,7 +93,7 @@ class Master:
     def run(self) -> int:
         """Until told to stop. Raises FrameworkError for a ledger that cannot be written."""
         self._generation = self._newest = 1
-        with embedded_nsqd(self._settings) as nsqd, self._signals():
+        with embedded_nsqd(self._settings) as nsqd, self._admin(nsqd), self._signals():
             self._nsqd = nsqd
             while not self._over():
                 self._fill()
@@ -101,6 +104,20 @@ class Master:
         if gone:
             raise BrokerUnreachable(f"the embedded nsqd on {self._settings.data_path} has ended (its log: nsqd.log there)")
         return self._exit_code
+
+    @contextmanager
+    def _admin(self, nsqd: EmbeddedNsqd | None) -> Iterator[None]:
+        """One endpoint for all, where it is asked for."""
+        if not self._settings.admin:
+            yield
+            return
+        from framework import admin  # noqa: PLC0415
+        from framework.master.source import Children  # noqa: PLC0415
+
+        self._source = Children(self._loop, lambda: list(self._children()))
+        brokers = [nsqd.url] if nsqd else self._settings.brokers
+        with admin.serving(self._settings, self._source, lambda: open_transports(brokers)):
+            yield
 
     def _over(self) -> bool:
         return bool(self._stops) and not any(True for _ in self._children())
@@ -147,6 +164,8 @@ class Master:
     def _start(self, seat: Seat) -> None:
         seat.successor = Child(self._command, self._folder, generation=self._generation, heard=self._heard)
         log.debug("process %d is started as %d", seat.number, seat.successor.pid)
+        for asked in self._source.commands() if self._source is not None else ():
+            seat.successor.tell(asked)
 
     def _retire(self, child: Child) -> None:
         self._leaving.add(child)
@@ -202,6 +221,8 @@ class Master:
     def _ended(self, child: Child) -> None:
         self._ledgers = books.total([self._ledgers, child.ledgers])
         self._published = books.total([self._published, child.published])
+        if self._source is not None:
+            self._source.ended(child)
         if child in self._leaving:
             self._leaving.discard(child)
             (log.debug if child.code == 0 else log.warning)("%d, which was to end, %s", child.pid, child.end)
@@ -243,6 +264,8 @@ class Master:
             self._tell_reloaded(f"not reloaded: {error}")
             return
         log.info("reloading: a new process is started, and if it can work, one for each of the others")
+        if settings.admin != self._settings.admin:
+            log.warning("--admin stays %s: it changes with the next start only", self._settings.admin or "off")
         setup(settings.log_level, timed=True, form=settings.log_format, frames=settings.log_frames)
         if self._proven == self._generation:
             self._before = self._settings, self._wanted

@@ -1,0 +1,90 @@
+"""What the admin endpoint shows of several processes: their snapshots, asked for when somebody looks, and merged into one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import gevent
+
+from framework.admin.snapshot import Snapshot, merged, remains
+from framework.errors import WrongUse
+from framework.master import watch
+from framework.master.child import Child
+
+PATIENCE = 0.5
+"""Seconds that a process may take for its snapshot; of one that takes longer the last one is shown."""
+ACTION_PATIENCE = 2.0
+_GLANCE = 0.005
+
+
+class Children:
+    """``admin.Source`` of a master. ``ended`` and ``commands`` are for the master's hub, the others for the endpoint's thread."""
+
+    def __init__(self, loop: Any, children: Callable[[], Iterable[Child]]) -> None:
+        self._loop = loop
+        self._children = children
+        self._gone: Snapshot = merged([])
+        self._commands: dict[tuple[str, str | None], dict[str, Any]] = {}
+
+    # -- on the master's hub
+
+    def ended(self, child: Child) -> None:
+        """Its counters stay: what is shown in sum must not fall."""
+        if child.snapshot is not None:
+            self._gone = merged([self._gone, remains(child.snapshot)])
+
+    def commands(self) -> list[dict[str, Any]]:
+        """What was asked of the handlers so far: a new process has to know of it."""
+        return list(self._commands.values())
+
+    # -- in the endpoint's thread
+
+    def snapshot(self) -> Snapshot:
+        for child, answer in self._asked({"do": "snapshot"}, PATIENCE):
+            child.snapshot = answer or child.snapshot
+        return merged([*(_of(child) for child in self._children() if child.snapshot is not None), self._gone])
+
+    def act(self, command: Mapping[str, Any]) -> None:
+        """Have all processes do it, also those that are started later. Raises WrongUse where one says that it cannot."""
+        answers = self._asked({"do": "act", "command": dict(command)}, ACTION_PATIENCE)
+        for _, answer in answers:
+            if answer and answer["error"]:
+                raise WrongUse(answer["error"])
+        if not any(answer for _, answer in answers):
+            raise WrongUse("no process has answered: it is not known whether it was done; ask again")
+        self._remember(dict(command))
+
+    def _remember(self, command: dict[str, Any]) -> None:
+        """Of the same kind and handler the last one counts, and one for all handlers in place of those for each."""
+        action, handler = command["action"], command.get("handler")
+        kind = action if action in ("max_in_flight", "concurrency") else "flow"
+        for key in [key for key in self._commands if key[0] == kind and handler in (None, key[1])]:
+            del self._commands[key]
+        self._commands[kind, handler] = command
+
+    def _asked(self, what: dict[str, Any], seconds: float) -> list[tuple[Child, Any]]:
+        """Each process with its answer, None of one that gives none in time."""
+        asked: list[tuple[Child, int]] = []
+        done: list[bool] = []
+
+        def ask() -> None:
+            asked.extend((child, child.ask(what)) for child in self._children() if child.ready)
+            done.append(True)
+
+        self._loop.run_callback_threadsafe(ask)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not (done and all(child.has_answered(number) for child, number in asked)):
+            gevent.sleep(_GLANCE)
+        return [(child, child.answer(number)) for child, number in asked]
+
+
+def _of(child: Child) -> Snapshot:
+    """Its snapshot, and whether it is stuck as the master sees it: one that says nothing cannot say so."""
+    assert child.snapshot is not None
+    words = watch.stuck(child)
+    if not words:
+        return child.snapshot
+    rows = [{**row, "stuck": list(dict.fromkeys([*row["stuck"], words]))} for row in child.snapshot["processes"]]
+    return {**child.snapshot, "processes": rows}

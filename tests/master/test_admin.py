@@ -1,0 +1,138 @@
+"""One admin endpoint for all processes: what it shows is their sum, and what is asked of it all of them do."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gevent
+import pytest
+
+from framework.errors import WrongUse
+from framework.master.source import Children
+from framework.testing.servers import Server
+from tests.admin.asking import api, get, port_of, shown, soon, until
+from tests.cli.shop import put
+from tests.master.conftest import SAY, Master
+from tests.master.test_replaced import STUCK
+
+Lead = Callable[..., Master]
+Write = Callable[..., Path]
+real = pytest.mark.real
+
+
+@real
+def test_the_figures_of_all_processes_add_up_and_never_fall(lead: Lead, write: Write, nsqd: Server) -> None:
+    write(SAY)
+    master = lead("--admin", "127.0.0.1:0")
+    port = port_of(master)
+    put(nsqd, *map(str, range(300)))
+    finished = ("messaging_client_consumed_messages_total", "say", "finished")
+    until(port, *finished, is_=lambda count: count == 300)
+    [row] = api(port, "/api/handlers")[1]
+    assert (row["processes"], row["concurrency"], row["max_in_flight"]) == (2, 8, 40)
+    assert {one["pid"] for one in api(port, "/api/processes")[1]} == set(master.started)
+    assert {one["pid"] for one in api(port, "/api/connections")[1]} == set(master.started)
+    os.kill(master.started[0], signal.SIGKILL)
+    master.until_started(3)
+    master.signal(signal.SIGHUP)
+    master.wait_for("reloaded: all 2 processes")
+    put(nsqd, *map(str, range(300, 400)))
+    until(port, *finished, is_=lambda count: count >= 400)
+    shown(port, "processes", lambda rows: {one["pid"] for one in rows} == set(master.started[-2:]))
+    until(port, *finished, is_=lambda count: count == 400)
+    assert get(port, "/readyz")[0] == get(port, "/livez")[0] == 200
+    assert master.stop() == 0
+
+
+@real
+def test_an_action_is_done_by_all_and_by_those_that_come_later(lead: Lead, write: Write, nsqd: Server) -> None:
+    write(SAY)
+    master = lead("--admin", "127.0.0.1:0")
+    port = port_of(master)
+    assert api(port, "/api/actions", {"action": "concurrency", "handler": "orders/say", "value": 3})[0] == 200
+    assert api(port, "/api/actions", {"action": "pause"})[0] == 200
+    shown(port, "handlers", lambda rows: (rows[0]["pause"] or {}).get("processes") == 2 and rows[0]["concurrency"] == 6)
+    master.signal(signal.SIGHUP)
+    master.wait_for("reloaded: all 2 processes")
+    put(nsqd, "1")
+    shown(port, "handlers", lambda rows: rows[0]["processes"] == 2 and rows[0]["pause"]["processes"] == 2)
+    assert api(port, "/api/handlers")[1][0]["concurrency"] == 6
+    assert master.got() == []
+    assert api(port, "/api/actions", {"action": "resume", "handler": "orders/say"})[0] == 200
+    master.wait_until(lambda: master.got() == [1])
+    status, words = api(port, "/api/actions", {"action": "pause", "handler": "orders/nothing"})
+    assert (status, "there is no handler 'orders/nothing' here" in words["error"]) == (400, True)
+    assert master.stop() == 0
+
+
+@real
+def test_one_process_that_is_stuck_or_gone_does_not_make_all_of_them_so(lead: Lead, write: Write, nsqd: Server) -> None:
+    write(STUCK)
+    master = lead("--admin", "127.0.0.1:0", "--drain", "1s")
+    port = port_of(master)
+    put(nsqd, "block")
+    master.wait_for("got block")
+    master.wait_until(lambda: any("is stuck, and is replaced" in line for line in master.err))
+    assert get(port, "/livez")[0] == get(port, "/readyz")[0] == 200
+    master.wait_until(lambda: len(master.alive) == 2)
+    for pid in master.alive:
+        os.kill(pid, signal.SIGSTOP)
+    assert get(port, "/metrics")[0] == 200, "of one that does not answer the last snapshot is shown"
+    for pid in master.alive:
+        os.kill(pid, signal.SIGCONT)
+    soon(lambda: get(port, "/readyz"), 200)
+    master.signal(signal.SIGTERM)
+    assert master.wait() == 0
+
+
+class Answering:
+    """A child that answers as it is told to."""
+
+    def __init__(self, answer: Any) -> None:
+        self.ready, self.report, self.silent, self.snapshot = True, {}, 0.0, None
+        self._answer = answer
+
+    def ask(self, what: dict[str, Any]) -> int:
+        return 1
+
+    def has_answered(self, question: int) -> bool:
+        return self._answer is not None
+
+    def answer(self, question: int) -> Any:
+        return self._answer
+
+
+def children(*answers: Any) -> Children:
+    found: list[Any] = [Answering(answer) for answer in answers]
+    return Children(gevent.get_hub().loop, lambda: found)
+
+
+def test_what_one_process_cannot_do_or_none_answers_is_not_remembered() -> None:
+    source = children({"error": ""}, {"error": "it cannot"})
+    with pytest.raises(WrongUse, match="it cannot"):
+        source.act({"action": "pause", "handler": "a/b"})
+    silent = children(None, None)
+    with pytest.raises(WrongUse, match="no process has answered"):
+        silent.act({"action": "pause", "handler": "a/b"})
+    assert source.commands() == silent.commands() == []
+
+
+def test_of_what_was_asked_for_the_last_of_its_kind_counts() -> None:
+    source = children({"error": ""})
+    for action, handler, value in (
+        ("pause", "a/b", None), ("concurrency", "a/b", 3), ("pause", "c/d", None), ("concurrency", "a/b", 5),
+        ("resume", None, None), ("drain", "c/d", None),
+    ):  # fmt: skip
+        source.act({"action": action, "handler": handler, "value": value})
+    assert [(one["action"], one["handler"]) for one in source.commands()] == [
+        ("concurrency", "a/b"), ("resume", None), ("drain", "c/d"),
+    ]  # fmt: skip
+    assert source.commands()[0]["value"] == 5
+
+
+def test_a_source_of_no_process_is_an_empty_snapshot() -> None:
+    assert Children(gevent.get_hub().loop, lambda: []).snapshot()["handlers"] == []
