@@ -248,13 +248,24 @@ class App:
 
 
 def _observed(handlers: Sequence[HandlerSpec], settings: Settings) -> list[HandlerSpec]:
-    """With what the settings put around them. Sentry's SDK is slow to import, so that is done only where it is asked for."""
+    """With what the settings put around them. Its SDKs are slow to import, so that is done only where they are asked for."""
+    observed = list(handlers)
+    if settings.otel:
+        observed = _with_otel(observed, settings)
     sdk = sys.modules.get("sentry_sdk")
-    if not settings.sentry_dsn and (sdk is None or not sdk.get_client().is_active()):
-        return list(handlers)
-    from framework import sentry  # noqa: PLC0415
+    if settings.sentry_dsn or (sdk is not None and sdk.get_client().is_active()):
+        from framework import sentry  # noqa: PLC0415
 
-    return sentry.watched(handlers, sentry.of_settings(settings))
+        observed = sentry.watched(observed, sentry.of_settings(settings))
+    return observed
+
+
+def _with_otel(handlers: Sequence[HandlerSpec], settings: Settings) -> list[HandlerSpec]:
+    try:
+        from framework import otel  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise BadSetting(f"otel: {error.name} is not installed: `pip install 'nsq-workers[otel]'`") from None
+    return otel.watched(handlers, otel.of_settings(settings))
 
 
 def _raise_first(found: Sequence[str]) -> None:

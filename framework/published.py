@@ -6,15 +6,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from gevent import monkey
+
+Answers: TypeAlias = Sequence[BaseException | None]
+"""Of a request whose messages may be refused one by one, when it is over: None for each that is stored. Else it stays empty."""
 
 
 class Tracer(Protocol):
     """What tells a tracing system of the messages that are published."""
 
-    def __call__(self, topic: str, bodies: Sequence[bytes], *, carried: bool) -> AbstractContextManager[Mapping[str, str]]:
+    def __call__(
+        self, topic: str, bodies: Sequence[bytes], *, carried: bool, answers: Answers
+    ) -> AbstractContextManager[Mapping[str, str]]:
         """Around one request. Gives headers that are to come with its messages; none where they are not ``carried``."""
 
 

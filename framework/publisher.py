@@ -115,7 +115,7 @@ class Publisher:
         if published.tracer is None:
             self._store(topic, bodies, how)
         else:
-            with published.tracer(topic, bodies, carried=self._carries) as headers:
+            with published.tracer(topic, bodies, carried=self._carries, answers=()) as headers:
                 self._store(topic, bodies, _with(how, headers))
         published.count(topic, len(bodies))
 
@@ -146,8 +146,10 @@ class Publisher:
     def _send_each(self, topic: str, bodies: Sequence[bytes], how: _How) -> list[PublishError | None]:
         if published.tracer is None:
             return self._store_each(topic, bodies, how)
-        with published.tracer(topic, bodies, carried=self._carries) as headers:
-            return self._store_each(topic, bodies, _with(how, headers))
+        answers: list[PublishError | None] = []
+        with published.tracer(topic, bodies, carried=self._carries, answers=answers) as headers:
+            answers += self._store_each(topic, bodies, _with(how, headers))
+        return answers
 
     def _store_each(self, topic: str, bodies: Sequence[bytes], how: _How) -> list[PublishError | None]:
         first, *others = self._producers

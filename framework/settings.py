@@ -116,6 +116,14 @@ class Settings:
         "Send message bodies, and local variables, to Sentry with each failure.",
         shown="false",
     )
+    otel: bool = _setting(
+        False, values.yes_or_no, "true | false", "Make spans and metrics of OpenTelemetry of calls and publishes.", shown="false",
+        switch=True,
+    )  # fmt: skip
+    otel_producer: str = _setting(
+        "link", values.word("link", "parent"), "link | parent",
+        "How the span of a call with one message leads to that of its publish: by a link, or as its parent.",
+    )  # fmt: skip
     log_format: str = _setting("text", values.word("text", "json"), "text | json", "How log lines are written.")
     log_frames: str = _setting(
         "own",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from framework.observe.system import system_of
 from framework.settings import Settings
 
 
@@ -25,11 +26,5 @@ def of_settings(settings: Settings) -> Options:
     """The options of a worker with ``settings``."""
     return Options(
         dsn=settings.sentry_dsn or "", events=settings.sentry_events, traces=settings.sentry_traces,
-        bodies=settings.sentry_bodies, system=_system(settings.brokers),
+        bodies=settings.sentry_bodies, system=system_of(settings.brokers),
     )  # fmt: skip
-
-
-def _system(brokers: tuple[str, ...]) -> str:
-    """The one kind of broker that the URLs name; empty where they are of several kinds."""
-    kinds = {url.partition("://")[0].partition("+")[0].partition("-")[0] for url in brokers} or {"nsq"}
-    return kinds.pop() if len(kinds) == 1 else ""

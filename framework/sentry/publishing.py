@@ -8,13 +8,15 @@ from uuid import uuid4
 
 import sentry_sdk
 
+from framework import published
+
 ID = "messaging-message-id"
 """The header with the id of a message that is traced: the broker's own is not known to the publisher on every broker."""
 ORIGIN = "auto.queue.nsq_workers"
 
 
 @contextmanager
-def traced(topic: str, bodies: Sequence[bytes], *, carried: bool) -> Iterator[Mapping[str, str]]:
+def traced(topic: str, bodies: Sequence[bytes], *, carried: bool, answers: published.Answers) -> Iterator[Mapping[str, str]]:
     """``published.Tracer``. Outside of spans, as for dead letters, it does nothing."""
     if sentry_sdk.get_current_span() is None:
         yield {}

@@ -47,6 +47,8 @@ SAMPLES: dict[str, list[tuple[Any, Any]]] = {
     "sentry_events": [("dead", "dead"), ("EACH", "each"), ("dead", "dead")],
     "sentry_traces": [("1", 1.0), ("0.25", 0.25), ("0", 0.0)],
     "sentry_bodies": [("true", True), ("no", False), ("1", True)],
+    "otel": [("true", True), ("no", False), ("1", True)],
+    "otel_producer": [("parent", "parent"), ("LINK", "link"), ("parent", "parent")],
     "ledger": [("a.json", Path("a.json")), ("b.json", Path("b.json")), ("c.json", Path("c.json"))],
 }
 

@@ -1,0 +1,61 @@
+"""A collector that takes OTLP over HTTP, and counts."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+
+class Collector:
+    def __init__(self) -> None:
+        self.spans: Counter[str] = Counter()
+        self.metrics: dict[str, int] = {}
+        """The count of the latest point of a histogram, by its name."""
+        self.services: set[str] = set()
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        mine = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                mine.take(self.path, gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body)
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None: ...
+
+        return Handler
+
+    def take(self, path: str, body: bytes) -> None:
+        if path == "/v1/traces":
+            found = ExportTraceServiceRequest.FromString(body).resource_spans
+            self.spans.update(span.name for one in found for scope in one.scope_spans for span in scope.spans)
+        else:
+            found = ExportMetricsServiceRequest.FromString(body).resource_metrics
+            for metric in [metric for one in found for scope in one.scope_metrics for metric in scope.metrics]:
+                self.metrics[metric.name] = sum(point.count for point in metric.histogram.data_points)
+        names = [pair for one in found for pair in one.resource.attributes if pair.key == "service.name"]
+        self.services |= {pair.value.string_value for pair in names}
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    made = Collector()
+    thread = threading.Thread(target=made.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield made
+    finally:
+        made.server.shutdown()
+        made.server.server_close()
