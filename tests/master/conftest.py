@@ -87,7 +87,7 @@ def lead(tmp_path: Path, nsqd: Server) -> Iterator[Callable[..., Master]]:
     with ExitStack() as stack:
 
         def start(*flags: str, processes: int | str = 2, ready: str = ALL_READY, env: dict[str, str] | None = None) -> Master:
-            broker = () if "--broker" in flags else ("--broker", f"nsq://{nsqd.address}")
+            broker = () if "--broker" in flags else ("--broker", f"nsq://{nsqd.address}?http_port={nsqd.http_port}")
             more = (*broker, "--processes", str(processes), "--ledger", "ledger.json", *flags)
             master = Master("run", "shop", *more, cwd=tmp_path, env=env)
             stack.callback(_end, master)
