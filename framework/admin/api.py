@@ -55,14 +55,14 @@ class Api:
         return name
 
     def scale(self, request: Request) -> Answer:
-        """For KEDA's metrics-api: what its brokers keep for a handler and could deliver now, and what is in flight."""
+        """For KEDA's metrics-api: what brokers could deliver now for a handler, and what is in flight."""
         name = self._named(request)
         if not name:
             raise Refused(400, "say which handler: /scale?handler=topic/channel")
         [row] = [row for row in self._latest.handlers() if row["handler"] == name]
-        if row["backlog"] is None:
+        if row["kept"] is None:
             raise Refused(503, "not known: the brokers have not answered yet")
-        return as_json({"value": sum(row["backlog"].values())})
+        return as_json({"value": row["kept"]["waiting"] + row["kept"]["in_flight"]})
 
     def _act(self, request: Request) -> Answer:
         known = {row["handler"] for row in self._latest()["handlers"]}

@@ -14,6 +14,7 @@ from gevent.util import wrap_errors
 
 from framework.errors import FrameworkError
 from framework.transports.contract import Transport
+from framework.transports.kept import Kept, kept_of
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +37,8 @@ class Backlog:
         self._failing = False
         self.asked_at = 0.0
         """When the last answer came, monotonic; 0 before the first."""
-        self.counts: dict[Channel, dict[str, int]] = {}
-        """Channel -> node -> messages."""
+        self.kept: dict[Channel, dict[str, Kept]] = {}
+        """Channel -> node -> what it keeps; empty while a broker cannot be asked."""
         self.empty_at: dict[Channel, float] = {}
         """When a channel was seen empty last, seconds since 1970."""
         self._since = time.time()
@@ -54,10 +55,15 @@ class Backlog:
             self._transports = self._opened()
         return self._transports
 
+    @property
+    def counts(self) -> dict[Channel, dict[str, int]]:
+        """Channel -> node -> messages."""
+        return {channel: {node: one.total for node, one in nodes.items()} for channel, nodes in self.kept.items()}
+
     def age_at_most(self, channel: Channel, started: float) -> float:
         """Seconds that the oldest message may have waited: since the one was published that was ``started`` last, and since there
         was none. 0 where nothing waits."""
-        if not sum(self.counts.get(channel, {}).values()):
+        if not _total(self.kept.get(channel, {})):
             return 0.0
         return max(0.0, time.time() - max(started, self.empty_at.get(channel, self._since if not started else 0.0)))
 
@@ -65,7 +71,7 @@ class Backlog:
         try:
             self.transports()
             at = time.time()
-            counts: dict[Channel, dict[str, int]] = {}
+            kept: dict[Channel, dict[str, Kept]] = {}
             for first in range(0, len(self._channels), AT_ONCE):
                 some = self._channels[first : first + AT_ONCE]
                 asked = {one: gevent.spawn(wrap_errors(Exception, self._of_channel), one) for one in some}
@@ -73,24 +79,28 @@ class Backlog:
                 for one, greenlet in asked.items():
                     if isinstance(greenlet.value, Exception):
                         raise greenlet.value
-                    counts[one] = greenlet.value
-            self.counts, self.asked_at = counts, time.monotonic()
-            self.empty_at |= {one: at for one, nodes in counts.items() if not sum(nodes.values())}
+                    kept[one] = greenlet.value
+            self.kept, self.asked_at = kept, time.monotonic()
+            self.empty_at |= {one: at for one, nodes in kept.items() if not _total(nodes)}
             self._failing = False
         except Exception as error:
             if not self._failing:
                 self._failing = True
                 log.warning("backlogs are not known while a broker cannot be asked: %s", error, exc_info=_trace_of(error))
-            self.counts = {}
+            self.kept = {}
             self.asked_at = time.monotonic()
         finally:
             self._asking = None
 
-    def _of_channel(self, channel: Channel) -> dict[str, int]:
-        found: dict[str, int] = {}
+    def _of_channel(self, channel: Channel) -> dict[str, Kept]:
+        found: dict[str, Kept] = {}
         for transport in self._transports or ():
-            found |= transport.backlog(*channel)
+            found |= kept_of(transport, *channel)
         return found
+
+
+def _total(nodes: dict[str, Kept]) -> int:
+    return sum(one.total for one in nodes.values())
 
 
 def _trace_of(error: Exception) -> Exception | None:

@@ -101,9 +101,10 @@ class Figures(Collector):
         age = GaugeMetricFamily(
             "messaging_channel_oldest_age_seconds", "At most so long the oldest message has waited.", labels=("topic", "channel")
         )
+        counts = self._backlog.counts
         for row in handlers:
             channel = row["topic"], row["channel"]
-            if channel in (counts := self._backlog.counts):
+            if channel in counts:
                 for node, count in counts[channel].items():
                     depth.add_metric([*channel, node], count)
                 age.add_metric(channel, self._backlog.age_at_most(channel, row["started"]))

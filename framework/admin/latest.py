@@ -7,6 +7,7 @@ from typing import Any
 
 from framework.admin.backlog import Backlog
 from framework.admin.snapshot import Snapshot, Source
+from framework.transports.kept import together
 
 FRESH = 0.25
 """Seconds, at least, for which a snapshot is not made anew: it takes CPU of the process whose messages it counts."""
@@ -36,13 +37,22 @@ class Latest:
         self._made = None
 
     def handlers(self) -> list[dict[str, Any]]:
-        """The handlers' rows with ``backlog`` (node -> messages; None while it is not known) and ``oldest_age`` (seconds)."""
+        """The handlers' rows with ``backlog`` (node -> messages), ``kept`` (the sum of the nodes) and ``oldest_age`` (seconds).
+
+        Each is None while it is not known."""
         rows = self()["handlers"]
         self._backlog.refresh((row["topic"], row["channel"]) for row in rows)
         return [row | self._kept(row) for row in rows]
 
     def _kept(self, row: dict[str, Any]) -> dict[str, Any]:
         channel = row["topic"], row["channel"]
-        counts = self._backlog.counts.get(channel)
-        age = None if counts is None else round(self._backlog.age_at_most(channel, row["started"]), 1)
-        return {"backlog": counts, "oldest_age": age}
+        nodes = self._backlog.kept.get(channel)
+        if nodes is None:
+            return {"backlog": None, "kept": None, "oldest_age": None}
+        all_ = together(nodes)
+        return {
+            "backlog": {node: one.total for node, one in nodes.items()},
+            "kept": {"waiting": all_.waiting, "in_flight": all_.in_flight, "deferred": all_.deferred,
+                     "consumers": all_.consumers, "paused": all_.paused},
+            "oldest_age": round(self._backlog.age_at_most(channel, row["started"]), 1),
+        }  # fmt: skip

@@ -61,7 +61,7 @@ class Pages:
             return asset(request.path) if asked_for_asset else self._answer(request)
         except Refused as refused:
             self._tell_of(request, refused)
-            api = request.path.startswith("/api")
+            api = request.path.startswith(("/api", "/scale"))
             return as_json({"error": str(refused)}, refused.status) if api else as_text(str(refused), refused.status)
 
     def _answer(self, request: Request) -> Answer:

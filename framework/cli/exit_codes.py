@@ -32,6 +32,7 @@ class Exit(IntEnum):
         "Part of it was left out, the rest is done. publish: lines too large for the broker, or that could not be read; "
         "dead: letters that cannot be replayed, or are in other hands; stats: topics that do not exist.",
     )
+    ABOVE = 5, "stats: a channel has more messages than --fail-above."
     HUNG_UP = 129, "A second SIGHUP: what was running was given back to the broker at once. publish: the first one."
     INTERRUPTED = 130, "A second SIGINT: what was running was given back to the broker at once. publish: the first one."
     TERMINATED = 143, "A second SIGTERM: what was running was given back to the broker at once. publish: the first one."

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from framework.errors import WrongUse
 from framework.settings import TABLE, Setting, load
 
 Command = Callable[..., Any]
@@ -40,6 +41,14 @@ def settings(*names: str, again: bool = False) -> Callable[[Command], Command]:
 _CONFIG = click.option(
     "--config", type=click.Path(path_type=Path), metavar="FILE", help="A YAML file with settings; see docs/settings.md."
 )
+
+
+def address(text: str) -> str:
+    """Of an admin endpoint, as the setting ``admin`` would be. Raises WrongUse."""
+    try:
+        return str(TABLE["admin"].parse(text))
+    except ValueError as error:
+        raise WrongUse(f"{text!r} {error}") from None
 
 
 def without_flag() -> str:

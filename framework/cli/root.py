@@ -25,7 +25,11 @@ VERBS = {
     "docs": "Describe the handlers of modules, as AsyncAPI.",
     "publish": "Publish the lines of a file, a message a line.",
     "tail": "Print the messages of a topic as they come.",
-    "stats": "Count what waits, by topic and channel.",
+    "stats": "Count what waits, by topic and channel, and say why.",
+    "pause": "Pause topics or channels at the broker.",
+    "resume": "End a pause at the broker.",
+    "scale-hint": "Print how many messages a handler has to do, for autoscalers.",
+    "top": "Show the handlers of running workers, live.",
     "dead": "Look at dead letters, and replay or purge them.",
     "nsqd": "Run the embedded nsqd.",
     "nsqlookupd": "Run the embedded nsqlookupd.",
@@ -41,7 +45,7 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command: click.Command = import_module(f"framework.cli.{cmd_name}").command
+        command: click.Command = import_module(f"framework.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -124,6 +124,11 @@ def table(part: str, rows: Sequence[Row]) -> Iterator[str]:
     """Lines, the head first. What a name or an exception holds moves no cursor."""
     _, columns = TABLES[part]
     cells = [[printable(column(row)) for column in columns.values()] for row in rows]
+    yield from aligned(list(columns), cells)
+
+
+def aligned(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines, the head first; the columns with ``>`` are to the right."""
     heads = [head.lstrip(">") for head in columns]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
     right = [head.startswith(">") for head in columns]

@@ -28,6 +28,7 @@ const took = (value) => (value !== null && value <= 0.005 ? "< 5 ms" : seconds(v
 function stateOf(row) {
   const pause = row.pause;
   if (!row.processes) return ["bad", "does not run"];
+  if (!pause && row.kept?.paused) return ["warn", "paused at the broker"];
   if (!pause) return row.connected ? ["", "ok"] : ["bad", "no connection"];
   const some = pause.processes < row.processes ? ` (${pause.processes} of ${row.processes})` : "";
   if (pause.by !== "backoff") return ["warn", (pause.by === "drain" ? "drained" : "paused") + some];

@@ -17,9 +17,12 @@ from framework.transports.beanstalkd.dial import Line, dial
 from framework.transports.beanstalkd.producer import BeanstalkdProducer
 from framework.transports.contract import Capabilities, Limits, NodeInfo, Producer, Receiver, Transport
 from framework.transports.enveloped import SealingProducer
+from framework.transports.kept import Kept
 from framework.transports.recent import Recent
 
 T = TypeVar("T")
+LONGEST_PAUSE = 366 * 86_400
+"""Seconds of a pause that nobody ends."""
 
 
 def open(urls: Sequence[str]) -> Transport:
@@ -69,9 +72,19 @@ class BeanstalkdTransport:
 
     def backlog(self, topic: str, channel: str) -> dict[str, int]:
         """By ``stats-tube``, of every server that has the tube."""
+        return {node: one.total for node, one in self.kept(topic, channel).items()}
+
+    def kept(self, topic: str, channel: str) -> dict[str, Kept]:
+        """As ``backlog``, told apart."""
         tube = _urls.tube_of(topic, channel, self._options)
         answers = self._ask_all(lambda line: _kept(line, tube))
-        return {node: count for node, count in answers.items() if count is not None}
+        return {node: one for node, one in answers.items() if one is not None}
+
+    def pause(self, topic: str, channel: str, *, paused: bool) -> set[str]:
+        """By ``pause-tube``, for a year, unless the server ends before. Of a topic that is one tube it is for all channels."""
+        tube = _urls.tube_of(topic, channel, self._options)
+        answers = self._ask_all(lambda line: _pause(line, tube, LONGEST_PAUSE if paused else 0))
+        return {node for node, there in answers.items() if there}
 
     def ensure(self, topic: str, channels: Collection[str]) -> None:
         """A tube keeps what it gets; and those of ``fanout=`` are known from the start."""
@@ -122,15 +135,30 @@ def _answer(node: str, question: Callable[[Line], T]) -> T | FrameworkError:
         return error
 
 
-def _kept(line: Line, tube: str) -> int | None:
-    """How many jobs ``tube`` holds; None where there is none. The buried ones wait for a human, not for a handler."""
+def _pause(line: Line, tube: str, seconds: int) -> bool:
+    """Whether there is such a tube."""
+    try:
+        line.ask(wire.pause_tube(tube, seconds), "PAUSED")
+    except BrokerError as error:
+        if error.code == "NOT_FOUND":
+            return False
+        raise
+    return True
+
+
+def _kept(line: Line, tube: str) -> Kept | None:
+    """What ``tube`` holds; None where there is none. The buried ones wait for a human, not for a handler."""
     try:
         stats = wire.stats(line.ask(wire.stats_tube(tube), "OK").data)
     except BrokerError as error:
         if error.code == "NOT_FOUND":
             return None
         raise
-    return sum(int(stats[f"current-jobs-{state}"]) for state in ("ready", "reserved", "delayed"))
+    waiting, in_flight, deferred = (int(stats[f"current-jobs-{state}"]) for state in ("ready", "reserved", "delayed"))
+    return Kept(
+        waiting, in_flight, deferred, int(stats["total-jobs"]), int(stats["current-watching"]),
+        int(stats.get("pause-time-left", "0")) > 0,
+    )  # fmt: skip
 
 
 def connect(

@@ -15,6 +15,7 @@ import gevent
 from framework import names
 from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, NegotiationRefused, words_of
 from framework.transports.contract import Capabilities, Limits, NodeInfo
+from framework.transports.kept import Kept
 from framework.transports.nats import judgement, streams
 from framework.transports.nats import urls as _urls
 from framework.transports.nats.carrier import Asking
@@ -96,8 +97,12 @@ class JetStreamTransport:
 
     def backlog(self, topic: str, channel: str) -> dict[str, int]:
         """What the durable has not delivered or not had acknowledged, and what is stored for later."""
-        answers = self._ask_all(lambda _, session: _backlog(Api(session), topic, channel))
-        return {node: count for node, count in answers.items() if count is not None}
+        return {node: one.total for node, one in self.kept(topic, channel).items()}
+
+    def kept(self, topic: str, channel: str) -> dict[str, Kept]:
+        """As ``backlog``, told apart. What waits for its next attempt is in flight for JetStream."""
+        answers = self._ask_all(lambda _, session: _kept(Api(session), topic, channel))
+        return {node: one for node, one in answers.items() if one is not None}
 
     def ensure(self, topic: str, channels: Collection[str]) -> None:
         """The stream, and a durable for each channel."""
@@ -154,7 +159,7 @@ def _channels(api: Api, topic: str) -> set[str]:
     return {_urls.unmapped(consumer.name) for consumer in consumers if not judgement.refusal(consumer, topic)}
 
 
-def _backlog(api: Api, topic: str, channel: str) -> int | None:
+def _kept(api: Api, topic: str, channel: str) -> Kept | None:
     stream = api.stream_of(topic)
     if not stream:
         return None
@@ -162,5 +167,6 @@ def _backlog(api: Api, topic: str, channel: str) -> int | None:
     subjects = (info and info.state.subjects) or {}
     later = sum(count for subject, count in subjects.items() if subject.startswith(f"{LATER}{topic}."))
     consumer = api.consumer(stream, _urls.mapped(channel))
-    kept = subjects.get(topic, 0) if consumer is None else consumer.num_pending + consumer.num_ack_pending
-    return kept + later
+    if consumer is None:
+        return Kept(subjects.get(topic, 0), deferred=later)
+    return Kept(consumer.num_pending, consumer.num_ack_pending, later)

@@ -9,6 +9,7 @@ from typing import TypeVar
 import gevent
 
 from framework.errors import BrokerUnreachable, FrameworkError
+from framework.transports.kept import Kept
 from framework.transports.nsq.http import Lookupd, Nsqd, Producer, TopicStats
 from framework.transports.nsq.urls import Addresses, join_address
 
@@ -22,8 +23,33 @@ def topics(addresses: Addresses) -> set[str]:
 
 def of_channel(topic: str, channel: str, addresses: Addresses) -> dict[str, int]:
     """Node that has ``topic`` -> messages kept there for ``channel``. Raises BrokerUnreachable as ``topics`` does."""
+    return {node: one.total for node, one in kept(topic, channel, addresses).items()}
+
+
+def kept(topic: str, channel: str, addresses: Addresses) -> dict[str, Kept]:
+    """As ``of_channel``, told apart. Raises BrokerUnreachable as ``topics`` does."""
     answers = _ask_all(addresses, topic)
     return {node: _kept(one, channel) for node, stats in answers.items() for one in stats if one.topic_name == topic}
+
+
+def pause(topic: str, channel: str, addresses: Addresses, *, paused: bool) -> set[str]:
+    """Of a channel, or of a topic where none is named; the nodes that have it. Raises BrokerUnreachable as ``topics`` does."""
+    there = [
+        node
+        for node, stats in _ask_all(addresses, topic).items()
+        for one in stats
+        if one.topic_name == topic and (not channel or channel in [known.channel_name for known in one.channels])
+    ]
+    nsqds = _nsqds(addresses)
+    _together([partial(_pause, nsqds[node], topic, channel, paused) for node in there])
+    return set(there)
+
+
+def _pause(nsqd: Nsqd, topic: str, channel: str, paused: bool) -> None:
+    if channel:
+        nsqd.pause_channel(topic, channel, paused=paused)
+    else:
+        nsqd.pause_topic(topic, paused=paused)
 
 
 def ensure(topic: str, channels: Collection[str], addresses: Addresses) -> None:
@@ -37,12 +63,15 @@ def _ensure(nsqd: Nsqd, topic: str, channels: Collection[str]) -> None:
         nsqd.create_channel(topic, channel)
 
 
-def _kept(topic: TopicStats, channel: str) -> int:
+def _kept(topic: TopicStats, channel: str) -> Kept:
     """What waits in the topic itself goes to every channel there is, and all of it to the first that comes."""
     for one in topic.channels:
         if one.channel_name == channel:
-            return topic.depth + one.depth + one.in_flight_count + one.deferred_count
-    return 0 if topic.channels else topic.depth
+            return Kept(
+                topic.depth + one.depth, one.in_flight_count, one.deferred_count, topic.depth + one.message_count,
+                one.client_count, topic.paused or one.paused,
+            )  # fmt: skip
+    return Kept(0 if topic.channels else topic.depth, consumers=0, paused=topic.paused)
 
 
 def _ask_all(addresses: Addresses, topic: str) -> dict[str, list[TopicStats]]:

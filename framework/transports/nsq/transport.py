@@ -10,6 +10,7 @@ import gevent
 from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, words_of
 from framework.transports.contract import Capabilities, NodeInfo, Producer, Receiver, Transport
 from framework.transports.enveloped import SealingProducer
+from framework.transports.kept import Kept
 from framework.transports.nsq import backlog, channels, credentials
 from framework.transports.nsq import urls as _urls
 from framework.transports.nsq.connection import NsqConnection, connect
@@ -82,6 +83,14 @@ class NsqTransport:
     def backlog(self, topic: str, channel: str) -> dict[str, int]:
         """By HTTP, of every nsqd that has ``topic``."""
         return backlog.of_channel(topic, channel, self._addresses)
+
+    def kept(self, topic: str, channel: str) -> dict[str, Kept]:
+        """By HTTP, of every nsqd that has ``topic``."""
+        return backlog.kept(topic, channel, self._addresses)
+
+    def pause(self, topic: str, channel: str, *, paused: bool) -> set[str]:
+        """By HTTP, on every nsqd. It outlives nsqd."""
+        return backlog.pause(topic, channel, self._addresses, paused=paused)
 
     def clock_of(self, node: str) -> float:
         """By HTTP. Raises BrokerUnreachable, ProtocolError."""
