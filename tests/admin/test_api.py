@@ -167,3 +167,27 @@ def test_what_is_read_only_changes_nothing(tmp_path: Path) -> None:
         assert api(port, "/api")[1]["read_only"] is True
         assert api(port, "/api/handlers")[1][0]["pause"] is None
         assert worker.stop() == 0
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.parametrize("slots", ["thread", "process"])
+def test_threads_and_processes_come_and_go_under_load_and_no_message_is_lost(slots: str, nsqd: Server, tmp_path: Path) -> None:
+    with run(tmp_path, f"nsq://{nsqd.address}", slots=slots) as worker:
+        port = port_of(worker)
+        put(nsqd, *["slow"] * 400)
+        for number in (4, 1, 3, 1, 2):
+            status, said = api(port, "/api/actions", {"action": "concurrency", "handler": BILL, "value": number})
+            assert status == 200, said
+            before = api(port, "/api/handlers")[1][0]["counts"]["finished"]
+            shown(port, "handlers", lambda rows, before=before: rows[0]["counts"]["finished"] >= min(400, before + 20))  # type: ignore[misc]
+        shown(port, "handlers", lambda rows: rows[0]["counts"]["finished"] == 400)
+        [row] = api(port, "/api/handlers")[1]
+        assert (row["concurrency"], row["in_flight"], row["failures"]) == (2, 0, 0)
+        assert row["counts"]["requeued"] == row["counts"]["lease_lost"] == row["counts"]["dead"] == 0
+        assert nsqd.channel_stats("orders", "bill")["requeue_count"] == 0
+        if slots == "process":
+            children = Path(f"/proc/{worker.process.pid}/task/{worker.process.pid}/children").read_text().split()
+            assert len(children) == 2
+        assert worker.stop() == 0
+    assert not any("Traceback" in line for line in worker.err)
