@@ -69,6 +69,7 @@ def test_it_shows_what_runs_and_fails_pauses_a_handler_and_works_on_dead_letters
         assert MARKUP in page.text("#failures")
         page.key("4")
         page.until(f"document.querySelector('#nodes').innerText.includes('{nsqd.address}')")
+        page.until(f"document.querySelector('#processes').innerText.includes('{worker.process.pid} on ')")
 
         page.key("1")
         page.click("#handlers tr.row", "orders/bill")

@@ -109,10 +109,26 @@ const grids = {
       { head: "Connections", right: true, value: (row) => row.connections, cell: (row) => ({ text: count(row.connections) }) },
       { head: "RDY", right: true, value: (row) => row.granted, cell: (row) => ({ text: count(row.granted) }) },
       { head: "In flight", right: true, value: (row) => row.in_flight, cell: (row) => ({ text: count(row.in_flight) }) },
-      { head: "Unsent bytes", right: true, class: "middle", value: (row) => row.unsent, cell: (row) => toned(row.unsent, "warn") },
+      { head: "Unsent bytes", right: true, class: "middle", value: (row) => row.unsent, cell: (row) => toned(row.unsent, "") },
     ],
   }),
 };
+
+grids.processes = new Grid($("processes"), {
+  key: (row) => String(row.pid),
+  find: (row) => `${row.pid} ${row.host} ${row.state}`,
+  empty: "No process runs.",
+  sort: ["Process", false],
+  columns: [
+    { head: "Process", class: "name mono", value: (row) => row.pid, cell: (row) => ({ text: `${row.pid} on ${row.host}` }) },
+    { head: "State", value: (row) => row.state, cell: (row) => ({ text: row.state, class: row.state === "ready" ? "" : "warn" }) },
+    { head: "Up", right: true, value: (row) => -row.started, cell: (row) => ({ text: seconds(Math.max(0, Date.now() / 1000 - row.started)) }) },
+    { head: "CPU time", right: true, class: "middle", value: (row) => row.cpu, cell: (row) => ({ text: seconds(row.cpu) }) },
+    { head: "Memory", right: true, value: (row) => row.memory, cell: (row) => ({ text: `${Math.round(row.memory / 1e6)} MB` }) },
+    { head: "Hub blocked", right: true, value: (row) => row.blocked, cell: (row) => ({ text: row.blocked > 0.2 ? seconds(row.blocked) : "–", class: row.blocked > 0.2 ? "bad" : "zero" }) },
+    { head: "What is wrong", class: "long", value: (row) => [...row.stuck, ...row.unready].join(), cell: (row) => ({ text: [...row.stuck, ...row.unready].join("; ") || "–", class: row.stuck.length ? "bad" : "" }) },
+  ],
+});
 
 function short(where) {
   return where.replace(/^\S*\/(?=[^/]+\/[^/]+:\d+)/, "…/");
@@ -250,6 +266,7 @@ function draw() {
   grids.running.show(state.running);
   grids.failures.show(state.failures);
   grids.nodes.show(state.nodes);
+  grids.processes.show(state.processes);
   drawDetail(false);
 }
 
@@ -269,6 +286,7 @@ function choose(tab) {
   }
   $("filter").parentElement.classList.toggle("unused", tab === "dead");
   grids[tab]?.refresh();
+  if (tab === "nodes") grids.processes.refresh();
   if (tab === "dead") dead.open();
   if (location.hash !== `#${tab}`) history.replaceState(null, "", `#${tab}`);
 }
@@ -325,7 +343,7 @@ function lost(words) {
 
 // -- keys
 
-const TABS = Object.keys(grids).concat("dead");
+const TABS = ["handlers", "running", "failures", "nodes", "dead"];
 document.addEventListener("keydown", (event) => {
   const typing = event.target.matches("input, textarea, select");
   if (event.key === "Escape" && !$("ask").open) {
