@@ -162,10 +162,21 @@ class Master:
                 seat.successor = None
 
     def _start(self, seat: Seat) -> None:
-        seat.successor = Child(self._command, self._folder, generation=self._generation, heard=self._heard)
+        try:
+            seat.successor = Child(self._command, self._folder, generation=self._generation, heard=self._heard)
+        except OSError as error:  # its folder is gone, or the system has no memory or file descriptors left: the others go on
+            self._not_started(seat, error)
+            return
         log.debug("process %d is started as %d", seat.number, seat.successor.pid)
         for asked in self._source.commands() if self._source is not None else ():
             seat.successor.tell(asked)
+
+    def _not_started(self, seat: Seat, error: OSError) -> None:
+        if self._reloading and self._proven != self._generation:
+            self._keep_old(f"could not be started: {error}")
+            seat.rest()
+            return
+        log.error("process %d cannot be started: %s; this is tried again in %g s", seat.number, error, seat.rest() or LOOK)
 
     def _retire(self, child: Child) -> None:
         self._leaving.add(child)
@@ -189,7 +200,7 @@ class Master:
         if former is not None:
             log.info("process %d is %d now; %d drains: %s", seat.number, child.pid, former.pid, former.due or "reload")
             if former.due:
-                seat.rest(former)
+                seat.rest(former.age)
             self._retire(former)
         else:
             log.info("process %d of %d is at work: %d", seat.number, len(self._seats), child.pid)
@@ -242,10 +253,14 @@ class Master:
             self._exit_code = child.code or 0
             self._stop()
             return
+        self._keep_old(f"{child.end}, its words are above")
+
+    def _keep_old(self, how: str) -> None:
+        """Of the former generation, as the first process of the new one does not work, which ``how`` says."""
         self._generation, self._reloading = self._proven, False
         self._settings, self._wanted = self._before
-        log.error("not reloaded: the first new process %s, its words are above; the others go on as they are", child.end)
-        self._tell_reloaded(f"not reloaded: the first new process {child.end}")
+        log.error("not reloaded: the first new process %s; the others go on as they are", how)
+        self._tell_reloaded(f"not reloaded: the first new process {how}")
 
     # -- what signals ask for
 

@@ -50,10 +50,11 @@ class Seat:
         """It has ended, or is replaced, after a short life or a long one; returns the seconds until the next start."""
         self.child = None if child is self.child else self.child
         self.successor = None if child is self.successor else self.successor
-        return self.rest(child)
+        return self.rest(child.age)
 
-    def rest(self, child: Child) -> float:
-        self.deaths = 1 if child.age > STEADY else self.deaths + 1
+    def rest(self, age: float = 0.0) -> float:
+        """After a life of ``age`` seconds; returns the seconds until the next start."""
+        self.deaths = 1 if age > STEADY else self.deaths + 1
         seconds = pause(self.deaths)
         self.not_before = time.monotonic() + seconds
         return seconds

@@ -106,6 +106,23 @@ def test_a_process_that_is_killed_is_replaced_and_its_messages_come_again(lead: 
     assert nsqd.channel_stats("orders", "say")["depth"] == 0
 
 
+def test_one_that_cannot_be_started_is_tried_again_and_the_others_go_on(lead: Lead, write: Write, nsqd: Server) -> None:
+    """A release that is removed while it runs, or a system without memory or file descriptors for another process."""
+    folder = write()
+    master = lead()
+    away = folder.rename(folder.with_name("away"))
+    os.kill(master.started[0], signal.SIGKILL)
+    master.wait_for("process 1 cannot be started: [Errno 2]")
+    master.signal(signal.SIGHUP)
+    master.wait_for("not reloaded: the first new process could not be started")
+    put(nsqd, *map(str, range(100)))
+    master.wait_until(lambda: set(master.got()) == set(range(100)))
+    away.rename(folder)
+    master.until_started(3)
+    assert master.stop() == 0
+    assert adds_up(folder / "ledger.json")["finished"] >= 100
+
+
 def test_one_that_dies_again_and_again_is_started_ever_more_slowly(lead: Lead, write: Write) -> None:
     write()
     master = lead(processes=1)
