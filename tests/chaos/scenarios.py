@@ -10,7 +10,7 @@ from pathlib import Path
 
 from framework.testing import servers
 from framework.testing.proxy import Proxy
-from tests.chaos import nats_faults, rocketmq_faults, route_faults
+from tests.chaos import master_faults, nats_faults, rocketmq_faults, route_faults
 from tests.chaos.network import cut_again_and_again, drop_what_is_settled
 from tests.chaos.trial import BURST, Scenario, Trial, Verdict
 
@@ -237,6 +237,7 @@ ALL: dict[str, tuple[Scenario, int, int]] = {
     "finishes": (finishes_dropped, 20, 3),
     "slow": (slow_network, 10, 1),
     "disk": (full_disk_under_the_spool, 20, 3),
+    **master_faults.ALL,
     **nats_faults.ALL,
     **route_faults.ALL,
     **rocketmq_faults.ALL,

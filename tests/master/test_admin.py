@@ -26,6 +26,7 @@ real = pytest.mark.real
 
 
 @real
+@pytest.mark.slow
 def test_the_figures_of_all_processes_add_up_and_never_fall(lead: Lead, write: Write, nsqd: Server) -> None:
     write(SAY)
     master = lead("--admin", "127.0.0.1:0")
@@ -51,6 +52,7 @@ def test_the_figures_of_all_processes_add_up_and_never_fall(lead: Lead, write: W
 
 
 @real
+@pytest.mark.slow
 def test_an_action_is_done_by_all_and_by_those_that_come_later(lead: Lead, write: Write, nsqd: Server) -> None:
     write(SAY)
     master = lead("--admin", "127.0.0.1:0")
@@ -72,6 +74,7 @@ def test_an_action_is_done_by_all_and_by_those_that_come_later(lead: Lead, write
 
 
 @real
+@pytest.mark.slow
 def test_one_process_that_is_stuck_or_gone_does_not_make_all_of_them_so(lead: Lead, write: Write, nsqd: Server) -> None:
     write(STUCK)
     master = lead("--admin", "127.0.0.1:0", "--drain", "1s")

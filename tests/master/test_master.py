@@ -88,6 +88,7 @@ def test_a_stop_that_reaches_every_process_is_no_second_one(lead: Lead, write: W
     assert adds_up(folder / "ledger.json")["finished"] == 2
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_is_replaced_and_its_messages_come_again(lead: Lead, write: Write, nsqd: Server) -> None:
     folder = write()
     master = lead()
@@ -106,6 +107,7 @@ def test_a_process_that_is_killed_is_replaced_and_its_messages_come_again(lead: 
     assert nsqd.channel_stats("orders", "say")["depth"] == 0
 
 
+@pytest.mark.slow
 def test_one_that_cannot_be_started_is_tried_again_and_the_others_go_on(lead: Lead, write: Write, nsqd: Server) -> None:
     """A release that is removed while it runs, or a system without memory or file descriptors for another process."""
     folder = write()
@@ -123,6 +125,7 @@ def test_one_that_cannot_be_started_is_tried_again_and_the_others_go_on(lead: Le
     assert adds_up(folder / "ledger.json")["finished"] >= 100
 
 
+@pytest.mark.slow
 def test_one_that_dies_again_and_again_is_started_ever_more_slowly(lead: Lead, write: Write) -> None:
     write()
     master = lead(processes=1)
@@ -178,6 +181,7 @@ def test_a_broker_that_cannot_be_reached_is_exit_3(write: Write, lead: Lead) -> 
     assert master.wait() == 3
 
 
+@pytest.mark.slow
 def test_one_embedded_nsqd_serves_all_and_ends_with_them(write: Write, tmp_path: Path) -> None:
     write()
     addresses = ("--nsqd-tcp-address", "127.0.0.1:0", "--nsqd-http-address", "127.0.0.1:0")
@@ -196,6 +200,7 @@ def test_one_embedded_nsqd_serves_all_and_ends_with_them(write: Write, tmp_path:
         master.wait()
 
 
+@pytest.mark.slow
 def test_an_embedded_nsqd_that_has_ended_ends_all(write: Write, tmp_path: Path) -> None:
     write()
     addresses = ("--nsqd-tcp-address", "127.0.0.1:0", "--nsqd-http-address", "127.0.0.1:0")

@@ -18,7 +18,7 @@ from framework.testing.servers import Server
 from tests.cli.shop import adds_up, put
 from tests.master.conftest import Master, consumers
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 Lead = Callable[..., Master]
 Write = Callable[..., Path]

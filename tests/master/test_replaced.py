@@ -17,7 +17,7 @@ from tests.cli.shop import adds_up, put
 from tests.master.conftest import Master
 from tests.master.test_reload import fewest_consumers, publishing
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 Lead = Callable[..., Master]
 Write = Callable[..., Path]

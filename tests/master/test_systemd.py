@@ -81,6 +81,7 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_a_worker_says_when_it_has_subscribed_that_it_lives_and_that_it_drains(
     write: Write, manager: Manager, nsqd: Server
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_worker_says_when_it_has_subscribed_that_it_lives_and_that_it_drains(
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_a_master_says_when_all_have_subscribed_and_how_a_reload_went(
     lead: Lead, write: Write, manager: Manager, nsqd: Server
 ) -> None:
