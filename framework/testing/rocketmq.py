@@ -195,7 +195,8 @@ def java_command(data: Path, version: str = VERSION) -> list[str]:
     return [
         "env", f"ROCKETMQ_HOME={data}", java_binary(), "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
         "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED", "--add-opens=java.base/java.nio=ALL-UNNAMED",
-        "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED", f"-Duser.home={data}", "-cp", f"{data}/conf:{jars(version)}/*",
+        "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED", "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+        f"-Duser.home={data}", "-cp", f"{data}/conf:{jars(version)}/*",
     ]  # fmt: skip
 
 

@@ -51,6 +51,8 @@ class KilledServers(Subject):
     brief = 5.0
     max_late = 20.0
     silence = 3.0
+    counts_what_was_sent = False
+    """A broker does not say how much is in flight there, so nothing seems left while what was cut off waits for its lease."""
     largest = 4 * 1024 * 1024
 
     def __init__(self, server: RocketMQ, options: str) -> None:

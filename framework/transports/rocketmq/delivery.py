@@ -45,8 +45,8 @@ class Delivery:
         """Milliseconds: of the REQUEUE that comes after."""
         self.over = False
         """It is not ours any more: nothing is said of it."""
-        self.back: dict[str, str] = {}
-        """What puts it into ``%DLQ%``, when it is given up; empty: that is not asked for."""
+        self.back: dict[str, str] | None = None
+        """What puts it into ``%DLQ%``, when it is given up; None: that is not asked for."""
 
     def changed(self, pop_time: int, invisible: int, revive_queue: int, began: float, heard: float) -> bool:
         """A change was answered. False: it fell into the millisecond of the one before, and is to be made again."""

@@ -26,15 +26,16 @@ class Subscription(NamedTuple):
         return f"%RETRY%{self.group}"
 
 
-def heartbeat(client: str, subscriptions: Iterable[Subscription]) -> bytes:
-    """The body of HEART_BEAT."""
+def heartbeat(client: str, subscriptions: Iterable[Subscription], holding: Iterable[str] = ()) -> bytes:
+    """The body of HEART_BEAT. ``holding``: groups that are not subscribed to now, and of which queues are still held."""
     groups: dict[str, list[Subscription]] = {}
     for one in dict.fromkeys(subscriptions):
         groups.setdefault(one.group, []).append(one)
     consumers = [_consumer(group, its) for group, its in groups.items()]
     # By its producers a group shows who may still hold a queue: nobody else publishes under its name.
-    holders = [{"groupName": group} for group, its in groups.items() if any(one.pulls for one in its)]
-    return msgspec.json.encode({"clientID": client, "producerDataSet": holders, "consumerDataSet": consumers})
+    holders = [group for group, its in groups.items() if any(one.pulls for one in its)]
+    producers = [{"groupName": group} for group in dict.fromkeys([*holders, *holding])]
+    return msgspec.json.encode({"clientID": client, "producerDataSet": producers, "consumerDataSet": consumers})
 
 
 def _consumer(group: str, its: Sequence[Subscription]) -> dict[str, object]:

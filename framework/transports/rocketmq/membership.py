@@ -77,6 +77,8 @@ class Membership:
     ) -> None:
         self._session, self._node, self._what, self._places, self._reader = session, node, what, places, reader
         self._joined = False
+        self.holds = False
+        """It is known as one that may hold a queue."""
         self._renewed = -math.inf
         self._known: dict[str, Collection[Place]] = {}
         self._changed = Event()
@@ -118,6 +120,9 @@ class Membership:
         for place in self._taken(missing):
             readings[place] = Reading(place, self._offset(place))
         self._renew()
+        if self.holds and not (self._joined or readings):
+            self.holds = False
+            self._unregister("producerGroup")
         return min(pause, AGAIN) if any(place not in readings for place in wanted) else pause
 
     # --- who reads what ------------------------------------------------------------------------------------
@@ -126,7 +131,7 @@ class Membership:
         """The queues of this broker that are ours, and when to look again."""
         if not self._joined:
             self._session.ask(Request.HEART_BEAT, {}, self._session.heartbeat)
-            self._joined = True
+            self._joined = self.holds = True
         members = self._members()
         if self._session.client not in members:
             self._joined = False
@@ -156,8 +161,11 @@ class Membership:
         """It wants none: others may have them."""
         if self._joined:
             self._joined = False
-            self._session.tell(Request.UNREGISTER_CLIENT, {"clientID": self._session.client, "consumerGroup": self._what.group})
+            self._unregister("consumerGroup")
         return []
+
+    def _unregister(self, what: str) -> None:
+        self._session.tell(Request.UNREGISTER_CLIENT, {"clientID": self._session.client, what: self._what.group})
 
     # --- whose turn it is ----------------------------------------------------------------------------------
 

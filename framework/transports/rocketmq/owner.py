@@ -23,6 +23,11 @@ class Owner(Protocol):
     def shown(self) -> bool:
         """Whether heartbeats say that it subscribes."""
 
+    @property
+    def holds(self) -> bool:
+        """Whether they say that it may still hold a queue. What they said once, and say no more, has the broker close the
+        connection after two minutes."""
+
     def turn(self) -> None:
         """Before what it wants to say is collected, once in a turn."""
 
@@ -40,6 +45,16 @@ class Owner(Protocol):
 
     def lost(self, error: FrameworkError) -> None:
         """The session has ended."""
+
+
+class Unleased:
+    """An owner whose messages have no lease: the session's heartbeats keep its queues."""
+
+    def keep(self, now: float, expired: Collection[Message]) -> None:
+        """Nothing is to be said in the hub's place."""
+
+    def resumed(self) -> None:
+        """Nothing was."""
 
 
 class Asked(NamedTuple):

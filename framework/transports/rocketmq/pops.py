@@ -7,6 +7,8 @@ from __future__ import annotations
 
 MOST = 32
 """Messages that one POP may ask for; the broker refuses more."""
+WORTH = 16
+"""Messages for which another goes beside one that is under way: each costs the broker as much, however few it brings."""
 AT_ONCE = 4
 """POPs under way at a time: they take turns at the same queues."""
 
@@ -27,10 +29,10 @@ class Pops:
     def wanted(self, room: int) -> list[int]:
         """How many messages each POP that is to be sent now asks for, so that no more than ``room`` may come. They are under way.
 
-        One waits for what may come. Others go beside it only for what the broker has for certain."""
+        One waits for what may come. Others go beside it only for what the broker has for certain, and for many."""
         asked: list[int] = []
         while self._under_way < AT_ONCE and (count := min(MOST, room - self.outstanding)) > 0:
-            if self._under_way and self.outstanding >= self.rest:
+            if self._under_way and (self.outstanding >= self.rest or count < WORTH):
                 break
             self._under_way += 1
             self.outstanding += count

@@ -13,6 +13,7 @@ from time import monotonic, time
 from typing import Protocol
 
 import gevent
+from gevent import getcurrent
 from gevent.hub import Waiter, get_hub
 
 from framework.errors import BrokerUnreachable, FrameworkError, MessageRefused, PublishError, TryLater
@@ -262,7 +263,11 @@ class _Run:
             self._fill()
         if len(self._answers) == len(self._commands):
             self._over = True
-            get_hub().loop.run_callback(self._waiter.switch, None)  # a Waiter is switched to from the hub only
+            hub = get_hub()  # a Waiter is switched to from the hub only
+            if getcurrent() is hub:  # what its greenlet publishes next leaves at the end of this turn
+                self._waiter.switch(None)
+            else:
+                hub.loop.run_callback(self._waiter.switch, None)
 
     def _look(self) -> None:
         """At answers that do not come."""

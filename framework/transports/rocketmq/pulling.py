@@ -23,6 +23,7 @@ from framework.transports.rocketmq import requests
 from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.membership import Membership
 from framework.transports.rocketmq.opening import body_of, id_of
+from framework.transports.rocketmq.owner import Unleased
 from framework.transports.rocketmq.pulled import Pulled, level_of
 from framework.transports.rocketmq.queues import Place, Reading
 from framework.transports.rocketmq.session import Session
@@ -55,7 +56,7 @@ UNREADABLE = 5
 _LASTING = frozenset({Answer.TOPIC_NOT_EXIST, Answer.NO_PERMISSION, Answer.REQUEST_CODE_NOT_SUPPORTED, Answer.GO_AWAY})
 
 
-class PullConnection:
+class PullConnection(Unleased):
     """``contract.Connection`` by PULL. Made on the hub that it will live on."""
 
     lasting_ids = False
@@ -83,16 +84,19 @@ class PullConnection:
         self._retry_at = 0.0
         self._refusal = ""
         self._idle_since = monotonic()
-        self._draining = self._drained = self._closing = self._closed = False
+        self._opened = self._draining = self._drained = self._closing = self._closed = False
         loop = get_hub().loop
         self._timer = loop.timer(LOOK, LOOK)
         self._timer.start(self._look)
         self._deadline = loop.timer(CLOSE_FLUSH)
         self._tags = frozenset(what.tags.split("||")) if what.tags else frozenset()
-        session.attach(self)
         self._member = Membership(session, self.node, what, places, self)
+        session.attach(self)
         self._member.await_first(FIRST)
-        self._idle_since = monotonic()
+        self._opened, self._idle_since = True, monotonic()
+        if session.error is not None:
+            self._stop()
+            raise session.error
 
     @property
     def rescuable(self) -> Session:
@@ -192,9 +196,11 @@ class PullConnection:
             return False
         return self.granted > 0 or monotonic() - self._idle_since < PAUSED
 
+    shown = wants_queues
+
     @property
-    def shown(self) -> bool:
-        return self.wants_queues
+    def holds(self) -> bool:
+        return self._member.holds
 
     def balanced(self) -> None:
         if self._closing and not self.readings and not self.unsent():
@@ -348,12 +354,6 @@ class PullConnection:
 
     # --- meanwhile -----------------------------------------------------------------------------------------
 
-    def keep(self, now: float, expired: Collection[Message]) -> None:
-        """There is no lease; the session's heartbeats keep the queues."""
-
-    def resumed(self) -> None:
-        """Nothing was done in the hub's place."""
-
     def others_changed(self, group: str) -> None:
         if group == self.subscription.group:
             self._member.look()
@@ -372,13 +372,16 @@ class PullConnection:
     def lost(self, error: FrameworkError) -> None:
         self._end(error)
 
-    def _end(self, error: Exception | None) -> None:
-        if self._closed:
-            return
+    def _stop(self) -> None:
         self._closed = True
         for timer in (self._timer, self._deadline):
             timer.close()
         self._member.stop()
+
+    def _end(self, error: Exception | None) -> None:
+        if self._closed or not self._opened:
+            return
+        self._stop()
         dead = sum(one.dead for one in self._sent_back)
         self._tally.finished -= dead
         self._tally.requeued -= len(self._sent_back) - dead
@@ -393,7 +396,5 @@ class PullConnection:
 
 
 def _next(answer: Frame, otherwise: int) -> int:
-    try:
-        return int(answer.fields["nextBeginOffset"])
-    except (KeyError, ValueError):
-        return otherwise
+    said = answer.fields.get("nextBeginOffset", "")
+    return int(said) if said.isdigit() else otherwise

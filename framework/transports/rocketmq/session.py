@@ -166,7 +166,8 @@ class Session:
     @property
     def heartbeat(self) -> bytes:
         """Its body."""
-        return heartbeat(self.client, [owner.subscription for owner in self._owners if owner.shown])
+        shown = [owner.subscription for owner in self._owners if owner.shown]
+        return heartbeat(self.client, shown, [owner.subscription.group for owner in self._owners if owner.holds])
 
     @property
     def signs(self) -> bool:

@@ -137,7 +137,7 @@ class Settling:
         """Queue the requests. In another native thread too, while the hub is blocked."""
         for one in _taken(self._dead):
             self._waiting += 1
-            self._put(Request.CONSUMER_SEND_MSG_BACK, one.back, partial(self._buried, one))
+            self._put(Request.CONSUMER_SEND_MSG_BACK, one.back or {}, partial(self._buried, one))
         finished = self._collect_acks(_taken(self._acks))
         requeued = self._collect_changes(_taken(self._changes))
         if finished or requeued:

@@ -207,6 +207,8 @@ class RocketTransport:
             if words := judgement.refusal(broker, node, pulls=pulls):
                 raise NegotiationRefused("POP", "", fix=words)
             what = self._subscription(topic, channel, pulls=pulls)
+            if session.error is not None:  # meanwhile: whoever attaches to it now is never told
+                raise session.error
             made: Any = partial(PullConnection, places=self._servers.queues) if pulls else PopConnection
             found: PopConnection | PullConnection = made(
                 session, (node, topic, channel), what, receiver, limits=self._limits(broker), options=self._options,

@@ -14,9 +14,11 @@ import gevent
 import pytest
 
 from framework.errors import BadMessage, BrokerUnreachable, PublishError, TlsFailed
+from framework.testing.conformance.receiver import StrictReceiver
 from framework.testing.detour import Detour
 from framework.testing.servers import free_port
 from framework.transports import open_transports
+from framework.transports.rocketmq.membership import Membership
 from framework.transports.rocketmq.wire.handles import Handle
 from tests.transports.rocketmq.kit import Kit, until
 
@@ -231,3 +233,29 @@ def test_a_broker_that_refuses_a_handle_costs_no_connection(kit: Kit) -> None:
     held.connection.finish(held.taken[1])
     until(held.balanced)
     assert (held.tally.finished, held.receiver.closings) == (1, 0)
+
+
+def test_a_session_that_ends_while_a_connection_is_made_has_no_connection_that_nobody_tells(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver, gone = StrictReceiver(), BrokerUnreachable("it is gone")
+    transport = kit.open()
+    transport.ensure(kit.topic, ["billing"])
+    look = transport.looked_at
+
+    def ends(master: Any) -> Any:
+        found = look(master)
+        for session in list(transport._sessions._users):
+            session.end(gone)
+        return found
+
+    monkeypatch.setattr(transport, "looked_at", ends)
+    with pytest.raises(BrokerUnreachable, match="it is gone"):
+        transport.connect(kit.server.name, kit.topic, "billing", receiver)
+
+    by_pull = kit.open("&mode=pull")
+    monkeypatch.setattr(Membership, "await_first", lambda member, timeout: member._session.end(gone))
+    with pytest.raises(BrokerUnreachable, match="it is gone"):
+        by_pull.connect(kit.server.name, kit.topic, "billing", receiver)
+    assert receiver.closings == 0, "whom nobody has is not closed"
+    assert (transport._sessions._users, by_pull._sessions._users) == ({}, {})

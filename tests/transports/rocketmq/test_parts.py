@@ -15,7 +15,7 @@ from framework.transports.rocketmq.administration import Broker
 from framework.transports.rocketmq.clock import FAR, WINDOW, Born, BrokerClock
 from framework.transports.rocketmq.delivery import APART, Delivery
 from framework.transports.rocketmq.heartbeat import Subscription, heartbeat, java_hash
-from framework.transports.rocketmq.pops import AT_ONCE, MOST, Pops
+from framework.transports.rocketmq.pops import AT_ONCE, MOST, WORTH, Pops
 from framework.transports.rocketmq.urls import Names
 from framework.transports.rocketmq.wire.codes import Request
 from framework.transports.rocketmq.wire.errors import JavaException
@@ -97,6 +97,13 @@ def test_others_go_beside_it_for_what_the_broker_has() -> None:
     pops.rest = 80
     assert pops.wanted(200) == [MOST, MOST, MOST]
     assert Pops().wanted(5) == [5]
+
+
+def test_for_a_few_messages_no_other_goes_beside_one() -> None:
+    pops = Pops()
+    pops.rest = 500
+    assert pops.wanted(MOST + WORTH - 1) == [MOST]
+    assert pops.wanted(MOST + WORTH) == [WORTH]
 
 
 def test_what_was_answered_makes_room_again() -> None:
@@ -250,6 +257,11 @@ def test_who_pulls_says_so_in_its_heartbeat_and_reads_what_was_sent_back() -> No
     assert consumer["consumeType"] == "CONSUME_PASSIVELY"
     read = {data["topic"]: data["subString"] for data in consumer["subscriptionDataSet"]}
     assert read == {"orders": "a||b", "%RETRY%orders|billing": "*"}
+
+
+def test_who_lets_go_of_its_queues_says_so_until_it_has_none() -> None:
+    said = json.loads(heartbeat("me", [], ["orders|billing"]))
+    assert (said["producerDataSet"], said["consumerDataSet"]) == ([{"groupName": "orders|billing"}], [])
 
 
 class Starting:

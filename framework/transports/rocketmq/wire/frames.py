@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -49,6 +49,7 @@ class Language(IntEnum):
 
 
 _LANGUAGES = {language.name: language for language in Language}
+_NAMES = {int(language): language.name for language in Language}
 
 
 class Frame(msgspec.Struct, gc=False):
@@ -95,7 +96,7 @@ _read_header = msgspec.json.Decoder(_Header).decode
 def encode(frame: Frame) -> bytes:
     """With a header in JSON, which carries every code. Raises ProtocolError where it is larger than any server takes."""
     header: dict[str, object] = {
-        "code": frame.code, "language": _language_name(frame.language), "version": frame.version, "opaque": frame.opaque,
+        "code": frame.code, "language": _NAMES.get(frame.language, "OTHER"), "version": frame.version, "opaque": frame.opaque,
         "flag": frame.flag, "extFields": frame.fields,
     }  # fmt: skip
     if frame.remark:
@@ -118,10 +119,6 @@ def _framed(kind: int, header: bytes, body: bytes) -> bytes:
     if length + 4 > MAX_FRAME:
         raise ProtocolError(f"a frame of {length + 4} bytes, and RocketMQ takes up to {MAX_FRAME}")
     return b"".join((_HEAD.pack(length, kind << 24 | len(header)), header, body))
-
-
-def _language_name(number: int) -> str:
-    return Language(number).name if number in Language.__members__.values() else Language.OTHER.name
 
 
 def _binary_field(field: tuple[str, str]) -> bytes:
@@ -197,7 +194,9 @@ def _from_json(header: bytes, body: bytes) -> Frame:
         said = _read_header(header)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise garbage(f"a header that cannot be read ({error})", header, 0) from None
-    fields = {name: value for name, value in (said.extFields or {}).items() if value is not None}
+    fields: Any = said.extFields or {}
+    if None in fields.values():
+        fields = {name: value for name, value in fields.items() if value is not None}
     language = said.language if isinstance(said.language, int) else _LANGUAGES.get(said.language, Language.OTHER)
     return Frame(said.code, said.opaque, fields, body, said.flag, said.remark or "", language, said.version)
 
