@@ -64,7 +64,7 @@ def read(request: Request) -> object:
     """The JSON of its body. Raises Refused."""
     try:
         return msgspec.json.decode(request.body or b"{}")
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(400, f"the body is not JSON: {error}") from None
 
 

@@ -82,6 +82,8 @@ class Server:
     def _respond(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         try:
             answer = self._answer(_request(environ))
+        except _CutShort:
+            answer = Answer(400, "text/plain", b"the body is shorter than its Content-Length\n")
         except Exception:
             log.exception("the admin endpoint failed, which is a bug")
             answer = Answer(500, "text/plain", b"failed: the log says why\n")
@@ -96,23 +98,51 @@ class Server:
         return [body] if isinstance(body, bytes) else body
 
 
+class _CutShort(Exception):
+    """The client has stood still, or gone, before it had sent all that it was to send."""
+
+
 def _request(environ: dict[str, Any]) -> Request:
     names = {name: name[5:].replace("_", "-").lower() for name in environ if name.startswith("HTTP_")}
     headers = {known: environ[name] for name, known in names.items()} | {"content-type": environ.get("CONTENT_TYPE") or ""}
     size = environ.get("CONTENT_LENGTH") or ""
     return Request(
         environ["REQUEST_METHOD"], environ["PATH_INFO"], dict(parse_qsl(environ.get("QUERY_STRING", ""))), headers,
-        environ["wsgi.input"].read(min(int(size), LARGEST)) if size.isdecimal() else b"",
+        _body(environ["wsgi.input"], min(int(size), LARGEST)) if size.isdecimal() else b"",
         environ.get("REMOTE_ADDR") or "the local socket",
     )  # fmt: skip
 
 
+def _body(stream: Any, size: int) -> bytes:
+    try:
+        with _in_time():
+            return bytes(stream.read(size))
+    except OSError:
+        raise _CutShort from None
+
+
+def _in_time() -> gevent.Timeout:
+    """For all that a client sends, not for each byte: a hundred that send one a second would keep probes out for ever."""
+    return gevent.Timeout(PATIENCE, TimeoutError("too slow"))
+
+
 class _Handler(WSGIHandler):  # type: ignore[misc]
-    """Gives up clients that stand still."""
+    """Gives up clients that stand still, and those that take for ever to ask."""
 
     def handle(self) -> None:
         self.socket.settimeout(PATIENCE)
         super().handle()
+
+    def read_requestline(self) -> Any:
+        with _in_time():
+            return super().read_requestline()
+
+    def read_request(self, raw_requestline: Any) -> Any:
+        try:
+            with _in_time():
+                return super().read_request(raw_requestline)
+        except OSError as error:
+            raise ValueError(str(error)) from None  # of any other, pywsgi prints a traceback, and waits for who reads stderr
 
 
 class _ToLog:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,8 @@ def test_who_may_not_ask_is_told_why_and_bad_input_changes_nothing(tmp_path: Pat
         assert api(port, "/api/actions", pause, Host="rebound.example")[0] == 403
         assert api(port, "/api/actions", pause, Content_Type="text/plain")[0] == 415
         assert api(port, "/api/actions", b"{")[0] == 400
+        assert api(port, "/api/actions", b"[" * 100_000)[0] == 400
+        assert cut_short(port).startswith(b"HTTP/1.1 400")
         assert api(port, "/api/actions", {"action": "explode"})[0] == 400
         assert api(port, "/api/actions", {"action": "pause", "handler": ["orders/bill"]})[0] == 400
         assert api(port, "/api/actions")[0] == 405
@@ -126,6 +129,15 @@ def test_who_may_not_ask_is_told_why_and_bad_input_changes_nothing(tmp_path: Pat
         assert api(port, "/api/actions", pause, Origin=f"http://127.0.0.1:{port}") == (200, {"done": "paused all handlers"})
         assert "get" in api(port, "/api")[1]
         assert worker.stop() == 0
+    assert not any("Traceback" in line for line in worker.err), "what anybody sends is no bug of ours"
+
+
+def cut_short(port: int) -> bytes:
+    """The answer to a body that is shorter than was said."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(b"POST /api/actions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{")
+        client.shutdown(socket.SHUT_WR)
+        return client.recv(1000)
 
 
 def test_a_token_is_demanded_where_it_is_set_and_told_to_nobody(tmp_path: Path) -> None:

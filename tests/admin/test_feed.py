@@ -5,8 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 
 from framework.admin import address, server
 from framework.admin.feed import READERS, Feed
+from framework.admin.requests import as_text
 from framework.testing.servers import Server
 from tests.admin.asking import SHOP, api, port_of, run
 
@@ -83,6 +86,40 @@ def test_a_tab_that_never_reads_is_dropped_and_others_are_served(monkeypatch: py
         serving.close()
         for one in deaf:
             one.close()
+
+
+def test_clients_that_send_byte_by_byte_do_not_keep_others_out(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A probe that nobody answers ends the worker."""
+    monkeypatch.setattr(server, "PATIENCE", 0.5)
+    monkeypatch.setattr(server, "CLIENTS", 3)
+    serving = server.Server(address.listen("127.0.0.1:0"), lambda _: as_text("ok"))
+    port = int(serving._listener.address.rpartition(":")[2])
+    slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+    begun = (b"GET /livez", b"GET /livez HTTP/1.1\r\nX: ", b"POST / HTTP/1.1\r\nContent-Length: 100000\r\n\r\n")
+    for one, bytes_ in zip(slow, begun, strict=True):
+        one.sendall(bytes_)
+    ended = threading.Event()
+    dripping = threading.Thread(target=_drip, args=(slow, ended))
+    dripping.start()
+    try:
+        for _ in slow:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            connection.request("GET", "/livez", headers={"Connection": "close"})
+            assert connection.getresponse().status == 200
+    finally:
+        ended.set()
+        dripping.join()
+        serving.close()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def _drip(clients: list[socket.socket], ended: threading.Event) -> None:
+    while not ended.wait(0.05):
+        for one in clients:
+            with suppress(OSError):
+                one.sendall(b"a")
 
 
 def soon(condition: Callable[[], bool]) -> None:
