@@ -248,10 +248,14 @@ class App:
 
 
 def _observed(handlers: Sequence[HandlerSpec], settings: Settings) -> list[HandlerSpec]:
-    """With what the settings put around them. Its SDKs are slow to import, so that is done only where they are asked for."""
+    """With what the settings put around them. What that needs is slow to import, so it is done only where they are asked for."""
     observed = list(handlers)
     if settings.otel:
         observed = _with_otel(observed, settings)
+    if settings.history:
+        from framework import history  # noqa: PLC0415
+
+        observed = history.watched(observed, settings.history, age=settings.history_age, size=settings.history_size)
     sdk = sys.modules.get("sentry_sdk")
     if settings.sentry_dsn or (sdk is not None and sdk.get_client().is_active()):
         from framework import sentry  # noqa: PLC0415

@@ -59,9 +59,17 @@ class Observer(Middleware):
     def missed(self, job: Any, error: BaseException, /) -> None:
         """In the worker: a call in a thread or a process has failed by ``error``; ``around`` may have seen that there."""
 
-    def elsewhere(self) -> tuple[str, bytes]:
-        """For a slot process: a module, and what its ``observe(spec, options)`` is to be given to have this one there."""
+    def elsewhere(self) -> tuple[str, bytes] | None:
+        """For a slot process: a module, and what its ``observe(spec, options)`` is to be given to have this one there; None where
+        it has nothing to do there."""
         raise NotImplementedError
+
+    def failed(self, job: Any, error: BaseException | None, /) -> None:
+        """In the worker: a call has failed by ``error``, wherever it was made, and nobody has judged that yet. None: the call for
+        a Batch has returned, and some of its messages have failed (``Batch.outcomes``)."""
+
+    def ended(self, message: Message, outcome: Ending, began: float, /) -> None:
+        """As ``after``, with when its slot began with the message, seconds since 1970."""
 
 
 _FORMS = {
@@ -76,6 +84,11 @@ _FORMS = {
 def overridden(one: Middleware, hook: str) -> bool:
     """Whether ``one`` has a ``hook`` of its own."""
     return getattr(type(one), hook) is not getattr(Middleware, hook) or hook in vars(one)
+
+
+def observes(one: Observer, hook: str) -> bool:
+    """Whether ``one`` has a ``hook`` of its own, of those that only observers have."""
+    return getattr(type(one), hook) is not getattr(Observer, hook)
 
 
 def name_of(one: Middleware) -> str:

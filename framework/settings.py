@@ -124,6 +124,15 @@ class Settings:
         "link", values.word("link", "parent"), "link | parent",
         "How the span of a call with one message leads to that of its publish: by a link, or as its parent.",
     )  # fmt: skip
+    history: Path | None = _setting(
+        None, values.path, "file", "Keep how each message ended in this file, for `workers history`.", shown="none"
+    )
+    history_age: float = _setting(
+        7 * 86400.0, values.pause, "duration", "How long the history keeps what has ended.", shown="168h"
+    )
+    history_size: int = _setting(
+        256 << 20, amounts.size, "size", "How large the history may become; the oldest goes first.", shown="256MB"
+    )
     log_format: str = _setting("text", values.word("text", "json"), "text | json", "How log lines are written.")
     log_frames: str = _setting(
         "own",

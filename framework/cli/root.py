@@ -30,6 +30,7 @@ VERBS = {
     "resume": "End a pause at the broker.",
     "scale-hint": "Print how many messages a handler has to do, for autoscalers.",
     "top": "Show the handlers of running workers, live.",
+    "history": "Look up how messages ended.",
     "dead": "Look at dead letters, and replay or purge them.",
     "nsqd": "Run the embedded nsqd.",
     "nsqlookupd": "Run the embedded nsqlookupd.",

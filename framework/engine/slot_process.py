@@ -287,7 +287,7 @@ def _setup(spec: HandlerSpec) -> wire.Setup:
     return wire.Setup(
         function.__module__, function.__qualname__, spec.topic, spec.channel, spec.batch, level,
         declared_in(spec), [hooks.name_of(one) for one in spec.middleware if not isinstance(one, hooks.Observer)],
-        [one.elsewhere() for one in spec.middleware if isinstance(one, hooks.Observer)],
+        [there for one in spec.middleware if isinstance(one, hooks.Observer) and (there := one.elsewhere())],
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from framework.handler import HandlerSpec
 from framework.message import Message
 from framework.middleware.after import compile_after
-from framework.middleware.around import compile_around, compile_missed
+from framework.middleware.around import compile_around, compile_failures, compile_missed
 from framework.middleware.batch import compile_batch, compile_batch_call
 from framework.middleware.dead_letter import Publish, compile_bury, compile_dead_letter
 from framework.middleware.failures import Note, ignore
@@ -39,6 +39,7 @@ def compile_chain(
     ``note`` is told of each failure.
     """
     call = compile_missed(call, spec.middleware) if call else compile_call(spec)
+    call = compile_failures(call, spec.middleware)
     means = compile_policy(spec)
     if spec.policy:
         call = translated(call, means)

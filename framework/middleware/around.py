@@ -11,6 +11,7 @@ from typing import Any
 from framework import hooks
 from framework.errors import WrongUse
 from framework.hooks import Middleware
+from framework.message import Batch
 
 Call = Callable[[Any], None]
 """Of a Message or a Batch."""
@@ -37,6 +38,24 @@ def compile_missed(call: Call, middleware: Sequence[Middleware]) -> Call:
             raise
 
     return call_observed if observers else call
+
+
+def compile_failures(call: Call, middleware: Sequence[Middleware]) -> Call:
+    """``call`` with the observers told of what it fails by who ask for that. Without any, ``call`` itself."""
+    observers = [one for one in middleware if isinstance(one, hooks.Observer) and hooks.observes(one, "failed")]
+
+    def call_told(job: Any) -> None:
+        try:
+            call(job)
+        except BaseException as error:
+            for one in observers:
+                one.failed(job, error)
+            raise
+        if isinstance(job, Batch) and job.outcomes:
+            for one in observers:
+                one.failed(job, None)
+
+    return call_told if observers else call
 
 
 class _Call:

@@ -1,0 +1,165 @@
+"""The file of a history: SQLite with blocks of rows, bounded by age and size. Several processes write to one file.
+
+A block is one write of one process: a row of the table for each message would cost more than most messages do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from framework.history.rows import Row, pack
+
+APPLICATION = 0x4E535148
+"""``PRAGMA application_id``: "NSQH"."""
+VERSION = 1
+"""``PRAGMA user_version``: of the tables and the form of blocks."""
+BLOCK = 4096
+"""Rows of a block, at most."""
+PATIENCE = 10.0
+"""Seconds for which other processes that write are waited for."""
+
+_TABLES = """
+    CREATE TABLE IF NOT EXISTS blocks (
+        number INTEGER PRIMARY KEY, first REAL NOT NULL, last REAL NOT NULL, well INTEGER NOT NULL, handlers TEXT NOT NULL,
+        rows BLOB NOT NULL
+    );
+    CREATE INDEX IF NOT EXISTS by_time ON blocks (last);
+"""
+
+
+class Foreign(Exception):
+    """The file is sound, and not one that this version may write."""
+
+
+class Store:
+    """The file at ``path``, for writing. Raises what sqlite3 raises, and Foreign. Used in one thread."""
+
+    def __init__(self, path: Path, *, age: float, size: int) -> None:
+        self._path = path
+        self._age = age
+        self._size = size
+        self._file: tuple[int, int] | None = None
+        self._db: sqlite3.Connection | None = None
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """All of them, or none where it raises; what is over the bounds goes."""
+        if self._db is not None and _identity(self._path) != self._file:  # removed, or set aside by another process
+            self.close()
+        db = self._db or self._open()
+        with _transaction(db):
+            db.executemany("INSERT INTO blocks (first, last, well, handlers, rows) VALUES (?, ?, ?, ?, ?)", _blocks(rows))
+            self._prune(db)
+        db.execute("PRAGMA incremental_vacuum")
+
+    def close(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            with contextlib.suppress(sqlite3.Error):
+                db.close()
+
+    def set_aside(self) -> Path | None:
+        """The file goes under another name; None where another process has done so before."""
+        with _locked(self._path):
+            same = _identity(self._path) == self._file
+            self.close()
+            if not same:
+                return None
+            aside = self._path.with_name(f"{self._path.name}.corrupt-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}")
+            for ending in ("", "-wal", "-shm"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(f"{self._path}{ending}", f"{aside}{ending}")
+            return aside
+
+    def _open(self) -> sqlite3.Connection:
+        self._path.touch()
+        self._file = _identity(self._path)
+        db = sqlite3.connect(self._path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+        try:
+            check(db, self._path)
+            with _locked(self._path):  # of two that change the journal's mode at once, one is not patient
+                db.execute("PRAGMA auto_vacuum = incremental")
+                db.execute("PRAGMA journal_mode = wal")
+                db.execute("PRAGMA synchronous = normal")
+                db.execute(f"PRAGMA journal_size_limit = {max(1 << 20, self._size // 10)}")
+                with _transaction(db):
+                    for statement in _TABLES.split(";"):
+                        db.execute(statement)
+                    db.execute(f"PRAGMA application_id = {APPLICATION}")
+                    db.execute(f"PRAGMA user_version = {VERSION}")
+        except BaseException:
+            db.close()
+            raise
+        self._db = db
+        return db
+
+    def _prune(self, db: sqlite3.Connection) -> None:
+        db.execute("DELETE FROM blocks WHERE last < ?", (time.time() - self._age,))
+        [(pages,)], [(free,)], [(page,)] = (
+            db.execute(f"PRAGMA {one}").fetchall() for one in ("page_count", "freelist_count", "page_size")
+        )
+        over = (pages - free) * page - self._size
+        if over <= 0:
+            return
+        for number, length in db.execute("SELECT number, length(rows) FROM blocks ORDER BY last").fetchall():
+            db.execute("DELETE FROM blocks WHERE number = ?", (number,))
+            over -= length
+            if over <= 0:
+                return
+
+
+def check(db: sqlite3.Connection, path: Path) -> None:
+    """Raises Foreign for a database of another program, or of a later version."""
+    [(application,)], [(version,)] = db.execute("PRAGMA application_id").fetchall(), db.execute("PRAGMA user_version").fetchall()
+    [(tables,)] = db.execute("SELECT count(*) FROM sqlite_master").fetchall()
+    if tables and application != APPLICATION:
+        raise Foreign(f"{path} is the database of another program: name another file")
+    if version > VERSION:
+        raise Foreign(f"{path} was written by a later version of this program: update it, or name another file")
+
+
+def _blocks(rows: Sequence[Row]) -> Iterator[tuple[float, float, bool, str, bytes]]:
+    """What went well apart from the rest, which is looked for more often."""
+    for well in (True, False):
+        of_kind = [row for row in rows if (row.outcome == "finished") is well]
+        for at in range(0, len(of_kind), BLOCK):
+            some = of_kind[at : at + BLOCK]
+            times = [row.started for row in some]
+            yield min(times), max(times), well, json.dumps(sorted({row.handler for row in some})), pack(some)
+
+
+@contextlib.contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Of all processes, in the folder; not in the file, whose locks are SQLite's."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,134 @@
+"""Takes rows from the hub, and has a native thread write them. What cannot be written is lost, and the log says so once."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+from gevent import monkey
+
+from framework.history.rows import Row
+from framework.history.store import Foreign, Store
+from framework.middleware.retry import encodable
+from framework.observe.logging import scrub
+
+log = logging.getLogger(__name__)
+
+PERIOD = 0.25
+"""Seconds between two writes."""
+SIZE = 200_000
+"""Rows that may wait; what comes while so many do is not kept."""
+TOGETHER = 20_000
+"""Rows of one write, at most."""
+_CORRUPT = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+_LOOK = 0.01
+
+# Patched, they would be a greenlet's.
+_allocate_lock = monkey.get_original("_thread", "allocate_lock")
+_start_new_thread = monkey.get_original("_thread", "start_new_thread")
+_sleep = monkey.get_original("time", "sleep")
+
+
+class Writer:
+    """That of one process. ``put`` is called on the hub, ``begin`` before it."""
+
+    def __init__(self, path: Path, *, age: float, size: int) -> None:
+        self._store = Store(path, age=age, size=size)
+        self._path = path
+        self._pid = 0
+        self._failing = ""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._rows: deque[Any] = deque()
+        self._wake = _allocate_lock()
+        self._wake.acquire()
+        self._asleep = False
+        self._written = 0
+        self._put = 0
+
+    def begin(self) -> None:
+        """Start the thread; again in a forked child, where it has begun nothing changes."""
+        if self._pid != os.getpid():
+            self._begin()
+            self._pid = os.getpid()
+            _start_new_thread(self._run, ())
+
+    def put(self, row: tuple[Any, ...]) -> None:
+        """``row`` is a Row with the id as bytes and the end in place of the seconds."""
+        if len(self._rows) < SIZE:
+            self._rows.append(row)
+        if self._asleep:
+            self._ring()
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until all that was put has been written, or lost; False: it took longer. On a hub others go on."""
+        until = monotonic() + seconds
+        while self._pid == os.getpid() and (self._rows or not self._asleep):
+            if monotonic() > until:
+                return False
+            sleep(_LOOK)
+        return True
+
+    def _ring(self) -> None:
+        self._asleep = False
+        with suppress(RuntimeError):  # rung already
+            self._wake.release()
+
+    # -- in the thread
+
+    def _run(self) -> None:
+        while True:
+            self._asleep = True
+            if not self._rows:
+                self._wake.acquire()
+            self._asleep = False
+            _sleep(PERIOD)  # more come meanwhile, which cost no write of their own
+            while self._rows:
+                self._write(self._taken())
+
+    def _taken(self) -> list[Row]:
+        taken = [self._rows.popleft() for _ in range(min(len(self._rows), TOGETHER))]
+        return [_row(each) for each in taken]
+
+    def _write(self, rows: list[Row]) -> None:
+        try:
+            try:
+                self._store.write(rows)
+            except sqlite3.DatabaseError as error:
+                if getattr(error, "sqlite_errorname", "") not in _CORRUPT:
+                    raise
+                aside = self._store.set_aside()
+                if aside is not None:
+                    log.warning(
+                        "the history %s is corrupt (%s): it is set aside as %s, and begun anew", self._path, error, aside.name
+                    )
+                self._store.write(rows)
+        except Exception as error:
+            self._store.close()
+            self._say(scrub(str(error)) if isinstance(error, Foreign) else f"{type(error).__name__}: {error}")
+        else:
+            self._say("")
+
+    def _say(self, failing: str) -> None:
+        """Once when it begins to fail, once when that is over."""
+        if failing and not self._failing:
+            log.warning(
+                "the history %s cannot be written (%s); what ends meanwhile is not kept, and the workers go on",
+                self._path, failing,
+            )  # fmt: skip
+        if self._failing and not failing:
+            log.info("the history %s is written again", self._path)
+        self._failing = failing
+
+
+def _row(put: tuple[Any, ...]) -> Row:
+    id_, handler, node, attempt, outcome, (exception, words), started, ended = put
+    name, seconds = encodable(id_.decode(errors="replace")), round(max(0.0, ended - started), 6)
+    return Row(name, handler, node, attempt, outcome, exception, words, started, seconds)
