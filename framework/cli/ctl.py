@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from framework.admin.client import Worker
-from framework.cli import options
+from framework.cli import ctl_dead, options
 from framework.cli.dead import desk, shown
 from framework.cli.dead.options import as_json
 from framework.cli.exit_codes import Exit, as_text
@@ -75,6 +75,8 @@ def _show(part: str, text: str) -> None:
     def verb(handler: str | None, as_json: bool, settings: Settings) -> int:
         query = {"handler": handler} if handler else {}
         rows: Sequence[dict[str, Any]] = worker_at(settings).get(f"/api/{part}", **query)
+        if handler and part == "dead":
+            rows = [row for row in rows if handler in (row["handler"], row["dead_topic"])]
         with desk.output():
             for line in map(shown.json_line, rows) if as_json else table(part, rows):
                 click.echo(line)
@@ -88,5 +90,7 @@ _of_handlers("resume", "End a pause or a drain.")
 _of_handlers("drain", "Pause, and give back what has not been started; the worker goes on.")
 _of_number("max_in_flight", "Have at most N messages received and not settled, in each process.")
 _of_number("concurrency", "Have at most N calls run at once, in each process.")
+command.add_command(ctl_dead.replay)
+command.add_command(ctl_dead.purge)
 for _part, (_text, _) in TABLES.items():
     _show(_part, _text)

@@ -95,6 +95,14 @@ TABLES: dict[str, tuple[str, dict[str, Column]]] = {
             "ERROR": lambda row: row["error"] + (f"  ({row['where']})" if row["where"] else ""),
         },
     ),
+    "dead": (
+        "Count dead letters by topic.",
+        {
+            ">LETTERS": lambda row: f"{row['letters']}",
+            "TOPIC": lambda row: row["dead_topic"],
+            "HANDLER": lambda row: row["handler"] or "-",
+        },
+    ),
     "connections": (
         "Show the connections, and how many messages each may have in flight (RDY).",
         {

@@ -16,7 +16,7 @@ from framework.cli.root import run_command
 from framework.cli.tables import seconds, state, table
 from framework.testing.servers import ROOT, Server
 from framework.testing.workers import call
-from tests.admin.asking import SHOP, port_of, run
+from tests.admin.asking import SHOP, port_of, run, shown
 
 BILL = "orders/bill"
 MORE = '\n    @handler("idle", "here")\n    def rest(message: Message): ...\n'
@@ -120,6 +120,23 @@ def test_what_runs_what_failed_and_the_connections_are_tables(nsqd: Server, tmp_
         assert "ValueError: bad" in ctl("failures", BILL)
         assert nsqd.address in ctl("connections")
         assert "ready" in ctl("processes")
+        worker.process.kill()
+
+
+@pytest.mark.real
+def test_dead_letters_are_counted_replayed_and_purged(nsqd: Server, tmp_path: Path) -> None:
+    with run(tmp_path, f"nsq://{nsqd.address}?http_port={nsqd.http_address.rpartition(':')[2]}") as worker:
+        port = port_of(worker)
+        ctl = Ctl(f"127.0.0.1:{port}", tmp_path)
+        nsqd.http("/mpub?topic=orders", b"reject\nreject\nreject")
+        shown(port, "dead", lambda rows: isinstance(rows, list) and rows[0]["letters"] == 3)
+        assert "3  orders.bill.dead" in ctl("dead", BILL)
+        ctl("pause", BILL)
+        assert ctl("replay", BILL, "--dry-run") == "would replay 3 letters to orders; 3 kept, 0 failed\n"
+        assert ctl("replay", BILL, "--limit", "1") == "replayed 1 letters to orders; 2 kept, 0 failed\n"
+        assert 'choose letters, or say "all": true' in ctl("purge", BILL, code=2)
+        assert ctl("purge", BILL, "--reason", "no such") == "purged 0 letters; 2 kept\n"
+        assert ctl("purge", BILL, "--all") == "purged 2 letters; 0 kept\n"
         worker.process.kill()
 
 
