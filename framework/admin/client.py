@@ -42,9 +42,12 @@ class Worker:
             raise BrokerUnreachable(f"no worker answers at {self.address} ({words}): was it started with --admin?") from None
         finally:
             connection.close()
-        if answer.status >= http.client.BAD_REQUEST:
-            raise WrongUse(f"{self.address}: {found['error']}{_HINTS.get(answer.status, '')}")
-        return found
+        if answer.status < http.client.BAD_REQUEST:
+            return found
+        if not (isinstance(found, dict) and "error" in found):
+            words = f"what answers at {self.address} is no worker (HTTP status {answer.status}): is it another port?"
+            raise BrokerUnreachable(words)
+        raise WrongUse(f"{self.address}: {found['error']}{_HINTS.get(answer.status, '')}")
 
 
 _HINTS = {401: "; set it in $WORKERS_ADMIN_TOKEN"}

@@ -95,6 +95,12 @@ def test_a_worker_that_is_not_there_and_one_that_was_not_named(tmp_path: Path) -
     assert (done.returncode, "name the worker, as `--admin 9464`" in done.stderr) == (2, True)
 
 
+@pytest.mark.real
+def test_a_server_of_another_kind_is_named_as_such(nsqd: Server, tmp_path: Path) -> None:
+    words = Ctl(nsqd.http_address, tmp_path)("handlers", code=3)
+    assert words == f"workers: what answers at {nsqd.http_address} is no worker (HTTP status 404): is it another port?\n"
+
+
 def test_it_says_the_token_and_goes_by_a_path_too(tmp_path: Path) -> None:
     path, token = str(tmp_path / "a.sock"), {"WORKERS_ADMIN_TOKEN": "a-token-of-the-tests"}
     with run(tmp_path, "memory://path", "--admin", path, env=token) as worker:
