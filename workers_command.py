@@ -38,9 +38,25 @@ def _is_to_serve(arguments: list[str]) -> bool:
     return bool(arguments) and arguments[0] in _SERVES and not flags & _TO_AN_END
 
 
+def _is_of_several(arguments: list[str]) -> bool:
+    """It will be a master, or one of its processes: SIGHUP does not end these."""
+    flagged = any(one.partition("=")[0] == "--processes" for one in arguments)
+    return arguments[:1] == ["run"] and (flagged or bool(os.environ.get("WORKERS_PROCESSES")))
+
+
+def _ignore_early() -> None:
+    """What asks a master for something. It has the newest code and settings anyway, and no processes yet."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if "WORKERS_MASTER_FD" not in os.environ:  # else what handlers start would ignore them too
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU):
+            signal.signal(number, signal.SIG_IGN)
+
+
 def main() -> None:
     """What the console script ``workers`` calls."""
     serves = _is_to_serve(sys.argv[1:])
+    if _is_of_several(sys.argv[1:]):
+        _ignore_early()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # by which nohup asks for it
             Early(number, 0 if serves else 128 + number)

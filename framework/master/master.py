@@ -93,7 +93,7 @@ class Master:
     def run(self) -> int:
         """Until told to stop. Raises FrameworkError for a ledger that cannot be written."""
         self._generation = self._newest = 1
-        with embedded_nsqd(self._settings) as nsqd, self._admin(nsqd), self._signals():
+        with self._signals(), embedded_nsqd(self._settings) as nsqd, self._admin(nsqd):
             self._nsqd = nsqd
             while not self._over():
                 self._fill()

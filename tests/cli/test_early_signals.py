@@ -20,7 +20,7 @@ import os, sys
 
 class Moment:
     def find_spec(self, name, path=None, target=None):
-        if name == {moment!r}:
+        if name == {moment!r} and "WORKERS_MASTER_FD" not in os.environ:
             sys.meta_path.remove(self)
             os.kill(os.getpid(), {number})
 
@@ -115,3 +115,13 @@ def test_a_signal_after_the_end_of_a_worker_does_what_it_does_elsewhere() -> Non
         "assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTTIN])
+def test_what_is_asked_of_a_master_that_starts_does_not_end_it(tmp_path: Path, number: signal.Signals) -> None:
+    """An exit with 0 would be taken for what somebody wanted."""
+    arguments = [*RUN, "--processes", "1", "--connect-deadline", "0.1"]
+    (tmp_path / "app.py").write_text("from framework import handler\n@handler('orders', 'say')\ndef say(text: str): ...\n")
+    arguments[1] = "app"
+    code, words = ended(tmp_path, "framework.master.master", number, arguments)
+    assert (code, "127.0.0.1:1" in words) == (3, True), words
