@@ -52,8 +52,16 @@ def _ignore_early() -> None:
             signal.signal(number, signal.SIG_IGN)
 
 
+def _fill_closed() -> None:
+    """Of stdin, stdout and stderr: else the app's first file would be number 2, and get what is logged."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+
+
 def main() -> None:
     """What the console script ``workers`` calls."""
+    _fill_closed()
     serves = _is_to_serve(sys.argv[1:])
     if _is_of_several(sys.argv[1:]):
         _ignore_early()

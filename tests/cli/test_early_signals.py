@@ -125,3 +125,15 @@ def test_what_is_asked_of_a_master_that_starts_does_not_end_it(tmp_path: Path, n
     arguments[1] = "app"
     code, words = ended(tmp_path, "framework.master.master", number, arguments)
     assert (code, "127.0.0.1:1" in words) == (3, True), words
+
+
+def test_no_file_of_the_app_gets_what_is_logged_where_stderr_is_closed(tmp_path: Path) -> None:
+    """The first that is opened then would be number 2."""
+    (tmp_path / "shop.py").write_text("mine = open('mine', 'w')\nmine.write(str(mine.fileno()))\nmine.flush()\n")
+    command = [sys.executable, "-m", "framework.cli", *RUN]
+    closing = ["/bin/sh", "-c", 'exec "$@" <&- 2>&-', "sh", *command]
+    done = subprocess.run(
+        closing, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (2, b"")  # it has no handlers
+    assert int((tmp_path / "mine").read_text()) > 2
