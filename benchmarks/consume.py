@@ -20,6 +20,7 @@ from framework.testing import servers
 MESSAGES = {
     "ours": 1_000_000,
     "ours-admin": 1_000_000,
+    "ours-history": 1_000_000,
     "bare-loop": 1_000_000,
     "go-nsq": 250_000,
     "nsq-py": 1_000_000,

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from framework.history.rows import Row, pack
+from framework.history.rows import Entry, pack
 
 APPLICATION = 0x4E535148
 """``PRAGMA application_id``: "NSQH"."""
@@ -48,13 +48,13 @@ class Store:
         self._file: tuple[int, int] | None = None
         self._db: sqlite3.Connection | None = None
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, entries: Sequence[Entry]) -> None:
         """All of them, or none where it raises; what is over the bounds goes."""
         if self._db is not None and _identity(self._path) != self._file:  # removed, or set aside by another process
             self.close()
         db = self._db or self._open()
         with _transaction(db):
-            db.executemany("INSERT INTO blocks (first, last, well, handlers, rows) VALUES (?, ?, ?, ?, ?)", _blocks(rows))
+            db.executemany("INSERT INTO blocks (first, last, well, handlers, rows) VALUES (?, ?, ?, ?, ?)", _blocks(entries))
             self._prune(db)
         db.execute("PRAGMA incremental_vacuum")
 
@@ -124,14 +124,14 @@ def check(db: sqlite3.Connection, path: Path) -> None:
         raise Foreign(f"{path} was written by a later version of this program: update it, or name another file")
 
 
-def _blocks(rows: Sequence[Row]) -> Iterator[tuple[float, float, bool, str, bytes]]:
+def _blocks(entries: Sequence[Entry]) -> Iterator[tuple[float, float, bool, str, bytes]]:
     """What went well apart from the rest, which is looked for more often."""
     for well in (True, False):
-        of_kind = [row for row in rows if (row.outcome == "finished") is well]
+        of_kind = [entry for entry in entries if (entry[4] == "finished") is well]
         for at in range(0, len(of_kind), BLOCK):
             some = of_kind[at : at + BLOCK]
-            times = [row.started for row in some]
-            yield min(times), max(times), well, json.dumps(sorted({row.handler for row in some})), pack(some)
+            times = [entry[6] for entry in some]
+            yield min(times), max(times), well, json.dumps(sorted({entry[1] for entry in some})), pack(some)
 
 
 @contextlib.contextmanager

@@ -43,7 +43,10 @@ class Watch(Observer):
 
     def ended(self, message: Message, outcome: Ending, began: float, /) -> None:
         error = self._errors.pop(message, NONE) if self._errors else NONE
-        self._writer.put((message.id, self._name, message.connection.node, message.attempts, outcome, error, began, time()))
+        writer = self._writer
+        writer.entries.append((message.id, self._name, message.connection.node, message.attempts, outcome, error, began, time()))
+        if writer.asleep:
+            writer.ring()
 
 
 def _told(error: BaseException | None) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Takes rows from the hub, and has a native thread write them. What cannot be written is lost, and the log says so once."""
+"""Takes entries from the hub, and has a native thread write them. What cannot be written is lost, and the log says so once."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
 
 from gevent import monkey
 
-from framework.history.rows import Row
+from framework.history.rows import Entry
 from framework.history.store import Foreign, Store
-from framework.middleware.retry import encodable
 from framework.observe.logging import scrub
 
 log = logging.getLogger(__name__)
@@ -23,9 +21,9 @@ log = logging.getLogger(__name__)
 PERIOD = 0.25
 """Seconds between two writes."""
 SIZE = 200_000
-"""Rows that may wait; what comes while so many do is not kept."""
+"""Entries that may wait; when more come, the oldest of them go."""
 TOGETHER = 20_000
-"""Rows of one write, at most."""
+"""Entries of one write, at most."""
 _CORRUPT = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _LOOK = 0.01
 
@@ -46,12 +44,11 @@ class Writer:
         self._begin()
 
     def _begin(self) -> None:
-        self._rows: deque[Any] = deque()
+        self.entries: deque[Entry] = deque(maxlen=SIZE)
         self._wake = _allocate_lock()
         self._wake.acquire()
-        self._asleep = False
-        self._written = 0
-        self._put = 0
+        self.asleep = False
+        """Whether the thread has to be woken by who puts something."""
 
     def begin(self) -> None:
         """Start the thread; again in a forked child, where it has begun nothing changes."""
@@ -60,24 +57,23 @@ class Writer:
             self._pid = os.getpid()
             _start_new_thread(self._run, ())
 
-    def put(self, row: tuple[Any, ...]) -> None:
-        """``row`` is a Row with the id as bytes and the end in place of the seconds."""
-        if len(self._rows) < SIZE:
-            self._rows.append(row)
-        if self._asleep:
-            self._ring()
+    def put(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        if self.asleep:
+            self.ring()
 
     def flush(self, seconds: float) -> bool:
         """Wait until all that was put has been written, or lost; False: it took longer. On a hub others go on."""
         until = monotonic() + seconds
-        while self._pid == os.getpid() and (self._rows or not self._asleep):
+        while self._pid == os.getpid() and (self.entries or not self.asleep):
             if monotonic() > until:
                 return False
             sleep(_LOOK)
         return True
 
-    def _ring(self) -> None:
-        self._asleep = False
+    def ring(self) -> None:
+        """Wake the thread, which has gone to sleep."""
+        self.asleep = False
         with suppress(RuntimeError):  # rung already
             self._wake.release()
 
@@ -85,22 +81,21 @@ class Writer:
 
     def _run(self) -> None:
         while True:
-            self._asleep = True
-            if not self._rows:
+            self.asleep = True
+            if not self.entries:
                 self._wake.acquire()
-            self._asleep = False
+            self.asleep = False
             _sleep(PERIOD)  # more come meanwhile, which cost no write of their own
-            while self._rows:
+            while self.entries:
                 self._write(self._taken())
 
-    def _taken(self) -> list[Row]:
-        taken = [self._rows.popleft() for _ in range(min(len(self._rows), TOGETHER))]
-        return [_row(each) for each in taken]
+    def _taken(self) -> list[Entry]:
+        return [self.entries.popleft() for _ in range(min(len(self.entries), TOGETHER))]
 
-    def _write(self, rows: list[Row]) -> None:
+    def _write(self, entries: list[Entry]) -> None:
         try:
             try:
-                self._store.write(rows)
+                self._store.write(entries)
             except sqlite3.DatabaseError as error:
                 if getattr(error, "sqlite_errorname", "") not in _CORRUPT:
                     raise
@@ -109,7 +104,7 @@ class Writer:
                     log.warning(
                         "the history %s is corrupt (%s): it is set aside as %s, and begun anew", self._path, error, aside.name
                     )
-                self._store.write(rows)
+                self._store.write(entries)
         except Exception as error:
             self._store.close()
             self._say(scrub(str(error)) if isinstance(error, Foreign) else f"{type(error).__name__}: {error}")
@@ -126,9 +121,3 @@ class Writer:
         if self._failing and not failing:
             log.info("the history %s is written again", self._path)
         self._failing = failing
-
-
-def _row(put: tuple[Any, ...]) -> Row:
-    id_, handler, node, attempt, outcome, (exception, words), started, ended = put
-    name, seconds = encodable(id_.decode(errors="replace")), round(max(0.0, ended - started), 6)
-    return Row(name, handler, node, attempt, outcome, exception, words, started, seconds)

@@ -49,10 +49,14 @@ def compile_ended(
 ) -> Chain:  # fmt: skip
     """``chain`` with outcomes that name ``observers`` too, and when the slot began."""
 
+    ended = [one.ended for one in observers]
+    others = any(hooks.overridden(one, "after") for one in spec.middleware)
+
     def tell_all(began: float, message: Message, ending: Ending) -> None:
-        for one in observers:
-            one.ended(message, ending, began)
-        tell(message, ending)
+        for one in ended:
+            one(message, ending, began)
+        if others:
+            tell(message, ending)
 
     def handle(message: Message) -> Any:
         began = time()

@@ -12,13 +12,12 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from framework.errors import WrongUse
 from framework.history import search
-from framework.history.rows import Row
+from framework.history.rows import Entry
 from framework.history.store import Store
 from framework.history.writer import Writer
 from framework.publisher import Publisher
@@ -53,10 +52,9 @@ SHOP = """
 """
 
 
-def row(number: int, **more: Any) -> Row:
-    values = {"id": f"{number:016x}", "handler": "orders/billing", "node": "a:4150", "attempt": 1, "outcome": "finished",
-              "exception": "", "words": "", "started": time.time() + number, "seconds": 0.5}  # fmt: skip
-    return Row(**{**values, **more})
+def row(number: int, *, id: str = "", started: float = 0.0) -> Entry:
+    began = started or time.time() + number
+    return (id or f"{number:016x}").encode(), "orders/billing", "a:4150", 1, "finished", ("", ""), began, began + 0.5
 
 
 def send(nsqd: Server, *bodies: str) -> None:
