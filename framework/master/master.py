@@ -39,6 +39,8 @@ LOOK = 0.25
 """Seconds between two looks at what no event tells of."""
 MARGIN = 4.0
 """Seconds beyond ``drain`` that a process has to end by itself."""
+TRIES = 3
+"""Processes of a reload that may die, be it by a signal, before one has subscribed."""
 _STARTS_NOTHING = (1, 2, 3)
 """With these a process says that what it was given cannot work; see cli/exit_codes."""
 
@@ -67,6 +69,8 @@ class Master:
         self._generation = self._proven = self._newest = 0
         """Of the code and the settings: the one that is wanted, the one of which a process has subscribed, the newest."""
         self._reloading = False
+        self._fallen = 0
+        """How many of the wanted generation have died, while none has subscribed."""
         self._said: list[str] = []
         self._last_reload = ""
         self._before: tuple[Settings, int] = settings, self._wanted
@@ -241,9 +245,11 @@ class Master:
         seat = next(seat for seat in self._seats if child in seat.children())
         died_at_work = child is seat.child
         seconds = seat.lost(child)
-        if not died_at_work and self._proven != self._generation and child.code in _STARTS_NOTHING:
-            self._gave_up(child)
-            return
+        if not died_at_work and self._proven != self._generation:
+            self._fallen += 1
+            if child.code in _STARTS_NOTHING or (self._reloading and self._fallen == TRIES):
+                self._gave_up(child)
+                return
         then = f"another is started in {seconds:g} s" if seconds else "another is started"
         log.error("process %d (%d) %s; %s", seat.number, child.pid, child.end, then)
 
@@ -286,7 +292,7 @@ class Master:
             self._before = self._settings, self._wanted
         self._settings, self._wanted = settings, settings.processes or 1
         self._newest += 1
-        self._generation = self._newest
+        self._generation, self._fallen = self._newest, 0
         self._reloading = True
 
     def _tell_reloaded(self, words: str) -> None:

@@ -116,6 +116,25 @@ def test_what_cannot_be_imported_changes_nothing_and_is_said(lead: Lead, write: 
     assert master.stop() == 0
 
 
+@pytest.mark.parametrize(
+    ("line", "end"), [("os.kill(os.getpid(), 9)", "was killed by SIGKILL"), ("os._exit(0)", "ended with exit status 0")]
+)
+def test_what_ends_its_process_at_the_import_is_given_up_and_said(
+    lead: Lead, write: Write, nsqd: Server, line: str, end: str
+) -> None:
+    folder = write()
+    master = lead()
+    old = master.alive
+    write(f"{line}\n")
+    master.signal(signal.SIGHUP)
+    master.wait_for(f"not reloaded: the first new process {end}", deadline=40)
+    assert master.alive == old
+    put(nsqd, *map(str, range(50)))
+    master.wait_until(lambda: set(master.got()) == set(range(50)))
+    assert master.stop() == 0
+    assert adds_up(folder / "ledger.json")["finished"] == 50
+
+
 def test_settings_are_read_anew_and_a_bad_one_changes_nothing(lead: Lead, write: Write, tmp_path: Path) -> None:
     write()
     config = tmp_path / "workers.yaml"
