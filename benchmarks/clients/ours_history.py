@@ -1,5 +1,7 @@
 """This framework with the setting ``history``: it keeps how each message ended in a file."""
 
+import atexit
+import shutil
 import signal
 import sys
 import tempfile
@@ -21,8 +23,9 @@ def nothing(message: Message) -> None:
     pass
 
 
-with tempfile.TemporaryDirectory() as folder:
-    handlers = history.watched(registered(), Path(folder) / "history.db", age=3600.0, size=256 << 20)
-    supervisor = Supervisor(handlers, transports, publish=Publisher(transports).publish)
-    gevent.signal_handler(signal.SIGTERM, supervisor.stop)
-    supervisor.run()
+folder = tempfile.mkdtemp()
+atexit.register(shutil.rmtree, folder, ignore_errors=True)  # before what writes there at the end
+handlers = history.watched(registered(), Path(folder) / "history.db", age=3600.0, size=256 << 20)
+supervisor = Supervisor(handlers, transports, publish=Publisher(transports).publish)
+gevent.signal_handler(signal.SIGTERM, supervisor.stop)
+supervisor.run()
