@@ -115,7 +115,7 @@ def test_a_master_says_when_all_have_subscribed_and_how_a_reload_went(
     reloading = manager.next("RELOADING")
     assert before <= int(reloading["MONOTONIC_USEC"]) <= time.monotonic_ns() // 1000
     assert manager.next("READY")["STATUS"] == "reloaded"
-    assert len(master.started) == 4
+    master.until_started(4)
     assert manager.count("WATCHDOG", 2) >= 2
     write("def broken(")
     master.signal(signal.SIGHUP)
