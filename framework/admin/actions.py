@@ -48,6 +48,18 @@ def checked(asked: object, handlers: Collection[str]) -> Command:
     return {"action": action, "handler": handler, "value": value}
 
 
+def holds(command: Command, row: Mapping[str, Any]) -> bool:
+    """Whether ``command`` has taken effect on the handler of ``row``, in each of its processes."""
+    action, pause = command["action"], row["pause"]
+    if action in NUMBERS:
+        return bool(row[action] == command["value"] * row["processes"])
+    by = pause["by"] if pause is not None else None
+    if action == "resume":
+        return by not in ("operator", "drain")
+    wanted = ("operator", "drain") if action == "pause" else ("drain",)
+    return by in wanted and pause["processes"] >= row["processes"]
+
+
 def in_words(command: Command) -> str:
     """What has been done."""
     who = command["handler"] or "all handlers"

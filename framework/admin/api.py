@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+
+import gevent
 
 from framework.admin import actions
 from framework.admin.access import Access
@@ -12,6 +15,9 @@ from framework.admin.snapshot import Source, rows_of
 from framework.errors import FrameworkError, WrongUse
 from framework.version import VERSION
 
+PATIENCE = 1.0
+"""Seconds that an answer waits for an action to take effect."""
+LOOK = 0.02
 PARTS = ("running", "failures", "connections")
 
 
@@ -71,7 +77,18 @@ class Api:
             self._source.act(command)
         except (WrongUse, FrameworkError) as error:
             raise Refused(400, str(error)) from None
-        self._latest.forget()
         words = actions.in_words(command)
         tell(request, words)
-        return as_json({"done": words})
+        return as_json({"done": words} if self._takes_effect(command) else {"done": words, "pending": True})
+
+    def _takes_effect(self, command: actions.Command) -> bool:
+        """Waits a moment for it: the hub of a worker that is busy has to turn first, and one that is blocked will later."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            gevent.sleep(LOOK)
+            self._latest.forget()
+            rows = [row for row in self._latest()["handlers"] if command["handler"] in (None, row["handler"])]
+            if all(actions.holds(command, row) for row in rows):
+                return True
+            if time.monotonic() > until:
+                return False

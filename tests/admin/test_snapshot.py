@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from framework.admin.actions import checked, in_words
+from framework.admin.actions import checked, holds, in_words
 from framework.admin.pages import stuck, unready
 from framework.admin.snapshot import OUTCOMES, merged, percentiles, remains
 from framework.engine.times import RUNNING, WAITING
@@ -115,3 +115,19 @@ def test_what_cannot_be_done_is_refused_in_a_sentence(asked: Any, words: str) ->
 def test_what_is_done_is_said() -> None:
     assert in_words(checked({"action": "drain"}, ["a/b"])) == "drained all handlers"
     assert in_words(checked({"action": "concurrency", "handler": "a/b", "value": 3}, ["a/b"])) == "concurrency of a/b is now 3"
+
+
+@pytest.mark.parametrize(("command", "given", "held"), [
+    ({"action": "pause"}, {"pause": None}, False),
+    ({"action": "pause"}, {"pause": {"by": "backoff", "processes": 2}}, False),
+    ({"action": "pause"}, {"pause": {"by": "operator", "processes": 1}}, False),
+    ({"action": "pause"}, {"pause": {"by": "operator", "processes": 2}}, True),
+    ({"action": "drain"}, {"pause": {"by": "operator", "processes": 2}}, False),
+    ({"action": "drain"}, {"pause": {"by": "drain", "processes": 2}}, True),
+    ({"action": "resume"}, {"pause": {"by": "drain", "processes": 1}}, False),
+    ({"action": "resume"}, {"pause": {"by": "backoff", "processes": 2}}, True),
+    ({"action": "concurrency", "value": 5}, {"concurrency": 10}, True),
+    ({"action": "concurrency", "value": 5}, {"concurrency": 5}, False),
+])  # fmt: skip
+def test_what_was_asked_for_holds_when_it_does_in_each_process(command: Any, given: Any, held: bool) -> None:
+    assert holds(command, row(processes=2, **given)) is held
