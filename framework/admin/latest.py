@@ -12,7 +12,7 @@ from framework.transports.kept import together
 FRESH = 0.25
 """Seconds, at least, for which a snapshot is not made anew: it takes CPU of the process whose messages it counts."""
 SHARE = 0.1
-"""The part of the time that making them may take, at most."""
+"""The part of a core that making them may take, at most."""
 
 
 class Latest:
@@ -25,11 +25,10 @@ class Latest:
         self._stale_at = 0.0
 
     def __call__(self) -> Snapshot:
-        began = time.monotonic()
-        if self._made is None or began > self._stale_at:
+        if self._made is None or time.monotonic() > self._stale_at:
+            began = time.thread_time()  # waiting for a process that does not answer costs nothing, and is when health counts
             self._made = self._source.snapshot()
-            now = time.monotonic()
-            self._stale_at = now + max(FRESH, (now - began) / SHARE)
+            self._stale_at = time.monotonic() + max(FRESH, (time.thread_time() - began) / SHARE)
         return self._made
 
     def forget(self) -> None:

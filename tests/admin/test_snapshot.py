@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from typing import Any
 
 import pytest
 
 from framework.admin.actions import checked, holds, in_words
+from framework.admin.latest import FRESH, Latest
 from framework.admin.pages import stuck, unready
 from framework.admin.snapshot import OUTCOMES, merged, percentiles, remains
 from framework.engine.times import RUNNING, WAITING
@@ -131,3 +133,23 @@ def test_what_is_done_is_said() -> None:
 ])  # fmt: skip
 def test_what_was_asked_for_holds_when_it_does_in_each_process(command: Any, given: Any, held: bool) -> None:
     assert holds(command, row(processes=2, **given)) is held
+
+
+class Waiting:
+    """A source whose process takes a while to answer, and computes nothing meanwhile."""
+
+    made = 0
+
+    def snapshot(self) -> Any:
+        self.made += 1
+        time.sleep(0.5)
+        return {"handlers": []}
+
+
+def test_health_is_no_older_for_a_process_that_answers_late() -> None:
+    source = Waiting()
+    latest = Latest(source, None)  # type: ignore[arg-type]
+    for _ in range(3):
+        latest()
+        time.sleep(1.5 * FRESH)
+    assert source.made == 3
