@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable
@@ -47,7 +46,8 @@ def test_the_figures_of_all_processes_add_up_and_never_fall(lead: Lead, write: W
     shown(port, "processes", lambda rows: {one["pid"] for one in rows} == set(master.started[-2:]))
     until(port, *finished, is_=lambda count: count == 400)
     assert get(port, "/readyz")[0] == get(port, "/livez")[0] == 200
-    assert json.loads(soon(lambda: get(port, "/scale?handler=orders/say"), 200, seconds=15)) == {"value": 0}
+    empty = (200, '{"value":0}\n')
+    master.wait_until(lambda: get(port, "/scale?handler=orders/say") == empty)  # it may be what the broker said seconds ago
     assert master.stop() == 0
 
 
