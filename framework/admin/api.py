@@ -17,6 +17,8 @@ from framework.version import VERSION
 
 PATIENCE = 1.0
 """Seconds that an answer waits for an action to take effect."""
+ANSWERS = 0.8
+"""Seconds that /scale waits for the brokers."""
 LOOK = 0.02
 PARTS = ("running", "failures", "connections")
 
@@ -65,9 +67,10 @@ class Api:
         name = self._named(request)
         if not name:
             raise Refused(400, "say which handler: /scale?handler=topic/channel")
-        [row] = [row for row in self._latest.handlers() if row["handler"] == name]
+        # Of this moment: who scales by it asks every half minute or so, and what that has found out is for nobody else.
+        [row] = [row for row in self._latest.newest(ANSWERS) if row["handler"] == name]
         if row["kept"] is None:
-            raise Refused(503, "not known: the brokers have not answered yet")
+            raise Refused(503, f"not known: the brokers have not answered within {ANSWERS:g} s")
         return as_json({"value": row["kept"]["waiting"] + row["kept"]["in_flight"]})
 
     def _act(self, request: Request) -> Answer:

@@ -1,6 +1,7 @@
 """How many messages wait in the channels of handlers, asked of the brokers now and then, by connections of its own.
 
-Whoever asks gets what is known, and is never kept waiting: the brokers' answers are for the next one.
+Whoever asks gets what is known, and is not kept waiting: the brokers' answers are for the next one. ``wait`` is for those who
+ask so seldom that there would always be an old answer for them.
 """
 
 from __future__ import annotations
@@ -45,9 +46,20 @@ class Backlog:
 
     def refresh(self, channels: Iterable[Channel]) -> None:
         """Ask again, of ``channels``, unless what is known is fresh."""
-        self._channels = sorted(set(channels))
-        if self._asking is None and time.monotonic() - self.asked_at > FRESH:
+        wanted = set(channels)
+        new = wanted.difference(self._channels)
+        self._channels = sorted(wanted)
+        if self._asking is None and (new or self._is_old(FRESH)):
             self._asking = gevent.spawn(self._ask)
+
+    def wait(self, seconds: float) -> bool:
+        """For the answers that are under way; whether what is known then is of the last moments."""
+        if self._asking is not None:
+            self._asking.join(seconds)
+        return not self._is_old(FRESH + seconds)
+
+    def _is_old(self, seconds: float) -> bool:
+        return not self.asked_at or time.monotonic() - self.asked_at > seconds
 
     def transports(self) -> Sequence[Transport]:
         """What it asks; opened by the first who needs it."""

@@ -13,6 +13,7 @@ FRESH = 0.25
 """Seconds, at least, for which a snapshot is not made anew: it takes CPU of the process whose messages it counts."""
 SHARE = 0.1
 """The part of a core that making them may take, at most."""
+_UNKNOWN = {"backlog": None, "kept": None, "oldest_age": None}
 
 
 class Latest:
@@ -43,11 +44,16 @@ class Latest:
         self._backlog.refresh((row["topic"], row["channel"]) for row in rows)
         return [row | self._kept(row) for row in rows]
 
+    def newest(self, patience: float) -> list[dict[str, Any]]:
+        """``handlers``, once the brokers have answered. Where they have not within ``patience`` seconds, nothing is known."""
+        rows = self.handlers()
+        return self.handlers() if self._backlog.wait(patience) else [row | _UNKNOWN for row in rows]
+
     def _kept(self, row: dict[str, Any]) -> dict[str, Any]:
         channel = row["topic"], row["channel"]
         nodes = self._backlog.kept.get(channel)
         if nodes is None:
-            return {"backlog": None, "kept": None, "oldest_age": None}
+            return _UNKNOWN
         all_ = together(nodes)
         return {
             "backlog": {node: one.total for node, one in nodes.items()},

@@ -25,6 +25,8 @@ PATIENCE = 5.0
 CLIENTS = 100
 """Connections that are served at once."""
 _GOODBYE = 1.0
+_BREATH = 0.001
+"""Seconds between two requests of a connection. With 0 the sockets of others would not be looked at."""
 LARGEST = 1_000_000
 """Bytes that a request may have."""
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
@@ -130,8 +132,15 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
     """Gives up clients that stand still, and those that take for ever to ask."""
 
     def handle(self) -> None:
+        self._answered = False
         self.socket.settimeout(PATIENCE)
         super().handle()
+
+    def handle_one_request(self) -> Any:
+        if self._answered:  # who has sent hundreds at once must not hold up others
+            gevent.sleep(_BREATH)
+        self._answered = True
+        return super().handle_one_request()
 
     def read_requestline(self) -> Any:
         with _in_time():
