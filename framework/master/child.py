@@ -40,6 +40,8 @@ class Child:
         self.began = time.monotonic()
         self.ready = False
         """It has subscribed: it once could take messages."""
+        self.said_late = False
+        """The log has said that it has not subscribed yet."""
         self.report: dict[str, Any] = {}
         self.silent = 0.0
         """Seconds since its last report, as the master's looks add them up."""

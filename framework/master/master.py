@@ -338,6 +338,9 @@ class Master:
         for seat in self._seats:
             if seat.child is not None and not seat.child.due:
                 self._judge(seat.child)
+            if seat.successor is not None and (words := watch.late(seat.successor)):
+                seat.successor.said_late = True
+                log.warning("process %d (%d) %s", seat.number, seat.successor.pid, words)
         for child in list(self._children()):
             child.silent += passed
             if now > child.kill_at:

@@ -10,6 +10,16 @@ JITTER = 0.1
 SILENCE = 30.0
 """Seconds beyond the longest ``timeout`` of a handler that a process may be silent, as it is while native code holds the GIL."""
 
+LATE = 30.0
+"""Seconds that a process may take to subscribe before the log says so. It is waited for: some applications import for minutes."""
+
+
+def late(child: Child) -> str:
+    """Empty where it is not, or where that was said."""
+    if child.ready or child.said_late or child.age < LATE:
+        return ""
+    return f"has not subscribed {child.age:.0f} s after its start; it is waited for, and nothing else is started meanwhile"
+
 
 def stuck(child: Child) -> str:
     """Empty where it is not, as far as is known."""

@@ -129,6 +129,8 @@ class Paper:
     def end(self, error: FrameworkError) -> None:
         self.error = error
 
+    def shut(self) -> None: ...
+
     def fileno(self) -> int:
         return -1
 
