@@ -74,20 +74,21 @@ def free_port(count: int = 1) -> int:
     while True:
         first = random.randrange(ports.start, ports.stop - count)
         wanted = range(first, first + count)
-        if not _given_out.isdisjoint(wanted):
+        if not _given_out.keys().isdisjoint(wanted):
             continue
         try:
             for port in wanted:
                 socket.create_server(("127.0.0.1", port)).close()
         except OSError:
             continue
-        if len(_given_out) > len(ports) // 2:
-            _given_out.clear()
-        _given_out.update(wanted)
+        _given_out.update(dict.fromkeys(wanted))
+        while len(_given_out) > len(ports) // 2:
+            _given_out.pop(next(iter(_given_out)))
         return first
 
 
-_given_out: set[int] = set()
+_given_out: dict[int, None] = {}
+"""The oldest first."""
 
 
 class Server:
