@@ -110,6 +110,7 @@ def test_what_cannot_be_imported_changes_nothing_and_is_said(lead: Lead, write: 
     write(version=3)
     master.signal(signal.SIGHUP)
     master.wait_for("reloaded: all 2 processes")
+    master.wait_until(lambda: len(master.alive) == 2)  # until then an old one may take a message
     put(nsqd, "2")
     master.wait_until(lambda: master.got() == [1, 2])
     assert version_of(master.out[-1]) == 3
@@ -162,10 +163,10 @@ def test_a_second_reload_while_the_first_is_under_way_takes_its_place(lead: Lead
         master.signal(signal.SIGHUP)
         time.sleep(0.2)
     master.wait_until(lambda: len(master.told(r"(reloaded): all")) >= 1, deadline=40)
+    master.wait_until(lambda: len(master.alive) == 2)  # until then an old one may take a message
     put(nsqd, *map(str, range(20)))
     master.wait_until(lambda: len(master.got()) == 20)
     assert {version_of(line) for line in master.out} == {3}
-    master.wait_until(lambda: len(master.alive) == 2)
     assert master.stop() == 0
 
 
