@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from framework.nsqd.store import Store, TopicSave, store
+from tests.nsqd.faults import failed_transactions
 from tests.nsqd.storing import TOPIC, changed_index, declared, everything, killed, publish, saved, segment
 
 BODIES = [b"%02d" % at + b"x" * 90 for at in range(60)]
@@ -83,4 +86,40 @@ def test_a_segment_is_read_in_parts_before_it_goes(folder: Path, monkeypatch: py
     for _ in range(3 * len(BODIES)):
         again.sweep()
     assert len(list((folder / "log").iterdir())) == 1
+    again.close()
+    assert again._reader._examining == {}
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_of_segments_that_may_go_one_at_a_time_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    batches = [publish(opened, body)[0] for body in BODIES]
+    opened.save([TopicSave(TOPIC, batches[-1].end)], [saved(batches[-1].end)])
+    opened.close()
+    monkeypatch.setattr(store, "_EXAMINE_SECONDS", -1.0)
+    again = Store(folder)
+    again.sweep()
+    assert len(again.log.numbers) > 2
+    assert len(again._reader._examining) == 1  # each holds megabytes of its file
+    again.close()
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_what_could_not_be_set_right_is_looked_at_again(folder: Path) -> None:
+    """As on a full disk: the transaction fails, and the segment stays until its rows are right."""
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    batches = [publish(opened, body)[0] for body in BODIES]
+    opened.save([TopicSave(TOPIC, batches[-1].end)], [saved(batches[0].first)])
+    opened.close()
+    changed_index(folder, "update batch set seg = 77 where seg = 2")
+    again = Store(folder)
+    with failed_transactions():
+        for _ in range(3 * len(BODIES)):
+            with suppress(sqlite3.Error):
+                again.sweep()
+    for _ in range(5):
+        again.sweep()
+    assert everything(again) == BODIES
     again.close()

@@ -182,17 +182,19 @@ class Reader:
         Returns whether that is done. After ``seconds`` it is not: the next call goes on, as consumers wait meanwhile."""
         if segment in self._examined:
             return True
+        if seconds <= 0 and self._examining.keys() - {segment}:
+            return False  # each that is under way holds a part of its file in memory
         until = time.monotonic() + seconds
-        broken, items = self._examining.setdefault(segment, ([], self._indexed(segment)))
-        for item in items:
+        broken, items = self._examining.pop(segment, None) or ([], self._indexed(segment))
+        for item in items:  # where it raises, all of it is looked at again: what could not be set right must not be passed by
             if isinstance(item, Broken):
                 broken.append(item)
             else:
                 self._compare(segment, item)
             if time.monotonic() > until:
+                self._examining[segment] = broken, items
                 return False
         self._examined[segment] = broken
-        del self._examining[segment]
         return True
 
     def _indexed(self, segment: int) -> Iterator[Found | Broken]:
