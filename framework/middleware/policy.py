@@ -57,3 +57,11 @@ def _raised_by(action: Action, error: BaseException) -> BaseException:
         made = Backoff(action.reason or describe(error), delay=action.delay)
     made.__cause__ = error  # for those that are not raised: of a Batch's messages
     return made
+
+
+def is_marked(error: BaseException, mark: str) -> bool:
+    """Whether ``error`` has an attribute ``mark`` that is true, or what a policy made it of has: its cause."""
+    seen: BaseException | None = error
+    while seen is not None and not getattr(seen, mark, False):
+        seen = seen.__cause__
+    return seen is not None

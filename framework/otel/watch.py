@@ -18,7 +18,7 @@ from framework.errors import Skip
 from framework.handler import HandlerSpec
 from framework.hooks import Observer
 from framework.message import Batch, Message
-from framework.middleware.policy import compile_policy
+from framework.middleware.policy import compile_policy, is_marked
 from framework.middleware.retry import describe, encodable, is_for_the_process
 from framework.observe.logging import scrub
 from framework.otel import conventions as names
@@ -142,7 +142,7 @@ class Watch(Observer):
 
     def missed(self, job: Any, error: BaseException, /) -> None:
         """A slot process that ended in the middle of the call, or was ended, has told nothing of it."""
-        if self._spec.slots != "process" or _is_seen(error) or is_for_the_process(error):
+        if self._spec.slots != "process" or is_marked(error, SEEN) or is_for_the_process(error):
             return
         messages = _messages_of(job)
         ran = min(max(0.0, self._spec.timeout - messages[0].seconds_left), self._spec.timeout)
@@ -178,11 +178,3 @@ def _tell(span: Span, failed: BaseException | None, kind: str) -> None:
     trace_ = scrub(encodable("".join(traceback.format_exception(failed))))
     span.add_event("exception", {"exception.type": kind, "exception.message": words, "exception.stacktrace": trace_})
     span.set_status(Status(StatusCode.ERROR, words))
-
-
-def _is_seen(error: BaseException) -> bool:
-    """It, or what a policy made another exception of."""
-    seen: BaseException | None = error
-    while seen is not None and not getattr(seen, SEEN, False):
-        seen = seen.__cause__
-    return seen is not None

@@ -17,7 +17,7 @@ from framework.hooks import Ending, Observer
 from framework.message import Batch, Message
 from framework.middleware.dead_letter import dies_of_time, unanswered
 from framework.middleware.outcome import UNLIMITED
-from framework.middleware.policy import compile_policy
+from framework.middleware.policy import compile_policy, is_marked
 from framework.middleware.retry import is_for_the_process, is_last
 from framework.middleware.strays import is_stray
 from framework.sentry.options import Options
@@ -118,7 +118,7 @@ class Watch(Observer):
 
     def missed(self, job: Any, error: BaseException, /) -> None:
         """The call ran out of its time, or its process died: what was raised there has been judged there."""
-        if not self._is_seen(error) and not is_for_the_process(error):
+        if not is_marked(error, SEEN) and not is_for_the_process(error):
             messages = job.messages if isinstance(job, Batch) else [job] if isinstance(job, Message) else list(job)
             with self._scope(messages):
                 self._judge(messages, error)
@@ -170,10 +170,3 @@ class Watch(Observer):
         with sentry_sdk.new_scope() as scope:
             scope.fingerprint = [self._spec.name, f"{kind.__module__}.{kind.__qualname__}"]
             scope.capture_event(event, hint=hint)
-
-    def _is_seen(self, error: BaseException) -> bool:
-        """It, or what a policy made another exception of."""
-        seen: BaseException | None = error
-        while seen is not None and not getattr(seen, SEEN, False):
-            seen = seen.__cause__
-        return seen is not None
