@@ -185,7 +185,7 @@ class Reader:
         if seconds <= 0 and self._examining.keys() - {segment}:
             return False  # each that is under way holds a part of its file in memory
         until = time.monotonic() + seconds
-        broken, items = self._examining.pop(segment, None) or ([], self._indexed(segment))
+        broken, items = self._examining.pop(segment) if segment in self._examining else ([], self._indexed(segment))
         for item in items:  # where it raises, all of it is looked at again: what could not be set right must not be passed by
             if isinstance(item, Broken):
                 broken.append(item)
