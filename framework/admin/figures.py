@@ -10,7 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from framework.admin.backlog import Backlog
-from framework.admin.snapshot import OUTCOMES, Snapshot
+from framework.admin.snapshot import Snapshot
+from framework.engine.ledger import OUTCOMES
 from framework.engine.times import RUNNING, WAITING
 
 BY = ("handler", "topic", "channel")

@@ -9,13 +9,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from framework.admin import health
-from framework.admin.snapshot import MOST, OUTCOMES, Snapshot, in_words
+from framework.admin.snapshot import MOST, Snapshot, in_words
 from framework.admin.where import places
 from framework.engine.consumer import Consumer
 from framework.engine.dialler import Dialler
+from framework.engine.ledger import OUTCOMES
 from framework.engine.remote_slots import Call, messages_of
 from framework.engine.slots import clock
 from framework.engine.supervisor import Supervisor
+from framework.resident import rss
 from framework.version import VERSION
 
 WINDOW = 10.0
@@ -24,7 +26,6 @@ STEP = 1.0
 """Seconds between two samples of the counters, at least."""
 TRIES = 3
 """What is read changes meanwhile, and a set that does cannot be gone through."""
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class _Sample(NamedTuple):
@@ -74,13 +75,11 @@ class Here:
 
     def _process(self) -> dict[str, Any]:
         supervisor = self._supervisor
-        with open("/proc/self/statm") as file:
-            pages = int(file.read().split()[1])
         state = "draining" if supervisor.stopping else "ready" if supervisor.ready else "starting"
         return {
             "pid": os.getpid(), "host": os.uname().nodename, "version": VERSION, "started": self._began, "state": state,
             "blocked": round(supervisor.blocked, 3), "stuck": health.stuck(supervisor), "unready": health.unready(supervisor),
-            "cpu": round(time.process_time(), 3), "memory": pages * _PAGE,
+            "cpu": round(time.process_time(), 3), "memory": rss(),
         }  # fmt: skip
 
     # -- a handler

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Protocol
 
+from framework.engine.ledger import OUTCOMES
 from framework.engine.times import RUNNING, WAITING
 
 Snapshot = dict[str, Any]
@@ -29,7 +30,6 @@ attempt, node, messages, error, where, became, pid. Of ``connections``: handler,
 (bytes), pid.
 """
 
-OUTCOMES = ("finished", "requeued", "dead", "lease_lost", "lost")
 MOST = 200
 """Rows of ``running`` and of ``failures`` in a snapshot: the oldest calls, the latest failures."""
 

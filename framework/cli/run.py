@@ -18,9 +18,9 @@ from framework.cli.exit_codes import as_text
 from framework.cli.patching import imported_too_early, is_patched
 from framework.cli.signals import stopping
 from framework.errors import BadSetting, WrongUse
-from framework.master.link import Link
 from framework.master.master import Master, check
 from framework.master.state import About, condition
+from framework.master.to_master import ToMaster
 from framework.modules import import_handlers, words_of_others
 from framework.observe import logging as lines
 from framework.settings import TABLE, Settings
@@ -48,23 +48,23 @@ def command(modules: tuple[str, ...], settings: Settings, load: Callable[[], Set
     if not is_patched():
         raise WrongUse("`run` must be the first argument: start it as `workers run MODULE...`, in a process of its own")
     lines.setup(settings.log_level, timed=True, form=settings.log_format, frames=settings.log_frames)
-    link, notifier = Link.inherited(About()), Notifier.from_environ()
-    if link is None and settings.processes is not None:
+    to_master, notifier = ToMaster.inherited(About()), Notifier.from_environ()
+    if to_master is None and settings.processes is not None:
         return _lead(settings, load, notifier)
     for early in imported_too_early():
         log.warning("imported before gevent could patch it, so it may block every handler: %s", early)
     handlers = import_handlers(modules)
     if others := words_of_others(handlers):
         log.info("imported along, and not run: %s", others)
-    if link is None:
+    if to_master is None:
         _check_alone(settings)
         app = App(handlers, settings)
         if notifier is not None:
             Herald(notifier, partial(condition, app, About())).in_a_thread()
     else:
-        app = App(handlers, replace(settings, **_THE_MASTERS), superior=link)
-        link.serve(app, shown=settings.admin is not None)
-    with stopping(app if link is None else link, to_the_end=True, hangs_up=link is None) as signals:
+        app = App(handlers, replace(settings, **_THE_MASTERS), superior=to_master)
+        to_master.serve(app, shown=settings.admin is not None)
+    with stopping(app if to_master is None else to_master, to_the_end=True, hangs_up=to_master is None) as signals:
         try:
             app.run(leave=lambda: ending.at_once(signals.exit_code))
         finally:

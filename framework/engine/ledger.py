@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+OUTCOMES = ("finished", "requeued", "dead", "lease_lost", "lost")
+"""How a message ends: names of counters."""
+
 
 @dataclass(slots=True)
 class Ledger:

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from framework.errors import WrongUse
 from framework.history.rows import Row, unpack
 from framework.history.store import PATIENCE, Foreign, check
+from framework.hooks import Ending
 
-OUTCOMES = ("finished", "requeued", "dead", "lease_lost")
+OUTCOMES: tuple[str, ...] = get_args(Ending)
 
 
 def search(

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from framework.engine.ledger import OUTCOMES
+
 Books = dict[str, dict[str, int]]
 """Handler -> what is counted -> how often: of ledgers the outcomes, of what was published the topics."""
-_ENDS = ("finished", "requeued", "dead", "lease_lost", "lost")
 
 
 def total(each: Iterable[Mapping[str, Mapping[str, int]]]) -> Books:
@@ -25,6 +26,6 @@ def total(each: Iterable[Mapping[str, Mapping[str, int]]]) -> Books:
 def closed(ledgers: Mapping[str, Mapping[str, Any]]) -> Books:
     """As of the last report of a process that was killed: what was in flight is delivered again, so those leases were lost."""
     return {
-        name: {**counts, "lease_lost": counts["lease_lost"] + counts["received"] - sum(counts.get(end, 0) for end in _ENDS)}
+        name: {**counts, "lease_lost": counts["lease_lost"] + counts["received"] - sum(counts.get(end, 0) for end in OUTCOMES)}
         for name, counts in ledgers.items()
     }

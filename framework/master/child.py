@@ -18,14 +18,14 @@ from gevent import subprocess
 from gevent.queue import Queue
 
 from framework.master import books
-from framework.master.link import FD
+from framework.master.to_master import FD
+from framework.resident import rss
 
 if TYPE_CHECKING:
     from framework.admin.snapshot import Snapshot
 
 LAST_WORDS = 2.0
 """Seconds for which the socket of a process that has ended is read on: others may hold it open."""
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 Heard = Callable[["Child", dict[str, Any] | None], object]
 """Called with each report, and with None when the process has ended."""
@@ -181,13 +181,6 @@ class Child:
         self._to_say.put(None)
         self._socket.close()
         heard(self, None)
-
-
-def rss(pid: int | str = "self") -> int:
-    """Bytes of memory that a process takes; 0 where the system does not tell."""
-    with suppress(OSError, ValueError), open(f"/proc/{pid}/statm") as file:
-        return int(file.read().split()[1]) * _PAGE
-    return 0
 
 
 def command() -> list[str]:

@@ -22,9 +22,10 @@ from framework.amounts import cores
 from framework.app import embedded_nsqd
 from framework.errors import BadSetting, BrokerUnreachable, FrameworkError
 from framework.master import books, watch
-from framework.master.child import Child, command, folder, rss
+from framework.master.child import Child, command, folder
 from framework.master.seat import Seat
 from framework.observe.logging import setup
+from framework.resident import rss
 from framework.settings import Settings, check_writable, write_at_end
 from framework.systemd import Condition, Herald, Notifier
 from framework.transports import open_transports

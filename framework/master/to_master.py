@@ -50,7 +50,7 @@ class Runs(State, Protocol):
     def stop(self, now: bool = False) -> None: ...
 
 
-class Link:
+class ToMaster:
     """``about(app)`` is what is reported of it, as JSON can say it."""
 
     def __init__(self, fd: int, about: Callable[[Any], dict[str, Any]]) -> None:
@@ -74,7 +74,7 @@ class Link:
         _start_new_thread(self._serve, ())
 
     @classmethod
-    def inherited(cls, about: Callable[[Any], dict[str, Any]]) -> Link | None:
+    def inherited(cls, about: Callable[[Any], dict[str, Any]]) -> ToMaster | None:
         """This process's, if a master has started it."""
         fd = os.environ.pop(FD, "")  # what the handlers start is not the master's
         return cls(int(fd), about) if fd else None

@@ -12,7 +12,8 @@ import pytest
 from framework.admin.actions import checked, holds, in_words
 from framework.admin.latest import FRESH, Latest
 from framework.admin.pages import stuck, unready
-from framework.admin.snapshot import OUTCOMES, merged, percentiles, remains
+from framework.admin.snapshot import merged, percentiles, remains
+from framework.engine.ledger import OUTCOMES
 from framework.engine.times import RUNNING, WAITING
 from framework.errors import WrongUse
 

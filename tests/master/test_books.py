@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from framework import resident
 from framework.master import books, dump
 from framework.master.seat import LONGEST_PAUSE, STEADY, Seat, pause
 
@@ -68,3 +70,8 @@ def test_a_dump_counts_greenlets_that_stand_at_one_place() -> None:
     assert "30 times greenlet Greenlet-" in text
     assert text.count("in waits_here") == 1
     assert "thread MainThread" in text
+
+
+def test_memory_is_of_the_process_that_is_asked_for_and_none_where_there_is_none() -> None:
+    assert resident.rss() == resident.rss(os.getpid()) > 1 << 20
+    assert resident.rss(2**30) == 0
