@@ -123,7 +123,7 @@ def test_one_that_takes_too_much_memory_is_recycled(lead: Lead, write: Write, ns
         kept = []
         @handler("orders", "say")
         def say(text: str) -> None:
-            kept.append(b"x" * (200 << 20))
+            kept.append(b"x" * (300 << 20))
             say_at_once(f"got {text}")
     """)
     master = lead("--max-rss", "250MB", processes=1)
