@@ -151,7 +151,8 @@ class Backlog:
         """Count anew what was not read yet; what was read is delivered whatever the log has now."""
         low, high = max(found.low, self._next), min(found.high, self.end)
         if low < high:
-            beyond = {seq for seq in self._beyond if low <= seq < high}
+            # Those that are to be tried again are not counted as waiting; unless they are lost, they still are.
+            beyond = {seq for seq in self._beyond if low <= seq < high} if found.lost else set[int]()
             self._beyond -= beyond
             count = high - low - len(beyond)
             self.waiting = max(self.loaded, self.waiting + (count if found.there else -count))

@@ -177,7 +177,7 @@ class Channel:
     def correct(self, found: Correction) -> None:
         """The log has fewer messages than were counted, or more."""
         self.backlog.correct(found)
-        if not found.there:
+        if found.lost:
             self._give_up(range(found.low, found.high))
 
     def expire(self, cutoff: int) -> int:

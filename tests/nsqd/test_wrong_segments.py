@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from framework.nsqd.store import Store, TopicSave, store
+from framework.nsqd.store import Entry, Retry, Store, TopicSave, store
+from framework.nsqd.store.index import FINISHED
 from tests.nsqd.faults import failed_transactions
-from tests.nsqd.storing import TOPIC, changed_index, declared, everything, killed, publish, saved, segment
+from tests.nsqd.storing import TOPIC, changed_index, declared, everything, killed, payload, publish, saved, segment
+from tests.nsqd.taking import run
 
 BODIES = [b"%02d" % at + b"x" * 90 for at in range(60)]
+LATER = 1 << 42
+"""A due time in the year 2109."""
 
 
 @pytest.mark.usefixtures("small_segments")
@@ -123,3 +127,32 @@ def test_what_could_not_be_set_right_is_looked_at_again(folder: Path) -> None:
         again.sweep()
     assert everything(again) == BODIES
     again.close()
+
+
+@pytest.mark.usefixtures("small_segments")
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "update batch set seg = seg + 1",
+        "update batch set seg = 77",
+        "update batch set off = off + 1",
+        "update batch set n = 3 where first = (select min(first) from batch)",
+        "update batch set first = -first where first = (select min(first) from batch)",
+    ],
+    ids=["the next", "one that is not there", "between its records", "more than there are", "other messages"],
+)
+def test_what_is_to_be_tried_again_is_not_given_up_where_its_row_is_wrong(folder: Path, statement: str) -> None:
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    first, *_, cursor = (publish(opened, body)[0].first for body in BODIES[:21])
+    for body in BODIES[21:40]:
+        opened.append([Entry(TOPIC, payload(body), 1, LATER)])
+    behind, ahead = {first: Retry(0, 1), first + 3: Retry(LATER, 1)}, {cursor + 5: Retry(LATER, 1)}
+    early = {cursor + 6: Retry(FINISHED, 1)}
+    end = opened.topics[TOPIC].next
+    opened.save([TopicSave(TOPIC, end)], [saved(cursor, inflight=[first + 1, first + 7], put=behind | ahead | early)])
+    opened.close()
+    changed_index(folder, statement)
+    served = run(folder).served["t7/c"]
+    expected = [BODIES[at] for at in (0, 1, 3, 7, *range(20, 40)) if at != 26]
+    assert sorted(served) == sorted(expected)  # all of them, once

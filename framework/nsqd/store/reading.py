@@ -72,6 +72,8 @@ class Reader:
         self._log = log
         self._index = index
         self._catalog = catalog
+        self._wrong = False
+        """The index has named a wrong place: more of its rows may."""
         self._examined: dict[int, list[Broken]] = {}
         """Segments of which every row of the index was held against the log, and what is damaged there."""
         self._examining: dict[int, tuple[list[Broken], Iterator[Found | Broken]]] = {}
@@ -109,19 +111,21 @@ class Reader:
             if self._index.row(row.topic, row.first) != row:
                 return None
         hole = self._hole(row)
-        if hole is None:
-            with self._index.transaction():
-                self._index.remove_batch(row.topic, row.first)
-        if hole is None or hole.end == _NOWHERE:  # then the index may be wrong
+        if hole is None or hole.end == _NOWHERE or self._wrong:  # the row may be wrong, not the segment
             self._examine_all()
-        if hole is None and not self._index.count(row.topic, row.first, row.first + row.n):
-            self._lose(row.seg, Hole(row.off, row.off + row.len), [row])
-        elif hole is None or self._index.row(row.topic, row.first) != row:
-            self._say_corrected(row.topic)
-            self.corrections.append(Correction(row.topic, row.first, row.first + row.n))
-        else:
+            if self._index.row(row.topic, row.first) != row:
+                return None
+        if hole is not None:
             there = self._index.all_of(row.seg, hole.start, hole.end)
             self._lose(row.seg, hole, [one for one in there if not one.dead and self._record(one) is None])
+            return None
+        with self._index.transaction():
+            self._index.remove_batch(row.topic, row.first)
+        if self._index.count(row.topic, row.first, row.first + row.n):
+            self.corrections.append(Correction(row.topic, row.first, row.first + row.n))
+            self._say_corrected(row.topic)
+        else:
+            self._lose(row.seg, Hole(row.off, row.off + row.len), [row])
         return None
 
     def _record(self, row: Row) -> Batch | None:
@@ -146,7 +150,7 @@ class Reader:
         kept = f", kept in {self._folder.set_aside(name, data)}" if data else ""
         with self._index.transaction():
             count = bury(self._index, self._catalog, rows)
-        self.corrections += [Correction(topic, low, high) for topic, low, high, _ in runs(rows)]
+        self.corrections += [Correction(topic, low, high, lost=True) for topic, low, high, _ in runs(rows)]
         if known:
             return
         words, after = say_damaged(count)
@@ -221,12 +225,13 @@ class Reader:
         with self._index.transaction():
             self._index.add_batches([right])
         self._catalog.found(right.seg, right.topic, right.first, right.first + right.n)
-        if wrong is not None:
-            self.corrections.append(Correction(wrong.topic, wrong.first, wrong.first + wrong.n))
-        self.corrections.append(Correction(right.topic, right.first, right.first + right.n, there=True))
+        counted, end = right.first if wrong is None else wrong.first + wrong.n, right.first + right.n
+        if counted != end:  # else what was counted is there, at another place
+            self.corrections.append(Correction(right.topic, min(counted, end), max(counted, end), there=counted < end))
         self._say_corrected(right.topic)
 
     def _say_corrected(self, topic: int) -> None:
+        self._wrong = True
         said = f"the index named a wrong place for messages of topic {topic}: corrected from the log"
         if said not in self._folder.reports:
             self._folder.reports.append(said)

@@ -109,12 +109,14 @@ class ChannelSave(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """Messages [low, high) of a topic that were counted, and are not there; or, with ``there``, the other way round."""
+    """So many messages of a topic as [low, high) has were counted too many; or, with ``there``, too few."""
 
     topic: int
     low: int
     high: int
     there: bool = False
+    lost: bool = False
+    """The log has none of these: nobody shall wait for them. Else they may be there, by another row of the index."""
 
     def within(self, low: int, high: int) -> int:
         """By how much the count of [low, high) changes."""
