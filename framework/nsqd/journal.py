@@ -74,15 +74,23 @@ class _Next:
         self.entries: list[Entry] = []
         self.published = Group()
         self.topics: dict[int, Declaring] = {}
-        self.declared = Group()
+        self.declared: Group | None = None
+        """Made where a topic asks for it: most groups hold messages alone."""
 
     def __bool__(self) -> bool:
         return bool(self.entries or self.topics)
 
+    def declare(self, topic: Declaring) -> Group:
+        """Have it hold the topic; returns what ends when that is durable."""
+        self.topics[topic.id] = topic
+        if self.declared is None:
+            self.declared = Group()
+        return self.declared
+
     def end(self, error: Exception) -> None:
         """Wake all that wait for it."""
         for group in (self.published, self.declared):
-            if not group.done.is_set():
+            if group is not None and not group.done.is_set():
                 group.end(error)
 
 
@@ -110,8 +118,7 @@ class Journal:
 
     def take(self, event: Declares) -> None:
         """Have the log know the topic as it is when the next group is written."""
-        self._next.topics[event.topic.id] = event.topic
-        event.topic.declared = self._next.declared
+        event.topic.declared = self._next.declare(event.topic)
         self._wanted.set()
 
     @property
@@ -160,13 +167,14 @@ class Journal:
         error = self._append(declares, NOT_DECLARED) if declares else None
         if error is None:
             self._declared(group)
-        else:
+        elif group.declared is not None:
             group.declared.end(error)
 
     def _declared(self, group: _Next) -> None:
         self._undeclared = {}
         self._health.works(NOT_DECLARED)
-        group.declared.end(None)
+        if group.declared is not None:
+            group.declared.end(None)
 
     def _append(self, entries: Sequence[Entry | Declare], otherwise: str) -> Exception | None:
         """Why it failed, if it did."""

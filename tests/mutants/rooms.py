@@ -39,6 +39,11 @@ ROOMS = {
     "spool": Room(("framework/spool",), ("tests/spool",)),
     "spark": Room(("framework/spark",), ("tests/spark",)),
     "master": Room(("framework/master",), ("tests/master",)),
+    "admin": Room(("framework/admin",), ("tests/admin", "tests/cli/test_ctl.py")),
+    "observe": Room(("framework/observe",), ("tests/observe",)),
+    "history": Room(("framework/history",), ("tests/history",)),
+    "otel": Room(("framework/otel",), ("tests/otel",)),
+    "sentry": Room(("framework/sentry",), ("tests/sentry",)),
     "app": Room(
         ("framework/app.py", "framework/handler.py", "framework/publisher.py", "framework/settings.py", "framework/payload.py"),
         ("tests/app", "tests/cli", "tests/engine/test_refusals.py"),
