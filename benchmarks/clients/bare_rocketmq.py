@@ -1,5 +1,6 @@
 """A bare socket to a RocketMQ broker: what comes is acknowledged without a look into it. No runtime, no handler, no routes."""
 
+import itertools
 import json
 import socket
 import struct
@@ -7,6 +8,9 @@ import sys
 import time
 
 BODY = b"x" * 200
+ID = b"0" * 32
+"""In the place of one."""
+UNIQ_KEY = f"UNIQ_KEY\x01{ID.decode()}\x02"
 job, address, topic = sys.argv[1:]
 host, port = address.split(":")
 sock = socket.create_connection((host, int(port)))
@@ -103,21 +107,38 @@ def _pull(queue: int, offset: int) -> bytes:
 
 
 def one() -> None:
-    _send(frame(310, SEND, BODY), 1)
+    _send(_single(), 1)
 
 
 def many() -> None:
-    _send(frame(310, SEND, BODY), 64)
+    _send(_single(), 64)
 
 
 def batch() -> None:
-    message = struct.pack(">iiiii", 22 + len(BODY), 0, 0, 0, len(BODY)) + BODY + struct.pack(">h", 0)
+    given = UNIQ_KEY.encode()
+    message = struct.pack(">iiiii", 22 + len(BODY) + len(given), 0, 0, 0, len(BODY)) + BODY + struct.pack(">h", len(given)) + given
     _send(frame(320, {**SEND, "m": "true"}, message * 100), 1)
 
 
+def _single() -> bytes:
+    return frame(310, {**SEND, "i": SEND["i"] + UNIQ_KEY}, BODY)
+
+
 def _send(command: bytes, window: int) -> None:
-    """Half of the window is sent anew when half of it is answered."""
-    sock.sendall(command * window)
+    """Half of the window is sent anew when half of it is answered. Each message has an id, as those of any client: a broker
+    makes an entry for each in its index."""
+    first, *others = command.split(ID)
+    numbers = itertools.count()
+
+    def commands(count: int) -> bytes:
+        out = []
+        for _ in range(count):
+            out.append(first)
+            for other in others:
+                out += (b"%032X" % next(numbers), other)
+        return b"".join(out)
+
+    sock.sendall(commands(window))
     free = 0
     for found in answers():
         for header, _ in found:
@@ -125,7 +146,7 @@ def _send(command: bytes, window: int) -> None:
                 raise RuntimeError(header)
         free += len(found)
         if free >= (window + 1) // 2:
-            sock.sendall(command * free)
+            sock.sendall(commands(free))
             free = 0
 
 

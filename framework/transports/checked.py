@@ -11,6 +11,10 @@ def check_bodies(topic: str, bodies: Sequence[bytes], largest: int, limit: str) 
     """Raises BadMessage, which names the first that is wrong. ``limit``: whose ``largest`` is, and how it is raised."""
     if isinstance(bodies, (bytes, str)):
         raise BadMessage(f"topic {topic!r}: publish takes a list of bodies; write [body]")
+    if list(map(type, bodies)).count(bytes) == len(bodies):  # no Python runs for each
+        sizes = list(map(len, bodies))
+        if all(sizes) and max(sizes, default=0) <= largest:
+            return
     for number, body in enumerate(bodies, 1):
         which = f"topic {topic!r}: message {number} of {len(bodies)}"
         if type(body) is not bytes:

@@ -23,6 +23,7 @@ _GROUP = "CLIENT_INNER_PRODUCER"
 LEAST, MOST, SHARES = 100, 500, 4
 """Messages are divided among so many requests as long as each has LEAST; none has more than MOST. All of one request lie in one
 queue, which is one reader's by PULL: the others are to have some as well."""
+_WAIT = properties.encode([("WAIT", "true")])
 _STORED = 100
 """Bytes of a stored message beside its body, its topic and its properties."""
 _ADDED = 200
@@ -68,13 +69,17 @@ class Commands:
         self._id = secrets.token_hex(8).upper()
         self._numbers = itertools.count(1)
 
-    def single(self, topic: str, name: str, body: bytes, headers: Headers, delay: float = 0.0) -> Command:
-        """``name``: what RocketMQ calls ``topic``. ``delay``: seconds from now."""
+    def singles(self, topic: str, name: str, bodies: Sequence[bytes], headers: Headers, delay: float = 0.0) -> list[Command]:
+        """One for each of ``bodies``. ``name``: what RocketMQ calls ``topic``. ``delay``: seconds from now."""
         now = time()
-        given = [(properties.UNIQ_KEY, f"{self._id}{next(self._numbers):016X}"), ("WAIT", "true"),
-                 *properties.of_headers(headers)]  # fmt: skip
-        fields = _fields(name, now, properties.encode(given), batch=False)
-        return Command(topic, Request.SEND_MESSAGE_V2, fields, body, 1, now + delay if delay else 0.0)
+        due = now + delay if delay else 0.0
+        first = f"{properties.UNIQ_KEY}\x01{self._id}"
+        more = f"\x02{_WAIT}{properties.encode(properties.of_headers(headers))}"
+        fields = _fields(name, now, "", batch=False)
+        return [
+            Command(topic, Request.SEND_MESSAGE_V2, {**fields, "i": f"{first}{number:016X}{more}"}, body, 1, due)
+            for body, number in zip(bodies, self._numbers)  # noqa: B905 - there are more numbers
+        ]
 
     def together(self, topic: str, name: str, bodies: Sequence[bytes], headers: Headers) -> list[Command]:
         """As ``_together``, with a queue for each."""
@@ -87,9 +92,13 @@ class Commands:
     def _together(self, topic: str, name: str, bodies: Sequence[bytes], headers: Headers) -> Iterator[Command]:
         """Those that hold all of ``bodies``, in their order: some, so that queues that are far apart have about as many each."""
         most = min(MOST, max(LEAST, -(-len(bodies) // SHARES)))
-        fields = _fields(name, time(), properties.encode([("WAIT", "true")]), batch=True)
+        fields = _fields(name, time(), _WAIT, batch=True)
         more = properties.encode(properties.of_headers(headers))
         beside = _STORED + len(name) + len(more.encode()) + _ADDED
+        if sum(map(len, bodies)) + beside * len(bodies) <= self._largest:
+            for at in range(0, len(bodies), most):
+                yield self._some(topic, bodies[at : at + most], headers, fields, more)
+            return
         first, size = 0, 0
         for at, body in enumerate(bodies):
             if size and (size + len(body) + beside > self._largest or at - first == most):
@@ -100,7 +109,7 @@ class Commands:
 
     def _some(self, topic: str, bodies: Sequence[bytes], headers: Headers, fields: dict[str, str], more: str) -> Command:
         if len(bodies) == 1:  # as large as a message may be, it would be too large for a batch
-            return self.single(topic, fields["b"], bodies[0], headers)
+            return self.singles(topic, fields["b"], bodies, headers)[0]
         body = properties.encode_alike(bodies, self._numbers, f"{properties.UNIQ_KEY}\x01{self._id}", f"\x02{more}")
         return Command(topic, Request.SEND_BATCH_MESSAGE, fields, body, len(bodies))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 from framework.errors import FrameworkError
 from framework.message import Message
@@ -57,7 +59,9 @@ class Unleased:
         """Nothing was."""
 
 
-class Asked(NamedTuple):
+class Asked(msgspec.Struct):
+    """A request that is not answered yet."""
+
     owner: object
     then: Then
     due: float

@@ -54,7 +54,8 @@ class RocketProducer:
         self._check(topic, bodies, delay, headers)
         commands = self._commands.together(topic, self._names.mapped(topic), bodies, headers)
         answers = self._publishing.here().store_each(commands, self._deadline if timeout is None else timeout)
-        raise_first([answer for command, answer in zip(commands, answers, strict=True) for _ in range(command.count)])
+        if any(answers):
+            raise_first([answer for command, answer in zip(commands, answers, strict=True) for _ in range(command.count)])
 
     def publish_each(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
@@ -65,8 +66,7 @@ class RocketProducer:
         Raises BadName, BadMessage (nothing was sent), PublishError when the producer is closed.
         """
         self._check(topic, bodies, delay, headers)
-        name = self._names.mapped(topic)
-        commands = [self._commands.single(topic, name, body, headers, delay) for body in bodies]
+        commands = self._commands.singles(topic, self._names.mapped(topic), bodies, headers, delay)
         return self._publishing.here().store_each(commands, self._deadline if timeout is None else timeout)
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class RocketProducer:
         for name in headers:
             if properties.is_reserved(name):
                 raise BadMessage(f"topic {topic!r}: RocketMQ uses the header {name!r} itself; give it another name")
-        size = len(properties.encode(properties.of_headers(headers)).encode())
+        size = len(properties.encode(properties.of_headers(headers)).encode()) if headers else 0
         if size > properties.MAX_PROPERTIES:
             raise BadMessage(
                 f"topic {topic!r}: headers of {size} bytes, and RocketMQ takes {properties.MAX_PROPERTIES}: make them smaller"

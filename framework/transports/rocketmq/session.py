@@ -150,7 +150,7 @@ class Session:
     def give_up(self, number: int) -> None:
         """Pass its answer over."""
         if (asked := self._pending.get(number)) is not None:
-            self._pending[number] = asked._replace(then=_pass_over)
+            asked.then = _pass_over
 
     def ask(self, code: int, fields: dict[str, str], body: bytes = b"", timeout: float = 5.0) -> Frame:
         """The answer to a request; blocks its greenlet. Raises BrokerUnreachable, RocketError."""

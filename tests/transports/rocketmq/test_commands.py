@@ -80,12 +80,12 @@ def test_where_there_are_fewer_queues_now_it_is_asked_again_how_many() -> None:
 
 
 def test_a_delay_is_a_time_where_there_are_timers_and_a_level_where_there_are_none() -> None:
-    command = Commands(1000).single("t", "there", b"x", {}, 61.0)
+    command = Commands(1000).singles("t", "there", [b"x"], {}, 61.0)[0]
     assert "TIMER_DELIVER_MS" not in command.fields["i"]
     due = int(properties.decode(command.timed()["i"])["TIMER_DELIVER_MS"])
     assert 59_000 < due - time.time() * 1000 <= 61_001
     assert properties.decode(command.levelled()["i"])["DELAY"] == "6"  # two minutes
-    at_once = Commands(1000).single("t", "there", b"x", {})
+    at_once = Commands(1000).singles("t", "there", [b"x"], {})[0]
     assert at_once.timed() == at_once.levelled() == at_once.fields
 
 
@@ -155,7 +155,7 @@ def link(say: Callable[[int], Any], **home: bool) -> PublishLink:
 
 def singles(count: int, delay: float = 0.0) -> list[Command]:
     made = Commands(1000)
-    return [made.single("t", "there", b"%d" % number, {}, delay) for number in range(count)]
+    return made.singles("t", "there", [b"%d" % number for number in range(count)], {}, delay)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_of_what_was_under_way_when_the_connection_broke_nothing_is_known_and_th
 
 def test_no_more_bytes_are_under_way_than_a_broker_has_room_for() -> None:
     made = Commands(8 << 20)
-    large = [made.single("t", "there", b"x" * (5 << 20), {}) for _ in range(6)]
+    large = made.singles("t", "there", [b"x" * (5 << 20)] * 6, {})
     one = link(lambda number: Frame(0))
     assert one.ask_each(large, 5.0) == [None] * 6
     paper: Any = one._session

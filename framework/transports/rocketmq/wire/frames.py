@@ -78,7 +78,7 @@ class Frame(msgspec.Struct, gc=False):
         return bool(self.flag & ONEWAY)
 
 
-class _Header(msgspec.Struct):
+class _Header(msgspec.Struct, gc=False):
     """In JSON. A field that is null is one that is missing."""
 
     code: int
@@ -90,18 +90,28 @@ class _Header(msgspec.Struct):
     version: int = 0
 
 
+class _Asking(msgspec.Struct, gc=False):
+    """As it is written, where there is no remark."""
+
+    code: int
+    language: str
+    version: int
+    opaque: int
+    flag: int
+    extFields: Mapping[str, str]  # noqa: N815 - its name there
+
+
 _read_header = msgspec.json.Decoder(_Header).decode
+_write_header = msgspec.json.Encoder().encode
 
 
 def encode(frame: Frame) -> bytes:
     """With a header in JSON, which carries every code. Raises ProtocolError where it is larger than any server takes."""
-    header: dict[str, object] = {
-        "code": frame.code, "language": _NAMES.get(frame.language, "OTHER"), "version": frame.version, "opaque": frame.opaque,
-        "flag": frame.flag, "extFields": frame.fields,
-    }  # fmt: skip
+    language = _NAMES.get(frame.language, "OTHER")
+    header: Any = _Asking(frame.code, language, frame.version, frame.opaque, frame.flag, frame.fields)
     if frame.remark:
-        header["remark"] = frame.remark
-    return _framed(_JSON, msgspec.json.encode(header), frame.body)
+        header = msgspec.structs.asdict(header) | {"remark": frame.remark}
+    return _framed(_JSON, _write_header(header), frame.body)
 
 
 def encode_binary(frame: Frame) -> bytes:
@@ -156,12 +166,18 @@ class Decoder:
         frames: list[Frame] = []
         at, end = 0, len(data)
         while at < end:
-            following = self._end_of(data, at, end)
+            if end - at < _HEAD.size:
+                following, mark = self._end_of(data, at, end), 0
+            else:
+                length, mark = _HEAD.unpack_from(data, at)
+                if not 4 <= length <= MAX_FRAME - 4:
+                    raise _too_long(length, data, at)
+                following = at + 4 + length
             if following > end:
                 self._held.append(data[at:] if at else data)
                 self._missing = following - end
                 break
-            frames.append(_frame(data, at, following))
+            frames.append(_frame(data, at, following, mark))
             at = following
         return frames
 
@@ -172,12 +188,15 @@ class Decoder:
             return at + 8
         (length,) = _INT32.unpack_from(data, at)
         if not 4 <= length <= MAX_FRAME - 4:
-            raise garbage(f"a frame of {length} bytes ({MAX_FRAME - 4} are allowed)", data, at)
+            raise _too_long(length, data, at)
         return at + 4 + int(length)
 
 
-def _frame(data: bytes, at: int, following: int) -> Frame:
-    _, mark = _HEAD.unpack_from(data, at)
+def _too_long(length: int, data: bytes, at: int) -> ProtocolError:
+    return garbage(f"a frame of {length} bytes ({MAX_FRAME - 4} are allowed)", data, at)
+
+
+def _frame(data: bytes, at: int, following: int, mark: int) -> Frame:
     kind, size = mark >> 24, mark & 0xFFFFFF
     body_at = at + 8 + size
     if body_at > following:
