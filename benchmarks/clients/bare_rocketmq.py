@@ -115,8 +115,8 @@ def many() -> None:
 
 
 def batch() -> None:
-    given = UNIQ_KEY.encode()
-    message = struct.pack(">iiiii", 22 + len(BODY) + len(given), 0, 0, 0, len(BODY)) + BODY + struct.pack(">h", len(given)) + given
+    given = struct.pack(">h", len(UNIQ_KEY)) + UNIQ_KEY.encode()
+    message = struct.pack(">iiiii", 20 + len(BODY) + len(given), 0, 0, 0, len(BODY)) + BODY + given
     _send(frame(320, {**SEND, "m": "true"}, message * 100), 1)
 
 

@@ -8,7 +8,8 @@ as long as its connection says that it is exposed to more.
 
 A grant is what is in flight plus a headroom. The headroom follows the traffic, because a broker sends at once when its client
 has no headroom left, and waits for its output buffer otherwise. It doubles when it is used up quickly, and else falls to the
-number of messages that came.
+number of messages that came. Where messages come only when they are asked for, quickly is within a ``round_trip``: whatever the
+traffic, none come sooner.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class Share:
     """When the headroom was last used up, or lowered."""
     term_since: float
     """When its term began, or when it began to wait for one."""
+    round_trip: float = 0.0
+    """Seconds from a grant until what there was comes; as in ``contract.Limits``."""
     used_up: float = NEVER
     """When the headroom was last used up, unless it has been lowered since."""
     granted: int = 0
@@ -132,9 +135,9 @@ class Credit:
 
     # -- connections come and go
 
-    def connect(self, max_grant: int, now: float) -> Share:
+    def connect(self, max_grant: int, now: float, round_trip: float = 0.0) -> Share:
         """A new connection; it has no grant yet."""
-        share = Share(max_grant, self.max_in_flight, since=now, term_since=now)
+        share = Share(max_grant, self.max_in_flight, since=now, term_since=now, round_trip=round_trip)
         self.shares.append(share)
         self._reckon()
         return share
@@ -155,7 +158,7 @@ class Credit:
         """
         share.came += count
         if share.came >= share.headroom:
-            if now - share.used_up <= max(span_of(turn) / 2, FLOOD * share.headroom):
+            if now - share.used_up <= max(span_of(turn) / 2, FLOOD * share.headroom, share.round_trip):
                 share.headroom = min(share.headroom * 2, share.max_grant, self.max_in_flight)
             share.came = 0
             share.since = share.used_up = now
@@ -170,7 +173,7 @@ class Credit:
         more = False
         for share in self.shares:
             if share.headroom > 1:
-                if now - share.since > patience:
+                if now - share.since > max(patience, 2 * share.round_trip):
                     share.headroom = max(1, min(share.came, share.headroom))
                     share.came = 0
                     share.since = now

@@ -78,6 +78,9 @@ class Limits:
     """The longest delay of a publish that this node takes: it refuses a longer one. None: ``Capabilities.max_defer``."""
     goodbye: float = GOODBYE
     """How long it may take from ``drain`` to ``drained``, at most: where a request cannot be taken back, until it ends."""
+    round_trip: float = 0.0
+    """How long it may take from ``grant`` until messages come that the node had already, where each grant is a request of its
+    own: messages that come within it come quickly. 0: at once."""
 
 
 @dataclass(frozen=True, slots=True)

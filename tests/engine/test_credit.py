@@ -469,3 +469,25 @@ def test_slots_that_are_out_of_service_get_no_messages() -> None:
         traffic.credit.grant(traffic.shares[0], traffic.shares[0].granted)
         traffic.tick()
     assert traffic.shares[0].granted == 2
+
+
+def test_messages_that_must_be_asked_for_are_quick_when_they_come_within_a_round_trip() -> None:
+    """A broker that answers after 20 ms would be asked for one at a time for ever."""
+    traffic = Traffic(1, 100, concurrency=100)
+    near, far = traffic.shares[0], traffic.credit.connect(2500, traffic.now, round_trip=0.05)
+    traffic.credit.disconnect(near)
+    traffic.credit.grant(far, 0)
+    traffic.full(far, after=0.02)
+    for _ in range(6):
+        traffic.full(far, after=0.02)
+        assert traffic.credit.decay(traffic.now + 0.015, 0.0, 1.0), "the next ones are on their way"
+    assert far.headroom == 64
+    traffic.credit.decay(traffic.now + 0.11, 0.0, 1.0)
+    assert not traffic.credit.decay(traffic.now + 0.25, 0.0, 1.0)
+
+
+def test_without_a_round_trip_a_message_each_20_ms_is_no_flood() -> None:
+    traffic = Traffic(1, 100, concurrency=100)
+    for _ in range(6):
+        traffic.full(traffic.shares[0], after=0.02)
+    assert traffic.shares[0].headroom == 1

@@ -15,7 +15,6 @@ from gevent.hub import get_hub
 
 from framework.alarm import Countdown
 from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError
-from framework.headers import NONE
 from framework.message import Message
 from framework.observe import hublog
 from framework.transports.contract import TOUCH_AT, Limits, Receiver
@@ -23,16 +22,16 @@ from framework.transports.rocketmq import requests
 from framework.transports.rocketmq.clock import Born
 from framework.transports.rocketmq.delivery import APART, Delivery
 from framework.transports.rocketmq.heartbeat import Subscription
-from framework.transports.rocketmq.opening import body_of, id_of
+from framework.transports.rocketmq.opening import About, Opener
 from framework.transports.rocketmq.pops import Pops
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.settling import SIZE, Settling
 from framework.transports.rocketmq.urls import Options
-from framework.transports.rocketmq.wire import handles, properties
+from framework.transports.rocketmq.wire import handles
 from framework.transports.rocketmq.wire.codes import Answer, Request
 from framework.transports.rocketmq.wire.errors import error_of
 from framework.transports.rocketmq.wire.frames import Frame
-from framework.transports.rocketmq.wire.stored import Stored, decode_all
+from framework.transports.rocketmq.wire.stored import Stored
 
 log = hublog.get(__name__)
 _get_ident = monkey.get_original("_thread", "get_ident")
@@ -69,11 +68,14 @@ class PopConnection:
         self._thread = _get_ident()
         self._deliveries: dict[Message, Delivery] = {}
         self._pops = Pops()
+        self._opener = Opener(self)
         self._born = Born(told=session.signs)
         loop = get_hub().loop
         self._soon = Countdown(loop, APART)
         self._settling = Settling(session, what, options.lease, books=self, speak=self._speak, later=self._say_soon)
         self._sent_size = 0
+        self._spoken = False
+        """It is among those that are collected next."""
         self._retry_at = 0.0
         self._refusal = ""
         self._touched: dict[Message, float] = {}
@@ -115,7 +117,7 @@ class PopConnection:
         if self.in_flight.pop(message, None) is None:
             raise AlreadySettled.of(message.id)
         one = self._deliveries.pop(message)
-        if self._is_over(one, monotonic()):
+        if one.over or monotonic() - one.began >= self.limits.lease:
             self._lose(message, one)
             raise AlreadySettled.of(message.id)
         return one
@@ -149,7 +151,8 @@ class PopConnection:
         self._speak()
 
     def _speak(self) -> None:
-        if _get_ident() == self._thread:  # else it is said in the hub's place, or when the hub turns again
+        if not self._spoken and _get_ident() == self._thread:  # else it is said in the hub's place, or when the hub turns again
+            self._spoken = True
             self._session.wants_to_speak(self)
 
     def _say_soon(self) -> None:
@@ -178,6 +181,7 @@ class PopConnection:
             get_hub().loop.run_callback(self._end, None)
 
     def collect(self) -> None:
+        self._spoken = False
         if self._closed:
             return
         self._settling.collect()
@@ -229,12 +233,12 @@ class PopConnection:
         self._speak()
 
     def _take(self, answer: Frame, at: float) -> None:
-        batch = list(self._messages(answer, at))
-        self._tally.received += len(batch)
-        for message, one in batch:
+        messages = []
+        for message, one in self._messages(answer, at):
             self._deliveries[message] = one
             self.in_flight[message] = at
-        messages = [message for message, _ in batch]
+            messages.append(message)
+        self._tally.received += len(messages)
         if self._closing:
             for message in messages:
                 self.requeue(message, 0.0)
@@ -246,21 +250,20 @@ class PopConnection:
         said = handles.Popped(answer.fields, self.node)
         self._pops.rest = said.rest
         began = self._settling.clock.at(said.pop_time, at)
-        for stored in decode_all(answer.body):
-            found = properties.decode(stored.properties)
-            one = Delivery(self._handle(said, stored, found), began, at, id_of(stored, found))
+        if monotonic() - began >= self.limits.lease:
+            return
+        for stored, message, about in self._opener.opened(answer.body):
+            one = Delivery(self._handle(said, stored, about), began, at, at, message.id if message else b"")
             if self._options.dlq:
                 one.back = requests.send_back(self.subscription, stored, requests.DEAD)
-            body = body_of(stored, f"{self.topic}/{self.channel}", self.node)  # None: it comes again when its lease is over
-            if body is not None and not self._is_over(one, monotonic()):
-                headers = properties.for_handlers(found) or NONE
-                # By its publisher's clock, because the time at which it was stored is another one in each delivery.
-                yield Message(one.id, stored.timestamp, stored.reconsumed + 1, body, self, headers), one
+            if message is not None:  # else it comes again when its lease is over
+                yield message, one
 
-    def _handle(self, said: handles.Popped, stored: Stored, found: dict[str, str]) -> handles.Handle:
-        if handle := found.get(properties.POP_CK):
-            return handles.parse(handle)
-        kind = handles.kind_of(stored.topic, self.subscription.topic, self.subscription.group)
+    def _handle(self, said: handles.Popped, stored: Stored, about: About) -> handles.Handle:
+        if about.handle:
+            return handles.parse(about.handle)
+        topic = self.subscription.topic
+        kind = 0 if stored.topic == topic else handles.kind_of(stored.topic, topic, self.subscription.group)
         return said.handle(kind, stored.queue_id, stored.queue_offset)
 
     def _give_back(self, answer: Frame | FrameworkError, at: float) -> None:

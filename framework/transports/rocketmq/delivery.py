@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+import msgspec
+
 from framework.transports.rocketmq.wire.handles import Handle
 
 APART = 0.002
@@ -25,32 +27,35 @@ class After(Enum):
     GIVE_UP = 3
 
 
-class Delivery:
-    """``began``: monotonic time at which its lease began for certain. ``heard``: when that was heard of."""
+class Delivery(msgspec.Struct, gc=False, eq=False):
+    """Times are monotonic."""
 
-    __slots__ = ("after", "back", "began", "busy", "delay", "handle", "id", "over", "ready", "touched")
+    handle: Handle
+    began: float
+    """When its lease began, for certain."""
+    heard: float
+    """When that was heard of."""
+    touched: float
+    """When it was delivered, or a touch was last asked for."""
+    id: bytes
+    back: dict[str, str] | None = None
+    """What puts it into ``%DLQ%``, when it is given up; None: that is not asked for."""
+    busy: bool = False
+    """A change is under way, or waits to be."""
+    after: After = After.NOTHING
+    delay: int = 0
+    """Milliseconds: of the REQUEUE that comes after."""
+    over: bool = False
+    """It is not ours any more: nothing is said of it."""
 
-    def __init__(self, handle: Handle, began: float, heard: float, id: bytes) -> None:
-        self.handle = handle
-        self.id = id
-        self.began = began
-        self.ready = heard + APART
+    @property
+    def ready(self) -> float:
         """No change is sent before."""
-        self.touched = heard
-        """When it was delivered, or a touch was last asked for."""
-        self.busy = False
-        """A change is under way, or waits to be."""
-        self.after = After.NOTHING
-        self.delay = 0
-        """Milliseconds: of the REQUEUE that comes after."""
-        self.over = False
-        """It is not ours any more: nothing is said of it."""
-        self.back: dict[str, str] | None = None
-        """What puts it into ``%DLQ%``, when it is given up; None: that is not asked for."""
+        return self.heard + APART
 
     def changed(self, pop_time: int, invisible: int, revive_queue: int, began: float, heard: float) -> bool:
         """A change was answered. False: it fell into the millisecond of the one before, and is to be made again."""
         apart = pop_time != self.handle.pop_time
         self.handle = self.handle.changed(pop_time, invisible, revive_queue)
-        self.began, self.ready = began, heard + APART
+        self.began, self.heard = began, heard
         return apart

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 
 from framework.transports.rocketmq.queues import Reading
 from framework.transports.rocketmq.wire.stored import Stored
@@ -16,18 +17,24 @@ def level_of(delay: float) -> int:
     return min(bisect_left(LEVELS, delay), len(LEVELS) - 1) + 1
 
 
+def offset_in(fields: Mapping[str, str], name: str, otherwise: int) -> int:
+    """What an answer says."""
+    said = fields.get(name, "")
+    return int(said) if said.isdigit() else otherwise
+
+
 class Pulled:
     """One message that is not settled. ``counted``: it was delivered here."""
 
     __slots__ = ("answered", "counted", "dead", "id", "level", "reading", "stored")
 
-    def __init__(self, reading: Reading, stored: Stored, id: bytes) -> None:
+    def __init__(self, reading: Reading, stored: Stored, id: bytes, *, counted: bool = True) -> None:
         self.reading = reading
         self.stored = stored
         self.id = id
         self.level = 0
         """Of the delay after which it comes again."""
-        self.counted = True
+        self.counted = counted
         self.answered = False
         """It was sent back, and the broker has it."""
         self.dead = False

@@ -15,24 +15,22 @@ from gevent import monkey
 from gevent.hub import get_hub
 
 from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError
-from framework.headers import NONE
 from framework.message import Message
 from framework.observe import hublog
 from framework.transports.contract import Limits, Receiver
 from framework.transports.rocketmq import requests
 from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.membership import Membership
-from framework.transports.rocketmq.opening import body_of, id_of
+from framework.transports.rocketmq.opening import Opener
 from framework.transports.rocketmq.owner import Unleased
-from framework.transports.rocketmq.pulled import Pulled, level_of
+from framework.transports.rocketmq.pulled import Pulled, level_of, offset_in
 from framework.transports.rocketmq.queues import Place, Reading
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.urls import Options
-from framework.transports.rocketmq.wire import properties
 from framework.transports.rocketmq.wire.codes import Answer, Request
 from framework.transports.rocketmq.wire.errors import error_of
 from framework.transports.rocketmq.wire.frames import Frame
-from framework.transports.rocketmq.wire.stored import Stored, decode_all
+from framework.transports.rocketmq.wire.stored import Stored
 
 log = hublog.get(__name__)
 _get_ident = monkey.get_original("_thread", "get_ident")
@@ -53,6 +51,7 @@ SIZE = 200
 """Bytes of a settlement, about."""
 UNREADABLE = 5
 """The level of the delay after which another worker may try a body that cannot be unpacked here."""
+_PULLED = frozenset({Answer.SUCCESS, Answer.PULL_NOT_FOUND, Answer.PULL_RETRY_IMMEDIATELY, Answer.PULL_OFFSET_MOVED})
 _LASTING = frozenset({Answer.TOPIC_NOT_EXIST, Answer.NO_PERMISSION, Answer.REQUEST_CODE_NOT_SUPPORTED, Answer.GO_AWAY})
 
 
@@ -75,7 +74,10 @@ class PullConnection(Unleased):
         self._session, self._options, self._receiver, self._ended = session, options, receiver, ended
         self._tally = receiver.tally
         self._thread = _get_ident()
-        self._pulled: dict[Message, Pulled] = {}
+        self._pulled: dict[Message, tuple[Reading, Stored]] = {}
+        self._opener = Opener(self)
+        self._spoken = False
+        """It is among those that are collected next."""
         self._finished = self._sending = 0
         """Settlements to be counted: not collected yet, and not taken by the socket yet."""
         self._back: list[Pulled] = []
@@ -121,14 +123,16 @@ class PullConnection(Unleased):
             self._speak()
 
     def finish(self, message: Message) -> None:
-        one = self._taken(message)
-        one.reading.settled(one.stored.queue_offset)
+        if self.in_flight.pop(message, None) is None:
+            raise AlreadySettled.of(message.id)
+        reading, stored = self._pulled.pop(message)
+        reading.settled(stored.queue_offset)
         self._finished += 1
-        self._settled(one.reading)
+        if reading.leaving or not self._spoken:
+            self._settled(reading)
 
     def requeue(self, message: Message, delay: float) -> None:
-        one = self._taken(message)
-        self._send_back(one, level_of(delay))
+        self._send_back(self._taken(message), level_of(delay))
 
     def terminate(self, message: Message) -> None:
         if not self._options.dlq:
@@ -141,7 +145,7 @@ class PullConnection(Unleased):
     def _taken(self, message: Message) -> Pulled:
         if self.in_flight.pop(message, None) is None:
             raise AlreadySettled.of(message.id)
-        return self._pulled.pop(message)
+        return Pulled(*self._pulled.pop(message), message.id)
 
     def _send_back(self, one: Pulled, level: int) -> None:
         one.level = level
@@ -176,15 +180,16 @@ class PullConnection(Unleased):
             return
         self._closing, self.granted = True, 0
         for message in list(self.in_flight):
-            one = self._pulled[message]
-            if one.reading.would_repeat(one.stored.queue_offset):
+            reading, stored = self._pulled[message]
+            if reading.would_repeat(stored.queue_offset):
                 self.requeue(message, 0.0)
         self._deadline.start(self._end, None)
         self._member.look()
         self._speak()
 
     def _speak(self) -> None:
-        if not self._closed and _get_ident() == self._thread:
+        if not (self._spoken or self._closed) and _get_ident() == self._thread:
+            self._spoken = True
             self._session.wants_to_speak(self)
 
     # --- membership.Reader ---------------------------------------------------------------------------------
@@ -222,11 +227,12 @@ class PullConnection(Unleased):
             self._receiver.drained(self)
 
     def collect(self) -> None:
+        self._spoken = False
         if self._closed:
             return
-        self._say_settled()
         if not (self._session.leaving or self._draining or self._closing or self._retry_at):
             self._pull()
+        self._say_settled()
 
     def _say_settled(self) -> None:
         back, self._back = self._back, []
@@ -234,9 +240,8 @@ class PullConnection(Unleased):
             fields = requests.send_back(self.subscription, one.stored, one.level)
             self._session.put(self, Request.CONSUMER_SEND_MSG_BACK, fields, partial(self._taken_back, one))
         for reading in self.readings.values():
-            if reading.mark != reading.told and not reading.telling:
+            if not reading.telling and (mark := reading.mark) != reading.told:
                 reading.telling = True
-                mark = reading.mark
                 fields = requests.commit(self.subscription, reading.place, mark)
                 self._session.put(self, Request.UPDATE_CONSUMER_OFFSET, fields, partial(self._told, reading, mark))
         finished, self._finished = self._finished, 0
@@ -282,18 +287,26 @@ class PullConnection(Unleased):
     # --- what comes ----------------------------------------------------------------------------------------
 
     def _pull(self) -> None:
-        room = self.granted - len(self.in_flight)
+        """Where it is answered at once, it commits as well: a request for that alone was half of what the broker had to do."""
+        room, wait = self.granted - len(self.in_flight), self._options.poll + CHECKED
         for reading in self.readings.values():
-            if (count := min(MOST, room, reading.room)) > 0 and not reading.asking:
+            if not reading.asking and (count := min(MOST, room, reading.room)) > 0:
                 reading.asking = True
-                fields = requests.pull(self.subscription, reading.place, reading.next, count, self._options.poll)
-                wait = self._options.poll + CHECKED
-                self._session.put(self, Request.PULL_MESSAGE, fields, partial(self._answered, reading), wait=wait)
+                done = reading.mark if reading.more and not reading.telling else None
+                reading.telling = reading.telling or done is not None
+                fields = requests.pull(self.subscription, reading.place, reading.next, count, self._options.poll, done=done)
+                self._session.put(self, Request.PULL_MESSAGE, fields, partial(self._answered, reading, done), wait=wait)
 
-    def _answered(self, reading: Reading, answer: Frame | FrameworkError, at: float) -> None:
-        reading.asking = False
+    def _answered(self, reading: Reading, done: int | None, answer: Frame | FrameworkError, at: float) -> None:
+        """``done``: as far as it committed."""
+        reading.asking = reading.more = False
         if self._closed:
             return
+        if done is not None:
+            reading.telling = False
+            if isinstance(answer, Frame) and answer.code in _PULLED:
+                reading.told = done
+                self._settled(reading)
         if isinstance(answer, FrameworkError):
             self._end(answer)
         elif reading.leaving or self._draining or self._closing:
@@ -301,7 +314,7 @@ class PullConnection(Unleased):
         elif answer.code == Answer.SUCCESS:
             self._take(reading, answer, at)
         elif answer.code in (Answer.PULL_RETRY_IMMEDIATELY, Answer.PULL_OFFSET_MOVED):
-            if not reading.moved(_next(answer, reading.next)):
+            if not reading.moved(offset_in(answer.fields, "nextBeginOffset", reading.next)):
                 self._end(BrokerUnreachable(f"RocketMQ {self.node} has lost what was read from {reading.place.topic} there"))
         elif answer.code != Answer.PULL_NOT_FOUND:
             self._refused(answer, at)
@@ -310,37 +323,28 @@ class PullConnection(Unleased):
     def _take(self, reading: Reading, answer: Frame, at: float) -> None:
         room = self.granted - len(self.in_flight)
         batch: list[Message] = []
-        for stored in decode_all(answer.body):
+        tags = self._tags if reading.place.topic != self.subscription.retry_topic else None
+        for stored, message, about in self._opener.opened(answer.body):
             if len(batch) >= room:
                 break
-            message = self._message(reading, stored) if stored.queue_offset >= reading.next else None
-            if message is not None:
-                self.in_flight[message] = at
-                batch.append(message)
+            if (offset := stored.queue_offset) < reading.next:
+                continue
+            if tags and about.tags not in tags:  # a broker compares their hashes
+                reading.next = offset + 1
+                continue
+            reading.took(offset)
+            if message is None:
+                self._send_back(Pulled(reading, stored, stored.message_id.encode(), counted=False), UNREADABLE)
+                continue
+            self._pulled[message] = reading, stored
+            self.in_flight[message] = at
+            batch.append(message)
         else:
-            reading.next = max(reading.next, _next(answer, reading.next))
+            reading.next = max(reading.next, offset_in(answer.fields, "nextBeginOffset", reading.next))
+        reading.more = offset_in(answer.fields, "maxOffset", 0) > reading.next
         self._tally.received += len(batch)
         if batch:
             self._receiver.deliver(self, batch)
-
-    def _message(self, reading: Reading, stored: Stored) -> Message | None:
-        """None: it is none for us; its offset is passed by."""
-        found = properties.decode(stored.properties)
-        retried = reading.place.topic == self.subscription.retry_topic
-        if self._tags and not retried and found.get(properties.TAGS) not in self._tags:  # a broker compares their hashes
-            reading.next = stored.queue_offset + 1
-            return None
-        reading.took(stored.queue_offset)
-        one = Pulled(reading, stored, id_of(stored, found))
-        body = body_of(stored, f"{self.topic}/{self.channel}", self.node)
-        if body is None:
-            one.counted = False
-            self._send_back(one, UNREADABLE)
-            return None
-        headers = properties.for_handlers(found) or NONE
-        message = Message(one.id, stored.timestamp, stored.reconsumed + 1, body, self, headers)
-        self._pulled[message] = one
-        return message
 
     def _refused(self, answer: Frame, at: float) -> None:
         error = error_of(answer)
@@ -393,8 +397,3 @@ class PullConnection(Unleased):
         self._session.leave(self)
         self._ended(self._session)
         self._receiver.closed(self, error)
-
-
-def _next(answer: Frame, otherwise: int) -> int:
-    said = answer.fields.get("nextBeginOffset", "")
-    return int(said) if said.isdigit() else otherwise

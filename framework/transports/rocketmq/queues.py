@@ -49,6 +49,8 @@ class Reading:
         """As its broker knows it."""
         self.asking = False
         """A PULL is under way."""
+        self.more = False
+        """Its broker has said that there is something at ``next``, so that a PULL does not wait."""
         self.telling = False
         """Its broker is being told of the mark."""
         self.leaving = False

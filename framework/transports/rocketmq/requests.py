@@ -60,11 +60,13 @@ def commit(what: Subscription, place: Place, offset: int) -> dict[str, str]:
     return queue(what, place) | {"commitOffset": str(offset)}
 
 
-def pull(what: Subscription, place: Place, offset: int, count: int, wait: float) -> dict[str, str]:
-    """The fields of PULL_MESSAGE. ``wait``: seconds that it may wait at its broker, which looks every five."""
+def pull(what: Subscription, place: Place, offset: int, count: int, wait: float, *, done: int | None = None) -> dict[str, str]:
+    """The fields of PULL_MESSAGE. ``wait``: seconds that it may wait at its broker, which looks every five. ``done``: it commits
+    that offset as well, before it waits."""
     tags = "" if place.topic == what.retry_topic else what.tags
     return queue(what, place) | {
-        "queueOffset": str(offset), "maxMsgNums": str(count), "sysFlag": "6", "commitOffset": "0",
+        "queueOffset": str(offset), "maxMsgNums": str(count),
+        "sysFlag": "6" if done is None else "7", "commitOffset": str(done or 0),
         "suspendTimeoutMillis": str(round(wait * 1000)), "subscription": tags or "*", "subVersion": "0",
         "expressionType": "TAG",
     }  # fmt: skip

@@ -145,15 +145,16 @@ class Settling:
             self._session.mark(self, partial(self._books.settled, finished, requeued))
 
     def _collect_acks(self, acks: list[Delivery]) -> int:
-        near = [one for one in acks if 0 <= one.handle.offset - one.handle.start < FURTHEST]
-        if not self._batches or len(near) < 2:
-            near = []
+        near, far = acks, []
+        if not self._batches or len(acks) < 2:
+            near, far = [], acks
+        elif not all(0 <= one.handle.offset - one.handle.start < FURTHEST for one in acks):
+            near = [one for one in acks if 0 <= one.handle.offset - one.handle.start < FURTHEST]
+            far = [one for one in acks if not 0 <= one.handle.offset - one.handle.start < FURTHEST]
         for at in range(0, len(near), MOST_ACKS):
             self._put_batch(near[at : at + MOST_ACKS])
-        together = set(map(id, near))
-        for one in acks:
-            if id(one) not in together:
-                self._put(Request.ACK_MESSAGE, requests.ack(self._what, one.handle), partial(self._acked, [one]))
+        for one in far:
+            self._put(Request.ACK_MESSAGE, requests.ack(self._what, one.handle), partial(self._acked, [one]))
         return len(acks)
 
     def _put_batch(self, acks: list[Delivery]) -> None:

@@ -34,6 +34,8 @@ log = hublog.get(__name__)
 T = TypeVar("T")
 
 MAX_GRANT = 5000
+ROUND_TRIP = 0.05
+"""Seconds in which a POP or a PULL brings what there is: a few milliseconds nearby, more where brokers are busy or far."""
 ROUTED = 3.0
 """Seconds in which a topic that was made is known to the name servers."""
 CERTAIN = 0.95
@@ -132,10 +134,10 @@ class RocketTransport:
         options = self._options
         later = MAX_DELAY if broker.timers else LEVELS[-1]
         if self._pulls(broker):
-            return Limits(math.inf, math.inf, MAX_GRANT, LEVELS[-1], later)
+            return Limits(math.inf, math.inf, MAX_GRANT, LEVELS[-1], later, round_trip=ROUND_TRIP)
         # A POP that waits cannot be taken back. Twice its time, because what the broker says at its end can be late.
         goodbye = 2 * options.poll + 1.0
-        return Limits(options.lease * CERTAIN, math.inf, MAX_GRANT, MAX_DELAY, later, goodbye)
+        return Limits(options.lease * CERTAIN, math.inf, MAX_GRANT, MAX_DELAY, later, goodbye, ROUND_TRIP)
 
     def discover(self, topic: str, channel: str) -> set[str]:
         """The masters that have ``topic`` for reading."""

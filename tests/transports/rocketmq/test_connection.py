@@ -6,12 +6,12 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import gevent
 import pytest
+from msgspec.structs import astuple
 
 from framework.errors import BadMessage, BrokerUnreachable, PublishError, TlsFailed
 from framework.testing.conformance.receiver import StrictReceiver

@@ -54,7 +54,7 @@ def test_what_is_given_up_is_in_the_brokers_own_queue_as_well_where_that_is_aske
     connection.terminate(held.taken[0])
     until(lambda: held.tally.finished == 1)
     (dead,) = until(lambda: dead_letters(kit, connection.subscription.group))
-    found = properties.decode(dead.properties)
+    found = properties.decode(dead.properties.decode())
     assert (dead.body, found["KEYS"], found["UNIQ_KEY"].encode()) == (b"poison", "k7", held.taken[0].id)
     until(lambda: sum(transport.backlog(kit.topic, channel).values()) == 0)
 

@@ -67,9 +67,7 @@ class Desk:
         )  # fmt: skip
 
     def delivery(self, offset: int = 7, *, age: float = 1.0) -> Delivery:
-        return Delivery(
-            Handle(5, BORN, 60000, 0, NORMAL, "b", 2, offset), monotonic() - age, monotonic() - age, b"id-%d" % offset
-        )
+        return Delivery(Handle(5, BORN, 60000, 0, NORMAL, "b", 2, offset), *[monotonic() - age] * 3, b"id-%d" % offset)
 
     def take(self) -> list[tuple[int, dict[str, str], Callable[..., None], bytes]]:
         self.settling.collect()
@@ -158,10 +156,10 @@ def test_a_change_in_the_millisecond_of_the_delivery_is_made_again_with_its_new_
 
 def test_no_change_is_sent_in_the_milliseconds_after_the_delivery(desk: Desk) -> None:
     one = desk.delivery(age=0.0)
-    one.ready = monotonic() + 30.0
+    one.heard = monotonic() + 30.0
     desk.settling.requeue(one, 0.0)
     assert (desk.take(), desk.settling.waits) == ([], 1)
-    one.ready = 0.0
+    one.heard = 0.0
     assert [code for code, _, _, _ in desk.take()] == [CHANGE]
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import replace
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from framework.errors import BadMessage, ProtocolError
 from framework.message import Message
@@ -37,7 +37,7 @@ def test_a_stored_message_is_read_as_java_wrote_it() -> None:
     assert (read.topic, read.queue_id, read.flag, read.queue_offset, read.physical_offset) == ("TopicTest", 3, 7, 42, 123456789)
     assert (read.born, read.stored, read.reconsumed, read.body) == (1700000000123, 1700000000456, 2, b"hello")
     assert (read.born_host, read.store_host) == ("127.0.0.1:54321", "127.0.0.1:10911")
-    assert properties.decode(read.properties) == {"TAGS": "TagA", "KEYS": "k1", "WAIT": "true"}
+    assert properties.decode(read.properties.decode()) == {"TAGS": "TagA", "KEYS": "k1", "WAIT": "true"}
     assert read.message_id == "7F00000100002A9F00000000075BCD15"
 
 

@@ -24,6 +24,8 @@ _LARGEST: Final = 64 * 1024 * 1024
 """Bytes that a body may have when it is unpacked: far more than a broker takes."""
 _FIRST = struct.Struct(">iIIiiqqiq")
 _KINDS = [born | store for born in (0, _BORN_V6) for store in (0, _STORE_V6)]
+_PLAIN: Final = struct.Struct(">iIIiiqqiq8sq8siqi")
+"""Both parts, with addresses of IPv4."""
 _SHAPES: Final = {kind: struct.Struct(f">{20 if kind & _BORN_V6 else 8}sq{20 if kind & _STORE_V6 else 8}siqi") for kind in _KINDS}
 """What follows the first part, by the kinds of addresses in it."""
 _INT16 = struct.Struct(">h")
@@ -55,7 +57,8 @@ class Stored(msgspec.Struct, gc=False):
     body_crc: int
     body: bytes
     """As it is stored: ``unpacked`` undoes what its publisher's library did to it."""
-    properties: str
+    properties: bytes
+    """As ``properties.decode`` reads them."""
 
     @property
     def timestamp(self) -> int:
@@ -80,18 +83,32 @@ def decode_all(data: bytes) -> list[Stored]:
     """All messages that stand in ``data``, one behind the other. Raises ProtocolError for what is none."""
     found: list[Stored] = []
     at = 0
-    while at < len(data):
-        message, at = decode(data, at)
-        found.append(message)
+    try:
+        while at < len(data):
+            message, at = _decode_plain(data, at) or _decode(data, at)
+            found.append(message)
+    except (struct.error, UnicodeDecodeError, ValueError, IndexError) as error:
+        raise garbage(f"a stored message that cannot be read ({error})", data, at) from None
     return found
 
 
-def decode(data: bytes, at: int = 0) -> tuple[Stored, int]:
-    """The message that begins at ``at``, and where the next one begins. Raises ProtocolError."""
-    try:
-        return _decode(data, at)
-    except (struct.error, UnicodeDecodeError, ValueError) as error:
-        raise garbage(f"a stored message that cannot be read ({error})", data, at) from None
+def _decode_plain(data: bytes, at: int) -> tuple[Stored, int] | None:
+    """The message that begins at ``at``, and where the next one begins; None: ``_decode`` has more to say of it. Every message
+    that is received is read here."""
+    (size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born, born_at, stored, stored_at, reconsumed,
+     prepared, body_size) = _PLAIN.unpack_from(data, at)  # fmt: skip
+    if magic != MAGIC or sys_flag & (_BORN_V6 | _STORE_V6) or body_size < 0:
+        return None
+    end, body_at = at + size, at + _PLAIN.size
+    topic_at = body_at + body_size + 1
+    properties_at = topic_at + data[topic_at - 1] + 2
+    here = properties_at + (data[properties_at - 2] << 8 | data[properties_at - 1])
+    if not here <= end <= len(data):
+        return None
+    return Stored(
+        data[topic_at : properties_at - 2].decode(), queue_id, queue_offset, physical_offset, flag, sys_flag, born, born_at,
+        stored, stored_at, reconsumed, prepared, crc, data[body_at : topic_at - 1], data[properties_at:here],
+    ), end  # fmt: skip
 
 
 def _decode(data: bytes, at: int) -> tuple[Stored, int]:
@@ -106,7 +123,7 @@ def _decode(data: bytes, at: int) -> tuple[Stored, int]:
     properties, _ = _take(data, here + 2, _INT16.unpack_from(data, here)[0], end)
     return Stored(
         topic.decode(), queue_id, queue_offset, physical_offset, flag, sys_flag, born, born_at, stored, stored_at,
-        reconsumed, prepared, crc, body, properties.decode(),
+        reconsumed, prepared, crc, body, properties,
     ), end  # fmt: skip
 
 
