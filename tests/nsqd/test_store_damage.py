@@ -41,6 +41,7 @@ from tests.nsqd.storing import (
     saved,
     segment,
 )
+from tests.nsqd.taking import run
 
 
 def test_a_torn_tail_is_cut_and_reported_and_nothing_else_is_lost(opened: Store, folder: Path, tmp_path: Path) -> None:
@@ -668,3 +669,34 @@ def test_rebuilding_takes_no_more_memory_for_a_longer_log(folder: Path, monkeypa
         again.close()
         shutil.rmtree(folder)
     assert peaks[1] - peaks[0] < 200_000
+
+
+@pytest.mark.usefixtures("small_segments")
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "update topic set next = next - 10",
+        "update topic set next = null",
+        "update topic set id = id + 1",
+        "delete from topic",
+        "update topic set name = null",
+        "update channel set topic = 1",
+        "update channel set name = null",
+        "update channel set inflight = x'ffffffff'",
+        "update channel set inflight = null",
+        "update pos set off = 'abc'",
+    ],
+)
+def test_an_index_that_contradicts_itself_is_made_anew(folder: Path, statement: str) -> None:
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    bodies = [b"%02d" % at + b"x" * 90 for at in range(40)]
+    batches = [publish(opened, body)[0] for body in bodies]
+    end = opened.topics[TOPIC].next
+    opened.save([TopicSave(TOPIC, end)], [saved(batches[15].first, inflight=[batches[3].first])])
+    opened.close()
+    changed_index(folder, statement)
+    got = run(folder)
+    assert set(got.served["t7/c"]) >= {bodies[3], *bodies[15:]}
+    assert any("the index is damaged" in report and "rebuilt from the log" in report for report in got.reports)
+    assert run(folder).reports == []

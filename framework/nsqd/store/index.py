@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from framework.nsqd.store import contradictions
+
 FINISHED = -1
 """The due time of a row of ``later`` whose message was finished before the cursor reached it."""
 EMPTIED = 1
@@ -101,6 +103,8 @@ class Index:
             self._db.execute("pragma synchronous=normal").fetchall()
             self._check()
             self._db.executescript(_SCHEMA)
+            if wrong := contradictions.found(self._db):
+                raise Damaged(wrong)
         except sqlite3.Error:
             self._db.close()
             raise
