@@ -11,6 +11,7 @@ from framework import names
 from framework.errors import BadMessage
 from framework.headers import Headers
 from framework.transports.checked import check_bodies
+from framework.transports.forked import forget_in_child
 from framework.transports.nats import urls
 from framework.transports.nats.headers import encode
 from framework.transports.nats.publish_link import Command
@@ -25,11 +26,19 @@ OVERHEAD = len(encode([(ID, _ID % ("0" * 16, 0))]))
 
 
 class Outgoing:
-    """The messages of one producer."""
+    """The messages of one producer in one process."""
 
     def __init__(self) -> None:
+        self._begin()
+        forget_in_child(self)
+
+    def _begin(self) -> None:
         self._name = secrets.token_hex(8)
         self._numbers = itertools.count(1)
+
+    def forget(self) -> None:
+        """In a forked child: the parent goes on with these ids, of which a stream keeps the first and calls others stored."""
+        self._begin()
 
     def commands(self, topic: str, bodies: Sequence[bytes], delay: float, headers: Headers) -> list[Command]:
         """``delay`` in seconds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import gevent
@@ -33,6 +34,24 @@ def test_a_publish_whose_answer_was_lost_is_sent_again_and_stored_once(kit, star
     proxy.restore()
     assert asking.get(timeout=20) == [None] * 5
     assert kept(kit.open()) == 6
+
+
+def test_what_forked_children_publish_is_stored_as_well_as_what_their_parent_does(kit):
+    """Each message has an id of its own: of two with one, the stream would keep the first, and answer that both are stored."""
+    producer = kit.producer(kit.open())
+    producer.publish("orders", [b"parent"])
+    children = []
+    for _ in range(2):
+        if not (child := os.fork()):
+            try:
+                producer.publish("orders", [b"child"] * 20, timeout=20.0)
+            finally:
+                os._exit(0)
+        children.append(child)
+    producer.publish("orders", [b"parent"] * 20)
+    for child in children:
+        os.waitpid(child, 0)
+    until(lambda: kept(kit.open()) == 61)
 
 
 def test_where_nobody_says_yet_whether_it_may_be_sent_again_it_is_asked_again(kit, start_proxy, monkeypatch):
