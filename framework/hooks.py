@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import FrameType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from framework.errors import BadHandler
 from framework.message import Message
@@ -53,6 +53,19 @@ class Middleware:
         """
 
 
+class Finished(NamedTuple):
+    """Messages that one slot has finished, one after another. The list is the caller's, and changes afterwards."""
+
+    node: str
+    attempts: int
+    """Of each of them."""
+    ids: list[bytes]
+    began: float
+    """Seconds since 1970: when the slot began with the first of them."""
+    until: float
+    """When the last of them ended; 5 ms later at most, if there are several."""
+
+
 class Observer(Middleware):
     """Middleware of the framework's own that settings put around handlers, also where they run in other processes."""
 
@@ -69,7 +82,10 @@ class Observer(Middleware):
         a Batch has returned, and some of its messages have failed (``Batch.outcomes``)."""
 
     def ended(self, message: Message, outcome: Ending, began: float, /) -> None:
-        """As ``after``, with when its slot began with the message, seconds since 1970."""
+        """As ``after``, with when its slot began with the message, seconds since 1970. Whoever has this has ``finished`` too."""
+
+    def finished(self, run: Finished, /) -> None:
+        """In place of ``ended``, of messages that were finished without a word. At the latest 100 ms after they have ended."""
 
 
 _FORMS = {

@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 from framework.engine.batches import BatchQueue
 from framework.engine.elsewhere import Elsewhere
+from framework.engine.endings import Endings, Run
 from framework.engine.flow import Flow
 from framework.engine.grants import Account, Gone
 from framework.engine.in_flight import InFlight
@@ -65,6 +66,7 @@ class Consumer:
         self._remote = remote
         self._pulse = pulse or Pulse()
         self._elsewhere = Elsewhere(ledger)
+        self._endings = Endings(spec) or None
         self.times = Times()
         self._closed_early: WeakSet[Connection] = WeakSet()
         self._queue: deque[Message] | BatchQueue = deque()
@@ -81,7 +83,7 @@ class Consumer:
         self.accounts = self.flow.accounts
         self._credit, self._breaker, self._regrant = self.flow.credit, self.flow.breaker, self.flow.grants.regrant
         self._in_flight = InFlight(spec, self.flow, self._waiting, self._slots, remote)
-        settlement = self._settlement = Settlement(self._elsewhere, self._breaker, self.flow.heed)
+        settlement = self._settlement = Settlement(self._elsewhere, self._breaker, self.flow.heed, self._endings)
         self._settle = settlement.settle
         self.running = RunningCalls(hub, spec.timeout, self._slots, remote)
         self.shutdown = Shutdown(
@@ -137,6 +139,11 @@ class Consumer:
         turns, slots, times, began = self._turns, self._slots, self.times, clock()
         now = since = began
         context, base, spent_at = slot.context, slot.base, 0.0
+        endings: Any = self._endings
+        run = None
+        if endings is not None:
+            run = slot.run = slot.run or Run()
+            add = run.ids.append
         try:
             while queue:
                 slot.job = job = queue.popleft()  # a Message; of a BatchQueue, a list of them
@@ -150,12 +157,22 @@ class Consumer:
                 if left:  # a new one for every call was 4 % of what a message costs
                     context = slots.renew(slot)
                 if outcome is None:
+                    connection = job.connection
                     try:
-                        job.connection.finish(job)
+                        connection.finish(job)
                     except AlreadySettled:  # its lease was lost while it ran, and has been counted as lost
-                        pass
+                        if run is not None:
+                            endings.cut(run, now)
+                            endings.ended(job, job, "lease_lost", now)
+                    else:
+                        if run is not None:
+                            if connection is not run.connection or job.attempts != run.attempts:
+                                endings.turn(run, job, now)
+                            add(job.id)
                 else:
-                    self._settle(job, outcome)
+                    if run is not None:
+                        endings.cut(run, now)
+                    self._settle(job, outcome, now)
                 slot.job = None
                 now = clock()  # the end of this one is the start of the next: one clock a message
                 if now > spent_at:  # as of the last look: neither part of it is ever put back
@@ -164,13 +181,19 @@ class Consumer:
                     times.ended_at = now  # a run of calls that block for less may last for hours
                     times.busy += now - since
                     since = now
+                    if run is not None:
+                        endings.look(run, slot.started, now)
                     spent_at = max(turns.stamp + SLICE, slots.own_time_ends)
                     if now > spent_at or slot.leaving:
                         break
             if now is not began:
                 times.ran(since, slot.started, now, job)
+                if run is not None:
+                    endings.cut(run, now)
         except BaseException:  # not the handler's: the chain takes those
             slots.renew(slot)
+            if run is not None:
+                endings.cut(run, now)
             give_back(messages_of(slot.job))
             raise
 
@@ -183,7 +206,7 @@ class Consumer:
             while queue and not slot.leaving and remote.wait() and queue and not (slot.leaving or self._slots.halted):
                 slot.started = clock()
                 slot.job = job = queue.popleft()
-                self._settle(job, self._chain(job))
+                self._settle(job, self._chain(job), slot.started)
                 slot.job = None
                 self._took(slot.started, job)
         except BaseException:
@@ -290,3 +313,5 @@ class Consumer:
 
     def keep_leases(self, now: float) -> None:
         self._in_flight.look(now)
+        if self._endings is not None:
+            self._endings.look_at(self._slots.busy())

@@ -7,6 +7,7 @@ from typing import Any
 
 from framework.engine.breaker import Breaker
 from framework.engine.elsewhere import Elsewhere
+from framework.engine.endings import Endings
 from framework.errors import AlreadySettled
 from framework.hooks import Ending
 from framework.message import Message
@@ -20,10 +21,11 @@ Heed = Callable[[Message, Requeue | Deferred | Dead], None]
 class Settlement:
     """That of one handler."""
 
-    def __init__(self, elsewhere: Elsewhere, breaker: Breaker, heed: Heed) -> None:
+    def __init__(self, elsewhere: Elsewhere, breaker: Breaker, heed: Heed, endings: Endings | None = None) -> None:
         self._elsewhere = elsewhere
         self._breaker = breaker
         self._heed = heed
+        self._endings = endings
         self._telling = 0
         self.batches = 0
         """Calls for batches that have ended."""
@@ -33,19 +35,22 @@ class Settlement:
         """A middleware that hears of what was settled is not through with it."""
         return self._telling > 0
 
-    def settle(self, job: Any, outcome: Outcome | Told | BatchOutcome, *, heed: bool = True) -> None:
-        """``job``: a Message, or for a BatchOutcome the messages of a batch. Its lease may have been lost meanwhile."""
+    def settle(self, job: Any, outcome: Outcome | Told | BatchOutcome, began: float | None = None, *, heed: bool = True) -> None:
+        """``job``: a Message, or for a BatchOutcome the messages of a batch. Its lease may have been lost meanwhile. ``began``:
+        when its call did, monotonic; None where there was none."""
         if isinstance(outcome, dict):
-            self._settle_batch(outcome)
+            self._settle_batch(outcome, began)
             return
         said = outcome.outcome if isinstance(outcome, Told) else outcome
         ending = self._settle(job, said)
         if heed and said is not None and (not isinstance(said, Dead) or (ending == "dead" and said.fault is not Fault.NONE)):
             self._heed(job, said)
+        if self._endings is not None and began is not None:
+            self._endings.ended(job, outcome.message if isinstance(outcome, Told) else job, ending, began)
         if isinstance(outcome, Told):
             self._tell([(outcome, ending)])
 
-    def _settle_batch(self, outcomes: BatchOutcome) -> None:
+    def _settle_batch(self, outcomes: BatchOutcome, began: float | None) -> None:
         """It was one call: whatever failed in it counts as one failure. All of it is settled before anybody hears of it."""
         self.batches += 1
         worst: tuple[Message, Requeue | Deferred | Dead] | None = None
@@ -55,6 +60,8 @@ class Settlement:
             if said is not None and said.fault is not Fault.NONE and (worst is None or said.fault is Fault.DEPENDENCY):
                 worst = message, said
             ending = self._settle(message, said)
+            if self._endings is not None and began is not None:
+                self._endings.ended(message, outcome.message if isinstance(outcome, Told) else message, ending, began)
             if isinstance(outcome, Told):
                 endings.append((outcome, ending))
         if worst is None:

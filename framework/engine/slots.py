@@ -31,7 +31,7 @@ AGAIN = 5.0
 class Slot:
     """One handler call at a time. ``job`` is what it works on, None while idle; ``started`` when, monotonic."""
 
-    __slots__ = ("base", "context", "greenlet", "idle", "job", "leaving", "limit_at", "name", "started")
+    __slots__ = ("base", "context", "greenlet", "idle", "job", "leaving", "limit_at", "name", "run", "started")
     thread = 0
     """None of its own: ``remote_slots.Call``."""
 
@@ -49,6 +49,8 @@ class Slot:
         self.leaving = False
         """It is one too many, and ends after its job."""
         self.job: Any = None
+        self.run: Any = None
+        """What it has finished, where somebody keeps that: ``endings.Run``."""
         self.started = 0.0
         self.limit_at = 0.0
         """When the time limit was last thrown; it counts for the current job when it is after ``started``."""

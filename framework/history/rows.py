@@ -1,12 +1,13 @@
-"""How messages ended, as values: a row for each, and blocks of rows as bytes. No I/O."""
+"""How messages ended, as values and as bytes: whole rows, and runs of messages that were finished one after another. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from framework.hooks import Finished
 from framework.middleware.retry import encodable
 
 
@@ -34,10 +35,50 @@ Entry: TypeAlias = tuple[bytes, str, str, int, str, tuple[str, str], float, floa
 """A Row as it is put: the id as bytes, exception and words in one, and when it ended in place of the seconds."""
 
 
+Item: TypeAlias = "Entry | Run"
+NONE = ("", "")
+
+
+class Run(NamedTuple):
+    """Messages that one slot has finished, one after another: 17 bytes for each on NSQ, and no object."""
+
+    handler: str
+    node: str
+    attempt: int
+    """Of each of them."""
+    ids: bytes
+    """A line for each."""
+    many: int
+    began: float
+    """When the first was begun, seconds since 1970."""
+    until: float
+    """When the last of them ended. Each is said to have taken as long as the others."""
+
+
+def run_of(handler: str, run: Finished) -> Run | None:
+    """None where the ids are not as those of all brokers are, each of one line."""
+    lines = b"\n".join(run.ids)
+    if lines.count(b"\n") != len(run.ids) - 1:
+        return None
+    return Run(handler, run.node, run.attempts, lines, len(run.ids), run.began, run.until)
+
+
+def entries_of(handler: str, run: Finished) -> Iterator[Entry]:
+    seconds = (run.until - run.began) / len(run.ids)
+    for number, id_ in enumerate(run.ids):
+        began = run.began + number * seconds
+        yield id_, handler, run.node, run.attempts, "finished", NONE, began, began + seconds
+
+
+def rows_of(run: Run) -> Iterator[Row]:
+    as_it_was = Finished(run.node, run.attempt, run.ids.split(b"\n"), run.began, run.until)
+    return map(row_of, entries_of(run.handler, as_it_was))
+
+
 class _Columns(msgspec.Struct, array_like=True):
     """Values of entries; of a column in which all are equal, only one. Packing by zlib cost more than all else together."""
 
-    count: int
+    many: int
     id: list[bytes]
     handler: list[str]
     node: list[str]
@@ -48,7 +89,8 @@ class _Columns(msgspec.Struct, array_like=True):
     ended: list[float]
 
 
-_decoder = msgspec.msgpack.Decoder(_Columns)
+_columns = msgspec.msgpack.Decoder(_Columns)
+_runs = msgspec.msgpack.Decoder(list[Run])
 
 
 def pack(entries: Sequence[Entry]) -> bytes:
@@ -56,18 +98,29 @@ def pack(entries: Sequence[Entry]) -> bytes:
     return msgspec.msgpack.encode([len(entries), *(column if len(set(column)) > 1 else column[:1] for column in columns)])
 
 
+def pack_runs(runs: Sequence[Run]) -> bytes:
+    return msgspec.msgpack.encode(runs)
+
+
 def unpack(data: bytes) -> list[Row]:
     """Raises ValueError for what is no block."""
     try:
-        count, *columns = msgspec.structs.astuple(_decoder.decode(data))
+        count, *columns = msgspec.structs.astuple(_columns.decode(data))
     except msgspec.MsgspecError as error:
         raise ValueError(f"is no block of a history: {error}") from None
     whole = (column if len(column) == count else column * count for column in columns)
-    return [_row(*values) for values in zip(*whole, strict=True)]
+    return [row_of(entry) for entry in zip(*whole, strict=True)]
 
 
-def _row(  # noqa: PLR0917 - the columns
-    id_: bytes, handler: str, node: str, attempt: int, outcome: str, error: tuple[str, str], started: float, ended: float
-) -> Row:
+def unpack_runs(data: bytes) -> list[Run]:
+    """Raises ValueError for what is no block of runs."""
+    try:
+        return _runs.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"is no block of a history: {error}") from None
+
+
+def row_of(entry: Entry) -> Row:
+    id_, handler, node, attempt, outcome, error, started, ended = entry
     name = encodable(id_.decode(errors="replace"))
     return Row(name, handler, node, attempt, outcome, *error, started, round(max(0.0, ended - started), 6))

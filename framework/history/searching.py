@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from framework.errors import WrongUse
-from framework.history.rows import Row, unpack
-from framework.history.store import PATIENCE, Foreign, check
+from framework.history.rows import Row, rows_of, unpack, unpack_runs
+from framework.history.store import BADLY, PATIENCE, RUNS, WELL, Foreign, check
 from framework.hooks import Ending
 
 OUTCOMES: tuple[str, ...] = get_args(Ending)
@@ -51,7 +51,8 @@ def search(
                 if len(found) >= limit and block[0] <= found[-1].started:
                     break
                 if not handler or any(fnmatchcase(one, handler) for one in json.loads(block[1])):
-                    found = _latest([*found, *filter(fits, unpack(block[2]))], limit)
+                    rows = _of_runs(block[2], id) if block[3] == RUNS else unpack(block[2])
+                    found = _latest([*found, *filter(fits, rows)], limit)
     except (sqlite3.Error, ValueError, Foreign) as error:
         raise WrongUse(f"the history {path} cannot be read: {error}") from error
     return [row._asdict() for row in found]
@@ -64,16 +65,26 @@ def _latest(rows: Sequence[Row], limit: int) -> list[Row]:
 def _kinds(outcome: str) -> tuple[int, ...]:
     """Whether blocks of what was finished are looked into, and others."""
     if outcome:
-        return (1,) if outcome == "finished" else (0,)
-    return (0, 1)
+        return (WELL, RUNS) if outcome == "finished" else (BADLY,)
+    return (BADLY, WELL, RUNS)
+
+
+def _of_runs(data: bytes, id: str) -> Iterator[Row]:
+    """Those of a run only if ``id``, where it is given, may be among them: to look at each takes a hundred times as long."""
+    wanted = id.encode() if id.isascii() else b""
+    for run in unpack_runs(data):
+        if wanted in run.ids:
+            yield from rows_of(run)
 
 
 def _blocks(
     db: sqlite3.Connection, kinds: tuple[int, ...], since: float | None, before: float | None
-) -> Iterator[tuple[float, str, bytes]]:
-    """When the last of it started, the handlers, and the rows; the latest first."""
+) -> Iterator[tuple[float, str, bytes, int]]:
+    """When the last of it started, the handlers, the rows, and the kind; the latest first."""
     marks = ", ".join("?" * len(kinds))
-    query = f"SELECT last, handlers, rows FROM blocks WHERE well IN ({marks}) AND last >= ? AND first < ? ORDER BY last DESC"  # noqa: S608
+    query = (
+        f"SELECT last, handlers, rows, well FROM blocks WHERE well IN ({marks}) AND last >= ? AND first < ? ORDER BY last DESC"  # noqa: S608
+    )
     limits = (-1e300 if since is None else since, 1e300 if before is None else before)
     yield from db.execute(query, (*kinds, *limits))
 

@@ -13,15 +13,18 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
-from framework.history.rows import Entry, pack
+from framework.history.rows import Entry, Item, Run, pack, pack_runs
 
 APPLICATION = 0x4E535148
 """``PRAGMA application_id``: "NSQH"."""
-VERSION = 1
+VERSION = 2
 """``PRAGMA user_version``: of the tables and the form of blocks."""
 BLOCK = 4096
-"""Rows of a block, at most."""
+"""Rows of a block, at most, and of a block of runs, about: a look for the last hundred reads a whole one."""
+BADLY, WELL, RUNS = 0, 1, 2
+"""What is in a block: rows of which none was finished, or all; runs, which were."""
 PATIENCE = 10.0
 """Seconds for which other processes that write are waited for."""
 
@@ -32,6 +35,11 @@ _TABLES = """
     );
     CREATE INDEX IF NOT EXISTS by_time ON blocks (last);
 """
+
+_OLDEST = "SELECT number, length(rows) FROM blocks ORDER BY last LIMIT 1000"
+
+LOOSE = 0.1
+"""Which part of its size the file may have free."""
 
 
 class Foreign(Exception):
@@ -48,15 +56,16 @@ class Store:
         self._file: tuple[int, int] | None = None
         self._db: sqlite3.Connection | None = None
 
-    def write(self, entries: Sequence[Entry]) -> None:
+    def write(self, items: Sequence[Item]) -> None:
         """All of them, or none where it raises; what is over the bounds goes."""
         if self._db is not None and _identity(self._path) != self._file:  # removed, or set aside by another process
             self.close()
         db = self._db or self._open()
         with _transaction(db):
-            db.executemany("INSERT INTO blocks (first, last, well, handlers, rows) VALUES (?, ?, ?, ?, ?)", _blocks(entries))
-            self._prune(db)
-        db.execute("PRAGMA incremental_vacuum")
+            db.executemany("INSERT INTO blocks (first, last, well, handlers, rows) VALUES (?, ?, ?, ?, ?)", _blocks(items))
+            free = self._prune(db)
+        if free > LOOSE:  # else what comes next takes the place; to give it back each time cost more than to write
+            db.execute("PRAGMA incremental_vacuum").fetchall()
 
     def close(self) -> None:
         db, self._db = self._db, None
@@ -99,19 +108,20 @@ class Store:
         self._db = db
         return db
 
-    def _prune(self, db: sqlite3.Connection) -> None:
+    def _prune(self, db: sqlite3.Connection) -> float:
+        """Returns which part of the file is free then."""
         db.execute("DELETE FROM blocks WHERE last < ?", (time.time() - self._age,))
         [(pages,)], [(free,)], [(page,)] = (
             db.execute(f"PRAGMA {one}").fetchall() for one in ("page_count", "freelist_count", "page_size")
         )
-        over = (pages - free) * page - self._size
-        if over <= 0:
-            return
-        for number, length in db.execute("SELECT number, length(rows) FROM blocks ORDER BY last").fetchall():
-            db.execute("DELETE FROM blocks WHERE number = ?", (number,))
-            over -= length
-            if over <= 0:
-                return
+        over = (pages - free) * page - self._size * (1 - LOOSE)
+        while over > 0 and (oldest := db.execute(_OLDEST).fetchall()):
+            for number, length in oldest:
+                if over > 0:
+                    db.execute("DELETE FROM blocks WHERE number = ?", (number,))
+                    over -= length
+        [(free,)] = db.execute("PRAGMA freelist_count").fetchall()
+        return float(free / max(1, pages))
 
 
 def check(db: sqlite3.Connection, path: Path) -> None:
@@ -124,14 +134,34 @@ def check(db: sqlite3.Connection, path: Path) -> None:
         raise Foreign(f"{path} was written by a later version of this program: update it, or name another file")
 
 
-def _blocks(entries: Sequence[Entry]) -> Iterator[tuple[float, float, bool, str, bytes]]:
+_Block: TypeAlias = tuple[float, float, int, str, bytes]
+
+
+def _blocks(items: Sequence[Item]) -> Iterator[_Block]:
     """What went well apart from the rest, which is looked for more often."""
-    for well in (True, False):
-        of_kind = [entry for entry in entries if (entry[4] == "finished") is well]
+    entries = [item for item in items if not isinstance(item, Run)]
+    for kind in (WELL, BADLY):
+        of_kind = [entry for entry in entries if (WELL if entry[4] == "finished" else BADLY) == kind]
         for at in range(0, len(of_kind), BLOCK):
-            some = of_kind[at : at + BLOCK]
-            times = [entry[6] for entry in some]
-            yield min(times), max(times), well, json.dumps(sorted({entry[1] for entry in some})), pack(some)
+            yield _block(kind, of_kind[at : at + BLOCK])
+    together: list[Run] = []
+    for run in (item for item in items if isinstance(item, Run)):
+        together.append(run)
+        if sum(run.many for run in together) >= BLOCK:
+            yield _block_of_runs(together)
+            together = []
+    if together:
+        yield _block_of_runs(together)
+
+
+def _block(kind: int, entries: Sequence[Entry]) -> _Block:
+    times = [entry[6] for entry in entries]
+    return min(times), max(times), kind, json.dumps(sorted({entry[1] for entry in entries})), pack(entries)
+
+
+def _block_of_runs(runs: Sequence[Run]) -> _Block:
+    handlers = json.dumps(sorted({run.handler for run in runs}))
+    return min(run.began for run in runs), max(run.until for run in runs), RUNS, handlers, pack_runs(runs)
 
 
 @contextlib.contextmanager

@@ -6,13 +6,13 @@ from time import time
 from typing import Any
 
 from framework.handler import HandlerSpec
+from framework.history.rows import NONE, Entry, entries_of, run_of
 from framework.history.writer import Writer
-from framework.hooks import Ending, Observer
+from framework.hooks import Ending, Finished, Observer
 from framework.message import Batch, Message
 from framework.middleware.retry import describe, encodable
 from framework.observe.logging import scrub
 
-NONE = ("", "")
 WORDS = 300
 """Characters of what an exception says."""
 
@@ -43,10 +43,27 @@ class Watch(Observer):
 
     def ended(self, message: Message, outcome: Ending, began: float, /) -> None:
         error = self._errors.pop(message, NONE) if self._errors else NONE
-        writer = self._writer
-        writer.entries.append((message.id, self._name, message.connection.node, message.attempts, outcome, error, began, time()))
-        if writer.asleep:
-            writer.ring()
+        self._writer.put((message.id, self._name, message.connection.node, message.attempts, outcome, error, began, time()))
+
+    def finished(self, run: Finished, /) -> None:
+        skipped = self._skipped(run) if self._errors else None
+        packed = None if skipped or len(run.ids) == 1 else run_of(self._name, run)
+        if packed is not None:
+            self._writer.put(packed)
+            return
+        for entry in entries_of(self._name, run):
+            self._writer.put(_with_error(entry, skipped[entry[0]]) if skipped and entry[0] in skipped else entry)
+
+    def _skipped(self, run: Finished) -> dict[bytes, tuple[str, str]]:
+        """Of those whose calls have raised, and that ended well: by Skip."""
+        ids = set(run.ids)
+        found = [one for one in self._errors if one.id in ids and one.attempts == run.attempts and one.node == run.node]
+        return {one.id: self._errors.pop(one) for one in found}
+
+
+def _with_error(entry: Entry, error: tuple[str, str]) -> Entry:
+    id_, handler, node, attempt, outcome, _, started, ended = entry
+    return id_, handler, node, attempt, outcome, error, started, ended
 
 
 def _told(error: BaseException | None) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from time import monotonic, sleep
 
 from gevent import monkey
 
-from framework.history.rows import Entry
+from framework.history.rows import Item, Run
 from framework.history.store import Foreign, Store
 from framework.observe.logging import scrub
 
@@ -20,10 +20,12 @@ log = logging.getLogger(__name__)
 
 PERIOD = 0.25
 """Seconds between two writes."""
-SIZE = 200_000
-"""Entries that may wait; when more come, the oldest of them go."""
+SIZE = 64 << 20
+"""Bytes of memory that what waits may take, about; when more comes, the oldest of it goes."""
 TOGETHER = 20_000
-"""Entries of one write, at most."""
+"""Entries and runs of one write, at most."""
+_AN_ENTRY = 600
+"""Bytes of memory that one takes, and a run beside its ids."""
 _CORRUPT = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _LOOK = 0.01
 
@@ -44,7 +46,10 @@ class Writer:
         self._begin()
 
     def _begin(self) -> None:
-        self.entries: deque[Entry] = deque(maxlen=SIZE)
+        self.items: deque[Item] = deque()
+        # The hub writes the first two, the thread the others.
+        self._put = self._dropped = 0
+        self._taken = self._unwritten = self._said = 0
         self._wake = _allocate_lock()
         self._wake.acquire()
         self.asleep = False
@@ -57,15 +62,19 @@ class Writer:
             self._pid = os.getpid()
             _start_new_thread(self._run, ())
 
-    def put(self, entry: Entry) -> None:
-        self.entries.append(entry)
+    def put(self, item: Item) -> None:
+        self.items.append(item)
+        self._put += _size(item)
+        while self._put - self._taken > SIZE and (oldest := self._oldest()) is not None:
+            self._put -= _size(oldest)
+            self._dropped += _messages(oldest)
         if self.asleep:
             self.ring()
 
     def flush(self, seconds: float) -> bool:
         """Wait until all that was put has been written, or lost; False: it took longer. On a hub others go on."""
         until = monotonic() + seconds
-        while self._pid == os.getpid() and (self.entries or not self.asleep):
+        while self._pid == os.getpid() and (self.items or not self.asleep):
             if monotonic() > until:
                 return False
             sleep(_LOOK)
@@ -82,20 +91,32 @@ class Writer:
     def _run(self) -> None:
         while True:
             self.asleep = True
-            if not self.entries:
+            if not self.items:
                 self._wake.acquire()
             self.asleep = False
             _sleep(PERIOD)  # more come meanwhile, which cost no write of their own
-            while self.entries:
-                self._write(self._taken())
+            while items := self._take():
+                self._write(items)
 
-    def _taken(self) -> list[Entry]:
-        return [self.entries.popleft() for _ in range(min(len(self.entries), TOGETHER))]
+    def _take(self) -> list[Item]:
+        items: list[Item] = []
+        while len(items) < TOGETHER and (oldest := self._oldest()) is not None:
+            items.append(oldest)
+            self._taken += _size(oldest)
+        return items
 
-    def _write(self, entries: list[Entry]) -> None:
+    def _oldest(self) -> Item | None:
+        """Taken out, by the thread or by who puts too much."""
+        try:
+            return self.items.popleft()
+        except IndexError:
+            return None
+
+    def _write(self, items: list[Item]) -> None:
+        dropped = self._dropped
         try:
             try:
-                self._store.write(entries)
+                self._store.write(items)
             except sqlite3.DatabaseError as error:
                 if getattr(error, "sqlite_errorname", "") not in _CORRUPT:
                     raise
@@ -104,12 +125,13 @@ class Writer:
                     log.warning(
                         "the history %s is corrupt (%s): it is set aside as %s, and begun anew", self._path, error, aside.name
                     )
-                self._store.write(entries)
+                self._store.write(items)
         except Exception as error:
             self._store.close()
+            self._unwritten += sum(map(_messages, items))
             self._say(scrub(str(error)) if isinstance(error, Foreign) else f"{type(error).__name__}: {error}")
         else:
-            self._say("")
+            self._say("" if self._dropped == dropped else "it takes less than comes")
 
     def _say(self, failing: str) -> None:
         """Once when it begins to fail, once when that is over."""
@@ -119,5 +141,14 @@ class Writer:
                 self._path, failing,
             )  # fmt: skip
         if self._failing and not failing:
-            log.info("the history %s is written again", self._path)
+            missing, self._said = self._dropped + self._unwritten - self._said, self._dropped + self._unwritten
+            log.info("the history %s is written again; %d messages that ended meanwhile are not in it", self._path, missing)
         self._failing = failing
+
+
+def _messages(item: Item) -> int:
+    return item.many if isinstance(item, Run) else 1
+
+
+def _size(item: Item) -> int:
+    return len(item.ids) + _AN_ENTRY if isinstance(item, Run) else _AN_ENTRY

@@ -12,7 +12,7 @@ from typing import Any
 from framework.handler import HandlerSpec
 from framework.message import Message
 from framework.middleware.after import compile_after
-from framework.middleware.around import compile_around, compile_failures, compile_missed
+from framework.middleware.around import compile_around, compile_failures, compile_missed, compile_tell, nobody
 from framework.middleware.batch import compile_batch, compile_batch_call
 from framework.middleware.dead_letter import Publish, compile_bury, compile_dead_letter
 from framework.middleware.failures import Note, ignore
@@ -39,8 +39,10 @@ def compile_chain(
     ``note`` is told of each failure.
     """
     call = compile_missed(call, spec.middleware) if call else compile_call(spec)
-    call = compile_failures(call, spec.middleware)
+    tell = compile_tell(spec.middleware)
     means = compile_policy(spec)
+    if spec.batch or spec.policy:  # to be told of what was raised, and not of what the policy makes of it
+        call, tell = compile_failures(call, tell), nobody
     if spec.policy:
         call = translated(call, means)
     room = room or WaitingRoom(spec)
@@ -51,7 +53,7 @@ def compile_chain(
     if spec.batch:
         batch = compile_batch(spec, call, bury=bury, failed=failed, delay=delay, later=room.requeue, means=means, note=note)
         return compile_after(spec, batch)
-    return compile_after(spec, compile_dead_letter(spec, call, bury, compile_retry(failed)))
+    return compile_after(spec, compile_dead_letter(spec, call, bury, compile_retry(failed), tell))
 
 
 def compile_call(spec: HandlerSpec) -> Callable[[Any], None]:

@@ -15,6 +15,12 @@ from framework.message import Batch
 
 Call = Callable[[Any], None]
 """Of a Message or a Batch."""
+Tell = Callable[[Any, BaseException | None], None]
+"""Of a job, and what its call failed by; None where some messages of a Batch failed."""
+
+
+def nobody(job: Any, error: BaseException | None) -> None:
+    """Is told, and does nothing."""
 
 
 def compile_around(call: Call, middleware: Sequence[Middleware]) -> Call:
@@ -40,22 +46,30 @@ def compile_missed(call: Call, middleware: Sequence[Middleware]) -> Call:
     return call_observed if observers else call
 
 
-def compile_failures(call: Call, middleware: Sequence[Middleware]) -> Call:
-    """``call`` with the observers told of what it fails by who ask for that. Without any, ``call`` itself."""
+def compile_tell(middleware: Sequence[Middleware]) -> Tell:
+    """Tells the observers who ask for it of what a call fails by."""
     observers = [one for one in middleware if isinstance(one, hooks.Observer) and hooks.observes(one, "failed")]
+
+    def tell(job: Any, error: BaseException | None) -> None:
+        for one in observers:
+            one.failed(job, error)
+
+    return tell if observers else nobody
+
+
+def compile_failures(call: Call, tell: Tell) -> Call:
+    """``call``, which tells of what it fails by. For nobody, ``call`` itself."""
 
     def call_told(job: Any) -> None:
         try:
             call(job)
         except BaseException as error:
-            for one in observers:
-                one.failed(job, error)
+            tell(job, error)
             raise
         if isinstance(job, Batch) and job.outcomes:
-            for one in observers:
-                one.failed(job, None)
+            tell(job, None)
 
-    return call_told if observers else call
+    return call if tell is nobody else call_told
 
 
 class _Call:

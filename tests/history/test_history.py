@@ -219,6 +219,7 @@ def test_a_disk_that_takes_nothing_is_said_once_and_once_that_it_does_again(
         put(writer, 7)
         assert "7" in [one["id"] for one in search(folder / "history.db")]
         assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+        assert "3 messages that ended meanwhile are not in it" in caplog.text
         writer._store.close()
 
 
