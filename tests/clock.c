@@ -1,0 +1,37 @@
+/* A clock that steps, preloaded into a server under test: the time of day moves on once in $CLOCK_STEP_MS milliseconds, so that
+ * what happens in between happens at one time. Clocks that measure how long something takes go on as they do. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <time.h>
+
+static long long stepped(long long nanoseconds) {
+    static long long step = 0;
+    if (step == 0) {
+        const char *given = getenv("CLOCK_STEP_MS");
+        step = given != NULL && atoll(given) > 0 ? atoll(given) * 1000000LL : 1;
+    }
+    return nanoseconds - nanoseconds % step;
+}
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    static int (*real)(clockid_t, struct timespec *) = NULL;
+    if (real == NULL) real = dlsym(RTLD_NEXT, "clock_gettime");
+    int found = real(clock, now);
+    if (found == 0 && clock == CLOCK_REALTIME) {
+        long long at = stepped(now->tv_sec * 1000000000LL + now->tv_nsec);
+        now->tv_sec = at / 1000000000LL;
+        now->tv_nsec = at % 1000000000LL;
+    }
+    return found;
+}
+
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+    struct timespec found;
+    (void) zone;
+    if (clock_gettime(CLOCK_REALTIME, &found) != 0) return -1;
+    now->tv_sec = found.tv_sec;
+    now->tv_usec = found.tv_nsec / 1000;
+    return 0;
+}
