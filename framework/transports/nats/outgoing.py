@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -11,7 +10,7 @@ from framework import names
 from framework.errors import BadMessage
 from framework.headers import Headers
 from framework.transports.checked import check_bodies
-from framework.transports.forked import forget_in_child
+from framework.transports.message_ids import MessageIds
 from framework.transports.nats import urls
 from framework.transports.nats.headers import encode
 from framework.transports.nats.publish_link import Command
@@ -26,26 +25,17 @@ OVERHEAD = len(encode([(ID, _ID % ("0" * 16, 0))]))
 
 
 class Outgoing:
-    """The messages of one producer in one process."""
+    """The messages of one producer."""
 
     def __init__(self) -> None:
-        self._begin()
-        forget_in_child(self)
-
-    def _begin(self) -> None:
-        self._name = secrets.token_hex(8)
-        self._numbers = itertools.count(1)
-
-    def forget(self) -> None:
-        """In a forked child: the parent goes on with these ids, of which a stream keeps the first and calls others stored."""
-        self._begin()
+        self._ids = MessageIds()
 
     def commands(self, topic: str, bodies: Sequence[bytes], delay: float, headers: Headers) -> list[Command]:
         """``delay`` in seconds."""
         return [self._command(topic, body, delay, headers) for body in bodies]
 
     def _command(self, topic: str, body: bytes, delay: float, headers: Headers) -> Command:
-        fields = {ID: _ID % (self._name, next(self._numbers)), **headers}
+        fields = {ID: _ID % (self._ids.name, next(self._ids.numbers)), **headers}
         if not delay:
             return Command(topic, topic.encode(), encode(fields.items()), body, deferred=False)
         due = datetime.now(UTC) + timedelta(seconds=delay)

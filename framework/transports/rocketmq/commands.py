@@ -6,14 +6,13 @@ SendMessageProcessor and MessageExtEncoder of RocketMQ 5.3.3.
 
 from __future__ import annotations
 
-import itertools
 import random
-import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import time
 
 from framework.headers import Headers
+from framework.transports.message_ids import MessageIds
 from framework.transports.rocketmq.pulled import level_of
 from framework.transports.rocketmq.wire import properties
 from framework.transports.rocketmq.wire.codes import Request
@@ -66,19 +65,18 @@ class Commands:
     def __init__(self, largest: int) -> None:
         """``largest``: maxMessageSize of the brokers, in bytes."""
         self._largest = largest
-        self._id = secrets.token_hex(8).upper()
-        self._numbers = itertools.count(1)
+        self._ids = MessageIds()
 
     def singles(self, topic: str, name: str, bodies: Sequence[bytes], headers: Headers, delay: float = 0.0) -> list[Command]:
         """One for each of ``bodies``. ``name``: what RocketMQ calls ``topic``. ``delay``: seconds from now."""
         now = time()
         due = now + delay if delay else 0.0
-        first = f"{properties.UNIQ_KEY}\x01{self._id}"
+        first = f"{properties.UNIQ_KEY}\x01{self._ids.name}"
         more = f"\x02{_WAIT}{properties.encode(properties.of_headers(headers))}"
         fields = _fields(name, now, "", batch=False)
         return [
             Command(topic, Request.SEND_MESSAGE_V2, {**fields, "i": f"{first}{number:016X}{more}"}, body, 1, due)
-            for body, number in zip(bodies, self._numbers)  # noqa: B905 - there are more numbers
+            for body, number in zip(bodies, self._ids.numbers)  # noqa: B905 - there are more numbers
         ]
 
     def together(self, topic: str, name: str, bodies: Sequence[bytes], headers: Headers) -> list[Command]:
@@ -110,7 +108,7 @@ class Commands:
     def _some(self, topic: str, bodies: Sequence[bytes], headers: Headers, fields: dict[str, str], more: str) -> Command:
         if len(bodies) == 1:  # as large as a message may be, it would be too large for a batch
             return self.singles(topic, fields["b"], bodies, headers)[0]
-        body = properties.encode_alike(bodies, self._numbers, f"{properties.UNIQ_KEY}\x01{self._id}", f"\x02{more}")
+        body = properties.encode_alike(bodies, self._ids.numbers, f"{properties.UNIQ_KEY}\x01{self._ids.name}", f"\x02{more}")
         return Command(topic, Request.SEND_BATCH_MESSAGE, fields, body, len(bodies))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -57,6 +58,25 @@ def test_a_batch_is_split_where_its_broker_takes_no_more(bodies: list[bytes]) ->
     assert [body for body, _ in sent] == bodies
     assert {found["TAGS"] for _, found in sent} == {"new"}
     assert len({found["UNIQ_KEY"] for _, found in sent}) == len(bodies)
+
+
+def test_what_a_forked_child_publishes_has_other_ids_than_what_its_parent_does() -> None:
+    commands = Commands(2000)
+
+    def ids() -> bytes:
+        (single,) = commands.singles("orders", "orders", [b""], {})
+        both = [single, *commands.together("orders", "orders", [b"", b""], {})]
+        found = [properties.decode(one.fields["i"]) if one.count == 1 else messages(one)[0][1] for one in both]
+        return b" ".join(each["UNIQ_KEY"].encode() for each in found)
+
+    reading, writing = os.pipe()
+    if not os.fork():
+        os.write(writing, ids())
+        os._exit(0)
+    os.wait()
+    theirs = os.read(reading, 1000).split()
+    assert len(theirs) >= 2
+    assert not set(theirs) & set(ids().split())
 
 
 def test_the_requests_of_many_messages_lie_in_queues_that_are_far_apart() -> None:
