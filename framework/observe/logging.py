@@ -15,6 +15,8 @@ from framework.observe.tracebacks import own_frames
 
 _USER_INFO = re.compile(r"(?<=://)[^/\s'\"]+@")
 _SECRET_OPTION = re.compile(r"(?<=[?&])((?:auth_secret|secret|password|token)=)[^&#\s'\"]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""What a terminal obeys, but for the tab: it would clear the screen, set a title, or turn the words around."""
 _OF_ALL = {*vars(logging.makeLogRecord({})), "message", "asctime", "call"}
 _COLOURS = {"DEBUG": "2", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 
@@ -61,7 +63,8 @@ class LineFormatter(_Formatter):
     """``INFO framework.engine ready``; ``timed`` puts the time in UTC and the process before it.
 
     A record that is made in a call names the handler, the message and the attempt. One that spans lines (a traceback) repeats its
-    prefix on each, so that a line can be read on its own and a message's content can never pass for a log line.
+    prefix on each, so that a line can be read on its own and a message's content can never pass for a log line. Control
+    characters are written as ``\\x1b``: who reads the log in a terminal is not to have it do what a message says.
     """
 
     def __init__(self, *, timed: bool = False, frames: str = "own", coloured: bool = False) -> None:
@@ -73,7 +76,7 @@ class LineFormatter(_Formatter):
         text, trace = record.getMessage(), self.trace_of(record)
         lines = scrub(f"{text}\n{trace}" if trace else text).splitlines() or [""]
         prefix = self._prefix(record)
-        return "\n".join(prefix + line for line in lines)
+        return "\n".join(prefix + _CONTROL.sub(_escaped, line) for line in lines)
 
     def _prefix(self, record: logging.LogRecord) -> str:
         when = f"{_time_of(record)} {record.process} " if self._timed else ""
@@ -96,6 +99,10 @@ class JsonFormatter(_Formatter):
         if trace := self.trace_of(record):
             made["exception"] = trace
         return json.dumps(scrubbed(made), default=_clean_words)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found.group().encode("unicode_escape").decode()
 
 
 def _clean_words(value: object) -> str:
