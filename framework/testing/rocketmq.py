@@ -69,12 +69,15 @@ READY = 100.0
 class Broker(Server):
     """It is up when its name server has a route to it, which is later than when its port listens."""
 
-    def __init__(self, command: list[str], *, port: int, data: Path, name_server: int, name: str, tls: bool) -> None:
-        """``tls``: it and its name server speak nothing else."""
+    def __init__(
+        self, command: list[str], *, port: int, data: Path, name_server: int, name: str, tls: bool, shown: Pair | None = None
+    ) -> None:
+        """``tls``: it and its name server speak nothing else. ``shown``: what they ask their clients for."""
         super().__init__(command, tcp_port=port, data=data)
         self.name_server = name_server
         self.name = name
         self.tls = tls
+        self._shown = shown
 
     def start(self, *, deadline: float = READY) -> None:
         until = time.monotonic() + deadline
@@ -112,6 +115,8 @@ class Broker(Server):
             return sock
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        if self._shown is not None:
+            context.load_cert_chain(self._shown.cert, self._shown.key)
         return context.wrap_socket(sock)
 
 
@@ -119,9 +124,10 @@ class RocketMQ:
     """One name server and one broker, or several (``add``), which can each be killed and started again as themselves."""
 
     def __init__(
-        self, data: Path, settings: Mapping[str, str], *flags: str, name: str = "broker-a", version: str = VERSION
-    ) -> None:
-        """``settings``: of the broker; ``flags``: of both Java machines."""
+        self, data: Path, settings: Mapping[str, str], *flags: str, name: str = "broker-a", version: str = VERSION,
+        shown: Pair | None = None,
+    ) -> None:  # fmt: skip
+        """``settings``: of the broker; ``flags``: of both Java machines; ``shown``: what they ask their clients for."""
         (data / "conf").mkdir()
         (data / "conf" / "rmq.logback.xml").write_text(_LOGGING)
         for part in ("broker", "namesrv"):
@@ -130,6 +136,7 @@ class RocketMQ:
         self.data = data
         self._java = [*java_command(data, version), *flags]
         self._tls = ENFORCING <= set(flags)
+        self._shown = shown
         port = free_port()
         names = _written(data / "ns.conf", f"listenPort={port}\nbindAddress=127.0.0.1\n")
         self.name_server = Server(
@@ -148,7 +155,8 @@ class RocketMQ:
         conf = _written(self.data / f"{name}.conf", _BROKER + own)
         memory = ["-Xmx256m", "-XX:MaxDirectMemorySize=256m"]
         command = [*self._java, *memory, "org.apache.rocketmq.broker.BrokerStartup", "-c", conf]
-        made = Broker(command, port=port, data=self.data, name_server=self.name_server.tcp_port, name=name, tls=self._tls)
+        made = Broker(command, port=port, data=self.data, name_server=self.name_server.tcp_port, name=name, tls=self._tls,
+                      shown=self._shown)  # fmt: skip
         self.brokers.append(made)
         return made
 
@@ -183,11 +191,23 @@ def with_certificate(pair: Pair) -> tuple[str, ...]:
     return "-Dtls.test.mode.enable=false", f"-Dtls.server.keyPath={pair.key}", f"-Dtls.server.certPath={pair.cert}"
 
 
-def real_rocketmq(data: Path, settings: Mapping[str, str] | None = None, *flags: str, version: str = VERSION) -> RocketMQ:
-    """A real RocketMQ, not started yet, that keeps its messages in ``data``.
+def asking_for(pair: Pair, authority: Pair) -> tuple[str, ...]:
+    """Flags by which a server takes only clients that show what ``authority`` has signed; it shows ``pair`` itself where it is
+    one."""
+    return (
+        "-Dtls.server.need.client.auth=require", "-Dtls.server.authClient=true", f"-Dtls.server.trustCertPath={authority.cert}",
+        f"-Dtls.client.certPath={pair.cert}", f"-Dtls.client.keyPath={pair.key}",
+    )  # fmt: skip
+
+
+def real_rocketmq(
+    data: Path, settings: Mapping[str, str] | None = None, *flags: str, version: str = VERSION, shown: Pair | None = None
+) -> RocketMQ:
+    """A real RocketMQ, not started yet, that keeps its messages in ``data``. ``shown``: to whom asks for a certificate
+    (``asking_for``).
 
     Raises ServerMissing where there is no Java 17, or no Maven to copy its jars by."""
-    return RocketMQ(data, settings or {}, *flags, version=version)
+    return RocketMQ(data, settings or {}, *flags, version=version, shown=shown)
 
 
 def java_command(data: Path, version: str = VERSION) -> list[str]:

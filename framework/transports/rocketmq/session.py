@@ -17,6 +17,7 @@ from framework.errors import BrokerUnreachable, FrameworkError, ProtocolError
 from framework.message import Message
 from framework.observe import hublog
 from framework.transports.forked import forget_in_child, let_go
+from framework.transports.rocketmq import tls
 from framework.transports.rocketmq.heartbeat import heartbeat
 from framework.transports.rocketmq.outbox import Outbox
 from framework.transports.rocketmq.owner import Asked, Owner, Then
@@ -192,7 +193,7 @@ class Session:
         except BlockingIOError:
             return
         except OSError as error:
-            raise self._broken(str(error)) from error
+            raise self._broken(tls.ended_by(error)) from error
         if not data:
             silent = self.heard_at == self._made_at and not self._options.tls
             raise self._broken("the server closed it" + (_CLEAR if silent else ""))
@@ -260,7 +261,7 @@ class Session:
                         owner.collect()
                 self._outbox.send(self._sock)
         except OSError as error:
-            raise self._broken(str(error)) from error
+            raise self._broken(tls.ended_by(error)) from error
         self._outbox.tell()
         if not self._outbox.full:
             self._writer.stop()

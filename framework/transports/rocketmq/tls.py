@@ -31,6 +31,14 @@ def context(secrets: Secrets) -> ssl.SSLContext:
     return made
 
 
+def ended_by(error: OSError) -> str:
+    """What ended a connection, in words: by TLS 1.3 a server says behind the handshake that a client has shown it nothing."""
+    if isinstance(error, ssl.SSLError) and "CERTIFICATE" in (error.reason or ""):
+        words = error.reason.replace("_", " ").lower()
+        return f"it does not take the certificate that it was shown, or was shown none ({words}): tls_cert= and tls_key= name one"
+    return str(error)
+
+
 def refusal(server: str, error: ssl.SSLError) -> TlsFailed:
     """``error`` of a handshake, in a sentence that names the option."""
     words = getattr(error, "verify_message", "") or (error.reason or str(error.args[-1])).replace("_", " ").lower()
