@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from framework.errors import WrongUse
 from framework.markdown import filled, item
+from framework.nsqd import golang
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
@@ -64,7 +65,7 @@ def level(text: str) -> str:
 
 def _count(text: str) -> int:
     """Raises ValueError."""
-    if (found := int(text)) < 1:
+    if (found := golang.whole(text)) < 1:
         raise ValueError("it must be at least 1")
     return found
 

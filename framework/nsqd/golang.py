@@ -26,6 +26,15 @@ def duration(text: str) -> float:
     return sign * sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
+def whole(text: str, of: str = "") -> int:
+    """``of``: what is counted, in the plural. Raises ValueError, whose words Python's own ``int`` would not have."""
+    try:
+        return int(text)
+    except ValueError:
+        what = f"a whole number of {of}" if of else "a whole number"
+        raise ValueError(f"{text!r} is not {what}: write digits alone, such as 100000") from None
+
+
 def quote(raw: bytes) -> str:
     """``raw`` as Go's %q writes it: printable text as it is, the rest escaped."""
     return '"' + "".join(map(_quoted, raw.decode("utf-8", "surrogateescape"))) + '"'

@@ -9,6 +9,7 @@ import sys
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,8 @@ def _above(least: float, parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 _duration = _above(0.001, golang.duration)
-_size = _above(1, int)
+_size = _above(1, golang.whole)
+_messages = _above(1, partial(golang.whole, of="messages"))
 
 
 def _one_of(*words: str) -> Callable[[str], str]:
@@ -171,8 +173,8 @@ FLAGS: dict[str, Flag] = goflags.COMMON | {
     "http-address": _ours(str, "<addr>:<port> to listen on for HTTP clients", "http_address"),
     "https-address": _ours(str, "<addr>:<port> to listen on for HTTPS clients", "https_address"),
     "broadcast-address": _ours(str, "address that nsqlookupd and /info give", "broadcast_address"),
-    "broadcast-tcp-port": _ours(int, "TCP port that nsqlookupd and /info give", "broadcast_tcp_port"),
-    "broadcast-http-port": _ours(int, "HTTP port that nsqlookupd and /info give", "broadcast_http_port"),
+    "broadcast-tcp-port": _ours(golang.whole, "TCP port that nsqlookupd and /info give", "broadcast_tcp_port"),
+    "broadcast-http-port": _ours(golang.whole, "HTTP port that nsqlookupd and /info give", "broadcast_http_port"),
     "auth-http-address": Flag(
         str, "auth_http_addresses", "<addr>:<port> or URL of a server to ask what clients may do (may be repeated)", repeated=True
     ),
@@ -184,7 +186,7 @@ FLAGS: dict[str, Flag] = goflags.COMMON | {
     ),
     "data-path": _ours(Path, "path to store messages", "data_path"),
     "topic-quota": Flag(
-        pertopic.setting(_size),
+        pertopic.setting(_messages),
         "topic_quotas",
         "TOPIC=MESSAGES: refuse publishes to it beyond so many unfinished ones; *: any other (may be repeated, not in nsqd)",
         repeated=True,
@@ -195,8 +197,8 @@ FLAGS: dict[str, Flag] = goflags.COMMON | {
         "TOPIC=DURATION: drop, count and report what is older; *: any other (may be repeated, not in nsqd)",
         repeated=True,
     ),
-    "node-id": _ours(int, "number of this node in [0,1024)", "node_id"),
-    "mem-queue-size": _ours(_above(0, int), "messages that an #ephemeral topic or channel holds", "mem_queue_size"),
+    "node-id": _ours(golang.whole, "number of this node in [0,1024)", "node_id"),
+    "mem-queue-size": _ours(_above(0, golang.whole), "messages that an #ephemeral topic or channel holds", "mem_queue_size"),
     "sync-every": _ours(_size, "messages that may wait for a sync after their OK (default: none)", "sync_every"),
     "sync-timeout": _ours(_duration, "how long they may wait for it", "sync_timeout"),
     "msg-timeout": _ours(_duration, "default duration to wait before requeueing a message", "msg_timeout"),
@@ -206,13 +208,13 @@ FLAGS: dict[str, Flag] = goflags.COMMON | {
     "max-req-timeout": _ours(_above(0, golang.duration), "maximum delay of a requeue or a deferred publish", "max_req_timeout"),
     "max-heartbeat-interval": _ours(_duration, "maximum time between heartbeats", "max_heartbeat_interval"),
     "max-rdy-count": _ours(_size, "maximum RDY count for a client", "max_rdy_count"),
-    "max-output-buffer-size": _ours(int, "maximum that a client may ask for, in bytes", "max_output_buffer_size"),
+    "max-output-buffer-size": _ours(golang.whole, "maximum that a client may ask for, in bytes", "max_output_buffer_size"),
     "max-output-buffer-timeout": _ours(golang.duration, "maximum that a client may ask for", "max_output_buffer_timeout"),
     "min-output-buffer-timeout": _ours(golang.duration, "minimum that a client may ask for", "min_output_buffer_timeout"),
     "output-buffer-timeout": _ours(golang.duration, "default that clients are told", "output_buffer_timeout"),
-    "max-channel-consumers": _ours(int, "maximum consumers of a channel (0: unlimited)", "max_channel_consumers"),
+    "max-channel-consumers": _ours(golang.whole, "maximum consumers of a channel (0: unlimited)", "max_channel_consumers"),
     "deflate": _ours(boolean, "let clients ask for deflate", "deflate"),
-    "max-deflate-level": _ours(int, "maximum level of deflate that a client can ask for", "max_deflate_level"),
+    "max-deflate-level": _ours(golang.whole, "maximum level of deflate that a client can ask for", "max_deflate_level"),
     "snappy": Flag(_snappy, "snappy", "let clients ask for snappy", bare=True),
     "tls-cert": _ours(str, "path to certificate file", "tls_cert"),
     "tls-key": _ours(str, "path to key file", "tls_key"),
@@ -226,7 +228,7 @@ FLAGS: dict[str, Flag] = goflags.COMMON | {
 
 _NOT_HERE: tuple[tuple[Callable[[str], Any], str], ...] = (
     (boolean, "worker-id statsd-mem-stats statsd-exclude-ephemeral"),
-    (int, "max-bytes-per-file statsd-udp-packet-size queue-scan-worker-pool-max queue-scan-selection-count"),
+    (golang.whole, "max-bytes-per-file statsd-udp-packet-size queue-scan-worker-pool-max queue-scan-selection-count"),
     (golang.duration, "http-client-connect-timeout statsd-interval e2e-processing-latency-window-time"),
     (str, "config statsd-address statsd-prefix e2e-processing-latency-percentile"),
 )

@@ -300,6 +300,18 @@ def test_a_limit_that_cannot_be_is_refused(flag: str) -> None:
         parse([flag])
 
 
+def test_a_quota_with_a_unit_is_refused_in_a_sentence_that_says_what_to_write() -> None:
+    words = "invalid value \"x=1MiB\" for flag -topic-quota: '1MiB' is not a whole number of messages: write digits alone"
+    with pytest.raises(BadFlag, match=f"^{words}, such as 100000$"):
+        parse(["--topic-quota=x=1MiB"])
+
+
+@pytest.mark.parametrize("flag", ["max-msg-size", "node-id", "max-tcp-connections", "max-bytes-per-file", "mem-queue-size"])
+def test_a_number_with_a_unit_is_refused_without_the_words_of_python(flag: str) -> None:
+    with pytest.raises(BadFlag, match=f"for flag -{flag}: '1MiB' is not a whole number: write digits alone, such as 100000$"):
+        parse([f"--{flag}=1MiB"])
+
+
 # --- metrics ---------------------------------------------------------------------------------------------------------
 
 
