@@ -84,7 +84,7 @@ class Dialler:
         if self._admitted or not self._known or not self._known <= self._refusing.keys():
             return None
         words = "; ".join(words_of(node, self._refusing[node]) for node in sorted(self._known))
-        return BrokerRefuses(f"handler {self.consumer.spec.name}: no broker lets it in ({words})")
+        return BrokerRefuses(f"handler {self.consumer.spec.name}: no broker accepts it ({words})")
 
     def start(self) -> None:
         self.look()

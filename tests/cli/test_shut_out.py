@@ -83,7 +83,7 @@ def ends_at_once(verb: list[str], url: str, folder: Path) -> CompletedProcess[st
 def test_a_worker_ends_at_once_with_one_sentence_and_exit_3(refusing: tuple[Server, str, str], folder: Path) -> None:
     nsqd, url, words = refusing
     last = ends_at_once(["run", "shop"], url, folder).stderr.splitlines()[-1]
-    assert last.startswith("workers: handler orders/say: no broker lets it in (")
+    assert last.startswith("workers: handler orders/say: no broker accepts it (")
     assert nsqd.address in last
     assert words in last
 

@@ -51,7 +51,7 @@ def notes(info: Info, options: Options, cluster: Cluster, tls: bool) -> Iterator
             "with an address that they reach"
         )
     if options.listen and not (cluster.login.user or tls):
-        yield f"listen={options.listen} lets in whoever reaches it: give user:password@ and TLS"
+        yield f"listen={options.listen} accepts whoever reaches it: give user:password@ and TLS"
 
 
 def _lets(permissions: Permissions | None, subject: str) -> bool:

@@ -220,10 +220,10 @@ def test_permissions_are_shown_and_refuse_the_topics_that_they_keep_back(make_cl
 
 def test_full_trust_and_an_open_listener_are_said(one):
     (node,) = one.open().describe("orders", "billing")
-    assert [note for note in node.notes if "lets in whoever" in note] == []
+    assert [note for note in node.notes if "accepts whoever" in note] == []
     (node,) = one.open(options="?listen=0.0.0.0:16222").describe("orders", "billing")
     assert any("full trust" in note for note in node.notes)
-    assert any("listen=0.0.0.0:16222 lets in whoever reaches it: give user:password@ and TLS" in note for note in node.notes)
+    assert any("listen=0.0.0.0:16222 accepts whoever reaches it: give user:password@ and TLS" in note for note in node.notes)
 
 
 @pytest.mark.parametrize(
