@@ -83,6 +83,13 @@ class Settings:
     connect_deadline: float | None = _setting(
         30.0, values.deadline, "duration or never", "How long to try to reach a broker at start, before giving up.", shown="30s"
     )
+    reload_deadline: float | None = _setting(
+        300.0,
+        values.deadline,
+        "duration or never",
+        "How long the first new process of a reload may take to subscribe.",
+        shown="5m",
+    )
     poll_interval: float = _setting(15.0, values.pause, "duration", "How often to look for new nodes of a topic.", shown="15s")
     publish_timeout: float = _setting(
         5.0, values.pause, "duration", "How long a publish may wait for the broker, unless it says so itself.", shown="5s"
@@ -195,15 +202,16 @@ TABLE: Mapping[str, Setting] = {one.name: _row(one) for one in fields(Settings) 
 
 
 def load(
-    flags: Mapping[str, object] | None = None, config: Path | None = None, environ: Mapping[str, str] | None = None
-) -> Settings:
-    """The settings, the later source winning: defaults, the YAML file ``config``, ``environ``, ``flags``.
+    flags: Mapping[str, object] | None = None, config: Path | None = None, environ: Mapping[str, str] | None = None,
+    *, defaults: Mapping[str, Any] | None = None,
+) -> Settings:  # fmt: skip
+    """The settings, the later source winning: ``defaults`` over those of all, the YAML file ``config``, ``environ``, ``flags``.
 
     A flag that is None or empty was not given, and so was an empty environment variable. Raises BadSetting,
     naming the source of the value.
     """
     environ = os.environ if environ is None else environ
-    values = _from_file(config) if config else {}
+    values = {**(defaults or {}), **(_from_file(config) if config else {})}
     _refuse_misspelt(environ)
     for name, row in TABLE.items():
         if environ.get(row.env):

@@ -69,9 +69,10 @@ class Api:
             raise Refused(400, "say which handler: /scale?handler=topic/channel")
         # Of this moment: who scales by it asks every half minute or so, and what that has found out is for nobody else.
         [row] = [row for row in self._latest.newest(ANSWERS) if row["handler"] == name]
-        if row["kept"] is None:
+        later = self._latest.due_later(row, ANSWERS)
+        if row["kept"] is None or later is None:
             raise Refused(503, f"not known: the brokers have not answered within {ANSWERS:g} s")
-        return as_json({"value": row["kept"]["waiting"] + row["kept"]["in_flight"]})
+        return as_json({"value": row["kept"]["waiting"] + row["kept"]["in_flight"] + later})
 
     def _act(self, request: Request) -> Answer:
         known = {row["handler"] for row in self._latest()["handlers"]}

@@ -15,7 +15,7 @@ from gevent.util import wrap_errors
 
 from framework.errors import FrameworkError
 from framework.transports.contract import Transport
-from framework.transports.kept import Kept, kept_of
+from framework.transports.kept import Inspectable, Kept, kept_of
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,18 @@ class Backlog:
         if self._asking is not None:
             self._asking.join(seconds)
         return not self._is_old(FRESH + seconds)
+
+    def due_later(self, topic: str, channel: str, seconds: float) -> int | None:
+        """What waited in ``topic`` for its time, and could be delivered now; None where that is not known in ``seconds``.
+
+        Of brokers that do not tell it from what waits on, nothing."""
+        asking = gevent.spawn(wrap_errors(Exception, self._due), topic, channel)
+        asking.join(seconds)
+        return asking.value if isinstance(asking.value, int) else None
+
+    def _due(self, topic: str, channel: str) -> int:
+        told = [kept_of(one, topic, channel) for one in self.transports() if isinstance(one, Inspectable)]
+        return sum(one.waiting for nodes in told for one in nodes.values())
 
     def _is_old(self, seconds: float) -> bool:
         return not self.asked_at or time.monotonic() - self.asked_at > seconds

@@ -7,6 +7,7 @@ from typing import Any
 
 from framework.admin.backlog import Backlog
 from framework.admin.snapshot import Snapshot, Source
+from framework.middleware.dead_letter import LATER, topic_name
 from framework.transports.kept import together
 
 FRESH = 0.25
@@ -48,6 +49,10 @@ class Latest:
         """``handlers``, once the brokers have answered. Where they have not within ``patience`` seconds, nothing is known."""
         rows = self.handlers()
         return self.handlers() if self._backlog.wait(patience) else [row | _UNKNOWN for row in rows]
+
+    def due_later(self, row: dict[str, Any], patience: float) -> int | None:
+        """What has waited for long in ``<topic>.<channel>.later``, and is due; None where that is not known."""
+        return self._backlog.due_later(topic_name(row["topic"], row["channel"], LATER), row["channel"], patience)
 
     def _kept(self, row: dict[str, Any]) -> dict[str, Any]:
         channel = row["topic"], row["channel"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from http import HTTPStatus
+from socket import SHUT_RDWR
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -23,7 +25,8 @@ log = logging.getLogger(__name__)
 PATIENCE = 5.0
 """Seconds for which a client may neither send nor read."""
 CLIENTS = 100
-"""Connections that are served at once."""
+"""Connections that are served at once. When one more comes, the oldest goes: of a hundred that stand still, and connect anew when
+they are dropped, none keeps a probe out."""
 _GOODBYE = 1.0
 _BREATH = 0.001
 """Seconds between two requests of a connection. With 0 the sockets of others would not be looked at."""
@@ -76,10 +79,12 @@ class Server:
         family = gevent.socket.AF_UNIX if self._listener.path else None
         sock = gevent.socket.socket(family or -1, -1, -1, fileno=self._listener.fd)
         sock.setblocking(False)
-        return WSGIServer(
-            sock, self._respond, log=None, error_log=_ToLog(), handler_class=_Handler, spawn=Pool(CLIENTS),
+        server = WSGIServer(
+            sock, self._respond, log=None, error_log=_ToLog(), handler_class=_Handler, spawn=Pool(2 * CLIENTS),
             environ={"SERVER_NAME": "workers"},
         )  # fmt: skip
+        server.served = {}
+        return server
 
     def _respond(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         try:
@@ -134,7 +139,21 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
     def handle(self) -> None:
         self._answered = False
         self.socket.settimeout(PATIENCE)
-        super().handle()
+        served: dict[_Handler, None] = self.server.served
+        served[self] = None
+        if len(served) > CLIENTS:
+            oldest = next(iter(served))
+            del served[oldest]
+            oldest.drop()
+        try:
+            super().handle()
+        finally:
+            served.pop(self, None)
+
+    def drop(self) -> None:
+        """Whatever it waits for; it ends by itself then."""
+        with suppress(OSError):
+            self.socket.shutdown(SHUT_RDWR)
 
     def handle_one_request(self) -> Any:
         if self._answered:  # who has sent hundreds at once must not hold up others

@@ -44,6 +44,8 @@ class Source(Protocol):
         """Do what ``command`` says, as ``actions.checked`` made it, soon. Raises WrongUse, in a sentence that says why not."""
 
 
+CALLED = ("finished", "requeued", "dead")
+"""The outcomes of messages that had a call, most of them."""
 _SUMS = ("processes", "concurrency", "max_in_flight", "running", "waiting", "in_flight", "failures", "calls", "busy", "waited",
          "connected", "wanted")  # fmt: skip
 _MOST = ("stalled", "started", "rate_seconds")
@@ -72,6 +74,32 @@ def remains(snapshot: Snapshot) -> Snapshot:
     return {
         "at": snapshot["at"], "processes": [], "running": [], "connections": [], "failures": snapshot["failures"],
         "handlers": [_ended(row) for row in snapshot["handlers"]],
+    }  # fmt: skip
+
+
+def of_books(
+    snapshot: Snapshot | None, ledgers: Mapping[str, Mapping[str, int]], published: Mapping[str, Mapping[str, int]]
+) -> Snapshot:
+    """The last ``snapshot`` of a process that has ended, with what ``ledgers`` know beyond it: nobody may have looked."""
+    made = snapshot or {"at": 0.0, "processes": [], "handlers": [], "running": [], "failures": [], "connections": []}
+    rows = {row["handler"]: row for row in made["handlers"]}
+    for name, ledger in ledgers.items():
+        row, counts = rows.get(name) or _blank(name), {**dict.fromkeys(OUTCOMES, 0), **ledger}
+        if (counts["received"], counts["finished"]) >= (row["counts"]["received"], row["counts"]["finished"]):
+            calls = max(row["calls"], sum(counts[one] for one in CALLED)) if not row["batch"] else row["calls"]
+            row = {**row, "counts": counts, "calls": calls}
+        rows[name] = {**row, "published": {**row["published"], **published.get(name, {})}}
+    return {**made, "handlers": list(rows.values())}
+
+
+def _blank(name: str) -> dict[str, Any]:
+    """The row of a handler of which nothing is known but its counts."""
+    topic, _, channel = name.partition("/")
+    return {
+        "handler": name, "topic": topic, "channel": channel, "slots": "", "timeout": 0.0, "batch": None, "pause": None,
+        "counts": {"received": 0, **dict.fromkeys(OUTCOMES, 0)}, "published": {}, "rate": {},
+        **dict.fromkeys((*_SUMS, *_MOST), 0), "slow": [0] * (len(RUNNING) + 1), "waits": [0] * (len(WAITING) + 1),
+        "recent_calls": None, "recent_waits": None, "took": None, "waited_for": None,
     }  # fmt: skip
 
 

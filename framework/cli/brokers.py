@@ -7,11 +7,14 @@ import time
 import click
 
 from framework.errors import BrokerRefuses, BrokerUnreachable
+from framework.observe.logging import scrub
 from framework.settings import DEFAULT_BROKER, Settings
 from framework.transports import open_transports
 from framework.transports.contract import NodeInfo, Transport
 
 _BETWEEN_TRIES = 0.25
+_SILENT = 1.0
+"""Seconds after which the user is told what is waited for."""
 
 
 def running(settings: Settings) -> tuple[str, ...]:
@@ -50,13 +53,19 @@ def reach(settings: Settings) -> list[Transport]:
 def probe(transport: Transport, deadline: float | None) -> list[NodeInfo]:
     """Ask every node for its name and version until all answer. Raises BrokerRefuses at once, and BrokerUnreachable after
     ``deadline`` seconds (None: never)."""
-    until = None if deadline is None else time.monotonic() + deadline
+    began = time.monotonic()
+    until = None if deadline is None else began + deadline
+    told = False
     while True:
         try:
             return transport.probe()
         except BrokerRefuses:
             raise
-        except BrokerUnreachable:
+        except BrokerUnreachable as error:
+            if not told and time.monotonic() - began > _SILENT and (until is None or time.monotonic() < until):
+                told = True
+                limit = "never gives up" if deadline is None else f"gives up after {deadline:g} s"
+                click.echo(f"workers: {scrub(str(error))}; this is tried again, and {limit} (--connect-deadline)", err=True)
             if until is not None and time.monotonic() + _BETWEEN_TRIES > until:
                 raise
             time.sleep(_BETWEEN_TRIES)

@@ -20,7 +20,7 @@ class Exit(IntEnum):
         return made
 
     CLEAN = 0, "Done, or stopped cleanly by SIGTERM, SIGINT or SIGHUP: nothing is lost."
-    UNEXPECTED = 1, "Something that should not happen; the traceback says where."
+    UNEXPECTED = 1, "Something that should not happen; the traceback says where. Or an output that cannot be written."
     WRONG_USE = 2, "A flag, name, setting, module or input file cannot be used; nothing was started."
     UNREACHABLE = (
         3,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,17 @@ from framework.settings import TABLE, Setting, load
 Command = Callable[..., Any]
 
 
-def settings(*names: str, again: bool = False) -> Callable[[Command], Command]:
+GLANCE = {"connect_deadline": 5.0}
+"""For a verb that only looks: its user waits for it."""
+
+
+def settings(
+    *names: str, again: bool = False, instead: Mapping[str, Any] | None = None
+) -> Callable[[Command], Command]:  # fmt: skip
     """Give a verb the flags of the settings ``names`` (none named: of all) and --config.
 
     The verb gets one argument ``settings`` in their place, loaded and checked; with ``again`` also ``load``, which does so anew.
+    ``instead``: defaults of this verb's own.
     """
     rows = [TABLE[name] for name in names or TABLE if TABLE[name].flag]
 
@@ -26,13 +33,13 @@ def settings(*names: str, again: bool = False) -> Callable[[Command], Command]:
         @functools.wraps(function)
         def with_settings(*args: Any, config: Path | None, **arguments: Any) -> Any:
             flags = {row.name: arguments.pop(row.name) for row in rows}
-            read = functools.partial(load, flags, config)
+            read = functools.partial(load, flags, config, defaults=instead)
             more = {"load": read} if again else {}
             return function(*args, settings=read(), **more, **arguments)
 
         wrapped: Command = with_settings
         for row in reversed(rows):
-            wrapped = _option(row)(wrapped)
+            wrapped = _option(row, (instead or {}).get(row.name))(wrapped)
         return _CONFIG(wrapped)
 
     return decorate
@@ -57,9 +64,9 @@ def without_flag() -> str:
     return "\n".join(f"  {row.name}: {row.help}  [${row.env}; default: {row.shown_default}]" for row in rows)
 
 
-def _option(row: Setting) -> Callable[[Command], Command]:
+def _option(row: Setting, default: float | None = None) -> Callable[[Command], Command]:
     # Values stay text here: settings.py parses and checks those of every source alike.
-    text = f"{row.help}  [${row.env}; default: {row.shown_default}]"
+    text = f"{row.help}  [${row.env}; default: {row.shown_default if default is None else f'{default:g}s'}]"
     if row.switch:
         return click.option(row.flag, row.name, is_flag=True, default=None, help=text)
     return click.option(row.flag, row.name, multiple=row.repeatable, metavar=row.metavar, help=text)

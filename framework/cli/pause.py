@@ -24,7 +24,7 @@ of a worker, with `workers ctl {}`.
 
 def _verb(name: str, *, paused: bool) -> click.Command:
     @click.argument("wanted", nargs=-1, required=True, metavar="TOPIC[/CHANNEL]...")
-    @options.settings("brokers", "data_path", "connect_deadline")
+    @options.settings("brokers", "data_path", "connect_deadline", instead=options.GLANCE)
     def verb(wanted: tuple[str, ...], settings: Settings) -> int:
         for one in wanted:
             topic, slash, channel = one.partition("/")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 
 import click
@@ -77,9 +80,22 @@ def run_command(arguments: Sequence[str]) -> int:
         return _say(str(error), Exit.UNEXPECTED)
     except (KeyboardInterrupt, click.Abort):
         return 128 + signal.SIGINT
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and _is_of_the_output(error):
+            if isinstance(error, BrokenPipeError):
+                return Exit.CLEAN
+            return _say(f"the output cannot be written: {error.strerror}", Exit.UNEXPECTED)
         return _say(traceback.format_exc(), Exit.UNEXPECTED)
     return code if isinstance(code, int) else Exit.CLEAN
+
+
+def _is_of_the_output(error: OSError) -> bool:
+    """Whether stdout took nothing. What it has kept of it goes, or the interpreter would complain of it at its end."""
+    if traceback.extract_tb(error.__traceback__)[-1].name not in ("echo", "output"):  # click's, and that of cli/dead/desk.py
+        return False
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def _words(error: click.ClickException) -> str:

@@ -46,7 +46,7 @@ class Count:
 @click.option("--why", "explain", is_flag=True, help="Tell waiting, in flight and deferred apart, with rates, and why.")
 @click.option("--watch", type=click.FloatRange(min=0.1), metavar="SECONDS", help="As --why, again and again, until interrupted.")
 @click.option("--fail-above", type=click.IntRange(min=0), metavar="N", help="Exit with 5 where a channel has more messages.")
-@options.settings("brokers", "data_path", "connect_deadline", "admin")
+@options.settings("brokers", "data_path", "connect_deadline", "admin", instead=options.GLANCE)
 def command(
     *, topics: tuple[str, ...], as_json: bool, explain: bool, watch: float | None, fail_above: int | None, settings: Settings
 ) -> int:

@@ -78,8 +78,7 @@ class Master:
         """What to go back to if what was asked for last does not work."""
         self._nsqd: EmbeddedNsqd | None = None
         self._source: Children | None = None
-        self._stops = 0
-        self._exit_code = 0
+        self._stops = self._exit_code = 0
         self._ledgers: books.Books = {}
         self._published: books.Books = {}
         self._events: Queue = Queue()
@@ -309,6 +308,7 @@ class Master:
     def _resize(self, by: int) -> None:
         if not self._stops:
             self._wanted = max(1, self._wanted + by)
+            self._before = self._before[0], max(1, self._before[1] + by)  # should a reload that is under way fail
             log.info("%d processes from now on", self._wanted)
 
     def _dump(self) -> None:
@@ -321,15 +321,13 @@ class Master:
         self._stops += 1
         now = now or self._stops > 1
         if there := sum(1 for _ in self._children()):
-            log.info("stopping %d processes; %s", there, self._words_of_stop(now))
+            words = "what runs is given back" if now else f"running handlers may take up to {self._settings.drain:g} s more"
+            log.info("stopping %d processes; %s", there, words)
         for seat in self._seats:
             self._leaving.update(seat.children())
         self._seats.clear()
         for child in self._leaving:
             child.stop(MARGIN if now else self._settings.drain + MARGIN, now=now)
-
-    def _words_of_stop(self, now: bool) -> str:
-        return "what runs is given back" if now else f"running handlers may take up to {self._settings.drain:g} s more"
 
     # -- what no event tells of
 
@@ -342,6 +340,9 @@ class Master:
             if seat.successor is not None and (words := watch.late(seat.successor)):
                 seat.successor.said_late = True
                 log.warning("process %d (%d) %s", seat.number, seat.successor.pid, words)
+            first = seat.successor if self._reloading and self._proven != self._generation else None
+            if first is not None and (words := watch.overdue(first, self._settings.reload_deadline)):
+                self._keep_old(words)
         for child in list(self._children()):
             child.silent += passed
             if now > child.kill_at:

@@ -8,7 +8,7 @@ from typing import Any
 
 import gevent
 
-from framework.admin.snapshot import Snapshot, merged, remains
+from framework.admin.snapshot import Snapshot, merged, of_books, remains
 from framework.errors import WrongUse
 from framework.master import watch
 from framework.master.child import Child
@@ -32,8 +32,7 @@ class Children:
 
     def ended(self, child: Child) -> None:
         """Its counters stay: what is shown in sum must not fall."""
-        if child.snapshot is not None:
-            self._gone = merged([self._gone, remains(child.snapshot)])
+        self._gone = merged([self._gone, remains(of_books(child.snapshot, child.ledgers, child.published))])
 
     def commands(self) -> list[dict[str, Any]]:
         """What was asked of the handlers so far: a new process has to know of it."""

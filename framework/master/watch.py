@@ -21,6 +21,13 @@ def late(child: Child) -> str:
     return f"has not subscribed {child.age:.0f} s after its start; it is waited for, and nothing else is started meanwhile"
 
 
+def overdue(child: Child, deadline: float | None) -> str:
+    """Of the first process of a reload; empty where it may still take time."""
+    if child.ready or deadline is None or child.age < deadline:
+        return ""
+    return f"had not subscribed {child.age:.0f} s after its start (--reload-deadline {deadline:g})"
+
+
 def stuck(child: Child) -> str:
     """Empty where it is not, as far as is known."""
     if words := child.report.get("stuck"):

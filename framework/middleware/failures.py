@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from framework.message import Message
+from framework.observe.logging import scrub
 
 KEPT = 20
 """Failures of a handler, the latest."""
@@ -48,7 +49,7 @@ class Failures:
         self.count += 1
         self.last.append(
             Failure(
-                time.time(), message.id.decode(errors="replace"), message.attempts, message.node, messages, words,
+                time.time(), message.id.decode(errors="replace"), message.attempts, message.node, messages, scrub(words),
                 where_raised(error), became,
             )
         )  # fmt: skip

@@ -9,8 +9,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import gevent
 import pytest
 
+from framework.admin import Access, pages
+from framework.admin.requests import Request
+from framework.master.source import Children
 from framework.testing.servers import Server
 from framework.testing.workers import call
 from tests.admin.asking import get, port_of, run, soon, until, values
@@ -153,3 +157,32 @@ def test_scrapes_and_a_client_that_never_reads_are_nothing_to_the_handlers(nsqd:
             one.close()
         assert worker.stop() == 0
     assert not any("Traceback" in line for line in worker.err)
+
+
+def test_clients_that_stand_still_keep_no_probe_out(tmp_path: Path) -> None:
+    with run(tmp_path, "memory://x") as worker:
+        port = port_of(worker)
+        standing = [socket.create_connection(("127.0.0.1", port)) for _ in range(300)]
+        began = time.monotonic()
+        assert get(port, "/livez") == (200, "ok\n")
+        assert time.monotonic() - began < 4, "they are dropped after five seconds, a hundred at a time"
+        for one in standing:
+            one.close()
+        worker.stop()
+
+
+def test_a_page_of_metrics_is_as_old_as_making_it_took_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def generate(_: object) -> bytes:
+        made.append(1)
+        gevent.sleep(0.3)  # others use the machine
+        return b""
+
+    monkeypatch.setattr(pages, "generate_latest", generate)
+    asked = pages.Pages(Children(gevent.get_hub().loop, list), list, Access(local=True))
+    request = Request("GET", "/metrics", {}, {"host": "localhost"}, b"", "127.0.0.1")
+    asked.answer(request)
+    gevent.sleep(0.6)
+    assert asked.answer(request).status == 200
+    assert len(made) == 2

@@ -57,3 +57,19 @@ def test_a_channel_that_nobody_had_asked_of_is_asked_of_at_once(waiting: list[in
     known.refresh([CHANNEL])
     assert known.wait(1.0)
     assert known.counts == {CHANNEL: {"node": 7}}
+
+
+def test_what_is_due_of_what_waited_elsewhere_is_counted_where_a_broker_tells_it_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tells:
+        def kept(self, topic: str, channel: str) -> dict[str, Kept]:
+            return {"a": Kept(3, in_flight=2, deferred=100), "b": Kept(1)} if (topic, channel) == ("x.later", "x") else {}
+
+    class DoesNot:
+        def backlog(self, topic: str, channel: str) -> dict[str, int]:
+            return {"a": 100}
+
+    known = Backlog(lambda: [Tells(), DoesNot()])  # type: ignore[list-item]
+    assert known.due_later("x.later", "x", 5.0) == 4
+    slow = Backlog(lambda: [Tells()])  # type: ignore[list-item]
+    monkeypatch.setattr(Tells, "kept", lambda *_: gevent.sleep(60))
+    assert slow.due_later("x.later", "x", 0.05) is None

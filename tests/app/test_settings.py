@@ -33,6 +33,7 @@ SAMPLES: dict[str, list[tuple[Any, Any]]] = {
     "max_rss": [("1000", 1000), ("500MB", 500 << 20), ("1.5 GiB", 3 << 29)],
     "drain": [("1", 1.0), ("500ms", 0.5), ("2m", 120.0)],
     "connect_deadline": [("1s", 1.0), ("never", None), ("1h", 3600.0)],
+    "reload_deadline": [("1s", 1.0), ("never", None), ("1h", 3600.0)],
     "poll_interval": [("1", 1.0), ("2", 2.0), ("3 s", 3.0)],
     "longest_pause": [("1", 1.0), ("2", 2.0), ("3 s", 3.0)],
     "publish_timeout": [("1", 1.0), ("250ms", 0.25), ("30s", 30.0)],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,3 +54,22 @@ def test_nonsense_is_exit_2(arguments: list[str], words: str, tmp_path: Path) ->
     done = call(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert words in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["--help", "docs"])
+def test_an_output_that_cannot_be_written_is_said_in_one_sentence(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("from framework import handler\n@handler('orders', 'bill')\ndef bill(text: str): ...\n")
+    command = [sys.executable, "-m", "framework.cli", verb, *(["shop"] if verb == "docs" else [])]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "workers: the output cannot be written: No space left on device\n")
+
+
+def test_a_verb_that_only_looks_says_what_it_waits_for_and_not_for_long(tmp_path: Path) -> None:
+    assert "default: 5s]" in " ".join(call("stats", "--help", cwd=tmp_path).stdout.split())
+    for verb in (("stats",), ("scale-hint", "orders/bill"), ("pause", "orders")):
+        done = call(*verb, "--broker", "nsq://127.0.0.1:1", "--connect-deadline", "1.6", cwd=tmp_path)
+        assert done.returncode == 3
+        waits, given_up = done.stderr.splitlines()
+        assert "tried again, and gives up after 1.6 s (--connect-deadline)" in waits
+        assert waits.startswith(given_up)

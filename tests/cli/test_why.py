@@ -58,6 +58,10 @@ def test_what_holds_a_channel_up_is_said_and_what_it_has_is_told_apart(nsqd: Ser
         assert bill["oldest_age"] >= 0
         assert (found["idle"]["why"], found["idle"]["consumers"]) == ("no consumer is subscribed", 0)
         assert (found["stopped"]["why"], found["stopped"]["paused"]) == ("paused at the broker: `workers resume` ends it", True)
+        nsqd.http("/topic/create?topic=orders.idle.later", b"")
+        nsqd.http("/channel/create?topic=orders.idle.later&channel=idle", b"")
+        nsqd.http("/mpub?topic=orders.idle.later", b"a\nb")
+        assert workers("scale-hint", "orders/idle", "--broker", url(nsqd)) == "7\n", "and what waited elsewhere, and is due"
         assert workers("scale-hint", "orders/bill", "--broker", url(nsqd)) == "5\n"
         assert api(port_of(worker), "/scale?handler=orders/bill") == (200, {"value": 5})
         assert api(port_of(worker), "/scale") == (400, {"error": "say which handler: /scale?handler=topic/channel"})
@@ -65,7 +69,7 @@ def test_what_holds_a_channel_up_is_said_and_what_it_has_is_told_apart(nsqd: Ser
         assert explained(url(nsqd), "--admin", admin)["bill"]["why"] == "the worker: paused"
         head, *lines = workers("stats", "--why", "--broker", url(nsqd)).splitlines()
         assert head.split()[:2] == ["TOPIC/CHANNEL", "WAITING"]
-        assert len(lines) == 3
+        assert len(lines) == 4
         worker.process.kill()
     assert workers("resume", "orders/stopped", "orders", "--broker", url(nsqd)).count("resumed") == 2
     assert not nsqd.channel_stats("orders", "stopped")["paused"]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gevent
 import pytest
 
+from framework.admin.snapshot import of_books
 from framework.errors import WrongUse
 from framework.master.source import Children
 from framework.testing.servers import Server
@@ -37,14 +40,18 @@ def test_the_figures_of_all_processes_add_up_and_never_fall(lead: Lead, write: W
     assert (row["processes"], row["concurrency"], row["max_in_flight"]) == (2, 8, 40)
     assert {one["pid"] for one in api(port, "/api/processes")[1]} == set(master.started)
     assert {one["pid"] for one in api(port, "/api/connections")[1]} == set(master.started)
+    put(nsqd, *map(str, range(1000, 1100)))
+    master.wait_until(lambda: len(master.got()) >= 400)
+    time.sleep(1.0)  # it reports twice a second, and nobody looks at it meanwhile
     os.kill(master.started[0], signal.SIGKILL)
     master.until_started(3)
+    until(port, *finished, is_=lambda count: count == 400)
     master.signal(signal.SIGHUP)
     master.wait_for("reloaded: all 2 processes")
     put(nsqd, *map(str, range(300, 400)))
-    until(port, *finished, is_=lambda count: count >= 400)
+    until(port, *finished, is_=lambda count: count >= 500)
     shown(port, "processes", lambda rows: {one["pid"] for one in rows} == set(master.started[-2:]))
-    until(port, *finished, is_=lambda count: count == 400)
+    until(port, *finished, is_=lambda count: count == 500)
     assert get(port, "/readyz")[0] == get(port, "/livez")[0] == 200
     empty = (200, '{"value":0}\n')
     master.wait_until(lambda: get(port, "/scale?handler=orders/say") == empty)  # it may be what the broker said seconds ago
@@ -137,6 +144,16 @@ def test_of_what_was_asked_for_the_last_of_its_kind_counts() -> None:
         ("concurrency", "a/b"), ("resume", None), ("drain", "c/d"),
     ]  # fmt: skip
     assert source.commands()[0]["value"] == 5
+
+
+def test_of_one_that_was_killed_before_anybody_looked_the_ledger_is_shown() -> None:
+    counts = {"received": 9, "finished": 5, "requeued": 1, "dead": 0, "lease_lost": 3}
+    source = Children(gevent.get_hub().loop, list)
+    for snapshot in (None, of_books(None, {"orders/say": {**counts, "received": 4, "finished": 0}}, {})):
+        source.ended(SimpleNamespace(snapshot=snapshot, ledgers={"orders/say": counts}, published={"orders/say": {"out": 2}}))  # type: ignore[arg-type]
+    [row] = source.snapshot()["handlers"]
+    assert row["counts"] == {name: 2 * count for name, count in counts.items()} | {"lost": 0}
+    assert (row["published"], row["calls"], row["processes"]) == ({"out": 4}, 12, 0)
 
 
 def test_a_source_of_no_process_is_an_empty_snapshot() -> None:

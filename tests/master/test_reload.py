@@ -136,6 +136,27 @@ def test_what_ends_its_process_at_the_import_is_given_up_and_said(
     assert adds_up(folder / "ledger.json")["finished"] == 50
 
 
+def test_what_hangs_at_the_import_is_given_up_and_the_number_asked_for_meanwhile_stays(
+    lead: Lead, write: Write, nsqd: Server
+) -> None:
+    write()
+    master = lead("--reload-deadline", "4", "--drain", "0.5")
+    old = master.alive
+    folder = write("open('importing', 'w').close(); import time; time.sleep(600)\n")
+    master.signal(signal.SIGHUP)
+    master.wait_until((folder / "importing").exists)
+    write(version=2)
+    master.signal(signal.SIGTTIN)
+    master.wait_for("3 processes from now on")
+    said = r"not (reloaded): the first new process had not subscribed \d+ s after its start \(--reload-deadline 4\)"
+    master.wait_until(lambda: len(master.told(said)) == 1)
+    master.until_started(3)
+    assert set(old) <= set(master.alive), "the old ones go on"
+    put(nsqd, *map(str, range(50)))
+    master.wait_until(lambda: set(master.got()) == set(range(50)))
+    assert master.stop() == 0
+
+
 def test_settings_are_read_anew_and_a_bad_one_changes_nothing(lead: Lead, write: Write, tmp_path: Path) -> None:
     write()
     config = tmp_path / "workers.yaml"
