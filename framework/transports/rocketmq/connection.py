@@ -22,7 +22,7 @@ from framework.transports.rocketmq import requests
 from framework.transports.rocketmq.clock import Born
 from framework.transports.rocketmq.delivery import APART, Delivery
 from framework.transports.rocketmq.heartbeat import Subscription
-from framework.transports.rocketmq.opening import About, Opener
+from framework.transports.rocketmq.opening import Opener
 from framework.transports.rocketmq.pops import Pops
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.settling import SIZE, Settling
@@ -31,7 +31,6 @@ from framework.transports.rocketmq.wire import handles
 from framework.transports.rocketmq.wire.codes import Answer, Request
 from framework.transports.rocketmq.wire.errors import error_of
 from framework.transports.rocketmq.wire.frames import Frame
-from framework.transports.rocketmq.wire.stored import Stored
 
 log = hublog.get(__name__)
 _get_ident = monkey.get_original("_thread", "get_ident")
@@ -252,19 +251,17 @@ class PopConnection:
         began = self._settling.clock.at(said.pop_time, at)
         if monotonic() - began >= self.limits.lease:
             return
+        topic, group = self.subscription.topic, self.subscription.group
         for stored, message, about in self._opener.opened(answer.body):
-            one = Delivery(self._handle(said, stored, about), began, at, at, message.id if message else b"")
-            if self._options.dlq:
-                one.back = requests.send_back(self.subscription, stored, requests.DEAD)
-            if message is not None:  # else it comes again when its lease is over
-                yield message, one
-
-    def _handle(self, said: handles.Popped, stored: Stored, about: About) -> handles.Handle:
-        if about.handle:
-            return handles.parse(about.handle)
-        topic = self.subscription.topic
-        kind = 0 if stored.topic == topic else handles.kind_of(stored.topic, topic, self.subscription.group)
-        return said.handle(kind, stored.queue_id, stored.queue_offset)
+            if message is None:  # it comes again when its lease is over
+                continue
+            if about.handle:
+                handle = handles.parse(about.handle)
+            else:
+                kind = handles.NORMAL if stored.topic == topic else handles.kind_of(stored.topic, topic, group)
+                handle = said.handle(kind, stored.queue_id, stored.queue_offset)
+            back = requests.send_back(self.subscription, stored, requests.DEAD) if self._options.dlq else None
+            yield message, Delivery(handle, began, at, at, message.id, back)
 
     def _give_back(self, answer: Frame | FrameworkError, at: float) -> None:
         """What came for a connection that has ended, on a session that others still use."""
