@@ -14,7 +14,7 @@ from framework.errors import BadHandler
 from framework.message import Message
 from framework.source import line_of, place_of
 
-Ending: TypeAlias = Literal["finished", "requeued", "dead", "lease_lost"]
+Ending: TypeAlias = Literal["finished", "requeued", "dead", "lease_lost", "lost"]
 """How a delivery ended, in the words of the ledger."""
 
 
@@ -43,7 +43,8 @@ class Middleware:
         """After a delivery that was the handler's has ended, once for each message, in the worker, also of calls elsewhere.
 
         ``outcome`` is the word of the ledger: "finished", "requeued" (it comes again), "dead" (its dead letter is stored), or
-        "lease_lost": it was this worker's no more, by a lost lease or at a stop, and comes again. What is raised here is logged.
+        "lease_lost": it was this worker's no more, by a lost lease or at a stop, and comes again; or, of a broker that delivers
+        nothing twice, "lost": its call failed, and it does not come again. What is raised here is logged.
         """
 
     def stop(self) -> None:

@@ -27,7 +27,7 @@ PATIENCE = 5.0
 CLIENTS = 100
 """Connections that are served at once. When one more comes, the oldest goes: of a hundred that stand still, and connect anew when
 they are dropped, none keeps a probe out."""
-_GOODBYE = 1.0
+_END_SECONDS = 1.0
 _BREATH = 0.001
 """Seconds between two requests of a connection. With 0 the sockets of others would not be looked at."""
 LARGEST = 1_000_000
@@ -57,7 +57,7 @@ class Server:
     def close(self) -> None:
         """Returns when it is closed, or after a second."""
         self._loop.run_callback_threadsafe(self._stop.set)
-        self._ended.acquire(timeout=_GOODBYE)
+        self._ended.acquire(timeout=_END_SECONDS)
         self._listener.close()
 
     def _run(self) -> None:

@@ -19,7 +19,7 @@ from framework.deadletters.topics import DeadTopic
 from framework.engine.ledger import Ledger
 from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError
 from framework.message import Message
-from framework.transports.contract import GOODBYE, Connection, Tally
+from framework.transports.contract import GOODBYE, TOUCH_AT, Connection, Tally
 
 WINDOW = 100
 """Letters asked for ahead of those in hand."""
@@ -232,7 +232,7 @@ class Sweep:
         limits = connection.limits
         if limits.max_lease <= limits.lease:  # touching gains nothing there
             return
-        due = time.monotonic() - limits.lease / 3
+        due = time.monotonic() - limits.lease * TOUCH_AT
         for message, at in list(connection.in_flight.items()):
             if at > due:
                 break

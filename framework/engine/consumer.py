@@ -83,7 +83,7 @@ class Consumer:
         self.accounts = self.flow.accounts
         self._credit, self._breaker, self._regrant = self.flow.credit, self.flow.breaker, self.flow.grants.regrant
         self._in_flight = InFlight(spec, self.flow, self._waiting, self._slots, remote)
-        settlement = self._settlement = Settlement(self._elsewhere, self._breaker, self.flow.heed, self._endings)
+        settlement = self._settlement = Settlement(ledger, self._elsewhere, self._breaker, self.flow.heed, self._endings)
         self._settle = settlement.settle
         self.running = RunningCalls(hub, spec.timeout, self._slots, remote)
         self.shutdown = Shutdown(
@@ -167,7 +167,7 @@ class Consumer:
                     else:
                         if run is not None:
                             if connection is not run.connection or job.attempts != run.attempts:
-                                endings.turn(run, job, now)
+                                endings.begin(run, job, now)
                             add(job.id)
                 else:
                     if run is not None:

@@ -46,7 +46,7 @@ class Endings:
     def __bool__(self) -> bool:
         return bool(self._observers)
 
-    def turn(self, run: Run, message: Message, now: float) -> None:
+    def begin(self, run: Run, message: Message, now: float) -> None:
         """``message``, which was begun at ``now``, is the first of another run."""
         self.cut(run, now)
         run.connection, run.attempts, run.began = message.connection, message.attempts, now

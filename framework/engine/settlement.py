@@ -8,6 +8,7 @@ from typing import Any
 from framework.engine.breaker import Breaker
 from framework.engine.elsewhere import Elsewhere
 from framework.engine.endings import Endings
+from framework.engine.ledger import Ledger
 from framework.errors import AlreadySettled
 from framework.hooks import Ending
 from framework.message import Message
@@ -21,7 +22,10 @@ Heed = Callable[[Message, Requeue | Deferred | Dead], None]
 class Settlement:
     """That of one handler."""
 
-    def __init__(self, elsewhere: Elsewhere, breaker: Breaker, heed: Heed, endings: Endings | None = None) -> None:
+    def __init__(
+        self, ledger: Ledger, elsewhere: Elsewhere, breaker: Breaker, heed: Heed, endings: Endings | None = None
+    ) -> None:
+        self._ledger = ledger
         self._elsewhere = elsewhere
         self._breaker = breaker
         self._heed = heed
@@ -72,7 +76,10 @@ class Settlement:
 
     def _settle(self, message: Message, outcome: Outcome) -> Ending:
         if isinstance(outcome, Requeue):
-            return "requeued" if _requeue(message, outcome.delay) else "lease_lost"
+            lost = self._ledger.lost
+            if not _requeue(message, outcome.delay):
+                return "lease_lost"
+            return "requeued" if self._ledger.lost == lost else "lost"
         dead = isinstance(outcome, Dead)
         if not (_terminate(message) if dead else _finish(message)):
             return "lease_lost"

@@ -26,7 +26,7 @@ log = hublog.get(__name__)
 
 STEADY = 10.0
 """Seconds after which a process counts as good, and its death as the first."""
-GOODBYE = 1.0
+_STOP_SECONDS = 1.0
 """Seconds that idle processes have to end by themselves when the worker ends."""
 
 
@@ -160,7 +160,7 @@ class ProcessPlaces:
 
     @property
     def ended(self) -> bool:
-        late = time.monotonic() - self._closed_at > GOODBYE
+        late = time.monotonic() - self._closed_at > _STOP_SECONDS
         for child in list(self._children):
             if child.status() is not None:
                 self._children.discard(child)

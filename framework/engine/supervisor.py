@@ -25,7 +25,7 @@ from framework.engine.consumer import Consumer
 from framework.engine.controls import Controls
 from framework.engine.dialler import Dialler
 from framework.engine.guardian import Guardian
-from framework.engine.later import Waits, known_delays
+from framework.engine.later_dialler import Waits, known_delays
 from framework.engine.ledger import Ledger
 from framework.engine.lifetime import Lifetime
 from framework.engine.pulse import Pulse

@@ -24,10 +24,11 @@ def search(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The deliveries in the history at ``path`` that fit all that is given, those that started last first, as plain values.
 
-    ``id``: the broker's. ``handler``: ``orders/billing``, or with stars, ``orders/*``. ``outcome``: finished, requeued, dead or
-    lease_lost. ``exception``: part of the class or of what it says, in any case. ``since`` and ``before``: when it started,
-    seconds since 1970. ``limit``: no more than so many. Each has the keys id, handler, node, attempt, outcome, exception, words,
-    started (seconds since 1970) and seconds. Raises WrongUse for a file that is no history, and for an outcome that there is not.
+    ``id``: the broker's. ``handler``: ``orders/billing``, or with stars, ``orders/*``. ``outcome``: finished, requeued, dead,
+    lease_lost or lost. ``exception``: part of the class or of what it says, in any case. ``since`` and ``before``: when it
+    started, seconds since 1970. ``limit``: no more than so many. Each has the keys id, handler, node, attempt, outcome,
+    exception, words, started (seconds since 1970) and seconds. Raises WrongUse for a file that is no history, and for an
+    outcome that there is not.
     """
     if outcome and outcome not in OUTCOMES:
         raise WrongUse(f"outcome {outcome!r}: it is one of {', '.join(OUTCOMES)}")

@@ -13,7 +13,7 @@ import gevent
 import gevent.event
 import pytest
 
-from framework.engine import later
+from framework.engine import later_dialler as later
 from framework.engine.supervisor import Supervisor
 from framework.errors import BrokerUnreachable, Retry
 from framework.handler import make_spec

@@ -9,8 +9,7 @@ from typing import Any
 import gevent
 import pytest
 
-from framework.engine import later
-from framework.engine.later import LaterDialler, _Resting
+from framework.engine.later_dialler import LaterDialler, _Resting
 from framework.handler import make_spec
 from framework.message import Message
 from framework.middleware.envelope import Header, sealed
@@ -26,6 +25,7 @@ class Node:
     def __init__(self) -> None:
         self.in_flight: dict[Message, float] = {}
         self.drained_at = self.closed_at = 0.0
+        self.limits = SimpleNamespace(goodbye=0.3)
 
     def drain(self) -> None:
         self.drained_at = time.monotonic()
@@ -75,8 +75,7 @@ def leave(connection: Node, *, drained: bool) -> None:
     leaving.get(timeout=5)
 
 
-def test_a_connection_whose_broker_never_says_that_it_is_drained_is_closed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(later, "GOODBYE", 0.3)
+def test_a_connection_whose_broker_never_says_that_it_is_drained_is_closed_all_the_same() -> None:
     connection = Node()
     leave(connection, drained=False)
     assert connection.closed_at - connection.drained_at >= 0.3

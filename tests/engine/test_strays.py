@@ -8,7 +8,7 @@ from typing import Any
 import gevent
 import pytest
 
-from framework.engine import later
+from framework.engine import later_dialler as later
 from framework.message import Message
 
 

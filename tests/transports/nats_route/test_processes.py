@@ -23,6 +23,17 @@ from framework import Message, handler, publish
 def bill(message: Message) -> None:
     publish("invoices", "für ".encode() + message.body, headers={**message.headers, "Stadt": "Köln 話"})
 """
+FAILING = """
+from framework import Message, Middleware, handler
+
+class Heard(Middleware):
+    def after(self, message, outcome):
+        print("heard", outcome, flush=True)
+
+@handler("orders.neu", "billing", middleware=[Heard()])
+def bill(message: Message) -> None:
+    raise ValueError(message)
+"""
 CAREFUL = """
 from framework import handler
 
@@ -114,13 +125,14 @@ def test_check_says_why_a_server_does_not_take_us_without_the_password(make_clus
     assert "hush" not in done.stdout + done.stderr
 
 
-def test_a_ledger_has_what_was_lost(one, shop):
-    (shop / "failing.py").write_text(SHOP.replace("publish(", "raise ValueError(message) or publish("))
+def test_a_ledger_has_what_was_lost_and_middleware_hears_that_it_is(one, shop):
+    (shop / "failing.py").write_text(FAILING)
     worker = Worker("run", "failing", "--broker", one.url(), "--ledger", "ledger.json", cwd=shop)
     try:
         worker.wait_for("ready")
         assert call("publish", "orders.neu", "hello.txt", "--broker", one.url(), cwd=shop).returncode == 0
         worker.wait_for("ValueError")
+        worker.wait_for("heard lost")
     finally:
         worker.stop()
     ledger = json.loads((shop / "ledger.json").read_text())

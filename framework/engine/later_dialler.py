@@ -30,8 +30,6 @@ FRESH = 20.0
 """Seconds for which that answer is as good as new."""
 REST = 60.0
 """Seconds without a connection to a node that can only hand out at once what is another app's, and was given back."""
-GOODBYE = 2.0
-"""Seconds, at most, until the broker has said that it sends no more on such a connection."""
 REMEMBERED = 10_000
 """Messages of others after which a node has a rest in any case."""
 LOOK, LOOK_WHEN_SUBSCRIBED = 0.1, 10.0
@@ -186,7 +184,7 @@ class LaterDialler(Dialler):
     def _leave(self, connection: Connection) -> None:
         """What the broker had sent before it knew would be without anybody until its lease ends."""
         connection.drain()
-        accounts, until = self.consumer.accounts, time.monotonic() + GOODBYE
+        accounts, until = self.consumer.accounts, time.monotonic() + connection.limits.goodbye
         while (account := accounts.get(connection)) is not None and not account.drained and time.monotonic() < until:
             gevent.sleep(LOOK)
         while connection.in_flight:
@@ -209,11 +207,15 @@ class _Resting:
         self._owner = (consumer.spec.topic, consumer.spec.channel)
         self._seen: set[tuple[str, bytes]] = set()
         self.tally: Tally = consumer.tally
-        self.capacity = consumer.capacity
         self.settled = consumer.settled
         self.lost = consumer.lost
         self.drained = consumer.drained
         self.closed = consumer.closed
+
+    @property
+    def capacity(self) -> int:
+        """As many as the consumer's, which an operator may change."""
+        return self._consumer.capacity
 
     def deliver(self, connection: Connection, batch: list[Message]) -> None:
         others = [] if self._dialler.keeps_delays(connection) else list(filter(self._is_anothers, batch))
