@@ -6,36 +6,33 @@ the server is known to have read, and what is settled later is not sent. Source:
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from time import monotonic
 
-import gevent
 from gevent.hub import get_hub
 
-from framework.alarm import Countdown
-from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError, ProtocolError
+from framework.errors import AlreadySettled, BrokerUnreachable, ProtocolError
 from framework.message import Message
 from framework.observe import hublog
 from framework.transports.contract import TOUCH_AT, Limits, Receiver, Rescuable
 from framework.transports.nats import headers, wire
 from framework.transports.nats.carrier import Carrier
+from framework.transports.nats.changes import Changes, lacks_its_body
 from framework.transports.nats.leases import Leases
 from framework.transports.nats.outbox import Said
 from framework.transports.nats.place import Place
-from framework.transports.nats.pulls import HURRY, QUIET, Pulls, request
+from framework.transports.nats.pulling import Pulling
 from framework.transports.nats.settlements import Settlements, Taken
 from framework.transports.nats.settling import Sent, metadata, snapshot
-from framework.transports.nats.streams import COUNTS, Api, version_of
+from framework.transports.nats.streams import COUNTS, Consumer, version_of
 
 log = hublog.get(__name__)
 
 CLOSE_FLUSH = 1.0
 LOOK = 0.25
 """Seconds between two looks at leases and silent pulls; less where leases are short."""
-RETRY = 1.0
-"""Seconds before a pull is sent again that the server has refused."""
 _EXPIRED = "nobody has heard of it for as long as its lease is: it is delivered again"
 _PAUSES = frozenset({100, 404, 408})
 """Statuses that are no refusals: a sign of life, nothing there, no more in time."""
@@ -53,7 +50,6 @@ class JetStreamConnection:
     ) -> None:  # fmt: skip
         """``ended()``: the session is not used here any more."""
         self.node, self.topic, self.channel = place.node, place.topic, place.channel
-        self._place = place
         self._ended = ended
         self.limits = limits
         self.granted = 0
@@ -63,25 +59,24 @@ class JetStreamConnection:
         self._receiver = receiver
         self._tally = receiver.tally
         self._counts = version_of(session.info) >= COUNTS
-        self._next = f"$JS.API.CONSUMER.MSG.NEXT.{place.stream}.{place.consumer}".encode()
-        self._pulls = Pulls(lambda: session.sid(self))
+        self._pulling = Pulling(session, self, place)
+        self._pulls = self._pulling.pulls
         self._replies: dict[Message, bytes] = {}
         """Where each message in flight is settled."""
         self._leases = Leases(session, limits.lease)
+        self._changes = Changes(session, place, self)
         self._settlements = Settlements(session.commands)
-        self._cancels: list[int] = []
         self._held: dict[bytes, float] = {}
         """What was touched in the hub's place before the hub had read it: reply -> when."""
-        self._retry_at = 0.0
         self._warned = ""
         self._draining = self._drained = self._closing = self._closed = False
         self._anchor = session.sid(self)  # so that the session knows it while nothing is asked for
-        loop = get_hub().loop
-        self._timer = loop.timer(look := min(LOOK, limits.lease / 10), look)
+        self._look_often()
+        self._deadline = get_hub().loop.timer(CLOSE_FLUSH)
+
+    def _look_often(self) -> None:
+        self._timer = get_hub().loop.timer(period := min(LOOK, self.limits.lease / 10), period)
         self._timer.start(self._look)
-        self._deadline = loop.timer(CLOSE_FLUSH)
-        self._later = Countdown(loop, QUIET / 5)
-        self._hurry = math.inf
 
     @property
     def rescuable(self) -> Rescuable:
@@ -90,7 +85,7 @@ class JetStreamConnection:
 
     @property
     def exposed(self) -> int:
-        return max(self.granted, len(self.in_flight) + self._pulls.outstanding)
+        return max(self.granted, len(self.in_flight) + self._changes.in_doubt + self._pulls.outstanding)
 
     # --- what the engine says ------------------------------------------------------------------------------
 
@@ -174,6 +169,9 @@ class JetStreamConnection:
         for each in messages:
             if each.headers and (status := headers.status(each.headers))[0]:
                 self._status(each.sid, *status, at)
+            elif not each.body and each.reply and lacks_its_body(each):
+                self._pulls.brought(each.sid, at)
+                self._changes.doubt(each, at)
             elif each.reply and (message := self._message(each, at)) is not None:
                 self._pulls.brought(each.sid, at)
                 batch.append(message)
@@ -216,7 +214,8 @@ class JetStreamConnection:
         if code == 503 or "deleted" in words.lower():
             self._end(BrokerUnreachable(f"consumer of {self.topic}/{self.channel} on {self.node} is gone ({code} {words})"))
             return
-        self._retry_at = at + RETRY
+        self._pulling.refused(at)
+        self._changes.suspect()  # it may have a new limit
         self._warn("%s/%s: nats-server %s refuses a pull: %s", f"{code} {words}")
 
     def _warn(self, form: str, words: str) -> None:
@@ -235,9 +234,12 @@ class JetStreamConnection:
         if self._closed:
             return b"", None
         stops = self._draining or self._closing or self._session.leaving
-        room = 0 if stops else max(0, self.granted - len(self.in_flight))
+        room = 0 if stops else max(0, self.granted - len(self.in_flight) - self._changes.in_doubt)
         taken = self._settlements.take()
-        parts = [*taken.first, *self._taken_back(room), *self._asked_for(room), *taken.last]
+        if self._draining and not (self._drained or self._pulls):
+            self._session.ping(self._confirm_drain)
+        back = self._pulling.taken_back(room, wanted=bool(self.granted))
+        parts = [*taken.first, *back, *self._pulling.asked_for(room), *taken.last]
         if taken.touches:
             self._session.prove()
         return b"".join(parts), self._leaving(taken, parts)
@@ -246,46 +248,6 @@ class JetStreamConnection:
         said = Sent(self, taken.acks, taken.naks, sum(map(len, parts)))
         self._settlements.leaves(said.size)
         return said
-
-    def _taken_back(self, room: int) -> Iterable[bytes]:
-        self._take_back(room)
-        if self._draining and not (self._drained or self._pulls):
-            self._session.ping(self._confirm_drain)
-        if not self._cancels:
-            return []
-        sids, self._cancels = self._cancels, []
-        self._session.ping(lambda: self._gone(sids))
-        return self._unsubscribed(sids)
-
-    def _unsubscribed(self, sids: Iterable[int]) -> list[bytes]:
-        return [self._commands.unsub(b"%b.%d" % (self._session.inbox, sid), sid) for sid in sids]
-
-    def _take_back(self, room: int) -> None:
-        """Pulls that ask for too many: those that still bring messages end by themselves, unless that takes long."""
-        if self.granted:
-            self._hurry = math.inf
-        if self._pulls.over(room) > 0:
-            now = monotonic()
-            self._hurry = min(self._hurry, now + HURRY)
-            self._cancels += self._pulls.excess(room, math.inf if now >= self._hurry else now - QUIET)
-        if self._pulls.over(room) > 0 and not self._later.active:
-            self._later.start(self._session.wants_to_speak, self)
-
-    def _gone(self, sids: list[int]) -> None:
-        for sid in sids:
-            self._session.drop(sid)
-        self._pulls.gone(sids)
-        self._session.wants_to_speak(self)
-
-    def _asked_for(self, room: int) -> Iterable[bytes]:
-        now = monotonic()
-        if not room or now < self._retry_at:
-            return
-        for sid, count, fresh in self._pulls.wanted(room, now):
-            inbox = b"%b.%d" % (self._session.inbox, sid)
-            if fresh:
-                yield self._commands.sub(inbox, sid)
-            yield self._commands.pub(self._next, request(count, self._place.longest_pull), inbox)
 
     def keep(self, heard: list[wire.Msg], now: float, expired: Collection[Message]) -> tuple[bytes, Sent | None]:
         """What waits to be sent, and what is to be touched: of the messages in flight, and of those that came meanwhile."""
@@ -306,13 +268,12 @@ class JetStreamConnection:
 
     def moved(self) -> tuple[bytes, Callable[[], None]]:
         """What was asked of the server that led comes no more, but for what is on its way."""
-        self._retry_at = 0.0
-        sids = self._pulls.moved()
-        return b"".join(self._unsubscribed(sids)), lambda: self._gone(sids)
+        said, sids = self._pulling.moved()
+        return said, lambda: self._pulling.gone(sids)
 
     def refused(self, words: str) -> bool:
         """A pull, or a settlement, that our user may not make."""
-        mine = f'"{self._next.decode()}"' in words
+        mine = self._pulling.is_mine(words)
         if mine:
             self._end(BrokerUnreachable(f"{self.topic}/{self.channel}: nats-server {self._session.server}: {words}"))
         return mine
@@ -343,15 +304,11 @@ class JetStreamConnection:
         for message in self._leases.over(self.in_flight, now):
             if self.in_flight.pop(message, None) is not None:
                 self._lose(message)
-        if late := self._pulls.silent(now):
-            log.debug(
-                "%s/%s: %d pulls are forgotten by nats-server %s", self.topic, self.channel, len(late), self._session.server
-            )
-            self._cancels += late
+        if late := self._pulling.look(now):
+            log.debug("%s/%s: %d pulls are forgotten by nats-server %s", self.topic, self.channel, late, self._session.server)
         if late or self._session.deserted(now):
-            gevent.spawn(self._look_for_consumer)
-        if late or (self._retry_at and now >= self._retry_at):
-            self._session.wants_to_speak(self)
+            self._changes.suspect()
+        self._changes.turn(now)
         if self._session.leaving:
             self._move()
 
@@ -362,14 +319,24 @@ class JetStreamConnection:
         elif not (self.in_flight or self.unsent()):
             self._end(BrokerUnreachable(f"nats-server {self._session.server} is about to end (lame duck mode)"))
 
-    def _look_for_consumer(self) -> None:
-        """A consumer that is gone answers nothing on 2.9; one that is there has lost the pulls, as with its leader."""
-        try:
-            gone = Api(self._session).consumer(self._place.stream, self._place.consumer) is None
-        except FrameworkError:  # the session's own pulse tells whether anybody is there
-            return
-        if gone:
-            self._end(BrokerUnreachable(f"consumer {self._place.consumer} of stream {self._place.stream} on {self.node} is gone"))
+    def go_by(self, found: Consumer) -> None:
+        """Its limits, which may be others than they were."""
+        self._pulling.longest = found.config.max_expires
+        if found.lease != self.limits.lease and not self._closed:
+            log.warning("consumer %s has a lease of %g s now (ack_wait), it had %g s", found.name, found.lease, self.limits.lease)
+            self.limits = replace(self.limits, lease=found.lease)
+            self._leases.lease = found.lease
+            self._timer.close()
+            self._look_often()
+
+    def let_through(self, said: list[tuple[wire.Msg, float]]) -> None:
+        now = monotonic()
+        recent = [] if self._closed else [(each, at) for each, at in said if now - at < self.limits.lease / 2]
+        messages = [message for each, at in recent if (message := self._message(each, at)) is not None]
+        for message in messages:
+            self.touch(message)
+        if messages:
+            self._take(messages)
 
     # --- the end -------------------------------------------------------------------------------------------
 
@@ -377,7 +344,7 @@ class JetStreamConnection:
         if self._closed:
             return
         self._closed = True
-        for timer in (self._timer, self._deadline, self._later):
+        for timer in (self._timer, self._deadline, self._pulling):
             timer.close()
         self._count_losses(self._session.leave(self))
         self._ended()
@@ -387,6 +354,6 @@ class JetStreamConnection:
         """What JetStream will deliver again: all in flight, and every settlement that it has not been sent for certain."""
         self._tally.lease_lost += len(self.in_flight) + len(self._settlements)
         self._tally.lease_lost += sum(each.acks + each.naks for each in waiting)
-        for gone in (self.in_flight, self._replies, self._settlements, self._pulls):
+        for gone in (self.in_flight, self._replies, self._settlements):
             gone.clear()
         self.granted = 0

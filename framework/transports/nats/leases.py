@@ -20,7 +20,7 @@ class Leases:
 
     def __init__(self, session: Proving, lease: float) -> None:
         self._session = session
-        self._lease = lease
+        self.lease = lease
         self._known: dict[Message, tuple[float, float]] = {}
         """Message -> when its lease began for certain, and the touch that may have begun it anew."""
         self._touched: dict[Message, float] = {}
@@ -38,7 +38,7 @@ class Leases:
 
     def over(self, in_flight: dict[Message, float], now: float) -> list[Message]:
         """Those in flight whose lease has run out."""
-        limit = now - self._lease * CERTAIN
+        limit = now - self.lease * CERTAIN
         found = [message for message in list(self._known) if self._began(message) <= limit]
         for message, at in in_flight.items():
             if at > limit:
@@ -50,7 +50,7 @@ class Leases:
     def is_over(self, message: Message, at: float, now: float) -> bool:
         """``at``: when it was received or touched."""
         began = self._began(message) if message in self._known else at
-        return began <= now - self._lease * CERTAIN
+        return began <= now - self.lease * CERTAIN
 
     def _began(self, message: Message) -> float:
         began, asked = self._known[message]
@@ -66,7 +66,7 @@ class Leases:
         found = []
         for message, at in in_flight:
             last = self._touched.get(message, at)
-            if now - max(last, at) >= self._lease * TOUCH_AT and message not in expired:
+            if now - max(last, at) >= self.lease * TOUCH_AT and message not in expired:
                 self.touched(message, at, now)
                 self._touched[message] = now
                 found.append(message)

@@ -13,7 +13,7 @@ import pytest
 
 from framework.errors import AlreadySettled, NegotiationRefused
 from framework.testing.servers import free_port
-from framework.transports.nats import connection, headers, wire
+from framework.transports.nats import headers, pulling, wire
 
 from .conftest import until
 
@@ -198,8 +198,8 @@ def test_what_is_given_back_for_later_stays_among_what_max_ack_pending_counts(ki
 @pytest.fixture
 def patient(monkeypatch):
     """A server that is not run for a moment, on a busy machine, is not taken for one that has nothing to send."""
-    monkeypatch.setattr(connection, "QUIET", 2.0)
-    monkeypatch.setattr(connection, "HURRY", 20.0)
+    monkeypatch.setattr(pulling, "QUIET", 2.0)
+    monkeypatch.setattr(pulling, "HURRY", 20.0)
 
 
 def flood(kit, transport, count: int) -> None:
@@ -211,7 +211,7 @@ def flood(kit, transport, count: int) -> None:
 @pytest.mark.usefixtures("patient")
 def test_a_grant_that_falls_in_a_flood_costs_no_message_an_attempt_that_nobody_has_seen(kit, monkeypatch):
     """What the server is sending on a pull that is taken back goes nowhere, and is delivered again as a second attempt."""
-    monkeypatch.setattr(connection, "HURRY", 0.05)  # which is for where nothing is wanted
+    monkeypatch.setattr(pulling, "HURRY", 0.05)  # which is for where nothing is wanted
     transport = kit.open()
     held = kit.hold(transport, grant=2000)
     flood(kit, transport, 20_000)
