@@ -2,7 +2,7 @@
 
 A block is run by ``story.py`` unless a comment on the line above it says who does, or why nobody can::
 
-    <!-- run by: tests/house/test_readme.py -->
+    <!-- run by: tests/house/test_readme.py::test_make_demo_reports_the_shipped_log_exactly -->
     <!-- not run: it needs a machine of its own -->
 
 A block whose first line is ``# shop/handlers.py``, a comment with the name of a file and no more, is that file.
@@ -23,6 +23,7 @@ LANGUAGES = ("console", "ini", "procfile", "python", "text", "toml", "yaml")
 _FENCE = re.compile(r"( *)```(\w*)")
 _MARK = re.compile(r" *<!-- (not run|run by): (.+) -->")
 _FILE = re.compile(r"# (\S+\.(?:py|yaml|toml|service)|\S*Procfile)\n")
+_CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -43,7 +44,7 @@ class Block:
     not_run: str = ""
     """Why it cannot be run."""
     run_by: str = ""
-    """The test that runs it, ``tests/house/test_readme.py`` or with ``::test_name`` behind it."""
+    """The tests that run it: ``tests/house/test_readme.py::test_one, ::test_two``."""
 
     @property
     def file(self) -> str:
@@ -78,6 +79,11 @@ def blocks(page: Path) -> Iterator[Block]:
 def prose(page: Path) -> str:
     """The page without its fenced blocks."""
     return re.sub(r"^( *)```.*?^\1```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def codes(page: Path) -> list[str]:
+    """What stands between backticks in the sentences of ``page``, each on one line."""
+    return [" ".join(code.split()) for code in _CODE.findall(prose(page))]
 
 
 def links(page: Path) -> list[str]:

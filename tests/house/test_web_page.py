@@ -25,6 +25,12 @@ from framework.testing.servers import ROOT, Server, free_port, running
 from tests.house.pages import blocks
 
 PAGE = list(blocks(ROOT / "docs" / "web.md"))
+((BROKER_VARIABLE, _),) = (
+    line.removeprefix("$ export ").split("=")
+    for block in PAGE
+    for line in block.text.splitlines()
+    if line.startswith("$ export ")
+)
 COMMANDS = [line[2:] for block in PAGE if block.language == "console" for line in block.text.splitlines() if "8000" in line]
 ORDERS = 40
 
@@ -39,7 +45,7 @@ def serving(command: str, folder: Path, broker: str) -> Iterator[str]:
             (folder / block.file).write_text(block.text)
     port = free_port()
     program, *arguments = shlex.split(command.replace("8000", str(port)))
-    variables = os.environ | {"BROKER_URL": broker, "HOME": str(folder)}
+    variables = os.environ | {BROKER_VARIABLE: broker, "HOME": str(folder)}
     started = [Path(sys.executable).parent / program, *arguments]
     process = subprocess.Popen(started, cwd=folder, env=variables, start_new_session=True)
     url = f"http://127.0.0.1:{port}/orders"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -22,6 +23,8 @@ SHIPPED = ("framework", "pyspark_nsq", "pytest_workers")
 COMMAND = "workers_command.py"
 DEADLINE = 60.0
 OURS = Path(sysconfig.get_path("purelib"))
+
+(INSTALL,) = re.findall(r"^\$ (pip install .*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
 
 HELLO = """
 from framework import handler
@@ -77,7 +80,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
             shutil.copytree(ROOT / entry, clone / entry, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / entry, clone)
-    done = made.run("pip install .", clone)
+    done = made.run(INSTALL, clone)
     assert done.returncode == 0, done.stdout + done.stderr
     made.borrow_dependencies()
     return made
