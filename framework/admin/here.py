@@ -175,8 +175,8 @@ def _pause(one: Consumer) -> dict[str, Any] | None:
     if flow.paused:
         by, why = ("drain", "an operator has drained it") if flow.drained else ("operator", "an operator has paused it")
         return {"by": by, "until": None, "why": why, "processes": 1}
-    if (held := flow.breaker.held) is not None:
-        why, seconds = held
+    if (pause := flow.breaker.pause) is not None:
+        why, seconds = pause
         return {"by": "backoff", "until": round(time.time() + seconds, 1), "why": why, "processes": 1, "trying": not seconds}
     return None
 

@@ -46,7 +46,7 @@ class Breaker:
         return self._state.level > 0 and self._state.allowance(clock()) == 0
 
     @property
-    def held(self) -> tuple[str, float] | None:
+    def pause(self) -> tuple[str, float] | None:
         """Why the handler is held back, and for how many seconds from now nothing may start; 0: one at a time, to try. None where
         it is not. May be asked from any thread."""
         return (self._why, max(0.0, self._state.until - clock())) if self._state.level > 0 else None

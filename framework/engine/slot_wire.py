@@ -131,19 +131,19 @@ class Frames:
     """The frames of a stream that is cut anywhere."""
 
     def __init__(self) -> None:
-        self._held = bytearray()
+        self._unread = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        held = self._held
-        held += data
+        unread = self._unread
+        unread += data
         found, at = [], 0
-        while len(held) - at >= _SIZE.size:
-            end = at + _SIZE.size + _SIZE.unpack_from(held, at)[0]
-            if end > len(held):
+        while len(unread) - at >= _SIZE.size:
+            end = at + _SIZE.size + _SIZE.unpack_from(unread, at)[0]
+            if end > len(unread):
                 break
-            found.append(bytes(held[at + _SIZE.size : end]))
+            found.append(bytes(unread[at + _SIZE.size : end]))
             at = end
-        del held[:at]
+        del unread[:at]
         return found
 
 

@@ -307,7 +307,7 @@ class Channel:
         if delay > 0:
             self._defer(message, int(self._port.clock.now() + delay * 1000), delay)
         else:
-            self.retries.hold(message)
+            self.retries.keep_body(message)
             self._to_tail(message)
         return None
 
@@ -322,7 +322,7 @@ class Channel:
     def _timed_out(self, leases: Leases, message: Message) -> None:
         self.timeout_count += 1
         self._forget_holder(leases)
-        self.retries.hold(message)
+        self.retries.keep_body(message)
         self._to_tail(message)
         self._serve_soon()
 

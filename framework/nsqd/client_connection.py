@@ -143,13 +143,13 @@ class ClientConnection:
         self.outgoing.linger(HANDSHAKE_SECONDS)
         if self.outgoing.size:
             raise EndOfStream
-        self.outgoing.held = True
+        self.outgoing.between_layers = True
 
     def _resume(self, codec: Codec) -> None:
         self._stream = Stream(self._stream, codec)
         self.incoming.through(self._stream)
         self.outgoing.through(self._stream)
-        self.outgoing.held = False
+        self.outgoing.between_layers = False
         self.outgoing.flush()
 
     # --- the end -------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class ClientConnection:
     def end(self) -> None:
         """Send what there is to send, and close."""
         self.mute()
-        self.outgoing.held = False
+        self.outgoing.between_layers = False
         self.outgoing.linger(_LINGER_SECONDS)
         self.outgoing.close()
         self.incoming.end()

@@ -65,7 +65,7 @@ def look(survey: Survey) -> Facts:
     segments = [
         SegmentFacts(
             number, log.length(number),
-            sorted(topic.name for one in catalog.held(number) if (topic := catalog.topics.get(one))),
+            sorted(topic.name for one in catalog.ranges_in(number) if (topic := catalog.topics.get(one))),
             unfinished.any_in(catalog, survey.index, number),
         )
         for number in log.numbers

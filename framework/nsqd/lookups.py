@@ -200,7 +200,7 @@ class Lookups:
         """A new topic holds its messages until it has the channels that it has at other nsqds."""
         asked = [peer.http_address for peer in self._peers.values() if peer.http_address]
         if asked:
-            topic.hold()
+            topic.await_channels()
             gevent.spawn(self._channels, topic, asked)
 
     def _channels(self, topic: Topic, addresses: list[str]) -> None:

@@ -32,27 +32,27 @@ class Retries:
         """To be delivered when the cursor has come to their turn."""
         self.deferred: list[tuple[float, int, Message]] = []
         """A heap by due time (monotonic seconds)."""
-        self.held = 0
-        """Bytes of their bodies in memory."""
+        self.bytes_in_memory = 0
+        """Of their bodies."""
         self.cutoff = 0
         """What was published before (ns since 1970) is not delivered again."""
         self._kept = kept
         self._alarm = Alarm(rung)
         self._generation = 0
 
-    def hold(self, message: Message) -> None:
+    def keep_body(self, message: Message) -> None:
         """It waits from here on; with its body in memory if there is room, else the log has to give it again."""
         if message.body is None:
             return
-        if self._kept and self.held + len(message.body) > _WAITING_BYTES:
+        if self._kept and self.bytes_in_memory + len(message.body) > _WAITING_BYTES:
             message.body = None
         else:
-            self.held += len(message.body)
+            self.bytes_in_memory += len(message.body)
 
     def defer(self, message: Message, delay: float) -> None:
         """Until ``delay`` seconds from now."""
         when = time.monotonic() + delay
-        self.hold(message)
+        self.keep_body(message)
         heapq.heappush(self.deferred, (when, message.seq, message))
         self._alarm.set(when)
 
@@ -68,7 +68,7 @@ class Retries:
     def take_first(self, body: bytes) -> None:
         """The first that is ready, which has this body, waits no longer."""
         self.ready.popleft()
-        self.held -= len(body)
+        self.bytes_in_memory -= len(body)
 
     def give_up(self, gone: Container[int]) -> list[Message]:
         """Wait no longer for messages that the log cannot give again, and return them. Those in memory are delivered all the
@@ -91,14 +91,14 @@ class Retries:
             for _ in looked:
                 self.ready.popleft()
             self.ready.extendleft(one for one in reversed(looked) if not 0 < one.ts < cutoff)
-            self.held -= sum(len(one.body) for one in old if one.body is not None)
+            self.bytes_in_memory -= sum(len(one.body) for one in old if one.body is not None)
         return old
 
     def clear(self) -> None:
         self._generation += 1
         self.ready.clear()
         self.deferred.clear()
-        self.held = 0
+        self.bytes_in_memory = 0
         self._alarm.cancel()
 
     # --- bodies that the log has to give again ---------------------------------------------------------------------
@@ -115,4 +115,4 @@ class Retries:
             one = found.get(message.seq)  # else it was not looked for, and is read with the next; or it is damaged
             if one is not None and message.body is None:
                 message.ts, message.body = one
-                self.held += len(one[1])
+                self.bytes_in_memory += len(one[1])

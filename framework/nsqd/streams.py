@@ -149,8 +149,8 @@ class Outgoing:
         self.closed = False
         self.patience: float | None = None
         """Seconds after which a client that takes nothing is given up; None: never."""
-        self.held = False
-        """Nothing is sent: the connection is between two layers."""
+        self.between_layers = False
+        """Nothing is sent: the stream is about to be wrapped in TLS or compression."""
 
     def through(self, stream: Socket) -> None:
         """Write to ``stream`` from now on; nothing must be waiting to be sent."""
@@ -170,7 +170,7 @@ class Outgoing:
     def flush(self) -> None:
         """Send what can be sent without waiting."""
         self._scheduled = False
-        if self._watcher is None and self._parts and not self.closed and not self.held:
+        if self._watcher is None and self._parts and not self.closed and not self.between_layers:
             self._send()
 
     def _send(self) -> None:

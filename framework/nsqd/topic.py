@@ -81,7 +81,7 @@ class Topic:
         self.complete = Event()
         """It has the channels that it has at other nsqds; until then its messages wait."""
         self.complete.set()
-        self._held: deque[Batch] = deque()
+        self._in_memory: deque[Batch] = deque()
         """An #ephemeral topic's own messages: they have no other place."""
         self._emptied: list[tuple[int, int]] = []
         self._reading = False
@@ -133,7 +133,7 @@ class Topic:
         elif not self.ephemeral:
             self.depth += batch.count
         elif self.depth + batch.count <= self.port.options.mem_queue_size or not self.depth:
-            self._held.append(batch)
+            self._in_memory.append(batch)
             self.depth += batch.count
         self.touched()
 
@@ -151,7 +151,7 @@ class Topic:
         """Whether messages go to the channels."""
         return not self.paused and self.complete.is_set() and not self._reading and bool(self._receivers)
 
-    def hold(self) -> None:
+    def await_channels(self) -> None:
         """Keep messages until ``release``."""
         self.complete.clear()
 
@@ -167,11 +167,11 @@ class Topic:
             self._reading = True
             gevent.spawn(self._read_and_hand_over)
             return
-        held, self._held = self._held, deque()
-        self._pass(held)
+        waited, self._in_memory = self._in_memory, deque()
+        self._pass(waited)
 
-    def _pass(self, held: Sequence[Batch]) -> None:
-        """``held`` is what waited, for channels that keep nothing on the disk."""
+    def _pass(self, waited: Sequence[Batch]) -> None:
+        """``waited`` is what waited, for channels that keep nothing on the disk."""
         count = self.depth
         self.pumped, self.depth = self.next, 0
         for channel in self._receivers:
@@ -179,7 +179,7 @@ class Topic:
             if channel.kept:
                 channel.offer_stored(count)
             else:
-                for batch in held:
+                for batch in waited:
                     channel.offer(batch)
         self.touched()
         slices.soon(self.serve)
@@ -188,11 +188,11 @@ class Topic:
         """An #ephemeral channel holds copies. Once it has them the log's may go, so they are read before ``pumped`` moves."""
         low = self.pumped
         try:
-            held = self._read_waiting()
+            waited = self._read_waiting()
         finally:
             self._reading = False
         if self.pumped == low and self._flows:
-            self._pass([batch for batch in held if batch.first < self.next])  # the log may be ahead of the hub
+            self._pass([batch for batch in waited if batch.first < self.next])  # the log may be ahead of the hub
         else:
             self._hand_over()  # meanwhile it was emptied, or paused
 
@@ -214,20 +214,20 @@ class Topic:
     @property
     def unfinished(self) -> int:
         """Messages that wait here, and those that the channel has which is furthest behind."""
-        held = (one.depth + one.in_flight_count + len(one.deferred) for one in self.channels.values())
-        return self.depth + max(held, default=0)
+        counts = (one.depth + one.in_flight_count + len(one.deferred) for one in self.channels.values())
+        return self.depth + max(counts, default=0)
 
     def expire(self, cutoff: int) -> int:
         """Drop what waits here and was published before ``cutoff`` (ns since 1970), as far as one reading of the log goes; how
         many messages that were. Blocks the greenlet. To be saved before the log is read again."""
-        low, held = self.pumped, list(self._held)
+        low, waiting = self.pumped, list(self._in_memory)
         if not self.depth or self._reading:
             return 0
         if not self.ephemeral:
-            held = self.port.read(self.id, low, _READ_BYTES)
+            waiting = self.port.read(self.id, low, _READ_BYTES)
         if self.pumped != low or self.deleted:
             return 0  # meanwhile it was handed over, or emptied
-        old = list(takewhile(lambda one: one.ts < cutoff and one.first < self.next, held))
+        old = list(takewhile(lambda one: one.ts < cutoff and one.first < self.next, waiting))
         if not old:
             return 0
         self._drop_until(old[-1].end)
@@ -240,8 +240,8 @@ class Topic:
         self._emptied.append((self.pumped, seq))
         self.port.emit(Emptied(self.id, self.pumped, seq))
         self.pumped = seq
-        while self._held and self._held[0].end <= seq:
-            self._held.popleft()
+        while self._in_memory and self._in_memory[0].end <= seq:
+            self._in_memory.popleft()
         self.touched()
 
     # --- channels ------------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class Topic:
         for channel in list(self.channels.values()):
             channel.close()
         self.channels.clear()
-        self._held.clear()
+        self._in_memory.clear()
 
     def correct(self, found: Correction) -> None:
         """The log has fewer messages than were counted, or more."""

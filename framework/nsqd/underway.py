@@ -21,7 +21,7 @@ class Memory:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._held = 0
+        self._taken = 0
         self._holders: set[Share] = set()
         self._favoured: Share | None = None
         self._waiting: deque[Event] = deque()
@@ -34,7 +34,7 @@ class Memory:
         """Blocks the greenlet while there is no room for more."""
         while not self._allows(share, size - share.size):
             self._wait()
-        self._held += size - share.size
+        self._taken += size - share.size
         share.size = size
         if size:
             self._holders.add(share)
@@ -42,11 +42,11 @@ class Memory:
             self._holders.discard(share)
             if self._favoured is share:
                 self._favoured = None
-        if self._waiting and (self._favoured is None or self._held < self._most):
+        if self._waiting and (self._favoured is None or self._taken < self._most):
             self._waiting.popleft().set()
 
     def _allows(self, share: Share, more: int) -> bool:
-        if more <= 0 or self._held + more <= self._most:
+        if more <= 0 or self._taken + more <= self._most:
             return True
         if self._favoured is None:
             self._favoured = share

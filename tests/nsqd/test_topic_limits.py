@@ -231,7 +231,7 @@ def test_thousands_that_are_to_be_tried_again_go_behind_some_that_stay(
     wait_until(lambda: taker.channel.expired_count == 5000)
     gevent.sleep(0.2)
     assert (taker.channel.expired_count, taker.channel.depth) == (5000, 3)
-    assert taker.channel.retries.held == sum(len(one.body or b"") for one in taker.channel.retries.ready)
+    assert taker.channel.retries.bytes_in_memory == sum(len(one.body or b"") for one in taker.channel.retries.ready)
     nsqd.broker.stop()
 
 

@@ -165,7 +165,7 @@ class Catalog:
 
     # --- segments ------------------------------------------------------------------------------------------------
 
-    def held(self, segment: int) -> dict[int, tuple[int, int]]:
+    def ranges_in(self, segment: int) -> dict[int, tuple[int, int]]:
         """Topic -> [lowest sequence number, end) of what the segment has."""
         with self._sharing:
             return dict(self.ranges.get(segment, {}))

@@ -80,7 +80,7 @@ class Compactor:
         """What to move so that ``segment`` can go; None when it is too much."""
         left = self._log.length(segment) // _WORTH
         found: list[Moving] = []
-        for number, (low, high) in self._catalog.held(segment).items():
+        for number, (low, high) in self._catalog.ranges_in(segment).items():
             topic = self._catalog.topics.get(number)
             moving = [] if topic is None else self._plan_topic(topic, segment, low, high, left)
             if moving is None:
@@ -99,7 +99,7 @@ class Compactor:
             unfinished.update(index.unfinished_retries(channel.id, low, min(high, floor), _MOST_UNFINISHED))
         if len(unfinished) > _MOST_UNFINISHED or index.size(topic.id, segment, floor, high) > most:
             return None
-        whole = index.held(topic.id, segment, floor, high)
+        whole = index.rows_in(topic.id, segment, floor, high)
         parts: dict[int, tuple[Row, set[int]]] = {}
         for seq in [*sorted(unfinished), *self._tail(topic.id, floor, high)]:
             row = self._holds(topic.id, segment, seq)

@@ -31,7 +31,7 @@ class Piece(NamedTuple):
     first: int = 0
     messages: int = 0
     """Numbers that it has."""
-    held: int = 0
+    with_body: int = 0
     """Of these, with a body: a record that was moved has those of unfinished messages only."""
     moved: bool = False
 
@@ -56,9 +56,9 @@ def _piece(data: bytes, offset: int) -> Piece:
         following = data.find(MAGIC, offset + len(MAGIC))
         end = following if following >= 0 else len(data)
         whole = _is_declaration(data[start:end])
-    messages, held = _count(data[start:end], said.messages)
+    messages, with_body = _count(data[start:end], said.messages)
     moved = said.moved or _is_hollow(data[start:end])
-    return Piece(offset, end - offset, whole, said.topic, said.first, messages, held, moved)
+    return Piece(offset, end - offset, whole, said.topic, said.first, messages, with_body, moved)
 
 
 def _ends(data: bytes, offset: int) -> bool:
@@ -213,7 +213,7 @@ class Numbers:
             if piece.moved and piece.first + piece.messages <= self._next.get(piece.topic, 0):
                 one.lost.append((piece.topic, piece.first, piece.first + piece.messages))
             elif piece.moved or piece.topic not in self._next:
-                one.unknown = piece.held  # its header lies: of a topic's numbers, or of the topic
+                one.unknown = piece.with_body  # its header lies: of a topic's numbers, or of the topic
             elif self._asked.get(piece.topic, 0) <= at:
                 low = self._next[piece.topic]
                 one.lost.append((piece.topic, low, low + piece.messages))

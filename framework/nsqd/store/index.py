@@ -174,7 +174,7 @@ class Index:
         query = "delete from batch where topic = ? and first >= ? and first < ? and seg = ?"
         self._db.execute(query, (topic, low, high, segment))
 
-    def held(self, topic: int, segment: int, low: int, high: int) -> list[Row]:
+    def rows_in(self, topic: int, segment: int, low: int, high: int) -> list[Row]:
         """The batches that begin in [low, high) and are in that segment, but for emptied ones."""
         query = "select * from batch where topic = ? and first >= ? and first < ? and seg = ? and dead = 0"
         return [Row(*row) for row in self._db.execute(query, (topic, low, high, segment)).fetchall()]

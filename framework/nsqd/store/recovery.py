@@ -264,7 +264,7 @@ class _Scan:
             if self._index.count(topic, low, high):
                 continue  # moved, and another copy is good
             moved = self._catalog.rebuilt and damage.piece.moved  # then every channel would have got it
-            count += damage.piece.held if moved else unfinished.count(self._catalog, self._index, topic, low, high)
+            count += damage.piece.with_body if moved else unfinished.count(self._catalog, self._index, topic, low, high)
             self._index.bury_damaged(topic, low, high)
         words, after = say_damaged(count)
         self._set_aside(damage.segment, damage.offset, damage.length, words, after)

@@ -280,7 +280,7 @@ class Store:
     def _remove(self, segment: int) -> None:
         # Synced before the unlink: an index that came back older would name a file that is gone.
         with self.index.transaction(synced=True):
-            for topic, (low, high) in self.catalog.held(segment).items():
+            for topic, (low, high) in self.catalog.ranges_in(segment).items():
                 self.index.remove_batches(topic, segment, low, high)
             self.index.forget_retired(next((one for one in self.log.numbers if one != segment), segment))
         self.log.remove(segment)

@@ -30,7 +30,7 @@ def _of_channel(index: Index, channel: ChannelState, low: int, high: int) -> set
 
 def any_in(catalog: Catalog, index: Index, segment: int) -> bool:
     """Whether the segment has a message that is not finished."""
-    return any(any_of(catalog, index, topic, low, high) for topic, (low, high) in catalog.held(segment).items())
+    return any(any_of(catalog, index, topic, low, high) for topic, (low, high) in catalog.ranges_in(segment).items())
 
 
 def any_of(catalog: Catalog, index: Index, number: int, low: int, high: int) -> bool:

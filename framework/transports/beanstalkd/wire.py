@@ -201,11 +201,11 @@ class Decoder:
     reply announces.
     """
 
-    __slots__ = ("_held", "_max_body", "_missing")
+    __slots__ = ("_max_body", "_missing", "_pieces")
 
     def __init__(self, *, max_body: int = MAX_BODY) -> None:
         self._max_body = max_body
-        self._held: list[bytes] = []
+        self._pieces: list[bytes] = []
         self._missing = 0
 
     def feed(self, data: bytes) -> list[Reply]:
@@ -213,13 +213,13 @@ class Decoder:
 
         Raises ProtocolError for bytes that no beanstalkd sends; the decoder is of no use after that.
         """
-        if self._held:
-            self._held.append(data)
+        if self._pieces:
+            self._pieces.append(data)
             self._missing -= len(data)
             if self._missing > 0:
                 return []
-            data = b"".join(self._held)
-            self._held.clear()
+            data = b"".join(self._pieces)
+            self._pieces.clear()
         return self._replies(data)
 
     def _replies(self, data: bytes) -> list[Reply]:
@@ -270,7 +270,7 @@ class Decoder:
         self._hold(data, at, 1)
 
     def _hold(self, data: bytes, at: int, missing: int) -> None:
-        self._held.append(data[at:] if at else data)
+        self._pieces.append(data[at:] if at else data)
         self._missing = missing
 
 

@@ -18,12 +18,12 @@ from framework.transports.nsq import wire
 class Rescue:
     """The state of one time that the hub was blocked, on one connection. The caller holds the lock of the connection."""
 
-    __slots__ = ("error", "finished", "frames", "given_back", "heartbeats", "held", "messages", "requeued")
+    __slots__ = ("error", "finished", "frames", "given_back", "heartbeats", "messages", "requeued", "since")
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.frames: list[bytes | BrokerError] = []
-        self.held: dict[Message, float] = {}
+        self.since: dict[Message, float] = {}
         """Message -> when it was received or touched here, the oldest first."""
         self.given_back: dict[Message, None] = {}
         """Requeued here, because the worker stops."""
@@ -34,7 +34,7 @@ class Rescue:
 
     def heard(self, messages: list[Message], frames: list[bytes | BrokerError], now: float) -> None:
         self.messages += messages
-        self.held.update(dict.fromkeys(messages, now))
+        self.since.update(dict.fromkeys(messages, now))
         for frame in frames:
             if frame == wire.HEARTBEAT:
                 self.heartbeats += 1
@@ -43,12 +43,12 @@ class Rescue:
 
     def touch(self, in_flight: dict[Message, float], lease: float, now: float, expired: Collection[Message]) -> list[bytes]:
         """The ids of what was received or last touched a third of a lease ago, on the hub or here, and is not ``expired``."""
-        held = self.held
+        since = self.since
         kept = dict(_snapshot(in_flight)) | dict.fromkeys(self.messages, now)  # what the hub has settled meanwhile is not
-        due = [one for one, at in kept.items() if now - held.get(one, at) >= lease * TOUCH_AT and not self._past(one, expired)]
+        due = [one for one, at in kept.items() if now - since.get(one, at) >= lease * TOUCH_AT and not self._past(one, expired)]
         for message in due:
-            held.pop(message, None)
-            held[message] = now
+            since.pop(message, None)
+            since[message] = now
         return [message.id for message in due]
 
     def _past(self, message: Message, expired: Collection[Message]) -> bool:

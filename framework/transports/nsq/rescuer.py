@@ -148,7 +148,7 @@ class Rescuer:
         if not self._owner.closing:
             self._tally.received += len(rescue.messages)
             in_flight.update(dict.fromkeys(rescue.messages, 0.0))
-        for message, at in rescue.held.items():
+        for message, at in rescue.since.items():
             if in_flight.pop(message, None) is not None:  # else it has been settled since
                 in_flight[message] = at
         for message in rescue.given_back:

@@ -231,12 +231,12 @@ class Decoder:
     joined once, when the frame is whole, so that a large message in many pieces costs no more than its size.
     """
 
-    __slots__ = ("_held", "_max_frame", "_missing", "_origin")
+    __slots__ = ("_max_frame", "_missing", "_origin", "_pieces")
 
     def __init__(self, origin: Any = None, *, max_frame: int = MAX_FRAME) -> None:
         self._origin = origin
         self._max_frame = max_frame
-        self._held: list[bytes] = []
+        self._pieces: list[bytes] = []
         self._missing = 0
 
     def bind(self, origin: Any) -> Decoder:
@@ -249,13 +249,13 @@ class Decoder:
 
         Raises ProtocolError for bytes that no nsqd sends; the decoder is of no use after that.
         """
-        if self._held:
-            self._held.append(data)
+        if self._pieces:
+            self._pieces.append(data)
             self._missing -= len(data)
             if self._missing > 0:
                 return [], []
-            data = b"".join(self._held)
-            self._held.clear()
+            data = b"".join(self._pieces)
+            self._pieces.clear()
         if data.startswith(_OK_FRAME) and data == _OK_FRAME * (count := len(data) // len(_OK_FRAME)):
             return [], [OK] * count  # all that a publisher gets, mostly, and a hundred at once
         return self._frames(data)
@@ -314,7 +314,7 @@ class Decoder:
             self._missing = 1  # so few bytes that joining them again costs nothing
         else:
             self._missing = 4 + size - have
-        self._held.append(data[at:])
+        self._pieces.append(data[at:])
 
 
 def _garbage(what: str, data: bytes, at: int) -> ProtocolError:

@@ -100,7 +100,7 @@ def test_a_frame_too_large_or_too_small_is_refused_before_anything_of_it_is_kept
     decoder = Decoder()
     with pytest.raises(ProtocolError, match=rf"a frame of {length} bytes"):
         decoder.feed(struct.pack(">i", length) + b"x" * 10)
-    assert decoder._held == []
+    assert decoder._pieces == []
 
 
 def test_the_largest_frame_is_taken_and_none_larger_is_made() -> None:

@@ -143,10 +143,10 @@ def _sized(data: bytes) -> bytes:
 class Decoder:
     """Frames from a stream that is cut anywhere. An unfinished one is kept as it came, and joined once it is whole."""
 
-    __slots__ = ("_held", "_missing")
+    __slots__ = ("_missing", "_pieces")
 
     def __init__(self) -> None:
-        self._held: list[bytes] = []
+        self._pieces: list[bytes] = []
         self._missing = 0
         """Bytes until what is held is whole, or tells how long it is."""
 
@@ -156,13 +156,13 @@ class Decoder:
         Raises ProtocolError for what no server sends, a frame that announces more than ``MAX_FRAME`` at its first bytes; the
         decoder is of no use after that.
         """
-        if self._held:
-            self._held.append(data)
+        if self._pieces:
+            self._pieces.append(data)
             self._missing -= len(data)
             if self._missing > 0:
                 return []
-            data = b"".join(self._held)
-            self._held.clear()
+            data = b"".join(self._pieces)
+            self._pieces.clear()
         frames: list[Frame] = []
         at, end = 0, len(data)
         while at < end:
@@ -174,7 +174,7 @@ class Decoder:
                     raise _too_long(length, data, at)
                 following = at + 4 + length
             if following > end:
-                self._held.append(data[at:] if at else data)
+                self._pieces.append(data[at:] if at else data)
                 self._missing = following - end
                 break
             frames.append(_frame(data, at, following, mark))
