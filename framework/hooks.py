@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import FrameType
@@ -69,6 +69,9 @@ class Finished(NamedTuple):
 
 class Observer(Middleware):
     """Middleware of the framework's own that settings put around handlers, also where they run in other processes."""
+
+    def received(self, messages: Sequence[Message], /) -> None:
+        """In the worker: these have come, together, from one connection. They have not been started."""
 
     def missed(self, job: Any, error: BaseException, /) -> None:
         """In the worker: a call in a thread or a process has failed by ``error``; ``around`` may have seen that there."""

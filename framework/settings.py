@@ -131,6 +131,13 @@ class Settings:
         "link", values.word("link", "parent"), "link | parent",
         "How the span of a call with one message leads to that of its publish: by a link, or as its parent.",
     )  # fmt: skip
+    otel_spans: str = _setting(
+        "calls", values.word("calls", "all"), "calls | all",
+        "Which spans there are: of calls and publishes, or of receiving and settling too.",
+    )  # fmt: skip
+    otel_body_sizes: bool = _setting(
+        False, values.yes_or_no, "true | false", "Spans say how large bodies are.", shown="false", switch=True
+    )
     history: Path | None = _setting(
         None, values.path, "file", "Keep how each message ended in this file, for `workers history`.", shown="none"
     )

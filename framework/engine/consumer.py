@@ -125,6 +125,8 @@ class Consumer:
             return
         if not self.awake:
             self.rouse()
+        if self._endings is not None:
+            self._endings.came(batch)
         account, before = self.accounts[connection], len(connection.in_flight)
         self._credit.arrived(account.share, len(batch), clock(), self._turns.mean)
         self._queue.extend(batch)

@@ -1,4 +1,4 @@
-"""Tells who keeps how messages ended: of those that a slot has finished many at a time, because such a message costs 1 us in all.
+"""Tells observers how messages came and ended: many at a time of those that a slot has finished, as such a message costs 1 us.
 
 It is there for handlers with an observer that asks for it, and costs the others nothing.
 """
@@ -41,10 +41,16 @@ class Endings:
 
     def __init__(self, spec: HandlerSpec) -> None:
         self._topic = spec.topic
-        self._observers = [one for one in spec.middleware if isinstance(one, Observer) and hooks.observes(one, "ended")]
+        observers = [one for one in spec.middleware if isinstance(one, Observer)]
+        self._observers = [one for one in observers if hooks.observes(one, "ended")]
+        self._receivers = [one for one in observers if hooks.observes(one, "received")]
 
     def __bool__(self) -> bool:
         return bool(self._observers)
+
+    def came(self, messages: list[Message]) -> None:
+        for one in self._receivers:
+            one.received(messages)
 
     def begin(self, run: Run, message: Message, now: float) -> None:
         """``message``, which was begun at ``now``, is the first of another run."""

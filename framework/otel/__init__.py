@@ -14,7 +14,7 @@ from framework.otel import providers
 from framework.otel.conventions import Metrics
 from framework.otel.options import Options, of_settings
 from framework.otel.publishing import Sending
-from framework.otel.watch import Watch
+from framework.otel.watch import Watch, WatchAll
 from framework.version import VERSION
 
 __all__ = ["Options", "observe", "of_settings", "watched"]
@@ -29,7 +29,8 @@ def watched(handlers: Iterable[HandlerSpec], options: Options) -> list[HandlerSp
     outer = published.tracer
     if not isinstance(outer, Sending):
         published.tracer = Sending(options, tracer, instruments, outer)
-    return [replace(spec, middleware=(Watch(spec, options, tracer, instruments), *spec.middleware)) for spec in handlers]
+    watch = WatchAll if options.all else Watch
+    return [replace(spec, middleware=(watch(spec, options, tracer, instruments), *spec.middleware)) for spec in handlers]
 
 
 def observe(spec: HandlerSpec, options: bytes) -> HandlerSpec:

@@ -24,11 +24,17 @@ CLIENT = "messaging.client.id"
 MESSAGE = "messaging.message.id"
 CONVERSATION = "messaging.message.conversation_id"
 COUNT = "messaging.batch.message_count"
+SIZE = "messaging.message.body.size"
 ADDRESS = "server.address"
 PORT = "server.port"
 ERROR = "error.type"
 
-SEND, PROCESS = "send", "process"
+SEND, RECEIVE, PROCESS, SETTLE = "send", "receive", "process", "settle"
+"""``messaging.operation.type``."""
+_FORMER = {SEND: "publish"}
+"""What ``messaging.operation`` was called up to 1.26, where it is not the same."""
+_BOTH = "messaging/dup" in os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "").replace(" ", "").split(",")
+"""Whether the former name is wanted as well."""
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 """Seconds."""
 
@@ -52,9 +58,10 @@ class Metrics:
         )
 
 
-def named(operation: str, system: str, topic: str) -> Attributes:
-    """What spans and metrics of all operations have. Those of this page have the type that they are named by."""
-    return {OPERATION: operation, OPERATION_TYPE: operation, SYSTEM: system, DESTINATION: topic}
+def named(kind: str, system: str, topic: str, operation: str = "") -> Attributes:
+    """What spans and metrics of all operations have. ``operation``: its name, where that is not its ``kind``."""
+    made: Attributes = {OPERATION: operation or kind, OPERATION_TYPE: kind, SYSTEM: system, DESTINATION: topic}
+    return {**made, "messaging.operation": _FORMER.get(kind, kind)} if _BOTH else made
 
 
 @cache

@@ -15,6 +15,10 @@ class Options(msgspec.Struct, frozen=True):
     """The span of a publish is the parent of the call's, where that has one message; else a link leads to it."""
     system: str = "_OTHER"
     """``messaging.system``: nsq, beanstalkd, nats, rocketmq; the convention's word where they are several."""
+    all: bool = False
+    """Spans of receiving and settling too."""
+    sizes: bool = False
+    """How large bodies are."""
     node: str = ""
     """Where what is published goes, ``host:port``; empty where that may be several."""
 
@@ -23,6 +27,8 @@ def of_settings(settings: Settings) -> Options:
     """The options of a worker with ``settings``."""
     return Options(
         parent=settings.otel_producer == "parent",
+        all=settings.otel_spans == "all",
+        sizes=settings.otel_body_sizes,
         system=system_of(settings.brokers) or "_OTHER",
         node=only_node(settings.brokers) if settings.brokers else settings.nsqd_tcp_address,
     )

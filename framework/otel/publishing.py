@@ -29,21 +29,26 @@ class Sending:
         self, topic: str, bodies: Sequence[bytes], *, carried: bool, answers: published.Answers
     ) -> Iterator[Mapping[str, str]]:
         if self._outer is None:
-            with self._send(topic, len(bodies), carried=carried, answers=answers) as headers:
+            with self._send(topic, bodies, carried=carried, answers=answers) as headers:
                 yield headers
             return
         with (
             self._outer(topic, bodies, carried=carried, answers=answers) as theirs,
-            self._send(topic, len(bodies), carried=carried, answers=answers) as ours,
+            self._send(topic, bodies, carried=carried, answers=answers) as ours,
         ):
             yield {**theirs, **ours}
 
     @contextmanager
-    def _send(self, topic: str, count: int, *, carried: bool, answers: published.Answers) -> Iterator[Mapping[str, str]]:
+    def _send(
+        self, topic: str, bodies: Sequence[bytes], *, carried: bool, answers: published.Answers
+    ) -> Iterator[Mapping[str, str]]:
+        count = len(bodies)
         known = {**names.named(names.SEND, self._options.system, topic), **names.server(self._options.node)}
         more: Attributes = {names.CLIENT: names.client_id()}
         if count > 1:
             more[names.COUNT] = count
+        elif self._options.sizes and bodies:
+            more[names.SIZE] = len(bodies[0])
         span = self._tracer.start_span(f"{names.SEND} {topic}", kind=SpanKind.PRODUCER, attributes={**known, **more})
         headers: dict[str, str] = {}
         began = perf_counter()

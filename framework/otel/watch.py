@@ -16,7 +16,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
 from framework.errors import Skip
 from framework.handler import HandlerSpec
-from framework.hooks import Observer
+from framework.hooks import Ending, Finished, Observer
 from framework.message import Batch, Message
 from framework.middleware.policy import compile_policy, is_marked
 from framework.middleware.retry import describe, encodable, is_for_the_process
@@ -104,6 +104,8 @@ class Watch(Observer):
             about[names.COUNT] = len(messages)
         else:
             about[names.MESSAGE] = encodable(first.id.decode(errors="replace"))
+            if self._options.sizes:
+                about[names.SIZE] = len(first.body)
             if CONVERSATION in first.headers:
                 about[names.CONVERSATION] = first.headers[CONVERSATION]
         return about
@@ -150,6 +152,34 @@ class Watch(Observer):
         span, _ = self._begin(messages, int((now - ran) * 1e9))
         self._judge(span, job, error, ran)
         span.end(int(now * 1e9))
+
+
+class WatchAll(Watch):
+    """With spans of receiving and settling, which the engine does for many messages at once: they have no length."""
+
+    def received(self, messages: Sequence[Message], /) -> None:
+        links = [Link(one) for one in self._producers(messages)]
+        self._say(names.RECEIVE, names.RECEIVE, messages[0].node, [one.id for one in messages], links)
+
+    def ended(self, message: Message, outcome: Ending, began: float, /) -> None:
+        if outcome in ("finished", "requeued", "dead"):  # else there was nothing to settle
+            self._say(names.SETTLE, "requeue" if outcome == "requeued" else "finish", message.node, [message.id])
+
+    def finished(self, run: Finished, /) -> None:
+        self._say(names.SETTLE, "finish", run.node, run.ids)
+
+    def _say(self, kind: str, operation: str, node: str, ids: Sequence[bytes], links: Sequence[Link] = ()) -> None:
+        topic, channel = self._spec.topic, self._spec.channel
+        about = {
+            **names.named(kind, self._options.system, topic, operation), **names.server(node),
+            names.SUBSCRIPTION: channel, names.GROUP: channel, names.CLIENT: names.client_id(),
+        }  # fmt: skip
+        if len(ids) > 1:
+            about[names.COUNT] = len(ids)
+        else:
+            about[names.MESSAGE] = encodable(ids[0].decode(errors="replace"))
+        name = f"{operation} {topic}"
+        self._tracer.start_span(name, context=Context(), kind=SpanKind.CLIENT, attributes=about, links=links).end()
 
 
 def _messages_of(job: Any) -> Sequence[Message]:

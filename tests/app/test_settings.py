@@ -52,6 +52,8 @@ SAMPLES: dict[str, list[tuple[Any, Any]]] = {
     "history_age": [("1h", 3600.0), ("48h", 172800.0), ("90", 90.0)],
     "history_size": [("1MB", 1 << 20), ("2GB", 2 << 30), ("500k", 500 << 10)],
     "otel": [("true", True), ("no", False), ("1", True)],
+    "otel_spans": [("all", "all"), ("CALLS", "calls"), ("all", "all")],
+    "otel_body_sizes": [("true", True), ("no", False), ("1", True)],
     "otel_producer": [("parent", "parent"), ("LINK", "link"), ("parent", "parent")],
     "ledger": [("a.json", Path("a.json")), ("b.json", Path("b.json")), ("c.json", Path("c.json"))],
 }

@@ -59,11 +59,23 @@ ALLOWED = REQUIRED | {
     "messaging.operation.type": str,
     "messaging.client.id": str,
     "messaging.message.id": str,
+    "messaging.message.body.size": int,
     "messaging.message.conversation_id": str,
     "server.address": str,
     "server.port": int,
 }
-OF_SPANS = ("messaging.client.id", "messaging.message.id", "messaging.message.conversation_id", "messaging.batch.message_count")
+OPERATIONS = {
+    "send": ("SpanKind.PRODUCER", "send"),
+    "process": ("SpanKind.CONSUMER", "process"),
+    "receive": ("SpanKind.CLIENT", "receive"),
+    "finish": ("SpanKind.CLIENT", "settle"),
+    "requeue": ("SpanKind.CLIENT", "settle"),
+}
+"""Kind and type by name."""
+OF_SPANS = (
+    "messaging.client.id", "messaging.message.id", "messaging.message.body.size", "messaging.message.conversation_id",
+    "messaging.batch.message_count",
+)  # fmt: skip
 """Of metrics they would make a series for each message."""
 METRICS = {
     "messaging.client.operation.duration": "s",
@@ -81,13 +93,15 @@ def wrong(kept: Kept) -> list[str]:
         about, (operation, _, topic) = span["attributes"], span["name"].partition(" ")
         found += not_allowed(span["name"], about, ALLOWED)
         found += [f"{span['name']}: no {name}" for name in REQUIRED if name not in about]
-        kind = {"send": "SpanKind.PRODUCER", "process": "SpanKind.CONSUMER"}.get(operation)
+        kind, type_ = OPERATIONS.get(operation, ("no kind", "no type"))
         says = (
             about.get("messaging.operation.name"),
             about.get("messaging.operation.type"),
             about.get("messaging.destination.name"),
         )
-        if span["kind"] != kind or says != (operation, operation, topic):
+        if "messaging.message.id" in about and "messaging.batch.message_count" in about:
+            found.append(f"{span['name']} is of one message and of several")
+        if span["kind"] != kind or says != (operation, type_, topic):
             found.append(f"{span['name']} is {span['kind']} and says {says}")
         if (span["status"]["status_code"] == "ERROR") != ("error.type" in about):
             found.append(f"{span['name']}: status and error.type do not agree")
@@ -256,6 +270,47 @@ def test_what_is_refused_one_by_one_counts_as_failed(tmp_path: Path) -> None:
     assert kept.count("messaging.client.sent.messages", error_type="") == 0
     assert kept.count("messaging.client.sent.messages") == 4
     assert [one["attributes"]["messaging.batch.message_count"] for one in kept.spans if len(one["attributes"]) > 8] == [3]
+
+
+def test_all_spans_and_the_sizes_of_bodies_where_they_are_asked_for(tmp_path: Path) -> None:
+    shop = """
+        from framework import Message, Middleware, Retry, handler, publish_each, publish_many
+
+        class Feed(Middleware):
+            def start(self):
+                publish_many("orders", ["ok"] * 20)
+                publish_each("orders", ["again"], headers={"a": "b"})
+
+        @handler("orders", "bill", middleware=[Feed()])
+        def bill(message: Message):
+            if message.body == b"again" and message.attempts == 1: raise Retry(delay=0)
+            print("done\\n", end="", flush=True)
+    """
+    with run(tmp_path, "memory://all", "--otel-spans", "all", "--otel-body-sizes", shop=shop) as worker:
+        kept = drained(worker, tmp_path, lambda: worker.out.count("done") == 21)
+    assert wrong(kept) == []
+
+    def many(name: str) -> int:
+        return sum(span["attributes"].get("messaging.batch.message_count", 1) for span in kept.named(name))
+
+    assert (many("receive orders"), many("finish orders"), many("requeue orders")) == (22, 21, 1)
+    assert len(kept.named("process orders")) == 22
+    [sent] = [one for one in kept.named("send orders") if "messaging.batch.message_count" not in one["attributes"]]
+    assert sent["attributes"]["messaging.message.body.size"] == 5
+    assert {one["attributes"]["messaging.message.body.size"] for one in kept.named("process orders")} == {2, 5}
+    linked = {link["context"]["span_id"] for one in kept.named("receive orders") for link in one["links"]}
+    assert linked == {one["context"]["span_id"] for one in kept.named("send orders")}
+
+
+def test_the_former_name_of_an_operation_is_there_where_both_are_asked_for(tmp_path: Path) -> None:
+    env = {"OTEL_SEMCONV_STABILITY_OPT_IN": "http, messaging/dup"}
+    shop = PLAIN.replace("Middleware, handler, publish_many", "Middleware, handler, publish, publish_many")
+    shop = shop.replace('message: Message): print("done', 'message: Message): publish("on", "x"); print("done')
+    with run(tmp_path, "memory://dup", env=env, shop=shop) as worker:
+        kept = drained(worker, tmp_path, lambda: worker.out.count("done") == 300)
+    assert {one["attributes"]["messaging.operation"] for one in kept.named("process orders")} == {"process"}
+    assert {one["attributes"]["messaging.operation"] for one in kept.named("send on")} == {"publish"}
+    assert {one["attributes"]["messaging.operation.type"] for one in kept.named("send on")} == {"send"}
 
 
 @contextmanager
