@@ -7,7 +7,7 @@ import math
 import pytest
 
 from framework import app
-from framework.engine import backoff, guardian, later, tie, unstarted, ways
+from framework.engine import backoff, guardian, later_dialler, tie, unstarted, ways
 from framework.middleware import dead_letter
 from framework.middleware.envelope import Header, sealed
 from framework.middleware.later import LEAST_HOP
@@ -63,7 +63,7 @@ FIGURES = {
     "transports": ["`examples/directory_broker` is one in 160 lines", "more than forty broken variants"],
 }
 ROUND = [
-    unstarted.PUT_OFF == 1, backoff.VOTES == 2, later.POLL == 60, LEAST_HOP == 0.1, hublog._FLUSH_SECONDS == 2,
+    unstarted.PUT_OFF == 1, backoff.VOTES == 2, later_dialler.POLL == 60, LEAST_HOP == 0.1, hublog._FLUSH_SECONDS == 2,
     stderr._FLUSH_SECONDS == 2, guardian.WORTH_A_WORD == 1, guardian.GRACE == 1, waiters.KNOCK == 0.1, producer.MARGIN == 5,
     backoff.RECONNECT_OFTEN == 0.5, ways.LOST == 60, app._DESCRIBE_SECONDS == 0.5, len(VARIANTS) > 40,
 ]  # fmt: skip
