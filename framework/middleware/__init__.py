@@ -14,7 +14,7 @@ from framework.message import Message
 from framework.middleware.after import compile_after
 from framework.middleware.around import compile_around, compile_failures, compile_missed, compile_tell, nobody
 from framework.middleware.batch import compile_batch, compile_batch_call
-from framework.middleware.dead_letter import Publish, compile_bury, compile_dead_letter
+from framework.middleware.dead_letter import Publish, compile_dead_letter, compile_give_up
 from framework.middleware.failures import Note, ignore
 from framework.middleware.later import WaitingRoom
 from framework.middleware.outcome import Chain
@@ -47,13 +47,13 @@ def compile_chain(
         call = translated(call, means)
     room = room or WaitingRoom(spec)
     again = compile_again(spec, delay, room.requeue, note)
-    bury = compile_bury(spec, publish, again, note)
-    counted = compile_counted(spec, again=again, give_up=bury)
+    give_up = compile_give_up(spec, publish, again, note)
+    counted = compile_counted(spec, again=again, give_up=give_up)
     failed = compile_failed(spec, compile_put_off(spec, delay, room, counted), counted)
     if spec.batch:
-        batch = compile_batch(spec, call, bury=bury, failed=failed, delay=delay, later=room.requeue, means=means, note=note)
+        batch = compile_batch(spec, call, give_up=give_up, failed=failed, delay=delay, later=room.requeue, means=means, note=note)
         return compile_after(spec, batch)
-    return compile_after(spec, compile_dead_letter(spec, call, bury, compile_retry(failed), tell))
+    return compile_after(spec, compile_dead_letter(spec, call, give_up, compile_retry(failed), tell))
 
 
 def compile_call(spec: HandlerSpec) -> Callable[[Any], None]:

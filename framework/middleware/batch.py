@@ -10,7 +10,7 @@ from typing import Any
 from framework.errors import HandlerTimeout, Reject, Retry, Skip
 from framework.handler import HandlerSpec
 from framework.message import Batch, Message
-from framework.middleware.dead_letter import Bury, dies_of_time
+from framework.middleware.dead_letter import GiveUp, dies_of_time
 from framework.middleware.failures import Note, ignore
 from framework.middleware.outcome import UNLIMITED, BatchOutcome, Outcome
 from framework.middleware.policy import Means
@@ -63,7 +63,7 @@ def compile_batch(
     spec: HandlerSpec,
     call: Callable[[Batch], None],
     *,
-    bury: Bury,
+    give_up: GiveUp,
     failed: Failed,
     delay: Delay,
     later: Later,
@@ -80,7 +80,7 @@ def compile_batch(
 
     def _handle_rest(messages: Sequence[Message]) -> BatchOutcome:
         """Some have no attempts left: before the function runs, as those that kill the process count as well."""
-        outcomes: BatchOutcome = {message: bury(message, None) for message in messages if message.attempts > limit}
+        outcomes: BatchOutcome = {message: give_up(message, None) for message in messages if message.attempts > limit}
         rest = [message for message in messages if message not in outcomes]
         return outcomes | _call(rest) if rest else outcomes
 
@@ -107,14 +107,14 @@ def compile_batch(
             return dict.fromkeys(messages)
         error = blamed(messages[0], spec.timeout, error)
         if isinstance(error, Reject) and (ours := [message for message in messages if not message.settled]):
-            return {message: bury(message, error) for message in ours}
+            return {message: give_up(message, error) for message in ours}
         if isinstance(error, HandlerTimeout) and any(dies_of_time(message, spec) for message in messages):
-            return {message: bury(message, error) for message in messages if dies_of_time(message, spec)}
+            return {message: give_up(message, error) for message in messages if dies_of_time(message, spec)}
         if isinstance(error, Retry) and not error.count:
             return {message: failed(message, error) for message in messages}
         doomed = [message for message in messages if is_last(message, limit)]
         _log(messages, error, len(doomed))
-        outcomes: BatchOutcome = {message: bury(message, error, told=True) for message in doomed}
+        outcomes: BatchOutcome = {message: give_up(message, error, told=True) for message in doomed}
         for message in messages:
             if message not in outcomes:
                 outcomes[message] = later(message, requeue_after(error, delay_after(error, message.attempts, delay)))
@@ -139,6 +139,6 @@ def compile_batch(
         if isinstance(error, Skip):
             return None
         meant = means(error)
-        return bury(message, meant) if isinstance(meant, Reject) else failed(message, meant)
+        return give_up(message, meant) if isinstance(meant, Reject) else failed(message, meant)
 
     return handle

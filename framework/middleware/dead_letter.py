@@ -30,7 +30,7 @@ TRACEBACK_LIMIT = 8000
 """Characters of traceback, the end of it, that a dead letter carries."""
 
 Publish = Callable[[str, bytes], None]
-Bury = Callable[..., Outcome]
+GiveUp = Callable[..., Outcome]
 """A message, and what it dies of (None: nobody is left to say) -> Dead, or another outcome where its letter cannot be stored.
 With ``told=True`` the log has the traceback already."""
 REMEMBERED = 1000
@@ -38,7 +38,7 @@ REMEMBERED = 1000
 
 
 def compile_dead_letter(
-    spec: HandlerSpec, call: Callable[[Message], None], bury: Bury, retry: Failed, tell: Tell = nobody
+    spec: HandlerSpec, call: Callable[[Message], None], give_up: GiveUp, retry: Failed, tell: Tell = nobody
 ) -> Callable[[Message], Outcome]:  # fmt: skip
     """``call`` for messages with attempts left; the others are dead-lettered, and those that it rejects.
 
@@ -49,7 +49,7 @@ def compile_dead_letter(
     def handle(message: Message) -> Outcome:
         try:
             if message.attempts > limit:  # before the function runs: a message that kills the process counts as well
-                return bury(message, None)
+                return give_up(message, None)
             try:
                 try:
                     call(message)
@@ -57,11 +57,11 @@ def compile_dead_letter(
                     tell(message, error)
                     raise
             except Reject as error:
-                return bury(message, error)
+                return give_up(message, error)
             except HandlerTimeout as error:
                 if not dies_of_time(message, spec):
                     raise
-                return bury(message, error)
+                return give_up(message, error)
             except Skip:
                 pass
         except BaseException as error:  # sys.exit() or a gevent.Timeout in a handler fails the message, not the worker
@@ -76,7 +76,7 @@ def dies_of_time(message: Message, spec: HandlerSpec) -> bool:
     return spec.on_timeout == "reject" and not message.settled
 
 
-def compile_bury(spec: HandlerSpec, publish: Publish, again: Failed, note: Note = ignore) -> Bury:
+def compile_give_up(spec: HandlerSpec, publish: Publish, again: Failed, note: Note = ignore) -> GiveUp:
     """Stores the dead letter. A message whose letter cannot be stored is not lost: it comes again, by ``again``.
 
     Where the lease of the message is known to be lost, no letter is written: the message is delivered again, and the worker
@@ -85,7 +85,7 @@ def compile_bury(spec: HandlerSpec, publish: Publish, again: Failed, note: Note 
     topic = topic_name(spec.topic, spec.channel)
     last_words: dict[tuple[str, bytes], tuple[str, str]] = {}
 
-    def bury(message: Message, error: BaseException | None, *, told: bool = False) -> Outcome:
+    def give_up(message: Message, error: BaseException | None, *, told: bool = False) -> Outcome:
         if message.settled:
             return Requeue(0.0) if error is None else again(message, error)
         if error is not None:  # one that is false is an exception as any other
@@ -109,7 +109,7 @@ def compile_bury(spec: HandlerSpec, publish: Publish, again: Failed, note: Note 
         note(message, reason, "dead", error)
         return DEAD if error is None or isinstance(error, Reject) else Dead(*fault_of(error))
 
-    return bury
+    return give_up
 
 
 def unanswered(spec: HandlerSpec) -> str:

@@ -103,8 +103,8 @@ class Spool:
             return work()
         # So that many handlers wait here and do not fill the pool, which also resolves names. One for each hub: gevent's
         # semaphore may lose the wake-up of a waiter on another thread's hub.
-        turn = self._here.__dict__.setdefault("turn", gevent.lock.BoundedSemaphore(1))
-        with turn:
+        committing = self._here.__dict__.setdefault("committing", gevent.lock.BoundedSemaphore(1))
+        with committing:
             result, error = here.parent.threadpool.apply(_outcome, (work,))
         if error is not None:
             raise error

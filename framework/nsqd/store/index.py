@@ -193,12 +193,12 @@ class Index:
         query = "select coalesce(sum(len), 0) from batch where topic = ? and first >= ? and first < ? and seg = ? and dead = 0"
         return int(self._db.execute(query, (topic, low, high, segment)).fetchone()[0])
 
-    def bury(self, topic: int, low: int, high: int) -> None:
+    def mark_emptied(self, topic: int, low: int, high: int) -> None:
         """Mark the batches of [low, high) as emptied."""
         query = "update batch set dead = 1 where topic = ? and first >= ? and first < ? and dead = 0"
         self._db.execute(query, (topic, low, high))
 
-    def bury_damaged(self, topic: int, low: int, high: int) -> None:
+    def mark_damaged(self, topic: int, low: int, high: int) -> None:
         """Note that the messages of [low, high) are damaged: they have no place, and nobody waits for them."""
         self._db.execute("delete from batch where topic = ? and first >= ? and first < ?", (topic, low, high))
         self.add_batches([Row(topic, low, high - low, DAMAGED, 0, 0, 0)])

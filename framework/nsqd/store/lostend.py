@@ -34,12 +34,12 @@ def whole(log: Segments, index: Index, segment: int, size: int) -> int:
     return size
 
 
-def bury(index: Index, catalog: Catalog, rows: Iterable[Row]) -> int:
+def give_up(index: Index, catalog: Catalog, rows: Iterable[Row]) -> int:
     """Have nobody wait for what is in ``rows``, ordered by topic and number; how many messages somebody waited for."""
     count = 0
     for topic, low, high, dead in list(runs(rows)):
         count += 0 if dead else unfinished.count(catalog, index, topic, low, high)
-        index.bury_damaged(topic, low, high)
+        index.mark_damaged(topic, low, high)
     return count
 
 

@@ -19,7 +19,7 @@ from framework.nsqd.store.compaction import dense
 from framework.nsqd.store.damage import say_damaged
 from framework.nsqd.store.folder import ReadOnlyFolder
 from framework.nsqd.store.index import EMPTIED, Index, Row
-from framework.nsqd.store.lostend import bury, runs
+from framework.nsqd.store.lostend import give_up, runs
 from framework.nsqd.store.record import Batch, decode
 from framework.nsqd.store.record import bodies as each_body
 from framework.nsqd.store.segments import Broken, Found, Segments
@@ -149,7 +149,7 @@ class Reader:
         known = bool(data) and self._folder.has_set_aside(name, data)
         kept = f", kept in {self._folder.set_aside(name, data)}" if data else ""
         with self._index.transaction():
-            count = bury(self._index, self._catalog, rows)
+            count = give_up(self._index, self._catalog, rows)
         self.corrections += [Correction(topic, low, high, lost=True) for topic, low, high, _ in runs(rows)]
         if known:
             return

@@ -93,7 +93,7 @@ class _Scan:
         """Account for what the index has behind the end of the log."""
         segment, size = end
         whole = lostend.whole(self._log, self._index, segment, size)
-        count = lostend.bury(self._index, self._catalog, self._index.beyond(segment, whole, self._log.active))
+        count = lostend.give_up(self._index, self._catalog, self._index.beyond(segment, whole, self._log.active))
         rest = self._log.read(segment, whole, size - whole)
         kept = ""
         if rest:
@@ -265,7 +265,7 @@ class _Scan:
                 continue  # moved, and another copy is good
             moved = self._catalog.rebuilt and damage.piece.moved  # then every channel would have got it
             count += damage.piece.with_body if moved else unfinished.count(self._catalog, self._index, topic, low, high)
-            self._index.bury_damaged(topic, low, high)
+            self._index.mark_damaged(topic, low, high)
         words, after = say_damaged(count)
         self._set_aside(damage.segment, damage.offset, damage.length, words, after)
 

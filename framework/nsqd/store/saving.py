@@ -36,7 +36,7 @@ def put_grown(index: Index, topics: Mapping[int, TopicState], numbers: Iterable[
 def put_topic(index: Index, topic: TopicState, save: TopicSave) -> None:
     """A topic's position."""
     for low, high in save.emptied:
-        index.bury(save.id, low, high)
+        index.mark_emptied(save.id, low, high)
     index.put_topics([_row(topic)._replace(pumped=save.pumped)])
 
 
