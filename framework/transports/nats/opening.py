@@ -22,6 +22,8 @@ from framework.transports.nats import credentials, wire
 from framework.transports.stream import Socket, Tls, receive, send_all, shake_hands
 
 _OPTIONS = ((socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1))
+_AT_ONCE = 100
+"""Events that are looked at before the hub turns."""
 
 Event = TypeVar("Event")
 
@@ -36,11 +38,17 @@ class Opening(Generic[Event]):
         self.events: list[Event] = []
         """What was not looked at yet: in the end what came behind the introduction, for the next reader."""
         self._stream: Socket | None = sock
+        self._taken = 0
 
     def next(self) -> Event:
         """Raises ProtocolError, OSError, and ``stream.Closed`` at the end of the stream."""
         while not self.events:
-            self._decode(receive(self._open, f"nats-server {self.server}"))
+            data = receive(self._open, f"nats-server {self.server}")
+            gevent.sleep(0)  # or one who always has something to say would keep the hub from all others, and from our time limit
+            self._decode(data)
+        self._taken += 1
+        if self._taken % _AT_ONCE == 0:
+            gevent.sleep(0)
         return self.events.pop(0)
 
     def _decode(self, data: bytes) -> None:

@@ -31,6 +31,8 @@ _new_lock = monkey.get_original("_thread", "RLock")
 """Native; the patched one is a greenlet's. Of the kind that one thread may take twice: the garbage collector may run while it is
 held, and close a producer that was dropped."""
 _READ, _WRITE = 1, 2
+POLL = 0.1
+"""Seconds after which a look at the socket ends although there is more to read."""
 
 
 class Session:
@@ -190,8 +192,8 @@ class Session:
 
     def poll(self) -> None:
         """Read what has come, where the hub does not run between two uses (a plain thread)."""
-        before = -1.0
-        while self.error is None and before != self.heard_at:
+        before, until = -1.0, monotonic() + POLL
+        while self.error is None and before != self.heard_at and monotonic() < until:
             before = self.heard_at
             self._guarded(self._read)
 

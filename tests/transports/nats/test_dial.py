@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 
 import gevent
@@ -215,3 +217,60 @@ def test_two_channels_of_a_work_queue_would_share_its_messages_and_are_refused_a
     one_gets_each.accept("orders", ["billing", "billing"])
     with pytest.raises(WrongUse, match=r"the channels audit, billing, but a stream with retention=workqueue gives each message"):
         one_gets_each.accept("orders", ["billing", "audit"])
+
+
+_FLOOD = """
+import socket, sys, time
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+sock, _ = listener.accept()
+sock.setblocking(False)
+sock.send(sys.argv[1].encode())
+until, answered = time.monotonic() + 15, sys.argv[2] == "at once"
+while time.monotonic() < until:
+    try:
+        if not answered and b"PING" in sock.recv(65536):
+            answered = sock.send(b"PONG\\r\\n")
+        if answered:
+            sock.send(b"PING\\r\\n" * 10_000)
+            while sock.recv(65536):
+                pass
+    except BlockingIOError:
+        pass
+"""
+
+
+@pytest.fixture
+def flood():
+    """``flood("at once")``: the address of a server in a process of its own that sends PINGs and nothing else, for 15 seconds."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(when: str, info: bytes = INFO) -> str:
+        started.append(subprocess.Popen([sys.executable, "-c", _FLOOD, info.decode(), when], stdout=subprocess.PIPE, text=True))
+        assert started[-1].stdout is not None
+        return f"127.0.0.1:{started[-1].stdout.readline().strip()}"
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_server_that_talks_without_an_end_is_given_up_in_time_and_keeps_the_hub_from_nobody(flood):
+    turns: list[int] = []
+    others = gevent.get_hub().loop.timer(0.05, 0.05)
+    others.start(lambda: turns.append(1))
+    with pytest.raises(BrokerUnreachable, match="did not answer within 2 s"), dial(flood("at once"), timeout=2.0):
+        pass
+    others.close()
+    assert len(turns) > 3
+
+
+def test_a_look_at_a_server_that_talks_without_an_end_has_one(flood):
+    with dial(flood("later")) as line:
+        session = Session(line, 30.0)
+    time.sleep(0.3)  # so that there is something to read, and the flood goes on
+    began = time.monotonic()
+    session.poll()
+    session.close()
+    assert time.monotonic() - began < 7.0
