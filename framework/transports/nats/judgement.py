@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from framework.transports.nats.streams import NANO, Consumer, Stream, StreamConfig
-from framework.transports.nats.urls import Options
+from framework.transports.nats.urls import SHORTEST, Options
 
 FEW = 1000
 """Messages that one handler holds at most by default."""
@@ -66,7 +66,12 @@ def _of_consumer(consumer: Consumer, options: Options) -> Iterator[str]:
         yield f"{what} ends after {config.max_deliver} deliveries without a dead letter (max_deliver): set it to -1"
     if 0 < config.max_ack_pending < FEW:
         yield f"{what} lets all workers together hold {config.max_ack_pending} messages (max_ack_pending)"
-    if consumer.lease != options.ack_wait:
+    if consumer.lease < SHORTEST:
+        yield (
+            f"{what} has a lease of {consumer.lease:g} s, which is too short to be kept while a handler runs: "
+            f"let ack_wait, and what backoff has, be {SHORTEST:g} s at least"
+        )
+    elif consumer.lease != options.ack_wait:
         yield f"{what} has a lease of {consumer.lease:g} s (ack_wait), and keeps it whatever the broker URL says"
 
 

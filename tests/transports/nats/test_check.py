@@ -73,6 +73,12 @@ def test_a_consumer_that_ends_deliveries_or_holds_few_is_named(kit, check):
     assert "has a lease of 9 s (ack_wait)" in said
 
 
+def test_a_lease_that_is_over_before_it_can_be_touched_is_named(kit, check):
+    stream(kit)
+    consumer(kit, ack_wait=30 * 10**9, max_deliver=5, backoff=[200_000_000, 10**9])
+    assert "has a lease of 0.2 s, which is too short to be kept while a handler runs" in check()[1]
+
+
 def test_a_consumer_that_cannot_serve_fails_the_check_by_its_difference(kit, check):
     stream(kit)
     consumer(kit, filter_subject="orders.old")

@@ -194,7 +194,8 @@ def test_a_url_says_servers_login_and_options():
     "url",
     [
         "nats://host/orders", "nats://hush:@host", "nats://:hush@host", "nats://host?nope=1", "nats://hush@host?ack_wait=soon",
-        "nats://host?ack_wait=0s", "nats://host?retention=interest", "nats://host?replicas=2", "nats://host:0", "nats://",
+        "nats://host?ack_wait=0s", "nats://host?ack_wait=400ms", "nats://host?retention=interest", "nats://host?replicas=2",
+        "nats://host:0", "nats://",
         "nats://hush@host:port", "nats://host?max_ack_pending=none",
     ],
 )  # fmt: skip
