@@ -108,12 +108,19 @@ class Mesh:
                 if len(errors) == len(self._seeds):
                     raise self._why(errors)
                 if not self.changed.wait(began + timeout - monotonic()) and monotonic() - began >= timeout:
-                    raise BrokerUnreachable(f"no nats-server of {', '.join(self._seeds)} took us within {timeout:g} s")
+                    raise self._too_late(timeout)
         finally:
             self._hurry.clear()
 
     def _last_try(self, seed: str) -> tuple[float, Exception]:
         return self._tried.get(seed, (0.0, BrokerUnreachable("")))
+
+    def _too_late(self, timeout: float) -> Exception:
+        """What the servers said when they were tried last says more than that nobody was tried since."""
+        errors = [error for at, error in map(self._last_try, self._seeds) if at]
+        if len(errors) == len(self._seeds):
+            return BrokerUnreachable(str(self._why(errors)))
+        return BrokerUnreachable(f"no nats-server of {', '.join(self._seeds)} took us within {timeout:g} s")
 
     def _why(self, errors: list[Exception]) -> Exception:
         if all(isinstance(error, REFUSALS) for error in errors) or len(errors) == 1:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import socket
 import struct
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -288,6 +290,26 @@ def test_what_is_no_server_ends_in_one_sentence(says, words):
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
     answering.get()
+    listener.close()
+
+
+def test_a_publish_that_no_server_takes_in_time_has_the_servers_words():
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def refuse() -> None:
+        with suppress(OSError):
+            while True:
+                with listener.accept()[0] as sock:
+                    sock.sendall(b'INFO {"server_id":"X"}\r\n-ERR \'maximum connections exceeded\'\r\n')
+                    sock.recv(65536)
+
+    threading.Thread(target=refuse, daemon=True).start()
+    (transport,) = open_transports([f"nats-route://127.0.0.1:{listener.getsockname()[1]}"])
+    producer = transport.producer()
+    with pytest.raises(PublishError, match="maximum connections exceeded"):
+        producer.publish("orders", [b"x"], timeout=2.0)
+    producer.close()
+    transport.close()
     listener.close()
 
 
