@@ -54,7 +54,7 @@ def search(
                 if not handler or any(fnmatchcase(one, handler) for one in json.loads(block[1])):
                     rows = _of_runs(block[2], id) if block[3] == RUNS else unpack(block[2])
                     found = _latest([*found, *filter(fits, rows)], limit)
-    except (sqlite3.Error, ValueError, Foreign) as error:
+    except (sqlite3.Error, ValueError, OSError, Foreign) as error:
         raise WrongUse(f"the history {path} cannot be read: {error}") from error
     return [row._asdict() for row in found]
 

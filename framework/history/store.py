@@ -46,6 +46,12 @@ class Foreign(Exception):
     """The file is sound, and not one that this version may write."""
 
 
+class Truncated(sqlite3.DatabaseError):
+    """Somebody has cut the file off while it is written. SQLite notices nothing: it writes on into its journal."""
+
+    sqlite_errorname = "SQLITE_CORRUPT"
+
+
 class Store:
     """The file at ``path``, for writing. Raises what sqlite3 raises, and Foreign. Used in one thread."""
 
@@ -60,6 +66,8 @@ class Store:
         """All of them, or none where it raises; what is over the bounds goes."""
         if self._db is not None and _identity(self._path) != self._file:  # removed, or set aside by another process
             self.close()
+        if self._db is not None and not self._path.stat().st_size:
+            raise Truncated("it was truncated")
         db = self._db or self._open()
         with _transaction(db):
             db.executemany("INSERT INTO blocks (first, last, well, handlers, rows) VALUES (?, ?, ?, ?, ?)", _blocks(items))

@@ -193,6 +193,25 @@ def test_a_file_that_is_removed_is_begun_anew(tmp_path: Path) -> None:
     assert [one["id"] for one in search(file)] == ["2"]
 
 
+def test_a_file_that_is_truncated_is_set_aside_and_begun_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "history.db"
+    writers = [Writer(file, age=3600, size=1 << 30) for _ in range(2)]
+    for number, writer in enumerate(writers):
+        writer.begin()
+        put(writer, number)
+    os.truncate(file, 0)
+    for number, writer in enumerate(writers):
+        put(writer, number + 10)
+        put(writer, number + 20)
+    assert {one["id"] for one in search(file)} == {"10", "20", "11", "21"}
+    assert ["is corrupt (it was truncated)" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_name_that_cannot_be_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(WrongUse, match="cannot be read: "):
+        search(tmp_path / ("x" * 300))
+
+
 @pytest.mark.parametrize("fault", ["full", "away"])
 def test_a_disk_that_takes_nothing_is_said_once_and_once_that_it_does_again(
     fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
