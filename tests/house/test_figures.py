@@ -6,8 +6,10 @@ import math
 
 import pytest
 
-from framework import app
+from framework import app, history, values
+from framework.admin import backlog, feed, figures, here, latest, letters, pages
 from framework.engine import backoff, guardian, later_dialler, tie, unstarted, ways
+from framework.history import writer
 from framework.middleware import dead_letter
 from framework.middleware.envelope import Header, sealed
 from framework.middleware.later import LEAST_HOP
@@ -16,9 +18,19 @@ from framework.settings import Settings
 from framework.testing import runner
 from framework.testing.servers import ROOT
 from framework.transports.beanstalkd import connection, producer, waiters
+from framework.transports.nats import changes, leases, streams
+from framework.transports.nats import urls as nats_urls
+from framework.transports.nats_route import session as route_session
+from framework.transports.nats_route import urls as route_urls
+from framework.transports.nats_route import weights
 from framework.transports.nsq import register
+from framework.transports.rocketmq import administration, commands, delivery, publish_link, pulled, pulling, queues
+from framework.transports.rocketmq import producer as rocketmq_producer
+from framework.transports.rocketmq import urls as rocketmq_urls
+from framework.transports.rocketmq.wire import properties
 from tests.conformance.variants import VARIANTS
 
+WORDS = {2: "two", 4: "four", 10: "ten"}
 FIGURES = {
     "failure": [
         f"1, 2, 4, … seconds, at most {backoff.RETRY_CAP / 60:g} minutes",
@@ -60,12 +72,76 @@ FIGURES = {
         "at least every half second for a minute",
         "asked for their limits, for half a second",
     ],
+    "admin": [
+        "with a token of 16 characters or more",
+        "Beyond a hundred topics of a handler",
+        f"over the last {WORDS[int(here.WINDOW)]} seconds",
+        "at most every five seconds",
+        "Twenty pages can be open",
+        f"lists {letters.SHOWN} of them",
+        "one a second: the handlers that have changed",
+        "written at most twice a second, and takes no more than a tenth of the time",
+    ],
+    "history": [
+        f"{writer.SIZE >> 20} MB wait in memory",
+        f"or {writer.SIZE // writer._AN_ENTRY // 100_000 * 100_000:,} that failed",
+        "writes four times a second at most",
+        "waits two seconds for the last of it",
+        f"At its end a worker waits {WORDS[int(history.PATIENCE)]} seconds",
+        f"| {Settings().history_age / 3600:g}h |",
+    ],
+    "nats": [
+        f"| `ack_wait=` | `{nats_urls.Options().ack_wait:g}s` |",
+        f"| `max_ack_pending=` | `{nats_urls.Options().max_ack_pending}` |",
+        f"| `retention=` | `{nats_urls.Options().retention}` |",
+        f"| `replicas=` | `{nats_urls.Options().replicas}` |",
+        f"| `max_payload=` | `{nats_urls.Options().max_payload}` |",
+        f"| `ping_interval=` | `{nats_urls.Options().ping_interval:g}s` |",
+        f"for {leases.CERTAIN * 100:g} % of a lease",
+        f"look at it every {changes.REGULARLY:g} s",
+        f"younger than {WORDS[int(streams.FRESH)]} seconds",
+        f"the same one for {streams.SETTLING:g} s",
+        f"`{streams.LATER}<topic>.<number>`",
+        f"| Counted attempts | {'.'.join(map(str, streams.COUNTS))} |",
+        f"| `publish(delay=)` | {'.'.join(map(str, streams.SCHEDULES))} |",
+        f"Before {'.'.join(map(str, streams.ONE_OF_A_NAME))} two clients",
+    ],
+    "nats-route": [
+        f"is {weights.PER_SLOT} for each slot",
+        f"the number of slots, up to {weights.FULL},",
+        f"stays under about {weights.MOST}",
+        f"after {route_session.DESERTED:g} s otherwise",
+        f"| `account=` | `{route_urls.Options().account}` |",
+        f"| `ping_interval=` | `{route_urls.Options().ping_interval:g}s` |",
+        f"| `backlog=` | `{route_urls.Options().backlog}` |",
+    ],
+    "rocketmq": [
+        f"| `lease` | `{rocketmq_urls.Options().lease:g}s` |",
+        f"| `poll` | `{rocketmq_urls.Options().poll:g}s` |",
+        f"| `answer_timeout` | `{rocketmq_urls.Options().answer_timeout:g}s` |",
+        f"| `max_body` | `{rocketmq_urls.Options().max_body}` |",
+        f"made with {WORDS[administration.QUEUES]} queues",
+        f"has {WORDS[administration.QUEUES]} queues on each broker",
+        f"{queues.SPAN:,} messages at most",
+        f"the broker's {len(pulled.LEVELS)} delays",
+        "1, 5, 10 and 30 s, 1 to 10 minutes, 20 and 30 minutes, 1 and 2 hours",
+        "A handler that is paused for a second leaves",
+        f"puts {commands.LEAST} to {commands.MOST} messages into a request",
+        f"up to {publish_link.WINDOW} at a time",
+        f"may have {properties.MAX_PROPERTIES:,} bytes",
+        f"until {WORDS[round(delivery.APART * 1000)]} milliseconds have passed",
+        "for up to three days",
+    ],
     "transports": ["`examples/directory_broker` is one in 160 lines", "more than forty broken variants"],
 }
 ROUND = [
     unstarted.PUT_OFF == 1, backoff.VOTES == 2, later_dialler.POLL == 60, LEAST_HOP == 0.1, hublog._FLUSH_SECONDS == 2,
     stderr._FLUSH_SECONDS == 2, guardian.WORTH_A_WORD == 1, guardian.GRACE == 1, waiters.KNOCK == 0.1, producer.MARGIN == 5,
     backoff.RECONNECT_OFTEN == 0.5, ways.LOST == 60, app._DESCRIBE_SECONDS == 0.5, len(VARIANTS) > 40,
+    values.token("x" * 16) == "x" * 16, figures.TOPICS == 100, backlog.FRESH == 5, feed.READERS == 20, feed.EVERY == 1,
+    pages.CACHED == 0.5, latest.SHARE == 0.1, writer.PERIOD == 0.25, pulling.PAUSED == 1,
+    0 < 3 * 86_400 - rocketmq_producer.MAX_DELAY < 600, pulled.LEVELS[:4] == (1, 5, 10, 30),
+    pulled.LEVELS[4:14] == tuple(60 * n for n in range(1, 11)), pulled.LEVELS[14:] == (1200, 1800, 3600, 7200),
 ]  # fmt: skip
 """The constants whose figures stand on the pages as words."""
 
