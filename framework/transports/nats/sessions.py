@@ -1,4 +1,4 @@
-"""The sessions of a transport: one for each cluster and hub, dialled when it is needed, closed when it is used no more."""
+"""The sessions of a transport, one for each cluster and hub, and the servers of a cluster."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from gevent import monkey
-from gevent.lock import Semaphore
-
 from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, words_of
 from framework.transports.nats.dial import CONNECT_TIMEOUT, Line, Way, dial
 from framework.transports.nats.session import Session
 from framework.transports.nats.urls import Cluster, Options, Secrets
-
-_get_ident = monkey.get_original("_thread", "get_ident")
+from framework.transports.shared_sessions import SharedSessions
 
 
 class Servers:
@@ -58,52 +54,15 @@ class Servers:
         return known[:8]
 
 
-class Sessions:
-    """``with sessions.use(node) as session``. A hub has its own; those of other hubs are left alone."""
+class Sessions(SharedSessions[Session]):
+    """By node. To dial raises BrokerUnreachable, AccessDenied, BrokerError, ProtocolError."""
 
     def __init__(self, clusters: Mapping[str, Cluster], options: Options, secrets: Secrets) -> None:
         way = Way(tls=options.tls, tls_first=options.tls_first, secrets=secrets)
         self.servers = {node: Servers(cluster, way) for node, cluster in clusters.items()}
         self._options = options
-        self._open: dict[tuple[str, int], Session] = {}
-        self._users: dict[Session, int] = {}
-        self._dialling: dict[tuple[str, int], Semaphore] = {}
+        super().__init__(self._dialled)
 
-    @contextmanager
-    def use(self, node: str) -> Iterator[Session]:
-        """That of this hub; blocks while it is dialled. Raises BrokerUnreachable, AccessDenied, BrokerError, ProtocolError."""
-        session = self.take(node)
-        try:
-            yield session
-        finally:
-            self.give_back(session)
-
-    def take(self, node: str) -> Session:
-        """As ``use``, until ``give_back``."""
-        key = (node, _get_ident())
-        with self._dialling.setdefault(key, Semaphore()):
-            session = self._open.get(key)
-            if session is None or session.error is not None or session.leaving:
-                session = self._open[key] = self._dialled(node, avoid=session.server if session and session.leaving else "")
-            self._users[session] = self._users.get(session, 0) + 1
-            return session
-
-    def _dialled(self, node: str, avoid: str) -> Session:
-        with self.servers[node].dial(avoid=avoid) as line:
+    def _dialled(self, node: str, last: Session | None) -> Session:
+        with self.servers[node].dial(avoid=last.server if last and last.leaving else "") as line:
             return Session(line, self._options.ping_interval)
-
-    def give_back(self, session: Session) -> None:
-        """The last one closes it."""
-        left = self._users.pop(session, 1) - 1
-        if left:
-            self._users[session] = left
-            return
-        for key in [key for key, one in self._open.items() if one is session]:
-            del self._open[key]
-        session.close()
-
-    def close(self) -> None:
-        """Those of this hub."""
-        for (_, thread), session in list(self._open.items()):
-            if thread == _get_ident():
-                session.close()
