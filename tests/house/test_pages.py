@@ -85,6 +85,16 @@ def test_no_name_in_the_code_of_a_page_is_undefined(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+LETS_IN = re.compile(r"\b(?:lets?|letting) (?:\w+ ){0,2}in\b(?! (?:a|one|two|order|turn|its|the)\b)|\btakes? us in\b")
+
+
+def test_a_broker_accepts_or_rejects_and_lets_nobody_in() -> None:
+    """One word for one thing, in the pages and in what the code says."""
+    files = [*PAGES, *(ROOT / "framework").rglob("*.py")]
+    lines = [(file, line.strip()) for file in files for line in file.read_text().splitlines()]
+    assert [f"{name_of(file)}: {line}" for file, line in lines if LETS_IN.search(line)] == []
+
+
 # -- what is run
 
 

@@ -77,7 +77,7 @@ class Info(msgspec.Struct, frozen=True):
     route_pool_size: int = 0
     """On a route, since 2.10: how many connections it would share the accounts out among."""
     imports: Permissions | None = msgspec.field(default=None, name="import")
-    """On a route: what it lets come in from other servers."""
+    """On a route: what it accepts from other servers."""
     exports: Permissions | None = msgspec.field(default=None, name="export")
     """On a route: what it lets go out to them."""
 
