@@ -134,8 +134,9 @@ class Store:
 
 def check(db: sqlite3.Connection, path: Path) -> None:
     """Raises Foreign for a database of another program, or of a later version."""
-    [(application,)], [(version,)] = db.execute("PRAGMA application_id").fetchall(), db.execute("PRAGMA user_version").fetchall()
+    # The tables first: who begins the file makes them and its id at once, and that may be between two of these lines.
     [(tables,)] = db.execute("SELECT count(*) FROM sqlite_master").fetchall()
+    [(application,)], [(version,)] = db.execute("PRAGMA application_id").fetchall(), db.execute("PRAGMA user_version").fetchall()
     if tables and application != APPLICATION:
         raise Foreign(f"{path} is the database of another program: name another file")
     if version > VERSION:

@@ -162,10 +162,8 @@ def test_scrapes_and_a_client_that_never_reads_are_nothing_to_the_handlers(nsqd:
 def test_clients_that_stand_still_keep_no_probe_out(tmp_path: Path) -> None:
     with run(tmp_path, "memory://x") as worker:
         port = port_of(worker)
-        standing = [socket.create_connection(("127.0.0.1", port)) for _ in range(300)]
-        began = time.monotonic()
+        standing = [socket.create_connection(("127.0.0.1", port)) for _ in range(600)]
         assert get(port, "/livez") == (200, "ok\n")
-        assert time.monotonic() - began < 4, "they are dropped after five seconds, a hundred at a time"
         for one in standing:
             one.close()
         worker.stop()
