@@ -85,6 +85,8 @@ class Check:
         for segment in self._survey.catalog.ranges.keys() - set(self._survey.log.numbers):
             if count := sum(row.n for row in self._survey.index.placed(segment)):
                 yield f"segment {segment} of the log is not there, with {count} messages that the index names"
+        if count := self._survey.index.placeless():
+            yield f"the index names no segment for {count} messages"
         yield from self._missing()
 
     def _segment(self, segment: int) -> Iterator[str]:

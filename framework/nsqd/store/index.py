@@ -183,6 +183,10 @@ class Index:
         """Every batch that is in that segment, but for emptied ones."""
         return map(Row._make, self._db.execute("select * from batch where seg = ? and dead = 0", (segment,)))
 
+    def placeless(self) -> int:
+        """Messages of batches that are said to be there, and in no segment that can be."""
+        return int(self._db.execute("select coalesce(sum(n), 0) from batch where seg < 1 and dead = 0").fetchone()[0])
+
     def all_of(self, segment: int, offset: int, end: int) -> Iterator[Row]:
         """Every batch that has bytes of [offset, end) of that segment, emptied ones too, in order."""
         query = "select * from batch where seg = ? and off + len > ? and off < ? order by topic, first"
