@@ -101,7 +101,6 @@ class Store:
         try:
             check(db, self._path)
             with _locked(self._path):  # of two that change the journal's mode at once, one is not patient
-                db.execute("PRAGMA page_size = 8192")  # half the calls of the default, for blocks of many pages
                 db.execute("PRAGMA auto_vacuum = incremental")
                 db.execute("PRAGMA journal_mode = wal")
                 db.execute("PRAGMA synchronous = normal")
