@@ -260,6 +260,8 @@ def _from_file(path: Path) -> dict[str, Any]:
     found = _read_yaml(path)
     for key in found:
         if key not in TABLE:
+            if key in tuning.TUNABLE:
+                raise BadSetting(f"{path}: {key!r} is of a handler: write `handlers: {{orders/billing: {{{key}: …}}}}`")
             nearest = next(iter(get_close_matches(str(key), TABLE, 1, cutoff=0.0)))
             raise BadSetting(f"{path}: unknown setting {key!r}: did you mean {nearest!r}? The settings are {', '.join(TABLE)}")
     return {key: _parsed(TABLE[key], f"{key} in {path}", value) for key, value in found.items() if value is not None}

@@ -98,6 +98,7 @@ def test_what_is_no_duration_is_refused(written: Any) -> None:
     [
         ("drian: 5", "unknown setting 'drian': did you mean 'drain'?"),
         ("broker: nsq://a:1", "unknown setting 'broker': did you mean 'brokers'?"),
+        ("concurrency: 4", "'concurrency' is of a handler: write `handlers: {{orders/billing: {{concurrency: …}}}}`"),
         ("7: 5", "unknown setting 7: did you mean"),
         ("drain: soon", "drain in {path}: 'soon' is not a duration"),
         ("drain: yes", "drain in {path}: True is not a duration"),
