@@ -18,7 +18,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import gevent
+
 from benchmarks import latency, measure, peers
+from framework.message import Message
+from framework.testing.conformance.receiver import Held
 from framework.testing.rocketmq import PROMPT, RocketMQ, java_command, real_rocketmq
 from framework.transports import open_transports
 from framework.transports.rocketmq import administration
@@ -55,6 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     if n:
                         results.append(result)
             print(measure.table(f"rocketmq, {JOBS[job]}, {options.rounds} rounds, medians", rounds), flush=True)
+        if options.late:
+            late = lateness(server, options.late)
+            words = f"least {late[0]:.1f}, median {late[len(late) // 2]:.1f}, most {late[-1]:.1f} s" if late else "none came"
+            print(f"requeued for a second, {len(late)} of {options.late} came later by: {words}", flush=True)
         if options.latency:
             print("publish -> handler by POP, 500 a second, milliseconds\n  client         p50      p99    worst")
             for name in ("ours", "bare-rocketmq") * 2:
@@ -135,6 +143,38 @@ def delays(server: RocketMQ, name: str, samples: int) -> list[float]:
     return times[samples // 10 :]
 
 
+def lateness(server: RocketMQ, samples: int, delay: float = 1.0) -> list[float]:
+    """Seconds by which each message comes later than the delay that it was requeued for, ascending; one is requeued at a time of
+    its own."""
+    topic = f"bench-{next(_numbers)}"
+    (transport,) = open_transports([f"rocketmq://{server.address}"])
+    transport.ensure(topic, ["bench"])
+    (node,) = transport.discover(topic, "bench")
+    held = Held(lambda receiver: transport.connect(node, topic, "bench", receiver))
+    held.grant(samples)
+    transport.producer().publish(topic, [b"%d" % number for number in range(samples)])
+    due: dict[bytes, float] = {}
+    late: list[float] = []
+    fresh: list[Message] = []
+    seen, began = 0, time.monotonic()
+    while len(late) < samples and (now := time.monotonic()) < began + 60.0 + samples:
+        for message in held.taken[seen:]:
+            seen += 1
+            if message.body in due:
+                late.append(now - due[message.body])
+                held.connection.finish(message)
+            else:
+                fresh.append(message)
+        if fresh and now > began + 0.2 * len(due):
+            message = fresh.pop()
+            held.connection.requeue(message, delay)
+            due[message.body] = now + delay
+        gevent.sleep(0.01)
+    held.connection.close()
+    transport.close()
+    return sorted(late)
+
+
 def _waiting(transport: RocketTransport, server: RocketMQ, topic: str, job: str) -> int:
     with transport._sessions.use(server.broker.address) as session:
         if job == "pull":
@@ -157,6 +197,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", nargs="*", choices=JOBS, default=list(JOBS))
     parser.add_argument("--clients", nargs="+", choices=CLIENTS, default=CLIENTS)
     parser.add_argument("--latency", type=int, default=3000, metavar="N", help="how many messages are timed; 0: none")
+    parser.add_argument("--late", type=int, default=0, metavar="N", help="how many messages are requeued for a second and timed")
     parser.add_argument("--kv", action="store_true", help="a broker with the checkpoints of POP in RocksDB")
     return parser.parse_args(arguments)
 

@@ -10,11 +10,17 @@ from framework import app, history, values
 from framework.admin import backlog, feed, figures, here, latest, letters, pages
 from framework.engine import backoff, guardian, later_dialler, tie, unstarted, ways
 from framework.history import writer
+from framework.master import master, seat
+from framework.master import source as master_source
 from framework.middleware import dead_letter
 from framework.middleware.envelope import Header, sealed
 from framework.middleware.later import LEAST_HOP
+from framework.nsqd import backlog as nsqd_backlog
+from framework.nsqd import broker, retries
 from framework.observe import background, hublog, stderr
+from framework.sentry import watch as sentry_watch
 from framework.settings import Settings
+from framework.spool import seen
 from framework.testing import runner
 from framework.testing.servers import ROOT
 from framework.transports.beanstalkd import connection, producer, waiters
@@ -132,6 +138,20 @@ FIGURES = {
         f"until {WORDS[round(delivery.APART * 1000)]} milliseconds have passed",
         "for up to three days",
     ],
+    "nsqd": [
+        "A channel holds a quarter of a megabyte of what waits",
+        f"it holds {retries._WAITING_BYTES >> 20} MiB of bodies",
+        f"has not answered for {broker._STUCK_SECONDS:g} seconds",
+    ],
+    "processes": [
+        "Four seconds after `--drain` the master kills",
+        f"and so on up to {seat.LONGEST_PAUSE:g} s",
+        "dies again within a minute",
+        "The master looks",
+        "does not answer within half a second",
+    ],
+    "sentry": [f"send bodies ({sentry_watch.BODY} characters)"],
+    "spark": ["(500000)"],
     "transports": ["`examples/directory_broker` is one in 160 lines", "more than forty broken variants"],
 }
 ROUND = [
@@ -139,7 +159,10 @@ ROUND = [
     stderr._FLUSH_SECONDS == 2, guardian.WORTH_A_WORD == 1, guardian.GRACE == 1, waiters.KNOCK == 0.1, producer.MARGIN == 5,
     backoff.RECONNECT_OFTEN == 0.5, ways.LOST == 60, app._DESCRIBE_SECONDS == 0.5, len(VARIANTS) > 40,
     values.token("x" * 16) == "x" * 16, figures.TOPICS == 100, backlog.FRESH == 5, feed.READERS == 20, feed.EVERY == 1,
-    pages.CACHED == 0.5, latest.SHARE == 0.1, writer.PERIOD == 0.25, pulling.PAUSED == 1,
+    pages.CACHED == 0.5, latest.SHARE == 0.1,
+    nsqd_backlog.WINDOW_BYTES == 1 << 18, master.MARGIN == 4, seat.STEADY == 60,
+    master_source.PATIENCE == 0.5,
+    seen.WINDOW == 500_000, writer.PERIOD == 0.25, pulling.PAUSED == 1,
     0 < 3 * 86_400 - rocketmq_producer.MAX_DELAY < 600, pulled.LEVELS[:4] == (1, 5, 10, 30),
     pulled.LEVELS[4:14] == tuple(60 * n for n in range(1, 11)), pulled.LEVELS[14:] == (1200, 1800, 3600, 7200),
 ]  # fmt: skip
