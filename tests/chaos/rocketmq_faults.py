@@ -48,8 +48,8 @@ def worker_stopped(folder: Path, times: int, mode: str) -> Verdict:
 def broker_killed(folder: Path, times: int, mode: str) -> Verdict:
     """While messages come and go. A broker saves every five seconds how far its groups are, for the first time ten seconds after
     its start. What was finished since comes again at once; by POP what was in flight does too, and once more when its lease is
-    over. Killed before it has saved anything it repeats all that again, copies included, and so in each of its lives: what it
-    may double has no bound then. So it is killed after it has saved what it did anew."""
+    over. Killed before it has saved anything it repeats all that again, copies included, and so in each of its lives: no
+    bound is known for what it may double then. So it is killed after it has saved what it did anew."""
     repeats = 0 if mode == "pull" else IN_FLIGHT
     with _server(folder, mode) as server, _trial(folder, server, mode) as trial:
         for _ in range(times):
