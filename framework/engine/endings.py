@@ -46,7 +46,7 @@ class Endings:
         self._receivers = [one for one in observers if hooks.observes(one, "received")]
 
     def __bool__(self) -> bool:
-        return bool(self._observers)
+        return bool(self._observers or self._receivers)
 
     def came(self, messages: list[Message]) -> None:
         for one in self._receivers:

@@ -6,7 +6,8 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import gevent
@@ -14,8 +15,10 @@ import gevent
 from framework.engine.ledger import Ledger
 from framework.message import Message
 from framework.testing.conformance.receiver import Held
-from framework.testing.rocketmq import RocketMQ
+from framework.testing.rocketmq import RocketMQ, real_rocketmq
+from framework.testing.servers import ServerMissing
 from framework.transports import open_transports
+from tests.conftest import missing
 
 _numbers = itertools.count(1)
 
@@ -27,6 +30,18 @@ def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
         assert time.monotonic() < deadline, f"not within {seconds} s"
         gevent.sleep(0.005)
     return value
+
+
+def started(data: Path, *settings: Any, **more: Any) -> Iterator[RocketMQ]:
+    """For a fixture: ``real_rocketmq``, which is killed at the end. Without one its tests are skipped, and fail in CI."""
+    try:
+        made = real_rocketmq(data, *settings, **more)
+    except ServerMissing as error:
+        missing(str(error))
+        raise
+    made.start()
+    yield made
+    made.kill()
 
 
 class Sink:

@@ -10,13 +10,11 @@ import pytest
 
 from framework.errors import BrokerRefuses
 from framework.testing.conformance.receiver import Held
-from framework.testing.rocketmq import PROMPT, RocketMQ, real_rocketmq
-from framework.testing.servers import ServerMissing
+from framework.testing.rocketmq import PROMPT, RocketMQ
 from framework.transports import open_transports
 from framework.transports.rocketmq import connection
 from framework.transports.rocketmq.wire.codes import Request
-from tests.conftest import missing
-from tests.transports.rocketmq.kit import until
+from tests.transports.rocketmq.kit import started, until
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.at_length]
 _AUTH = "org.apache.rocketmq.auth"
@@ -34,14 +32,7 @@ _SETTINGS = PROMPT | {
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
-    try:
-        server = real_rocketmq(tmp_path_factory.mktemp("guarded"), _SETTINGS)
-    except ServerMissing as error:
-        missing(str(error))
-        raise
-    server.start()
-    yield server
-    server.kill()
+    yield from started(tmp_path_factory.mktemp("guarded"), _SETTINGS)
 
 
 @pytest.mark.parametrize("options", ["", "&mode=pull"], ids=["by POP", "by PULL"])

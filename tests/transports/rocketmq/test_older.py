@@ -8,24 +8,15 @@ from collections.abc import Iterator
 import pytest
 
 from framework.errors import NegotiationRefused, PublishError
-from framework.testing.rocketmq import OLDER, RocketMQ, real_rocketmq
-from framework.testing.servers import ServerMissing
-from tests.conftest import missing
-from tests.transports.rocketmq.kit import Kit, until
+from framework.testing.rocketmq import OLDER, RocketMQ
+from tests.transports.rocketmq.kit import Kit, started, until
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.at_length]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
-    try:
-        made = real_rocketmq(tmp_path_factory.mktemp("older"), version=OLDER)
-    except ServerMissing as error:
-        missing(str(error))
-        raise
-    made.start()
-    yield made
-    made.kill()
+    yield from started(tmp_path_factory.mktemp("older"), version=OLDER)
 
 
 @pytest.fixture

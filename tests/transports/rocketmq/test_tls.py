@@ -10,11 +10,9 @@ import pytest
 from framework.errors import FrameworkError
 from framework.testing.certificates import Authority, Pair
 from framework.testing.conformance.receiver import Held
-from framework.testing.rocketmq import ENFORCING, PROMPT, RocketMQ, asking_for, real_rocketmq, with_certificate
-from framework.testing.servers import ServerMissing
+from framework.testing.rocketmq import ENFORCING, PROMPT, RocketMQ, asking_for, with_certificate
 from framework.transports import open_transports
-from tests.conftest import missing
-from tests.transports.rocketmq.kit import until
+from tests.transports.rocketmq.kit import started, until
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.at_length]
 
@@ -31,14 +29,7 @@ def pair(folder: Path) -> Pair:
 
 @pytest.fixture(scope="module")
 def enforcing(folder: Path, pair: Pair) -> Iterator[RocketMQ]:
-    try:
-        made = real_rocketmq(folder, PROMPT, *with_certificate(pair), *sorted(ENFORCING))
-    except ServerMissing as error:
-        missing(str(error))
-        raise
-    made.start()
-    yield made
-    made.kill()
+    yield from started(folder, PROMPT, *with_certificate(pair), *sorted(ENFORCING))
 
 
 @pytest.mark.parametrize("mode", ["", "&mode=pull"], ids=["by POP", "by PULL"])
@@ -84,14 +75,7 @@ def for_known_clients(known_folder: Path) -> Iterator[RocketMQ]:
     pair = authority.sign("server")
     authority.sign("worker")
     flags = [*with_certificate(pair), *sorted(ENFORCING), *asking_for(pair, authority.pair)]
-    try:
-        made = real_rocketmq(known_folder, PROMPT, *flags, shown=pair)
-    except ServerMissing as error:
-        missing(str(error))
-        raise
-    made.start()
-    yield made
-    made.kill()
+    yield from started(known_folder, PROMPT, *flags, shown=pair)
 
 
 @pytest.mark.parametrize("mode", ["", "&mode=pull"], ids=["by POP", "by PULL"])
