@@ -55,7 +55,7 @@ class Middleware:
 
 
 class Finished(NamedTuple):
-    """Messages that one slot has finished, one after another. The list is the caller's, and changes afterwards."""
+    """Messages that one slot has finished, one after another or ``together``. The list is the caller's and changes afterwards."""
 
     node: str
     attempts: int
@@ -64,7 +64,9 @@ class Finished(NamedTuple):
     began: float
     """Seconds since 1970: when the slot began with the first of them."""
     until: float
-    """When the last of them ended; 5 ms later at most, if there are several."""
+    """When the last of them ended; 5 ms later at most, if there are several, and not ``together``."""
+    together: bool = False
+    """By one call, for a Batch."""
 
 
 class Observer(Middleware):

@@ -13,9 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from framework import amounts, strict_yaml, tuning, values
+from framework import amounts, tuning, values
 from framework.errors import BadSetting, FrameworkError
 from framework.markdown import item
 
@@ -268,6 +266,10 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _read_yaml(path: Path) -> dict[Any, Any]:
+    import yaml  # noqa: PLC0415 - slow to import, and only for those who have a file
+
+    from framework import strict_yaml  # noqa: PLC0415
+
     try:
         found = strict_yaml.load(path.read_bytes())
     except OSError as error:

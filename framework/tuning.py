@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-import yaml
-
-from framework import durations, strict_yaml
+from framework import durations
 from framework.errors import BadHandler, BadSetting
 from framework.handler import OPTIONS, HandlerSpec, with_options
 
@@ -23,6 +21,10 @@ Tuning = tuple[tuple[str, Mapping[str, Any]], ...]
 def parse(value: object) -> Tuning:
     """From a mapping, or from its YAML. Raises ValueError with words that go behind the value."""
     if isinstance(value, str):
+        import yaml  # noqa: PLC0415 - slow to import, and only for those who have a text
+
+        from framework import strict_yaml  # noqa: PLC0415
+
         try:
             value = strict_yaml.load(value)
         except yaml.YAMLError as error:

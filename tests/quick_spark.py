@@ -26,12 +26,16 @@ _SETTINGS = {name: value for name, value in SHORT.items() if name.startswith("sp
 _FLAGS = " ".join([SHORT["spark.driver.extraJavaOptions"], *(f"-D{name}={value}" for name, value in _SETTINGS.items())])
 _TRAINING = Path(__file__).parent / "scripts" / "train_spark.py"
 PATIENCE = 100.0
-"""Seconds for the training, which the first test that needs Spark waits for; it has 240."""
+"""Seconds for the training, which the first test that needs Spark waits for; it has 400."""
+BEFOREHAND = 250.0
+"""Seconds for the training where no test has begun yet."""
+FAILED = CACHE / "failed.log"
+"""Says that the training ended in an error: each Spark of the tests takes three times as long to start, until it is mended."""
 _AGAIN = 3600.0
 """Seconds after which it is tried again where that was not enough: the machine may have been busy."""
 
 
-def environment(java: str) -> dict[str, str]:
+def environment(java: str, patience: float = PATIENCE) -> dict[str, str]:
     """What a process needs in its environment so that every Spark below it starts so. ``java``: the command."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
@@ -39,7 +43,7 @@ def environment(java: str) -> dict[str, str]:
         home = home_without_zip(CACHE)
         archive = CACHE / f"classes-{_key(java, home)}.jsa"
         if not archive.exists() and not _tried(archive):
-            _train(archive, home)
+            _train(archive, home, patience)
     shared = f" -XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:cds=off -Xlog:class+path=off" if archive.exists() else ""
     return {"SPARK_HOME": str(home), "SPARK_SUBMIT_OPTS": _FLAGS + shared}
 
@@ -57,9 +61,9 @@ def _tried(archive: Path) -> bool:
     return mark.exists() and time.time() - mark.stat().st_mtime < _AGAIN
 
 
-def _train(archive: Path, home: Path) -> None:
+def _train(archive: Path, home: Path, patience: float) -> None:
     """Run what the tests do, in short, in a JVM that writes at its end which classes it has loaded. Best effort."""
-    for old in [*CACHE.glob("*.jsa*"), *CACHE.glob("*.tried")]:
+    for old in [*CACHE.glob("*.jsa*"), *CACHE.glob("*.tried"), *CACHE.glob("*.log")]:
         old.unlink()
     archive.with_suffix(".tried").touch()
     fresh = archive.with_suffix(".jsa.new")
@@ -70,11 +74,14 @@ def _train(archive: Path, home: Path) -> None:
         "SPARK_SUBMIT_OPTS": f"{_FLAGS} -XX:ArchiveClassesAtExit={fresh}",
     }
     with (CACHE / "training.log").open("wb") as log, suppress(subprocess.TimeoutExpired):
-        ended = subprocess.run([sys.executable, _TRAINING], env=environ, stdout=log, stderr=log, timeout=PATIENCE, check=False)
+        ended = subprocess.run([sys.executable, _TRAINING], env=environ, stdout=log, stderr=log, timeout=patience, check=False)
         if ended.returncode == 0 and fresh.exists():
             fresh.rename(archive)
+        else:
+            FAILED.write_text(f"the training of Spark ended with {ended.returncode}: {CACHE / 'training.log'} has why\n")
+    fresh.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":  # beforehand, so that no test waits; in a process group, which whoever started it can end as a whole
     os.setpgid(0, 0)
-    environment(sys.argv[1])
+    environment(sys.argv[1], BEFOREHAND)

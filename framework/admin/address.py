@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from framework.errors import BadSetting
+from framework.forked import forget_in_child, let_go
 from framework.transports.addresses import split_address
-from framework.transports.forked import forget_in_child, let_go
 
 _BACKLOG = 64
 

@@ -68,11 +68,10 @@ class Api:
         if not name:
             raise Refused(400, "say which handler: /scale?handler=topic/channel")
         # Of this moment: who scales by it asks every half minute or so, and what that has found out is for nobody else.
-        [row] = [row for row in self._latest.newest(ANSWERS) if row["handler"] == name]
-        later = self._latest.due_later(row, ANSWERS)
-        if row["kept"] is None or later is None:
+        value = self._latest.work_for(name, ANSWERS)
+        if value is None:
             raise Refused(503, f"not known: the brokers have not answered within {ANSWERS:g} s")
-        return as_json({"value": row["kept"]["waiting"] + row["kept"]["in_flight"] + later})
+        return as_json({"value": value})
 
     def _act(self, request: Request) -> Answer:
         known = {row["handler"] for row in self._latest()["handlers"]}

@@ -1,6 +1,6 @@
 """How many messages wait in the channels of handlers, asked of the brokers now and then, by connections of its own.
 
-Whoever asks gets what is known, and is not kept waiting: the brokers' answers are for the next one. ``wait`` is for those who
+Whoever asks gets what is known, and is not kept waiting: the brokers' answers are for the next one. ``work_for`` is for those who
 ask so seldom that there would always be an old answer for them.
 """
 
@@ -49,29 +49,34 @@ class Backlog:
         wanted = set(channels)
         new = wanted.difference(self._channels)
         self._channels = sorted(wanted)
-        if self._asking is None and (new or self._is_old(FRESH)):
+        if self._asking is None and (new or self._is_old):
             self._asking = gevent.spawn(self._ask)
 
-    def wait(self, seconds: float) -> bool:
-        """For the answers that are under way; whether what is known then is of the last moments."""
-        if self._asking is not None:
-            self._asking.join(seconds)
-        return not self._is_old(FRESH + seconds)
+    def work_for(self, topic: str, channel: str, later: str, seconds: float) -> int | None:
+        """What could be delivered for ``channel`` at this moment, and what is in flight; with what waited in the topic ``later``
+        for its time, and is due. None where that is not known in ``seconds``.
 
-    def due_later(self, topic: str, channel: str, seconds: float) -> int | None:
-        """What waited in ``topic`` for its time, and could be delivered now; None where that is not known in ``seconds``.
+        Of brokers that do not tell what is due from what waits on, nothing of ``later``. Other channels are not asked of: of a
+        thousand that took longer than anybody waits."""
+        asking = [
+            gevent.spawn(wrap_errors(Exception, self._work), topic, channel),
+            gevent.spawn(wrap_errors(Exception, self._due), later, channel),
+        ]
+        gevent.joinall(asking, seconds)
+        counts = [one.value for one in asking]
+        return sum(counts) if all(isinstance(one, int) for one in counts) else None
 
-        Of brokers that do not tell it from what waits on, nothing."""
-        asking = gevent.spawn(wrap_errors(Exception, self._due), topic, channel)
-        asking.join(seconds)
-        return asking.value if isinstance(asking.value, int) else None
+    def _work(self, topic: str, channel: str) -> int:
+        told = [kept_of(one, topic, channel) for one in self.transports()]
+        return sum(one.waiting + one.in_flight for nodes in told for one in nodes.values())
 
     def _due(self, topic: str, channel: str) -> int:
         told = [kept_of(one, topic, channel) for one in self.transports() if isinstance(one, Inspectable)]
         return sum(one.waiting for nodes in told for one in nodes.values())
 
-    def _is_old(self, seconds: float) -> bool:
-        return not self.asked_at or time.monotonic() - self.asked_at > seconds
+    @property
+    def _is_old(self) -> bool:
+        return not self.asked_at or time.monotonic() - self.asked_at > FRESH
 
     def transports(self) -> Sequence[Transport]:
         """What it asks; opened by the first who needs it."""

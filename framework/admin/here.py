@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from framework.admin import health
 from framework.admin.snapshot import MOST, Snapshot, in_words
-from framework.admin.where import places
+from framework.admin.where import positions
 from framework.engine.consumer import Consumer
 from framework.engine.dialler import Dialler
 from framework.engine.ledger import OUTCOMES
@@ -135,7 +135,7 @@ class Here:
         found = [(call, one) for one in consumers for call in one.running.calls()]
         found = sorted(found, key=lambda pair: pair[0].started)[:MOST]
         calls = [call for call, _ in found]
-        where = places(calls, self._supervisor.hub_thread) if calls else []
+        where = positions(calls, self._supervisor.hub_thread) if calls else []
         now = clock()
         rows = (_call(call, one, words, now) for (call, one), words in zip(found, where, strict=True))
         return [row for row in rows if row is not None]

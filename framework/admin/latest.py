@@ -45,14 +45,12 @@ class Latest:
         self._backlog.refresh((row["topic"], row["channel"]) for row in rows)
         return [row | self._kept(row) for row in rows]
 
-    def newest(self, patience: float) -> list[dict[str, Any]]:
-        """``handlers``, once the brokers have answered. Where they have not within ``patience`` seconds, nothing is known."""
-        rows = self.handlers()
-        return self.handlers() if self._backlog.wait(patience) else [row | _UNKNOWN for row in rows]
-
-    def due_later(self, row: dict[str, Any], patience: float) -> int | None:
-        """What has waited for long in ``<topic>.<channel>.later``, and is due; None where that is not known."""
-        return self._backlog.due_later(topic_name(row["topic"], row["channel"], LATER), row["channel"], patience)
+    def work_for(self, name: str, patience: float) -> int | None:
+        """What brokers could deliver for a handler at this moment, and what is in flight; also of what has waited for long in
+        ``<topic>.<channel>.later``, and is due. None where that is not known within ``patience`` seconds."""
+        [row] = [row for row in self()["handlers"] if row["handler"] == name]
+        topic, channel = row["topic"], row["channel"]
+        return self._backlog.work_for(topic, channel, topic_name(topic, channel, LATER), patience)
 
     def _kept(self, row: dict[str, Any]) -> dict[str, Any]:
         channel = row["topic"], row["channel"]

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http import HTTPStatus
+from http.client import HTTPException
 from socket import SHUT_RDWR
 from typing import Any
 from urllib.parse import parse_qsl
@@ -169,7 +170,7 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
         try:
             with _in_time():
                 return super().read_request(raw_requestline)
-        except OSError as error:
+        except (OSError, HTTPException) as error:
             raise ValueError(str(error)) from None  # of any other, pywsgi prints a traceback, and waits for who reads stderr
 
 

@@ -27,11 +27,11 @@ _THREAD = re.compile(r"^(?:Current t|T)hread 0x([0-9a-f]+)")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 _LIBRARIES = ("/site-packages/", "/lib/python")
 
-_Place = tuple[str, int, str]
+_Frame = tuple[str, int, str]
 """File, line, function."""
 
 
-def places(calls: Sequence[Call], hub_thread: int) -> list[str]:
+def positions(calls: Sequence[Call], hub_thread: int) -> list[str]:
     """For each of ``calls``, ``file:line in function``: the innermost frame of the app. Empty where that is not known.
 
     ``hub_thread``: the native thread in which greenlets run.
@@ -43,7 +43,7 @@ def places(calls: Sequence[Call], hub_thread: int) -> list[str]:
     return [words or _of_thread(call, running, hub_thread) for words, call in zip(found, calls, strict=True)]
 
 
-def of_greenlet(greenlet: Any) -> Iterator[_Place]:
+def of_greenlet(greenlet: Any) -> Iterator[_Frame]:
     """Its frames, the innermost first. Nothing of one that runs, or has ended."""
     for frame_at in _FRAMES:
         try:
@@ -55,7 +55,7 @@ def of_greenlet(greenlet: Any) -> Iterator[_Place]:
         yield frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
 
 
-def _of_thread(call: Any, running: dict[int, list[_Place]], hub_thread: int) -> str:
+def _of_thread(call: Any, running: dict[int, list[_Frame]], hub_thread: int) -> str:
     if pid := getattr(call, "pid", 0):
         return f"in its slot process {pid}"
     if not call.thread and getattr(call.greenlet, "gr_frame", None) is not None:  # it is not the one that runs
@@ -63,7 +63,7 @@ def _of_thread(call: Any, running: dict[int, list[_Place]], hub_thread: int) -> 
     return _words(running.get(call.thread or hub_thread, ()))
 
 
-def _words(frames: Iterable[_Place]) -> str:
+def _words(frames: Iterable[_Frame]) -> str:
     """Of the innermost frame of the app: neither ours, nor gevent's, nor a library's where there is another."""
     library = ""
     for file, line, function in frames:
@@ -76,14 +76,14 @@ def _words(frames: Iterable[_Place]) -> str:
     return library
 
 
-def threads() -> dict[int, list[_Place]]:
+def threads() -> dict[int, list[_Frame]]:
     """Thread -> its frames, the innermost first."""
-    found: dict[int, list[_Place]] = {}
+    found: dict[int, list[_Frame]] = {}
     with tempfile.TemporaryFile() if not hasattr(os, "memfd_create") else os.fdopen(os.memfd_create("stacks"), "w+b") as file:
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)
         text = file.read().decode(errors="replace")
-    frames: list[_Place] = []
+    frames: list[_Frame] = []
     for line in text.splitlines():
         if thread := _THREAD.match(line):
             frames = found.setdefault(int(thread[1], 16), [])

@@ -55,28 +55,28 @@ class Reading:
 
         Raises BadInput, before the first line, for an input that is no text.
         """
-        pending = bytearray()
+        unended = bytearray()
         skipping = False
         for block in self._blocks():
             *ends, rest = block.split(b"\n")
             together: list[Line] = []
             for end in ends:
                 self.lines += 1
-                together.append((self.lines, None if skipping else bytes(pending + end).removesuffix(b"\r")))
-                pending.clear()
+                together.append((self.lines, None if skipping else bytes(unended + end).removesuffix(b"\r")))
+                unended.clear()
                 skipping = False
             if together:
                 yield together
-            pending += rest
-            if len(pending) > LONGEST_LINE:
-                pending.clear()
+            unended += rest
+            if len(unended) > LONGEST_LINE:
+                unended.clear()
                 skipping = True
-        if pending or skipping:
+        if unended or skipping:
             self.lines += 1
             if self.complaint:  # half a line is not a line
                 self.unreadable += 1
             else:
-                yield [(self.lines, None if skipping else bytes(pending))]
+                yield [(self.lines, None if skipping else bytes(unended))]
 
     def _blocks(self) -> Iterator[bytes]:
         first = self._first_block()

@@ -15,6 +15,7 @@ from gevent.hub import _get_hub
 from greenlet import getcurrent  # type: ignore[import-untyped]
 
 from framework.cli.exit_codes import Exit
+from framework.forked import Step, call_in_child
 from framework.observe import stderr
 
 
@@ -146,7 +147,7 @@ def _deaf_in_child() -> None:
         _listening.clear()
 
 
-os.register_at_fork(after_in_child=_deaf_in_child)
+call_in_child(Step.SIGNALS, _deaf_in_child)
 
 
 @contextmanager

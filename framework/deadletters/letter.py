@@ -11,6 +11,7 @@ import msgspec
 from framework.headers import NONE, Headers, known
 from framework.message import Message
 from framework.middleware.dead_letter import lasting
+from framework.observe.logging import scrub
 
 BODY_ALONE = "(unknown: only the body was kept, the broker took no more)"
 
@@ -70,10 +71,11 @@ def read(message: Message) -> Letter:
         own = message.id.decode(errors="replace")
         died = message.published if message.timestamp else None
         return Letter("", "", own, "", 0, BODY_ALONE, None, died, "", raw, message)
+    # Letters of earlier versions have the secrets of URLs.
     return Letter(
         topic=header.topic, channel=header.channel, id=header.id, node=header.node, attempts=header.attempts,
-        reason=header.reason, published=_aware(header.published), dead=_aware(header.dead), traceback=header.traceback,
-        body=body, message=message, headers=known(header.headers),
+        reason=scrub(header.reason), published=_aware(header.published), dead=_aware(header.dead),
+        traceback=scrub(header.traceback), body=body, message=message, headers=known(header.headers),
     )  # fmt: skip
 
 

@@ -256,9 +256,9 @@ class Sweep:
 
     def _until(self, condition: Any) -> None:
         deadline = time.monotonic() + CLOSING + max([GOODBYE, *(connection.limits.goodbye for connection in self._open)])
-        while not condition() and time.monotonic() < deadline:
+        while not condition() and (left := deadline - time.monotonic()) > 0:
             self._changed.clear()
-            self._changed.wait(0.05)
+            self._changed.wait(left)
 
 
 def _key(message: Message) -> tuple[str, bytes]:

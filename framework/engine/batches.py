@@ -10,6 +10,13 @@ from framework.alarm import Countdown
 from framework.message import Message
 
 
+class Together(list[Message]):
+    """The messages of one call, which may have come by several connections: there is none that a loop could ask for."""
+
+    __slots__ = ()
+    connection = None
+
+
 class BatchQueue:
     """Looks like a deque to the loop, but holds messages and gives out lists of up to ``size`` of them.
 
@@ -40,10 +47,10 @@ class BatchQueue:
         if was_empty:
             self._wait()
 
-    def popleft(self) -> list[Message]:
+    def popleft(self) -> Together:
         """The next batch, full or not. What is left waits for ``linger`` seconds anew, or until it is a full batch."""
         messages = self._messages
-        batch = [messages.popleft() for _ in range(min(self._size, len(messages)))]
+        batch = Together(messages.popleft() for _ in range(min(self._size, len(messages))))
         self._wait()
         return batch
 

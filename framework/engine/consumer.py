@@ -41,7 +41,8 @@ log = hublog.get(__name__)
 class Consumer:
     """``transports.contract.Receiver`` for one handler. All of it is called on the hub or in its slots.
 
-    ``chain`` is for what comes from the handler's topic, ``later`` also for what comes from where its messages wait.
+    ``chain`` is for what comes from the handler's topic, ``later`` for what comes from where its messages wait; of a batch
+    handler for both, because a batch may have messages of both.
     ``remote``: where calls run, when not in the slots themselves. ``room``: where messages wait that must not be requeued.
     """
 
@@ -142,7 +143,7 @@ class Consumer:
         now = since = began
         context, base, spent_at = slot.context, slot.base, 0.0
         endings: Any = self._endings
-        run = None
+        chain, known, run = self._chain, self, None
         if endings is not None:
             run = slot.run = slot.run or Run()
             add = run.ids.append
@@ -150,7 +151,9 @@ class Consumer:
             while queue:
                 slot.job = job = queue.popleft()  # a Message; of a BatchQueue, a list of them
                 slot.started = now
-                chain = self._chain  # which may be another by now; called as a method it would be looked up in the class as well
+                connection = job.connection
+                if connection is not known:  # most come by the connection of the one before
+                    known, chain = connection, self._chain_of(connection)
                 outcome = chain(job)
                 try:
                     left = context != base
@@ -159,7 +162,6 @@ class Consumer:
                 if left:  # a new one for every call was 4 % of what a message costs
                     context = slots.renew(slot)
                 if outcome is None:
-                    connection = job.connection
                     try:
                         connection.finish(job)
                     except AlreadySettled:  # its lease was lost while it ran, and has been counted as lost
@@ -208,12 +210,16 @@ class Consumer:
             while queue and not slot.leaving and remote.wait() and queue and not (slot.leaving or self._slots.halted):
                 slot.started = clock()
                 slot.job = job = queue.popleft()
-                self._settle(job, self._chain(job), slot.started)
+                self._settle(job, self._chain_of(job.connection)(job), slot.started)
                 slot.job = None
                 self._took(slot.started, job)
         except BaseException:
             give_back(messages_of(slot.job))
             raise
+
+    def _chain_of(self, connection: Connection | None) -> Chain:
+        """For what comes by ``connection``; None: a batch."""
+        return self._chain if connection is None else self.accounts[connection].chain
 
     def _took(self, started: float, job: Any) -> None:
         now = clock()
@@ -247,15 +253,20 @@ class Consumer:
             gone(None, worked=False)
             return
         calls_of[connection] = self.running
-        if self._later is not None and connection.topic != self.spec.topic:  # few ever have such a connection
-            self._chain = self._later
         share, leases = self.flow.connect(connection), LeaseKeeper(connection, self.spec.timeout)
-        account = self.accounts[connection] = Account(share, leases, gone)
+        account = self.accounts[connection] = Account(share, leases, self._chain_for(connection), gone)
         self.flow.connections_changed()
         if self.shutdown.begun:
             connection.drain()
         else:
             self._regrant(connection, account)
+
+    def _chain_for(self, connection: Connection) -> Chain:
+        if self._later is None or connection.topic == self.spec.topic:
+            return self._chain
+        if self.spec.batch:  # few ever have such a connection, and need to look where each message of a batch is from
+            self._chain = self._later
+        return self._later
 
     def lost(self, connection: Connection, message: Message | None, words: str, *, settled: bytes = b"") -> None:
         """A lease is gone. What waits is not started any more; what runs ends with nothing to settle."""

@@ -79,6 +79,17 @@ class Endings:
             if slot.run is not None:
                 self.cut(slot.run, slot.started)
 
+    def together(self, messages: list[Message], began: float) -> None:
+        """One call, which was begun at ``began``, has finished all of these."""
+        now, epoch = clock(), _now() - clock()
+        runs: dict[tuple[str, int], list[bytes]] = {}
+        for message in messages:
+            if message.connection.topic == self._topic:  # else an envelope that waits on
+                runs.setdefault((message.connection.node, message.attempts), []).append(message.id)
+        for (node, attempts), ids in runs.items():
+            for one in self._observers:
+                one.finished(Finished(node, attempts, ids, began + epoch, now + epoch, together=True))
+
     def _tell(self, run: Run, ids: list[bytes], began: float, until: float) -> None:
         epoch = _now() - clock()
         told = Finished(run.connection.node, run.attempts, ids, began + epoch, until + epoch)

@@ -10,6 +10,7 @@ from framework.engine.lease import LeaseKeeper
 from framework.engine.slots import clock
 from framework.engine.turns import Turns
 from framework.engine.valve import Valve
+from framework.middleware.outcome import Chain
 from framework.transports.contract import Connection
 
 
@@ -22,11 +23,13 @@ class Gone(Protocol):
 class Account:
     """What the consumer keeps for one connection."""
 
-    __slots__ = ("drained", "gone", "leases", "share", "warned", "worked")
+    __slots__ = ("chain", "drained", "gone", "leases", "share", "warned", "worked")
 
-    def __init__(self, share: Share, leases: LeaseKeeper, gone: Gone) -> None:
+    def __init__(self, share: Share, leases: LeaseKeeper, chain: Chain, gone: Gone) -> None:
         self.share = share
         self.leases = leases
+        self.chain = chain
+        """What is around the function for its messages."""
         self.gone = gone
         self.drained = False
         self.warned = False

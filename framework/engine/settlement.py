@@ -59,15 +59,21 @@ class Settlement:
         self.batches += 1
         worst: tuple[Message, Requeue | Deferred | Dead] | None = None
         endings: list[tuple[Told, Ending]] = []
+        well: list[Message] = []
         for message, outcome in outcomes.items():
             said = outcome.outcome if isinstance(outcome, Told) else outcome
             if said is not None and said.fault is not Fault.NONE and (worst is None or said.fault is Fault.DEPENDENCY):
                 worst = message, said
             ending = self._settle(message, said)
             if self._endings is not None and began is not None:
-                self._endings.ended(message, outcome.message if isinstance(outcome, Told) else message, ending, began)
+                if outcome is None and ending == "finished":
+                    well.append(message)
+                else:
+                    self._endings.ended(message, outcome.message if isinstance(outcome, Told) else message, ending, began)
             if isinstance(outcome, Told):
                 endings.append((outcome, ending))
+        if self._endings is not None and began is not None and well:
+            self._endings.together(well, began)
         if worst is None:
             self._breaker.calls_well += 1
         else:

@@ -96,8 +96,8 @@ class LogToWorker(logging.Handler):
 
 
 @dataclass
-class _Place:
-    """``observe.call.Place`` for one call."""
+class _Site:
+    """``observe.call.Site`` for one call."""
 
     name: str
     job: Message | Batch
@@ -124,7 +124,7 @@ class Calls:
         raised: wire.Failure | None = None
         try:
             context = contextvars.copy_context()
-            context.run(call.place.set, _Place(self._name, batch if self._setup.batch else messages[0]))
+            context.run(call.site.set, _Site(self._name, batch if self._setup.batch else messages[0]))
             context.run(self._call, batch if self._setup.batch else messages[0])
         except BaseException as error:  # SystemExit as well: it fails the message, not the process
             raised = wire.failure(error)

@@ -29,10 +29,10 @@ from framework.engine import slot_wire as wire
 from framework.engine.remote_slots import messages_of
 from framework.engine.slot_child import FLAGS, SOCKET
 from framework.errors import AlreadySettled, FrameworkError
+from framework.forked import forget_in_child, let_go
 from framework.handler import HandlerSpec, declared_in
 from framework.message import Batch, Message
 from framework.observe import hublog
-from framework.transports.forked import forget_in_child, let_go
 
 log = hublog.get(__name__)
 

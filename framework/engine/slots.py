@@ -41,7 +41,7 @@ class Slot:
         self.greenlet: Any = None
         self.base = context.copy()
         """What each of its calls begins with: what the app had set, and where it is."""
-        self.base.run(call.place.set, self)
+        self.base.run(call.site.set, self)
         self.context: contextvars.Context
         """Its greenlet's."""
         self.idle = True

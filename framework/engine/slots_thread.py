@@ -52,7 +52,7 @@ class Ticket:
         self.started = time.monotonic()
         # What the app and the policies around the call have set. Each call has a copy, so none sees what another one left.
         self.context = contextvars.copy_context()
-        self.context.run(call.place.set, self)
+        self.context.run(call.site.set, self)
         self.error: BaseException | None = None
         self.thread = 0
         self.caller: Any = None

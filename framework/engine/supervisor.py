@@ -34,13 +34,13 @@ from framework.engine.stopping import Stop
 from framework.engine.turns import Turns
 from framework.engine.ways import Ways
 from framework.errors import BrokerUnreachable
+from framework.forked import forget_in_child
 from framework.handler import HandlerSpec
 from framework.middleware import compile_chain
 from framework.middleware.failures import Failures
 from framework.middleware.later import WaitingRoom, compile_later, lasts
 from framework.observe import hublog
 from framework.transports.contract import GOODBYE, Transport
-from framework.transports.forked import forget_in_child
 
 log = hublog.get(__name__)
 _get_ident = monkey.get_original("_thread", "get_ident")

@@ -53,6 +53,8 @@ class Run(NamedTuple):
     """When the first was begun, seconds since 1970."""
     until: float
     """When the last of them ended. Each is said to have taken as long as the others."""
+    together: bool = False
+    """One call has finished all: each has taken all of the time."""
 
 
 def run_of(handler: str, run: Finished) -> Run | None:
@@ -60,18 +62,18 @@ def run_of(handler: str, run: Finished) -> Run | None:
     lines = b"\n".join(run.ids)
     if lines.count(b"\n") != len(run.ids) - 1:
         return None
-    return Run(handler, run.node, run.attempts, lines, len(run.ids), run.began, run.until)
+    return Run(handler, run.node, run.attempts, lines, len(run.ids), run.began, run.until, run.together)
 
 
 def entries_of(handler: str, run: Finished) -> Iterator[Entry]:
-    seconds = (run.until - run.began) / len(run.ids)
+    seconds = (run.until - run.began) / (1 if run.together else len(run.ids))
     for number, id_ in enumerate(run.ids):
-        began = run.began + number * seconds
+        began = run.began + (0 if run.together else number * seconds)
         yield id_, handler, run.node, run.attempts, "finished", NONE, began, began + seconds
 
 
 def rows_of(run: Run) -> Iterator[Row]:
-    as_it_was = Finished(run.node, run.attempt, run.ids.split(b"\n"), run.began, run.until)
+    as_it_was = Finished(run.node, run.attempt, run.ids.split(b"\n"), run.began, run.until, run.together)
     return map(row_of, entries_of(run.handler, as_it_was))
 
 

@@ -49,14 +49,16 @@ def search(
             if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:  # a worker has just begun it
                 return []
             for block in _blocks(db, _kinds(outcome), since, before):
-                if len(found) >= limit and block[0] <= found[-1].started:
-                    break
+                if len(found) >= limit:  # not before: to sort all that was found at each block took minutes for a million
+                    found = _latest(found, limit)
+                    if not found or block[0] <= found[-1].started:
+                        break
                 if not handler or any(fnmatchcase(one, handler) for one in json.loads(block[1])):
                     rows = _of_runs(block[2], id) if block[3] == RUNS else unpack(block[2])
-                    found = _latest([*found, *filter(fits, rows)], limit)
+                    found += filter(fits, rows)
     except (sqlite3.Error, ValueError, OSError, Foreign) as error:
         raise WrongUse(f"the history {path} cannot be read: {error}") from error
-    return [row._asdict() for row in found]
+    return [row._asdict() for row in _latest(found, limit)]
 
 
 def _latest(rows: Sequence[Row], limit: int) -> list[Row]:

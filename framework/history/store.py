@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import sqlite3
 import time
@@ -17,9 +18,11 @@ from typing import TypeAlias
 
 from framework.history.rows import Entry, Item, Run, pack, pack_runs
 
+log = logging.getLogger(__name__)
+
 APPLICATION = 0x4E535148
 """``PRAGMA application_id``: "NSQH"."""
-VERSION = 2
+VERSION = 3
 """``PRAGMA user_version``: of the tables and the form of blocks."""
 BLOCK = 4096
 """Rows of a block, at most, and of a block of runs, about: a look for the last hundred reads a whole one."""
@@ -38,6 +41,9 @@ _TABLES = """
 
 _OLDEST = "SELECT number, length(rows) FROM blocks ORDER BY last LIMIT 1000"
 
+JUMP, HELD = 60.0, 3600.0
+"""Seconds by which the clock may be set while a process runs; after more it deletes nothing for its age for so long: a clock that
+is wrong for a moment would cost the whole history."""
 LOOSE = 0.1
 """Which part of its size the file may have free."""
 
@@ -60,6 +66,8 @@ class Store:
         self._age = age
         self._size = size
         self._file: tuple[int, int] | None = None
+        self._ahead = time.time() - time.monotonic()
+        self._held_until = 0.0
         self._db: sqlite3.Connection | None = None
 
     def write(self, items: Sequence[Item]) -> None:
@@ -118,7 +126,8 @@ class Store:
 
     def _prune(self, db: sqlite3.Connection) -> float:
         """Returns which part of the file is free then."""
-        db.execute("DELETE FROM blocks WHERE last < ?", (time.time() - self._age,))
+        if self._clock_is_sound():
+            db.execute("DELETE FROM blocks WHERE last < ?", (time.time() - self._age,))
         [(pages,)], [(free,)], [(page,)] = (
             db.execute(f"PRAGMA {one}").fetchall() for one in ("page_count", "freelist_count", "page_size")
         )
@@ -130,6 +139,17 @@ class Store:
                     over -= length
         [(free,)] = db.execute("PRAGMA freelist_count").fetchall()
         return float(free / max(1, pages))
+
+    def _clock_is_sound(self) -> bool:
+        ahead, before = time.time() - time.monotonic(), self._ahead
+        self._ahead = ahead
+        if abs(ahead - before) > JUMP:
+            self._held_until = time.monotonic() + HELD
+            log.warning(
+                "the clock was set by %+.0f s: for an hour nothing is deleted from the history %s for its age",
+                ahead - before, self._path,
+            )  # fmt: skip
+        return time.monotonic() >= self._held_until
 
 
 def check(db: sqlite3.Connection, path: Path) -> None:

@@ -74,6 +74,6 @@ def _told(error: BaseException | None) -> tuple[str, str]:
         kind = type(error)
         name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
         lines = str(error).splitlines() or [""]
-        return encodable(name), scrub(encodable(lines[0][:WORDS]))
+        return encodable(name), encodable(scrub(lines[0])[:WORDS])
     except Exception:
         return encodable(describe(error).partition(":")[0]), ""

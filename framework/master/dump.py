@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 MOST = 200
 """Different stacks that are shown."""
-Place = tuple[str, int, str]
+Frame = tuple[str, int, str]
 """File, line, function."""
 _start_new_thread = monkey.get_original("_thread", "start_new_thread")
 
@@ -37,14 +37,14 @@ def text() -> str:
     """Greenlets that stand at the same place are one entry: thousands of slots may wait for their next message."""
     from framework.admin.where import of_greenlet, threads  # noqa: PLC0415
 
-    names: dict[tuple[Place, ...], list[str]] = defaultdict(list)
+    names: dict[tuple[Frame, ...], list[str]] = defaultdict(list)
     named = {thread.ident: thread.name for thread in threading.enumerate()}
-    for ident, places in threads().items():
-        names[tuple(places)].append(f"thread {named.get(ident, ident)}")
+    for ident, frames in threads().items():
+        names[tuple(frames)].append(f"thread {named.get(ident, ident)}")
     for one in gc.get_objects():
-        if isinstance(one, greenlet) and (places := list(of_greenlet(one))):
-            names[tuple(places)].append(f"greenlet {getattr(one, 'name', '') or type(one).__name__}")
-    entries = [f"{_words(who)}:\n{_stack(places)}" for places, who in itertools.islice(names.items(), MOST)]
+        if isinstance(one, greenlet) and (frames := list(of_greenlet(one))):
+            names[tuple(frames)].append(f"greenlet {getattr(one, 'name', '') or type(one).__name__}")
+    entries = [f"{_words(who)}:\n{_stack(frames)}" for frames, who in itertools.islice(names.items(), MOST)]
     left = len(names) - len(entries)
     return "\n".join([*entries, f"and {left} more places"] if left else entries)
 
@@ -53,6 +53,6 @@ def _words(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{len(names)} times {names[0]}"
 
 
-def _stack(places: tuple[Place, ...]) -> str:
+def _stack(frames: tuple[Frame, ...]) -> str:
     """The innermost last, as in a traceback."""
-    return "".join(traceback.StackSummary.from_list([(*place, None) for place in reversed(places)]).format())
+    return "".join(traceback.StackSummary.from_list([(*frame, None) for frame in reversed(frames)]).format())

@@ -21,7 +21,7 @@ from gevent.queue import Empty, Queue
 from framework.amounts import cores
 from framework.app import embedded_nsqd
 from framework.errors import BadSetting, BrokerUnreachable, FrameworkError
-from framework.master import books, watch
+from framework.master import books, reasons
 from framework.master.child import Child, command, folder
 from framework.master.seat import Seat
 from framework.observe.logging import setup
@@ -337,11 +337,11 @@ class Master:
         for seat in self._seats:
             if seat.child is not None and not seat.child.due:
                 self._judge(seat.child)
-            if seat.successor is not None and (words := watch.late(seat.successor)):
+            if seat.successor is not None and (words := reasons.late(seat.successor)):
                 seat.successor.said_late = True
                 log.warning("process %d (%d) %s", seat.number, seat.successor.pid, words)
             first = seat.successor if self._reloading and self._proven != self._generation else None
-            if first is not None and (words := watch.overdue(first, self._settings.reload_deadline)):
+            if first is not None and (words := reasons.overdue(first, self._settings.reload_deadline)):
                 self._keep_old(words)
         for child in list(self._children()):
             child.silent += passed
@@ -355,7 +355,7 @@ class Master:
     def _condition(self) -> Condition:
         """Stuck, where all that are at work are: one that is stuck alone is replaced from here."""
         there = [seat.child for seat in self._seats if seat.child is not None]
-        stuck = bool(there) and all(watch.stuck(child) for child in there)
+        stuck = bool(there) and all(reasons.stuck(child) for child in there)
         words = f"{len(there)} of {self._wanted} processes at work{self._last_reload}"
         if self._stops:
             words = f"draining: {sum(1 for _ in self._children())} processes left"
@@ -363,13 +363,13 @@ class Master:
 
     def _judge(self, child: Child) -> None:
         """Have another take its place, if there is a reason to."""
-        if words := watch.stuck(child):
+        if words := reasons.stuck(child):
             log.error("%d is stuck, and is replaced: %s", child.pid, words)
             child.dump(words)
-            if child.silent > watch.SILENCE:
+            if child.silent > reasons.SILENCE:
                 child.signal(signal.SIGUSR2)  # faulthandler's, where nothing else runs
             child.due = words
-        elif words := watch.worn(child, self._settings):
+        elif words := reasons.worn(child, self._settings):
             child.due = words
 
     # -- the end

@@ -10,7 +10,7 @@ import gevent
 
 from framework.admin.snapshot import Snapshot, merged, of_books, remains
 from framework.errors import WrongUse
-from framework.master import watch
+from framework.master import reasons
 from framework.master.child import Child
 
 PATIENCE = 0.5
@@ -82,7 +82,7 @@ class Children:
 def _of(child: Child) -> Snapshot:
     """Its snapshot, and whether it is stuck as the master sees it: one that says nothing cannot say so."""
     assert child.snapshot is not None
-    words = watch.stuck(child)
+    words = reasons.stuck(child)
     if not words:
         return child.snapshot
     rows = [{**row, "stuck": list(dict.fromkeys([*row["stuck"], words]))} for row in child.snapshot["processes"]]

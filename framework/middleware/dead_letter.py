@@ -21,6 +21,7 @@ from framework.middleware.outcome import DEAD, UNLIMITED, Dead, Outcome, Requeue
 from framework.middleware.retry import Failed, describe, encodable, fault_of, is_for_the_process, trace_of
 from framework.names import EPHEMERAL, MAX_LENGTH
 from framework.observe import hublog
+from framework.observe.logging import scrub
 
 log = hublog.get(__name__)
 
@@ -28,6 +29,8 @@ SUFFIX = ".dead"
 LATER = ".later"
 TRACEBACK_LIMIT = 8000
 """Characters of traceback, the end of it, that a dead letter carries."""
+WORDS_LIMIT = 2000
+"""Of these, what each exception says has no more: one that holds a whole body would leave no frame."""
 
 Publish = Callable[[str, bytes], None]
 GiveUp = Callable[..., Outcome]
@@ -164,9 +167,15 @@ def letters(message: Message, reason: str, trace: str) -> Iterator[bytes]:
 
 def traceback_of(error: BaseException) -> str:
     try:
-        return encodable("".join(traceback.format_exception(error))[-TRACEBACK_LIMIT:])
+        return encodable("".join(map(_bounded, traceback.format_exception(error)))[-TRACEBACK_LIMIT:])
     except Exception as odd:  # one of its causes fails when it is looked at
         return f"(its traceback cannot be had: {describe(odd)})"
+
+
+def _bounded(part: str) -> str:
+    """A frame, or what an exception says, without the secrets of URLs, which are found only in whole ones."""
+    clean = scrub(part)
+    return clean if len(clean) <= WORDS_LIMIT else f"{clean[:WORDS_LIMIT]}…\n"
 
 
 def _publish_first_that_fits(publish: Publish, topic: str, message: Message, forms: Iterator[bytes]) -> None:

@@ -78,12 +78,10 @@ def lasts(spec: HandlerSpec) -> bool:
 
 
 def compile_later(spec: HandlerSpec, chain: Chain, room: WaitingRoom) -> Chain:
-    """The chain of a handler that is subscribed to its ``.later`` topic as well: opens what comes from there, and has ``chain``
-    handle what is due. Its messages have the outcome of their envelopes."""
+    """The chain of what comes from a handler's ``.later`` topic: opens it, and has ``chain`` handle what is due. Its messages
+    have the outcome of their envelopes. Of a batch handler also of what comes from its own topic."""
 
     def opened_or_not(message: Message) -> Message | Outcome:
-        if message.connection.topic != room.topic:
-            return message
         try:
             return room.returned(message)
         except BaseException as error:  # its handler's time may be over meanwhile
@@ -97,7 +95,7 @@ def compile_later(spec: HandlerSpec, chain: Chain, room: WaitingRoom) -> Chain:
         return chain(found) if isinstance(found, Message) else found
 
     def handle_batch(messages: Sequence[Message]) -> BatchOutcome:
-        found = {message: opened_or_not(message) for message in messages}
+        found = {one: opened_or_not(one) if one.connection.topic == room.topic else one for one in messages}
         came_as = {one: message for message, one in found.items() if isinstance(one, Message)}
         outcomes: Any = chain(list(came_as)) if came_as else {}
         early = {message: one for message, one in found.items() if not isinstance(one, Message)}

@@ -16,6 +16,7 @@ from framework.middleware.failures import Note, ignore
 from framework.middleware.outcome import UNLIMITED, Fault, Outcome, Requeue
 from framework.middleware.strays import blamed
 from framework.observe import hublog
+from framework.observe.logging import scrub
 
 log = hublog.get(__name__)
 
@@ -162,10 +163,11 @@ def fault_of(error: BaseException) -> tuple[Fault, float]:
 
 
 def describe(error: BaseException, limit: int = 300) -> str:
-    """The error in one bounded line that can be encoded."""
+    """The error in one bounded line that can be encoded, without the secrets of URLs."""
     words = _words_of(error)
     text = f"{type(error).__name__}: {words}" if words else type(error).__name__
-    return encodable(" ".join(text.split())[:limit])
+    # Scrubbed before it is cut: half a URL does not show which part of it is its password.
+    return encodable(scrub(" ".join(text.split()))[:limit])
 
 
 def encodable(text: str) -> str:

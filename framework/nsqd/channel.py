@@ -1,4 +1,4 @@
-"""A channel: what waits, what is in flight, what is to be tried again, and the delivery loop. It does no I/O of its own.
+"""A channel: what waits, what is in flight, what is to be tried again, and who gets it. It does no I/O of its own.
 
 ``cursor`` is the lowest sequence number that was never delivered. What is below it is in flight, waits in ``retries``, or else
 is finished: finishing is the deletion of a dictionary's key.
@@ -13,20 +13,19 @@ from typing import NamedTuple
 import gevent
 
 from framework.names import EPHEMERAL
-from framework.nsqd import backlog, delivery, slices
+from framework.nsqd import backlog, delivery
 from framework.nsqd.backlog import Backlog, Found
 from framework.nsqd.delivery import Consumer
 from framework.nsqd.journal import Declares
 from framework.nsqd.lease import Leases, Message
 from framework.nsqd.port import Owner, Port
 from framework.nsqd.retries import Retries
+from framework.nsqd.serving import TURN, Serving
 from framework.nsqd.store import Batch, ChannelSave, ChannelState, Correction, Retry
 from framework.nsqd.unsaved import Unsaved
 
 _CHUNK = 500
 """The most messages that one client gets before the next has its turn."""
-_TURN = 2000
-"""The most that is delivered, or becomes due, before other work on the hub has its turn."""
 _RETRY_SECONDS = 1.0
 
 
@@ -59,8 +58,9 @@ class Channel:
         self.message_count = self.requeue_count = self.timeout_count = self.expired_count = 0
         self.dirty = False
         self._unsaved = Unsaved()
-        self._serving = self._awaited = self._fetching = False
-        self._delivery = f"CHANNEL({topic.name}/{state.name}): nothing was delivered"
+        self._fetching = False
+        what = f"CHANNEL({topic.name}/{state.name}): nothing was delivered"
+        self._serving = Serving(self.serve, self._round, port.health, what)
         self._resume(state.retries)
 
     def _resume(self, retries: dict[int, Retry]) -> None:
@@ -197,30 +197,9 @@ class Channel:
     # --- delivery ----------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """Give every client what it has room for; whatever is too much for one turn follows in the next."""
-        if self.paused or not self.clients or self._serving or not self.declared:
-            return
-        self._serving = True
-        try:
-            left = _TURN
-            while left > 0 and (sent := self._round()):
-                left -= sent
-            self._port.health.works(self._delivery)
-        except Exception as error:  # not the business of whoever committed or published what is to be delivered
-            self._port.health.fails(self._delivery, error)
-        finally:
-            self._serving = False
-        if left <= 0:
-            self._serve_soon()
-
-    def _serve_soon(self) -> None:
-        if not self._awaited:
-            self._awaited = True
-            slices.soon(self._serve_awaited)
-
-    def _serve_awaited(self) -> None:
-        self._awaited = False
-        self.serve()
+        """Give every client what it has room for."""
+        if self.clients and self.declared and not self.paused:
+            self._serving.rounds()
 
     def _round(self) -> int:
         """One share for each client that has room, beginning with another one each time; returns how many were sent."""
@@ -324,7 +303,7 @@ class Channel:
         self._forget_holder(leases)
         self.retries.keep_body(message)
         self._to_tail(message)
-        self._serve_soon()
+        self._serving.soon()
 
     def _to_tail(self, message: Message) -> None:
         if self.kept:  # and not by _note: whatever is requeued comes here
@@ -351,7 +330,7 @@ class Channel:
 
     def _release(self) -> None:
         """What is due goes to the tail of what waits."""
-        for message in self.retries.due(_TURN):
+        for message in self.retries.due(TURN):
             self._to_tail(message)
         self.serve()
 

@@ -6,14 +6,14 @@ It knows neither lines nor records: its maker says how an item is handled.
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from gevent import monkey
+
+from framework.forked import Step, forget_in_child
 
 Item = TypeVar("Item")
 
@@ -49,7 +49,7 @@ class Background(Generic[Item]):
         self._dropped = 0
         """Since it was full. Until half of it is empty nothing is taken, so that they are said in one place, and once."""
         self._begin()
-        _alive.add(self)
+        forget_in_child(self, Step.WRITING)
 
     def _begin(self) -> None:
         self._queue: deque[Item | _Flush] = deque()
@@ -57,6 +57,11 @@ class Background(Generic[Item]):
         self._wake = _allocate_lock()
         self._wake.acquire()
         self._running = False
+
+    def forget(self) -> None:
+        """In a forked child: the thread stayed in the parent, which handles what was queued."""
+        self._dropped = 0
+        self._begin()
 
     def put(self, item: Item) -> None:
         """Never blocks: an item that comes while the queue is full is dropped and counted."""
@@ -127,16 +132,3 @@ class _Flush:
     def __init__(self) -> None:
         self.done: Any = _allocate_lock()
         self.done.acquire()
-
-
-_alive: weakref.WeakSet[Background[Any]] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """In a child: the thread stayed in the parent, which handles what was queued."""
-    for one in list(_alive):
-        one._dropped = 0
-        one._begin()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from greenlet import getcurrent  # type: ignore[import-untyped]
 
 
-class Place(Protocol):
+class Site(Protocol):
     """Where calls are made: a slot, which has one after the other, or one call in a thread or a slot process."""
 
     name: str
@@ -22,7 +22,7 @@ class Place(Protocol):
 
 
 _GENERATIONS = 3
-place: ContextVar[Place | None] = ContextVar("call", default=None)
+site: ContextVar[Site | None] = ContextVar("call", default=None)
 """Of the code that runs."""
 
 
@@ -31,7 +31,7 @@ def current() -> dict[str, Any] | None:
 
     In a greenlet that a handler has started, only the handler: it may outlive the call, and its slot has another message then."""
     me = getcurrent()
-    here = place.get() or _of_spawner(me)
+    here = site.get() or _of_spawner(me)
     if here is None:
         return None
     topic, _, channel = here.name.partition("/")
@@ -47,13 +47,13 @@ def current() -> dict[str, Any] | None:
     return found
 
 
-def _of_spawner(me: Any) -> Place | None:
+def _of_spawner(me: Any) -> Site | None:
     """gevent's greenlets begin with an empty context; they know who has spawned them."""
     for _ in range(_GENERATIONS):
         spawner = getattr(me, "spawning_greenlet", None)
         me = spawner() if spawner is not None else None
         context = getattr(me, "gr_context", None)
-        if context is not None and (found := context.get(place)) is not None:
+        if context is not None and (found := context.get(site)) is not None:
             return found  # type: ignore[no-any-return]
     return None
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import contextvars
 import logging
-import os
 import sys
 import traceback
 from collections import deque
@@ -23,6 +22,8 @@ from weakref import WeakKeyDictionary
 import gevent
 from gevent.hub import _get_hub
 from greenlet import getcurrent  # type: ignore[import-untyped]
+
+from framework.forked import Step, call_in_child
 
 SIZE = 10_000
 """Records that may wait; what comes while so many do is dropped and counted."""
@@ -160,4 +161,4 @@ def _flush_at_exit() -> None:
 
 
 atexit.register(_flush_at_exit)
-os.register_at_fork(after_in_child=_queues.clear)  # what was queued is the parent's to write
+call_in_child(Step.QUEUED, _queues.clear)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import Any
+from urllib.parse import urlsplit
 
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, detach, set_value
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricReader, MetricsData
@@ -29,35 +30,69 @@ class State:
     def __init__(self) -> None:
         self._down: set[str] = set()
 
-    def attempt(self, kind: str, send: Callable[[], bool]) -> None:
+    def trouble(self, kind: str, where: str, why: str) -> None:
+        """``kind`` is not taken at ``where``, be it that the exporter still tries."""
+        first = not self._down
+        self._down.add(kind)
+        if first:
+            log.warning(
+                "the collector of OpenTelemetry%s does not take %s (%s); what comes meanwhile is not kept, and the workers go on",
+                f" at {where}" if where else "", kind, why,
+            )  # fmt: skip
+
+    def taken(self, kind: str) -> None:
+        if self._down == {kind}:
+            log.info("the collector of OpenTelemetry takes spans and metrics again")
+        self._down.discard(kind)
+
+
+class Tries:
+    """What one exporter tries: ``kind`` is spans or metrics. It repeats a request for ten seconds in silence."""
+
+    def __init__(self, kind: str, state: State) -> None:
+        self.where = ""
+        self._kind = kind
+        self._state = state
+        self._why = ""
+        self._failed = 0
+
+    def tell(self, why: str) -> None:
+        """Of a request: why it has failed; empty where it has not."""
+        self._why = why
+        self._failed = self._failed + 1 if why else 0
+        if self._failed > 1:  # the first may be of a connection that has gone stale
+            self._state.trouble(self._kind, self.where, why)
+
+    def export(self, send: Callable[[], bool]) -> None:
         """``send`` returns whether it has been taken."""
         token = attach(set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))  # or an export would be traced, and that be exported
+        self._why = ""
         try:
-            taken, why = send(), "its exporter says no more"
+            taken, why = send(), self._why or "its exporter says no more"
         except Exception as error:
             taken, why = False, f"{type(error).__name__}: {error}"
         finally:
             detach(token)
         if taken:
-            if self._down == {kind}:
-                log.info("the collector of OpenTelemetry takes spans and metrics again")
-            self._down.discard(kind)
-            return
-        first = not self._down
-        self._down.add(kind)
-        if first:
-            log.warning(
-                "the collector of OpenTelemetry does not take %s (%s); what comes meanwhile is not kept, and the workers go on",
-                kind, why,
-            )  # fmt: skip
+            self._state.taken(self._kind)
+        else:
+            self._state.trouble(self._kind, self.where, why)
+
+
+def address_of(exporter: object) -> str:
+    """``host:port`` of its collector, where it says so; nothing else of a URL, which may have secrets in any part."""
+    with suppress(Exception):
+        endpoint = str(getattr(exporter, "_endpoint", ""))
+        return urlsplit(endpoint if "//" in endpoint else f"//{endpoint}").netloc.rpartition("@")[2]
+    return ""
 
 
 class Spans(SpanProcessor):
     """Collects what has ended, and exports it in batches."""
 
-    def __init__(self, exporter: SpanExporter, state: State) -> None:
+    def __init__(self, exporter: SpanExporter, tries: Tries) -> None:
         self._exporter = exporter
-        self._state = state
+        self._tries = tries
         self._size = int(_number("OTEL_BSP_MAX_QUEUE_SIZE", 2048))
         self._batch = int(_number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512))
         self._waiting: deque[ReadableSpan] = deque()
@@ -77,7 +112,7 @@ class Spans(SpanProcessor):
             with suppress(IndexError):
                 while len(spans) < self._batch:
                     spans.append(self._waiting.popleft())
-            self._state.attempt("spans", lambda: self._exporter.export(spans) is SpanExportResult.SUCCESS)  # noqa: B023
+            self._tries.export(lambda: self._exporter.export(spans) is SpanExportResult.SUCCESS)  # noqa: B023
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
         return self.thread.flush(monotonic() + timeout_millis / 1e3)
@@ -89,14 +124,14 @@ class Spans(SpanProcessor):
 class Reader(MetricReader):
     """Collects and exports all metrics every ``OTEL_METRIC_EXPORT_INTERVAL`` milliseconds."""
 
-    def __init__(self, exporter: MetricExporter, state: State) -> None:
+    def __init__(self, exporter: MetricExporter, tries: Tries) -> None:
         super().__init__(exporter._preferred_temporality, exporter._preferred_aggregation)
         self._exporter = exporter
-        self._state = state
+        self._tries = tries
         self.thread = Regular(self.collect, _number("OTEL_METRIC_EXPORT_INTERVAL", 60_000) / 1e3)
 
     def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:
-        self._state.attempt("metrics", lambda: self._exporter.export(metrics_data) is MetricExportResult.SUCCESS)
+        self._tries.export(lambda: self._exporter.export(metrics_data) is MetricExportResult.SUCCESS)
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
         self.thread.flush(monotonic() + timeout_millis / 1e3)

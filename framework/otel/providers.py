@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 
 from framework.errors import BadSetting
-from framework.otel.exporting import PATIENCE, Reader, Spans, State
+from framework.otel.exporting import PATIENCE, Reader, Spans, State, Tries, address_of
 from framework.otel.regular import Regular
 
 _threads: list[Regular] = []
@@ -47,34 +47,49 @@ def flush() -> None:
 
 def _make_tracer_provider(state: State) -> None:
     provider = TracerProvider(shutdown_on_exit=False)
-    for exporter in _exporters("traces"):
-        processor = Spans(exporter, state)
+    for exporter, tries in _exporters("traces", "spans", state):
+        processor = Spans(exporter, tries)
         provider.add_span_processor(processor)
         _threads.append(processor.thread)
     trace.set_tracer_provider(provider)
 
 
 def _make_meter_provider(state: State) -> None:
-    readers = [Reader(exporter, state) for exporter in _exporters("metrics")]
+    readers = [Reader(exporter, tries) for exporter, tries in _exporters("metrics", "metrics", state)]
     metrics.set_meter_provider(MeterProvider(readers, shutdown_on_exit=False))
     _threads.extend(reader.thread for reader in readers)
 
 
-def _exporters(signal: str) -> list[Any]:
+def _exporters(signal: str, kind: str, state: State) -> list[tuple[Any, Tries]]:
     """Those that ``OTEL_TRACES_EXPORTER`` or ``OTEL_METRICS_EXPORTER`` names: otlp, if nothing is said; none."""
     variable = f"OTEL_{signal.upper()}_EXPORTER"
     names = [name.strip() for name in (os.environ.get(variable) or "otlp").split(",")]
-    return [_exporter(signal, variable, name) for name in names if name and name != "none"]
+    return [_exporter(signal, variable, name, Tries(kind, state)) for name in names if name and name != "none"]
 
 
-def _exporter(signal: str, variable: str, name: str) -> Any:
-    found = entry_points(group=f"opentelemetry_{signal}_exporter", name=_full_name(signal, name))
+def _exporter(signal: str, variable: str, name: str, tries: Tries) -> tuple[Any, Tries]:
+    full = _full_name(signal, name)
+    found = entry_points(group=f"opentelemetry_{signal}_exporter", name=full)
     if not found:
         needs = "opentelemetry-exporter-otlp-proto-http" if name == "otlp" else f"the package of {name}"
         raise BadSetting(
             f"otel: no exporter {name!r} of {signal} is here: `pip install {needs}`, or name another in ${variable}, or none"
         )
-    return next(iter(found)).load()()
+    make = next(iter(found)).load()
+    if full == "otlp_proto_http" and not _has_credentials(signal):
+        from framework.otel.requesting import session  # noqa: PLC0415  # what it needs comes with this exporter
+
+        exporter = make(session=session(tries.tell))
+    else:
+        exporter = make()
+    tries.where = address_of(exporter)
+    return exporter, tries
+
+
+def _has_credentials(signal: str) -> bool:
+    """Whether an app's own session makes the requests."""
+    names = ("", f"{signal.upper()}_")
+    return any(os.environ.get(f"OTEL_PYTHON_EXPORTER_OTLP_HTTP_{name}CREDENTIAL_PROVIDER") for name in names)
 
 
 def _full_name(signal: str, name: str) -> str:

@@ -12,15 +12,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from framework.engine.supervisor import Supervisor
 from framework.errors import FrameworkError, WrongUse
 from framework.handler import HandlerSpec
 from framework.message import Batch
 from framework.spark.options import ReadOptions
 from framework.spark.start import Start
 from framework.spool import Spool
+from framework.transports import open_transports
 
 if TYPE_CHECKING:
-    from framework.engine.supervisor import Supervisor
     from framework.transports.contract import Transport
 
 NAME = "embedded"
@@ -132,9 +133,6 @@ class Collector:
 
     def _consume(self) -> None:
         # Not at the top: executors import this module to read rows, and have no use for the engine.
-        from framework.engine.supervisor import Supervisor  # noqa: PLC0415
-        from framework.transports import open_transports  # noqa: PLC0415
-
         transports = self._transports = open_transports(self._options.urls)
         self._supervisor = Supervisor([self._spec()], transports, publish=_no_dead_letters, drain=_DRAIN, connect_deadline=None)
         try:

@@ -16,9 +16,8 @@ from typing import Any
 from framework import names
 from framework.errors import BadSetting, WrongUse
 from framework.markdown import item
+from framework.spool.root import folder_of
 from framework.spool.seen import WINDOW
-from framework.spool.spool import folder_of
-from framework.transports import open_transports
 
 _NO_REPLAY = "NSQ cannot replay: a query begins with what the spool holds, startingOffsets is earliest or latest of the spool"
 _ELSEWHERE = {
@@ -102,6 +101,9 @@ def _brokers(name: str, value: str) -> tuple[str, ...]:
     urls = tuple(value.split())
     if not urls:
         raise BadSetting(f"option {name} is empty: a broker URL is needed, such as nsq://host:4150, several with spaces between")
+    # Here, so that an executor need not have gevent to read rows.
+    from framework.transports import open_transports  # noqa: PLC0415
+
     open_transports(urls)  # which connects to nothing, and says what is wrong with a URL
     return urls
 
@@ -136,7 +138,13 @@ BATCH_READ = [
         _one_of("embedded", "external"),
         "`embedded`: the query fills the spool itself; `external`: other processes do (embedded)",
     ),
-    Option("minPartitions", _whole, "the least partitions of a batch; default: the driver's cores, fewer under 1,000 rows each"),
+    Option("minPartitions", _whole, "the least partitions of a batch, however few its rows are; default: see `parallelism`"),
+    Option(
+        "parallelism",
+        _whole,
+        "the tasks that can run at once: without `minPartitions` a batch has as many partitions, fewer under 1,000 rows each; "
+        "on a cluster say spark.sparkContext.defaultParallelism (the driver's cores)",
+    ),
     Option("maxRecordsPerPartition", _whole, "the most rows in a partition (50000)"),
     Option("failOnDataLoss", _flag, "fail when rows that were planned, or the spool itself, are gone (true)"),
 ]
@@ -177,6 +185,7 @@ class ReadOptions:
     topic: str
     channel: str
     min_partitions: int | None
+    parallelism: int | None
     max_records: int
     max_messages: int | None
     from_latest: bool
@@ -269,6 +278,7 @@ def _read_options(values: Mapping[str, Any]) -> ReadOptions:
         topic=values.get("topic", ""),
         channel=values.get("channel", ""),
         min_partitions=values.get("minPartitions"),
+        parallelism=values.get("parallelism"),
         max_records=values.get("maxRecordsPerPartition", 50_000),
         max_messages=values.get("maxMessagesPerTrigger"),
         from_latest=values.get("startingOffsets", "earliest") == "latest",

@@ -15,14 +15,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from framework.errors import BadSetting
-from framework.spark.collector import Collector
 from framework.spark.offsets import (
     Cursor,
     Offset,
@@ -39,8 +38,11 @@ from framework.spark.offsets import (
 from framework.spark.options import ReadOptions
 from framework.spark.rows import rows_of
 from framework.spool import SpoolError
+from framework.spool.root import collectors, ensure_epoch, epoch
 from framework.spool.segment import Segment, listing, trim
-from framework.spool.spool import collectors, ensure_epoch, epoch
+
+if TYPE_CHECKING:
+    from framework.spark.collector import Collector
 
 Listing = Mapping[str, list[Segment]]
 _ROWS_WORTH_A_TASK = 1000
@@ -162,6 +164,9 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._options.embedded:
             return
         if self._collector is None:
+            # Not at the top: executors import this module to read rows, and need neither gevent nor the engine for it.
+            from framework.spark.collector import Collector  # noqa: PLC0415
+
             _stop_on_sigterm()
             self._collector = Collector(self._options)
             self._collector.start()
@@ -208,10 +213,10 @@ def list_spool(root: Path) -> Listing:
 
 
 def partitions_wanted(options: ReadOptions, rows: int) -> int:
-    """The least partitions of a batch of ``rows``: as the option says, else a core each while it is worth a task."""
+    """The least partitions of a batch of ``rows``: as the options say, a core each while it is worth a task."""
     if options.min_partitions is not None:
         return options.min_partitions
-    return max(1, min(os.cpu_count() or 1, rows // _ROWS_WORTH_A_TASK))
+    return max(1, min(options.parallelism or os.cpu_count() or 1, rows // _ROWS_WORTH_A_TASK))
 
 
 def planned(root: Path, every: list[Span], offset: Offset) -> list[InputPartition]:

@@ -6,14 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from framework.errors import WrongUse
-from framework.publisher import PATIENT, Publisher
 from framework.spark.options import WriteOptions
+
+if TYPE_CHECKING:
+    from framework.publisher import Publisher
 
 
 @dataclass
@@ -34,6 +37,9 @@ class _Writing:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Publish every row; returns when the broker has all of them. Raises PublishError, BadMessage, WrongUse."""
+        # Not at the top: who only reads imports this module as well, and may lack gevent.
+        from framework.publisher import PATIENT, Publisher  # noqa: PLC0415
+
         publisher = Publisher(self._options.urls, timeout=PATIENT)
         try:
             return Written(sum(self._publish(publisher, batch) for batch in iterator))

@@ -9,13 +9,11 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from uuid import uuid4
 
 import gevent
 import gevent.hub
@@ -24,6 +22,7 @@ import gevent.monkey
 
 from framework.errors import WrongUse
 from framework.spool import segment as segments
+from framework.spool.root import COLLECTOR, EPOCH, ensure_epoch, folder_of
 from framework.spool.seen import WINDOW, Key, Seen, key_of
 from framework.spool.segment import SpoolError
 
@@ -32,12 +31,9 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
-_EPOCH = "epoch"
 _LOCK = "lock"
 SEGMENT_BYTES = 64 * 1024 * 1024
 """The most bytes of bodies in one segment, unless one body alone is larger."""
-_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")  # also dbfs:/folder; one letter alone is a drive
-_COLLECTOR = re.compile(r"[a-zA-Z0-9_-][.a-zA-Z0-9_-]{0,63}")
 
 
 class Spool:
@@ -55,7 +51,7 @@ class Spool:
     def __init__(
         self, folder: str | os.PathLike[str], collector: str = "main", *, retention: float | None = None, window: int = WINDOW
     ) -> None:
-        if not _COLLECTOR.fullmatch(collector) or collector == _EPOCH:
+        if not COLLECTOR.fullmatch(collector) or collector == EPOCH:
             raise WrongUse(f"collector name {collector!r} is not valid: use 1 to 64 of the characters a-z A-Z 0-9 . _ -")
         if retention is not None and not retention > 0:
             raise WrongUse(f"Spool(retention={retention!r}): seconds above 0 are needed, or None to keep everything")
@@ -185,16 +181,6 @@ class Spool:
         self._seen = Seen(self._window)
 
 
-def folder_of(given: str | os.PathLike[str]) -> Path:
-    """The spool's folder. Raises WrongUse for a URL, of which a folder named ``s3:`` would be made."""
-    if _URL.match(os.fspath(given)):
-        raise WrongUse(
-            f"a spool is a folder of a mounted file system, and {os.fspath(given)!r} is a URL: "
-            "give a path; object stores are not supported"
-        )
-    return Path(given)
-
-
 def _outcome(work: Callable[[], _T]) -> tuple[_T | None, BaseException | None]:
     # The pool would print a raised error's traceback as well as raise it; the caller's log line is enough.
     try:
@@ -249,43 +235,4 @@ def _keys(one: segments.Segment) -> list[Key]:
     try:
         return segments.keys(one.path)
     except FileNotFoundError:  # a reader that has committed it deleted it just now
-        return []
-
-
-def ensure_epoch(root: Path) -> str:
-    """The UUID of this life of the spool; the first process that comes makes it, durably."""
-    known = epoch(root)
-    if known is not None:
-        return known
-    root.mkdir(parents=True, exist_ok=True)
-    fresh = root / f"{uuid4().hex}.tmp"
-    try:
-        with fresh.open("x") as file:
-            file.write(f"{uuid4()}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(fresh, root / _EPOCH)
-        except FileExistsError:
-            pass
-    finally:
-        fresh.unlink(missing_ok=True)
-    segments.sync_folder(root)
-    return (root / _EPOCH).read_text().strip()
-
-
-def epoch(root: Path) -> str | None:
-    """The spool's epoch; None when there is no spool yet."""
-    try:
-        return (root / _EPOCH).read_text().strip()
-    except FileNotFoundError:
-        return None
-
-
-def collectors(root: Path) -> list[str]:
-    """The names of the collectors that have a folder in the spool, sorted."""
-    try:
-        with os.scandir(root) as entries:
-            return sorted(entry.name for entry in entries if _COLLECTOR.fullmatch(entry.name) and entry.is_dir())
-    except FileNotFoundError:
         return []

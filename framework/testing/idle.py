@@ -12,7 +12,7 @@ from framework.transports.contract import Transport
 from framework.transports.memory import MemoryBroker
 
 
-class Watch(Protocol):
+class Idleness(Protocol):
     """How one kind of broker is looked at."""
 
     pause: float
@@ -39,14 +39,14 @@ class Near:
         outlook = self._broker.outlook(self._subscriptions)
         if outlook.now:
             return False
-        if outlook.later and self._advance:
+        if outlook.deferred and self._advance:
             self._broker.clock.advance(max(0.0, outlook.due - self._broker.clock.now()))
             return False
         return True
 
     def left(self) -> str:
         outlook = self._broker.outlook(self._subscriptions)
-        return f"{outlook.now} messages to handle now, {outlook.later} later"
+        return f"{outlook.now} messages to handle now, {outlook.deferred} later"
 
 
 class Far:

@@ -23,7 +23,7 @@ from framework.hooks import Middleware
 from framework.message import Batch, Message
 from framework.modules import handlers_of
 from framework.publisher import Publisher
-from framework.testing.idle import Far, Near, Watch
+from framework.testing.idle import Far, Idleness, Near
 from framework.transports import open_transports
 from framework.transports.memory import MemoryBroker
 
@@ -106,7 +106,7 @@ class _Run:
     def far(self, specs: Sequence[HandlerSpec]) -> Far:
         return Far(self._transports[0], specs, self.supervisor.ledgers)
 
-    def until_idle(self, watch: Watch) -> None:
+    def until_idle(self, watch: Idleness) -> None:
         __tracebackhide__ = True
         watcher = gevent.spawn(self._watch, watch)
         try:
@@ -120,13 +120,13 @@ class _Run:
 
     # -- whether there is something to do
 
-    def _watch(self, watch: Watch) -> None:
+    def _watch(self, watch: Idleness) -> None:
         try:
             self._until_nothing_is_left(watch)
         except Exception as error:  # such as a broker that does not answer
             self._fail(error)
 
-    def _until_nothing_is_left(self, watch: Watch) -> None:
+    def _until_nothing_is_left(self, watch: Idleness) -> None:
         deadline = time.monotonic() + self._timeout
         while not (self.supervisor.ready and watch.idle()):
             if time.monotonic() > deadline:

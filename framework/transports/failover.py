@@ -20,8 +20,8 @@ from gevent import monkey
 from gevent.lock import BoundedSemaphore
 
 from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, PublishError, words_of
+from framework.forked import let_go
 from framework.transports.circuit import Circuit
-from framework.transports.forked import let_go
 from framework.transports.publish_link import InDoubt, PublishLink, Refused
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0

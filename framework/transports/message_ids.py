@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 
-from framework.transports.forked import forget_in_child
+from framework.forked import forget_in_child
 
 
 class MessageIds:

@@ -9,9 +9,9 @@ from typing import Generic, TypeVar
 from gevent import monkey
 
 from framework.errors import PublishError
+from framework.forked import forget_in_child
 from framework.transports.circuit import Circuit
 from framework.transports.failover import Failover
-from framework.transports.forked import forget_in_child
 from framework.transports.publish_link import PublishLink
 
 # The patched ones are of a greenlet, not of a thread.

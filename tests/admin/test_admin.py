@@ -117,6 +117,10 @@ def test_who_asks_for_what_is_not_there_is_told(tmp_path: Path) -> None:
         assert get(port, "/other")[0] == 404
         assert get(port, "/livez", method="POST")[0] == 405
         assert get(port, "/livez", method="HEAD") == (200, "")
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as odd:
+            odd.sendall(b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 200 + b"\r\n")
+            assert odd.recv(100).startswith(b"HTTP/1.1 400 ")
+        assert not any("Traceback" in line for line in worker.err), "of a client's nonsense"
         done = call("run", "shop", "--broker", "memory://two", "--admin", f"{port}", cwd=tmp_path)
         assert done.returncode == 2
         assert done.stderr.splitlines()[-1].endswith("address already in use; give another port, or a path")

@@ -12,7 +12,9 @@ from framework.testing.servers import Server
 from tests.admin.asking import SHOP, api, port_of, run, shown
 from tests.admin.browser import Browser, browsing
 
-MARKUP = "<img src=x onerror=document.title='taken'>"
+MARKUP = "<img src=x onerror=document.title='taken'>\u202e\0"
+SHOWN = MARKUP.replace("\u202e", "\\u202e").replace("\0", "\\u0000")
+"""As the page has it: what turns words around is written out."""
 MORE = f"""
     @handler("odd", "channel")
     def odd(message: Message):
@@ -66,7 +68,7 @@ def test_it_shows_what_runs_and_fails_pauses_a_handler_and_works_on_dead_letters
         page.until("document.querySelector('#running').innerText.includes('shop.py:11 in bill')")
         page.key("3")
         page.until("document.querySelector('#failures').innerText.includes('ValueError: bad')")
-        assert MARKUP in page.text("#failures")
+        assert SHOWN in page.text("#failures")
         page.key("4")
         page.until(f"document.querySelector('#nodes').innerText.includes('{nsqd.address}')")
         page.until(f"document.querySelector('#processes').innerText.includes('{worker.process.pid} on ')")
@@ -88,7 +90,7 @@ def test_it_shows_what_runs_and_fails_pauses_a_handler_and_works_on_dead_letters
         page.click("#dead > .dead > div:nth-child(2) tr.row")
         assert "body" not in page.text(".letter pre")
         page.click(".letter button", "Show the body")
-        page.until(f"[...document.querySelectorAll('.letter pre')].filter((one) => one.textContent === {MARKUP!r}).length === 1")
+        page.until(f"[...document.querySelectorAll('.letter pre')].filter((one) => one.textContent === {SHOWN!r}).length === 1")
         page.click("#dead button", "Purge all that fit")
         page.until("document.querySelector('#ask').open")
         page.click("#ask button", "Purge")
@@ -129,6 +131,9 @@ def test_it_asks_for_the_token_and_what_is_read_only_offers_nothing(page: Browse
         port = port_of(worker)
         page.open(f"http://127.0.0.1:{port}/")
         page.until("document.querySelector('#ask').open")
+        page.type("another")
+        page.click("#ask button", "Go on")
+        page.until("document.querySelector('#ask').innerText.includes('That is not its token.')")
         page.type(token)
         page.click("#ask button", "Go on")
         page.click("#handlers tr.row", "orders/bill")

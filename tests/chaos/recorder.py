@@ -20,6 +20,8 @@ _handled = os.open(FOLDER / "handled", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 @handler("chaos", "record", concurrency=20, max_in_flight=50, max_attempts=0)
 def record(message: Message) -> None:
-    """Takes a moment, so that a fault finds some of them running, then writes one line."""
+    """Takes a moment, so that a fault finds some of them running, then writes one line, which ends in a dot where it is whole."""
     sleep(random.uniform(0, 0.01))
-    os.write(_handled, b"%b %d\n" % (message.body, time.time_ns()))
+    line = b"\n%b %d ." % (message.body, time.time_ns())
+    if os.write(_handled, line) != len(line):
+        raise OSError("the disk is full")

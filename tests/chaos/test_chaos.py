@@ -32,7 +32,8 @@ def test_nothing_is_lost_and_every_duplicate_is_explained(name: str, tmp_path: P
 def test_the_books_see_a_loss_a_duplicate_and_what_explains_it(tmp_path: Path) -> None:
     second = 1_000_000_000
     lines = [(1, 10), (2, 10), (2, 20), (3, 10), (3, 40)]
-    (tmp_path / "handled").write_text("".join(f"{number} {at * second}\n" for number, at in lines))
+    cut_short = "\n4 5"
+    (tmp_path / "handled").write_text("".join(f"\n{number} {at * second} ." for number, at in lines) + cut_short)
     trial = Trial(tmp_path, "", "", faults=[Fault("kill", 15 * second, 16 * second)], confirmed={1, 2, 3, 4})
     trial.landed = lambda: {1, 2, 3, 4}  # type: ignore[method-assign]
     verdict = trial.verdict("by hand")
@@ -46,7 +47,7 @@ def test_the_books_see_a_loss_a_duplicate_and_what_explains_it(tmp_path: Path) -
 
 def test_a_fault_repeats_only_what_was_sent_before_it_and_handled_after_it(tmp_path: Path) -> None:
     second = 1_000_000_000
-    (tmp_path / "handled").write_text("".join(f"{number} {at * second}\n" for number in (1, 2) for at in (10, 20)))
+    (tmp_path / "handled").write_text("".join(f"\n{number} {at * second} ." for number in (1, 2) for at in (10, 20)))
     trial = Trial(tmp_path, "", "", confirmed={1, 2})
     trial.landed = lambda: {1, 2}  # type: ignore[method-assign]
 

@@ -209,11 +209,12 @@ class Trial:
         return (self.confirmed - self.handled().keys()) | (self.confirmed - self.landed())
 
     def handled(self) -> dict[int, list[int]]:
-        """Number -> when it was handled, in nanoseconds, as often as it was."""
+        """Number -> when it was handled, in nanoseconds, as often as it was. A full disk leaves lines that are cut short."""
         times: dict[int, list[int]] = {}
         file = self.folder / "handled"
-        for line in file.read_bytes().split(b"\n")[:-1] if file.exists() else ():
-            number, at = line.split()
+        whole = [line for line in file.read_bytes().split(b"\n") if line.endswith(b" .")] if file.exists() else []
+        for line in whole:
+            number, at, _ = line.split()
             times.setdefault(int(number), []).append(int(at))
         return times
 

@@ -14,6 +14,7 @@ from framework.deadletters.letter import read
 from framework.errors import BadName, WrongUse
 from framework.message import Message
 from framework.middleware.dead_letter import letters, traceback_of
+from framework.middleware.retry import describe
 
 NOW = datetime.now(UTC)
 
@@ -50,6 +51,35 @@ def test_the_headers_of_a_message_are_in_its_letter_and_those_that_nobody_may_pu
     assert [dict(read(delivered(form)).headers) for form in (whole, short)] == [{"traceparent": "00-1"}] * 2
     assert read(delivered(whole.replace(b"00-1", rb"\r\nevil: 1"))).headers == {}
     assert b"headers" not in next(letters(original(b"x"), "why", ""))
+
+
+LOGIN = "nsq://user:hunter2@host:4150/?token=hunter3&access_token=hunter4&Password=hunter5&x=1"
+
+
+@pytest.mark.parametrize("before", range(0, 320, 7))
+def test_no_secret_of_a_url_is_in_a_letter_wherever_it_is_cut(before: int) -> None:
+    try:
+        raise ValueError("x" * before + " " + LOGIN) from ValueError("y" * (7600 + before) + " " + LOGIN)
+    except ValueError as error:
+        [whole, *_] = letters(original(b"x"), describe(error), traceback_of(error))
+    assert b"hunter" not in whole
+    assert b"host" in whole
+
+
+def test_a_letter_of_an_earlier_version_is_read_without_secrets() -> None:
+    letter = read(delivered(next(letters(original(b"x"), f"ValueError: {LOGIN}", f"Traceback: {LOGIN}"))))
+    assert letter.reason == "ValueError: nsq://host:4150/?token=…&access_token=…&Password=…&x=1"
+    assert "hunter" not in letter.traceback
+
+
+def test_an_exception_with_a_megabyte_of_words_leaves_room_for_its_frames() -> None:
+    try:
+        raise ValueError("x" * 1_000_000)
+    except ValueError as error:
+        trace = traceback_of(error)
+    assert "in test_an_exception_with_a_megabyte" in trace
+    assert "ValueError: xxx" in trace
+    assert len(trace) < 8000
 
 
 def test_of_a_body_alone_the_id_and_the_time_are_the_letters_own() -> None:

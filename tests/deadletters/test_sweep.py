@@ -13,10 +13,11 @@ import gevent
 import pytest
 
 from framework.deadletters import DeadTopic, Letter, Replay, Selection, Sweep, find, meant
+from framework.deadletters import replay as replaying
 from framework.deadletters import sweep as sweeping
 from framework.errors import BrokerUnreachable, WrongUse
 from framework.testing.servers import Server, free_port, running
-from framework.transports import open_transports
+from framework.transports import memory, open_transports
 from framework.transports.contract import Transport
 
 TOPIC = "orders.billing.dead"
@@ -109,6 +110,34 @@ def test_a_limit_disturbs_no_more_than_it_needs(transport: Transport, letter: Ma
     assert len(read_all(transport)) == 50
 
 
+def test_a_limit_holds_one_letter_more_for_each_that_is_another_handlers(letter: Make) -> None:
+    """The others stay where another look can see them: at no moment are more in hand than may be needed."""
+    broker = memory.named(f"sweep-{next(_numbers)}")
+    [transport] = open_transports([broker.url])
+    theirs = [letter(n, topic="orders.eu", channel="billing") for n in range(3)]
+    mine = [letter(n, topic="orders", channel="eu.billing") for n in range(3, 20)]
+    put(transport, *theirs, *mine, topic="orders.eu.billing.dead")
+    most = 0
+    with Sweep(meant(look(transport), ["orders/eu.billing"])) as sweep:
+        for _ in sweep.chosen(Selection(limit=2)):
+            gevent.sleep(0.01)  # what was asked for has come
+            most = max(most, broker.in_flight("orders.eu.billing.dead"))
+    assert most == len(theirs) + 2
+
+
+@pytest.mark.parametrize("held", [0, 5])
+def test_the_end_waits_for_nothing_that_has_come_already(letter: Make, held: int) -> None:
+    [transport] = open_transports([f"memory://sweep-{next(_numbers)}"])
+    put(transport, *(letter(n) for n in range(5)))
+    began = 0.0
+    with Sweep(look(transport)) as sweep:
+        for _ in sweep.chosen(Selection(limit=held or None)):
+            if not held:
+                break
+        began = time.monotonic()
+    assert time.monotonic() - began < sweeping.CLOSING
+
+
 def test_letters_in_other_hands_are_missed_and_said(transport: Transport, letter: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     put(transport, *(letter(n) for n in range(5)))
     monkeypatch.setattr(sweeping, "PATIENCE", 0.5)
@@ -199,10 +228,18 @@ def test_replay_stores_each_body_where_it_came_from(transport: Transport, letter
     put(transport, *(letter(n) for n in range(250)))
     with Sweep(look(transport)) as sweep:
         replay = Replay(sweep)
-        assert list(replay.run(sweep.chosen(Selection())))[-1] == 250
+        assert list(replay.run(sweep.chosen(Selection()))) == [100, 200, 250]  # a hundred under way at once
     assert (replay.replayed, replay.failed, replay.targets, sweep.left_behind) == (250, 0, {"orders"}, 0)
     assert sum(transport.backlog("orders", "billing").values()) == 250
     assert sum(transport.backlog(TOPIC, "dead").values()) == 0
+
+
+def test_of_large_letters_fewer_are_under_way_at_once(letter: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replaying, "CHUNK_BYTES", 14)  # as many as two of `body 1`, and a bit
+    [transport] = open_transports([f"memory://sweep-{next(_numbers)}"])
+    put(transport, *(letter(n) for n in range(7)))
+    with Sweep(look(transport)) as sweep:
+        assert list(Replay(sweep).run(sweep.chosen(Selection()))) == [3, 6, 7]
 
 
 def test_a_body_without_a_header_needs_to_be_told_where_to_go(transport: Transport, letter: Make) -> None:

@@ -60,6 +60,21 @@ def limited(broker: Any) -> Callable[..., None]:
     return publish
 
 
+def test_what_comes_from_the_handlers_own_topic_keeps_its_plain_chain(broker: Any, limited: Any, run: Callable[..., Any]) -> None:
+    seen: list[bytes] = []
+    broker.publish("orders.billing.later", b"no envelope")  # there is such a topic: it is subscribed to
+    running = run(lambda message: seen.append(message.body), dead=limited)
+    running.until(lambda: running.supervisor._consumers and len(running.supervisor._consumers[0].accounts) == 2)
+    (consumer,) = running.supervisor._consumers
+    broker.publish("orders", b"plain")
+    running.until(lambda: len(seen) == 2)
+    chains = {connection.topic: account.chain for connection, account in consumer.accounts.items()}
+    assert chains["orders"] is consumer._chain
+    assert chains["orders.billing.later"] is not consumer._chain
+    ledger = running.stop()
+    assert (ledger["finished"], sorted(seen)) == (2, [b"no envelope", b"plain"])
+
+
 def test_a_long_delay_is_kept_and_costs_no_attempts(broker: Any, limited: Any, run: Callable[..., Any]) -> None:
     seen: list[Delivery] = []
 

@@ -83,15 +83,15 @@ def requeued(nsqds: Sequence[Server]) -> int:
 
 
 def test_batches_that_take_nearly_as_long_as_a_lease_can_be_do_not_bury_what_waits_for_them(start_nsqd, work):
-    nsqd = start_nsqd("--msg-timeout=1s", "--max-msg-timeout=2s")
+    nsqd = start_nsqd("--msg-timeout=2s", "--max-msg-timeout=4s")
     calls: list[list[int]] = []
 
     def function(batch: Batch) -> None:
         calls.append([message.attempts for message in batch])
-        gevent.sleep(1.2)
+        gevent.sleep(2.4)
 
     put(nsqd, *[b"%d" % n for n in range(6)])
-    working = work([nsqd], function, timeout=2, batch=2, linger=0.1)
+    working = work([nsqd], function, timeout=4, batch=2, linger=0.1)
     working.until(lambda: working.ledger.finished + working.ledger.dead == 6, seconds=40)
     assert calls == [[1, 1]] * 3
     assert (working.ledger.dead, requeued([nsqd])) == (0, 0)

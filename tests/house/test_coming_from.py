@@ -37,7 +37,7 @@ def test_what_is_looked_at_is_what_there_is() -> None:
 @pytest.mark.parametrize("code", sorted(set(PYTHON)))
 def test_each_line_of_python_is_one(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_registry, "entries", {})
-    names = vars(framework) | NAMES
+    names = {name: getattr(framework, name) for name in framework.__all__} | NAMES
     if code.startswith("@"):
         exec(f"{code}\ndef f(message): ...", names)
     elif code.startswith("raise "):

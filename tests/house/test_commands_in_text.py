@@ -25,8 +25,8 @@ from tests.house.test_benchmarks_page import usage
 
 DAEMONS = {"nsqd": nsqd.FLAGS, "nsqlookupd": nsqlookupd.FLAGS}
 """Verbs whose flags are not click's."""
-FOREIGN = {"--pool", "--jetstream", "--x"}
-"""Flags of Celery and of nats-server, and one that stands for any."""
+FOREIGN = {"--pool", "--jetstream", "--py-files", "--x"}
+"""Flags of Celery, of nats-server and of spark-submit, and one that stands for any."""
 COMMANDS = [(page, code) for page in PAGES for code in codes(page)]
 
 

@@ -23,8 +23,9 @@ from framework.settings import Settings
 from framework.spool import seen
 from framework.testing import runner
 from framework.testing.servers import ROOT
-from framework.transports.beanstalkd import connection, producer, waiters
-from framework.transports.nats import changes, leases, streams
+from framework.transports import lease_guard
+from framework.transports.beanstalkd import job_leases, producer, waiters
+from framework.transports.nats import changes, streams
 from framework.transports.nats import urls as nats_urls
 from framework.transports.nats_route import session as route_session
 from framework.transports.nats_route import urls as route_urls
@@ -64,7 +65,7 @@ FIGURES = {
     "testing": [f"A batch waits {runner.LINGER * 1000:g} ms at most"],
     "beanstalkd": [
         f"{waiters.MOST} at most",
-        f"and {connection.MAX_GRANT} the jobs reserved on one",
+        f"and {job_leases.MAX_GRANT} the jobs reserved on one",
         f"Count {waiters.MOST + 1} open files",
         "looks at an empty tube ten times a second",
         "handlers and five seconds",
@@ -103,7 +104,7 @@ FIGURES = {
         f"| `replicas=` | `{nats_urls.Options().replicas}` |",
         f"| `max_payload=` | `{nats_urls.Options().max_payload}` |",
         f"| `ping_interval=` | `{nats_urls.Options().ping_interval:g}s` |",
-        f"for {leases.CERTAIN * 100:g} % of a lease",
+        f"for {lease_guard.CERTAIN * 100:g} % of a lease",
         f"look at it every {changes.REGULARLY:g} s",
         f"younger than {WORDS[int(streams.FRESH)]} seconds",
         f"the same one for {streams.SETTLING:g} s",

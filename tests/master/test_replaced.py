@@ -26,7 +26,7 @@ STUCK = """
     from gevent import monkey
     from framework.admin import health
     from framework.engine import slots
-    from framework.master import state, watch
+    from framework.master import reasons, state
 
     state.IDLE = 1.0
     never = monkey.get_original("time", "sleep")
@@ -80,8 +80,8 @@ def _until_replaced(master: Master) -> list[int]:
 IMPATIENT = """
 from framework.cli.patching import patch
 patch()
-from framework.master import watch
-watch.SILENCE = 1.0
+from framework.master import reasons
+reasons.SILENCE = 1.0
 from framework.cli import main
 main()
 """

@@ -1,7 +1,7 @@
 """A copy of the house in which a mutant lives, and the tests that it is shown to, one after the other until one fails.
 
-A test that fails is believed when it fails again by itself, and passes by itself without the mutant: what a busy machine does
-is not taken for a kill."""
+A test that fails is believed when it fails again by itself, and passes by itself without the mutant; so is a pytest that does
+not start, when it starts without it: what a busy machine does is not taken for a kill."""
 
 from __future__ import annotations
 
@@ -93,9 +93,10 @@ class Bench:
                 again = by and self._first_failure(suspects, lines.limit)
             finally:
                 self._write(file, original)
-            if again and (by not in tests or self._is_sound(by, lines.limit)):
+            judge = by if by in tests else tests[0]  # where pytest did not start, it must without the mutant
+            if again and self._is_sound(judge, lines.limit):
                 return Verdict(mutant, True, by, time.monotonic() - began)
-            tests = tests[tests.index(by) + 1 :] if by in tests else []
+            tests = tests[tests.index(judge) + 1 :] if by else []
         return Verdict(mutant, False, "", time.monotonic() - began)
 
     def _write(self, file: Path, text: str) -> None:

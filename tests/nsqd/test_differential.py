@@ -9,7 +9,22 @@ from typing import Any
 import pytest
 
 from framework.testing.servers import Server
-from tests.nsqd.differential import FIN, HALF, ID, READY, SUB, identify, mpub, negotiate, on, playing, pub, size, sized
+from tests.nsqd.differential import (
+    FIN,
+    HALF,
+    ID,
+    READY,
+    SUB,
+    Until,
+    identify,
+    mpub,
+    negotiate,
+    on,
+    playing,
+    pub,
+    size,
+    sized,
+)
 
 pytestmark = pytest.mark.real
 
@@ -132,8 +147,8 @@ ROWS: dict[str, list[Any]] = {
     "CLS before SUB": [b"CLS\n"],
     "CLS twice": [SUB + b"CLS\nCLS\n"],
     "CLS then RDY is ignored": [SUB + b"CLS\nRDY 1\nRDY nonsense\n"],
-    "CLS then FIN": [READY + pub(b"a"), b"CLS\n", on(0, b"FIN <id>\nFIN <id>\n")],
-    "CLS then REQ": [READY + pub(b"a"), b"CLS\n", on(0, b"REQ <id> 0\n")],
+    "CLS then FIN": [READY + pub(b"a"), Until(3), b"CLS\n", on(0, b"FIN <id>\nFIN <id>\n")],
+    "CLS then REQ": [READY + pub(b"a"), Until(3), b"CLS\n", on(0, b"REQ <id> 0\n")],
     "CLS then PUB": [SUB + b"CLS\n" + pub(b"a")],
     "CLS then SUB": [SUB + b"CLS\n" + SUB],
     # PUB

@@ -153,7 +153,7 @@ OTHERS: dict[str, list[Any]] = {
     "REQ on an ephemeral channel": [b"SUB {t} c#ephemeral\nRDY 1\n" + pub(b"a"), on(0, b"REQ <id> 0\n"), on(0, FIN)],
     "five thousand bytes of MPUB": [READY + mpub(*[b"x" * 990] * 5)],
     "CLS lets what waits stay": [SUB + pub(b"a", b"b") + b"RDY 1\n", b"CLS\n", on(0, FIN)],
-    "CLS then TOUCH": [READY + pub(b"a"), b"CLS\n", on(0, b"TOUCH <id>\nFIN <id>\n")],
+    "CLS then TOUCH": [READY + pub(b"a"), Until(3), b"CLS\n", on(0, b"TOUCH <id>\nFIN <id>\n")],
     "RDY up and down": [SUB + b"RDY 5\nRDY 0\nRDY 1\n" + pub(b"a", b"b")],
     "two hundred PUBs in one write": [READY + pub(*[b"x"] * 200)],
 }  # fmt: skip

@@ -685,6 +685,11 @@ def test_rebuilding_takes_no_more_memory_for_a_longer_log(folder: Path, monkeypa
         "update channel set inflight = x'ffffffff'",
         "update channel set inflight = null",
         "update pos set off = 'abc'",
+        *(f"update batch set {column} = 'abc'" for column in ("n", "dead", "seg", "off", "len")),
+        *(f"update batch set {column} = null where first % 3 = 0" for column in ("n", "dead", "seg", "off", "len")),
+        "update batch set len = 1.5",
+        *(f"insert into later values (7, 3, {values})" for values in ("null, 1", "1, null", "'abc', 1", "1, 'abc'")),
+        "insert into retired values (7, null)",
     ],
 )
 def test_an_index_that_contradicts_itself_is_made_anew(folder: Path, statement: str) -> None:

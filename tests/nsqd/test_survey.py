@@ -197,6 +197,25 @@ def test_inspect_in_lines_for_people(used: Path, capsys: pytest.CaptureFixture[s
     assert any(line.startswith("  damage: ") and "messages lost" in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        *(
+            f"update later set {column} = {value}"
+            for column in ("due", "attempts")
+            for value in ("null", "'abc'", "x'00'", "1.5")
+        ),
+        *(f"update batch set {column} = {value}" for column in ("n", "seg", "off", "len") for value in ("null", "'abc'")),
+    ],
+)
+def test_inspect_says_that_rows_of_the_index_were_changed(used: Path, capsys: pytest.CaptureFixture[str], statement: str) -> None:
+    sql(used, statement)
+    Inspect(parse([f"--data-path={used}", "--inspect"])).run()
+    out = capsys.readouterr().out
+    assert out.count("  damage: the index is damaged: a start makes it anew from the log") == 1
+    assert "topic t7" in out
+
+
 @pytest.mark.parametrize("flags", [["--json"], ["--verify", "--inspect"], ["--verify", "--backup=x"]])
 def test_flags_that_do_not_go_together_are_refused(flags: list[str]) -> None:
     with pytest.raises(BadFlag, match=r"(add --inspect|give one of them)$"):

@@ -1,12 +1,14 @@
-"""A collector that takes OTLP over HTTP, and counts."""
+"""Collectors of OTLP over HTTP: one that takes it and counts, and some that are no good."""
 
 from __future__ import annotations
 
 import gzip
+import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -59,3 +61,35 @@ def collecting() -> Iterator[Collector]:
     finally:
         made.server.shutdown()
         made.server.server_close()
+
+
+ENDLESS = b"HTTP/1.1 400 No\r\nTransfer-Encoding: chunked\r\n\r\n"
+DRIPS = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
+
+
+@contextmanager
+def no_good(fault: str) -> Iterator[int]:
+    """The port of a collector that ``hangs``, is ``down``, or sends an answer without an end: fast (``endless``), or slowly."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
+        port = listening.getsockname()[1]
+        if fault == "down":
+            listening.close()
+        elif fault != "hangs":
+            threading.Thread(target=_answer, args=(listening, fault == "endless"), daemon=True).start()
+        yield port
+
+
+def _answer(listening: socket.socket, fast: bool) -> None:
+    with suppress(OSError):
+        while True:
+            threading.Thread(target=_go_on, args=(listening.accept()[0], fast), daemon=True).start()
+
+
+def _go_on(connection: socket.socket, fast: bool) -> None:
+    chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+    with suppress(OSError), connection:
+        connection.recv(0x10000)
+        connection.sendall(ENDLESS if fast else DRIPS)
+        while True:
+            connection.sendall(chunk if fast else b"x")
+            time.sleep(0 if fast else 0.2)

@@ -6,17 +6,17 @@ import re
 import socket
 import textwrap
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from framework.publisher import Publisher
 from framework.testing.servers import ROOT, Server
 from framework.testing.workers import call, working
-from tests.otel.collector import collecting
+from tests.otel.collector import collecting, no_good
 from tests.otel.conftest import Kept, write_shop
 
 KINDS = ("greenlet", "thread", "process")
@@ -313,13 +313,6 @@ def test_the_former_name_of_an_operation_is_there_where_both_are_asked_for(tmp_p
     assert {one["attributes"]["messaging.operation.type"] for one in kept.named("send on")} == {"send"}
 
 
-@contextmanager
-def silent() -> Iterator[int]:
-    """The port of a collector that accepts and never answers."""
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
-        yield listening.getsockname()[1]
-
-
 PLAIN = """
     from framework import Message, Middleware, handler, publish_many
 
@@ -331,22 +324,25 @@ PLAIN = """
 """
 
 
-@pytest.mark.parametrize("fault", ["hangs", "down"])
+@pytest.mark.parametrize("fault", ["hangs", "down", "endless", "drips"])
 def test_a_collector_that_is_no_good_is_said_once_and_stops_nothing(fault: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(textwrap.dedent(PLAIN))
-    with silent() as port:
+    with no_good(fault) as port:
         env = {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port if fault == 'hangs' else 1}",
-            "OTEL_EXPORTER_OTLP_TIMEOUT": "1", "OTEL_BSP_SCHEDULE_DELAY": "50", "OTEL_METRIC_EXPORT_INTERVAL": "50",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://user:hunter2@127.0.0.1:{port}/hunter3?api_key=hunter4",
+            "OTEL_BSP_SCHEDULE_DELAY": "50", "OTEL_METRIC_EXPORT_INTERVAL": "50",
+            **({} if fault in ("down", "endless") else {"OTEL_EXPORTER_OTLP_TIMEOUT": "1"}),
         }  # fmt: skip
         with working("run", "shop", "--broker", "memory://otel", "--otel", cwd=tmp_path, env=env) as worker:
             worker.wait_until(lambda: worker.out.count("done") == 300)
-            worker.wait_for("the collector of OpenTelemetry does not take")
+            worker.wait_until(lambda: any(f"at 127.0.0.1:{port} does not take" in line for line in worker.err), deadline=8)
+            time.sleep(0.5 if fault == "endless" else 0)
+            assert psutil.Process(worker.process.pid).memory_info().rss < 150 << 20
             began = time.monotonic()
             assert worker.stop() == 0
             assert time.monotonic() - began < 20
     assert sum("OpenTelemetry" in line or "opentelemetry" in line for line in worker.err) == 1, worker.err
-    assert not [line for line in worker.err if "urllib3" in line or "Traceback" in line]
+    assert not [line for line in worker.err if "urllib3" in line or "Traceback" in line or "hunter" in line]
 
 
 def test_it_sends_by_otlp_what_the_variables_say(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from framework import Batch, Message, Spool
+from tests.origins import Source
 from workers.api_requests.job import growth, parse, session
 from workers.api_requests.job.archive import archive
 from workers.api_requests.job.spam.evidence import Evidence
@@ -20,19 +21,15 @@ TAKEN = datetime(2024, 6, 1, tzinfo=UTC)
 PATHS = [*(f"/{n}" for n in range(40)), *(f"/{n}/.env" for n in range(40))]
 
 
-class Source:
-    """As much of a connection as a landed message is asked for."""
-
-    node, topic, channel = "127.0.0.1:4150", "api_requests", "archive"
-
-
 def main(folder: Path) -> None:
-    spark = session.start("training", folder / "scratch", master="local[2]", short=True)
+    training = session.start("training", folder / "scratch", master="local[2]", short=True)
+    spark = training.spark
     lines = [f'10.0.0.1 - - [12/May/2024:06:07:08 +0000] "GET {path} HTTP/1.1" 404 1'.encode() for path in PATHS]
-    rows = [Message(b"%016x" % n, int(TAKEN.timestamp() * 1e9), 1, line, Source()) for n, line in enumerate([*lines, b"bad"])]
+    source, taken = Source(topic="api_requests"), int(TAKEN.timestamp() * 1e9)
+    rows = [Message(b"%016x" % n, taken, 1, line, source) for n, line in enumerate([*lines, b"bad"])]
     with Spool(folder / "spool") as spool:
         spool.land(Batch(rows))
-    _stream(spark, folder)
+    _stream(training, folder)
     _collect(spark, lines)
     gateway: Any = spark.sparkContext._gateway
     spark.stop()
@@ -40,16 +37,17 @@ def main(folder: Path) -> None:
     gateway.proc.wait(200)  # it writes the archive
 
 
-def _stream(spark: SparkSession, folder: Path) -> None:
+def _stream(training: session.Session, folder: Path) -> None:
     def process(rows: DataFrame, batch: int) -> None:
         scratch = folder / "scratch"
         archive(rows, batch, archived=Store(folder / "archive", scratch, by="date"), rejected=Store(folder / "rejected", scratch))
         parsed = parse.parse(rows).persist()
         growth.count(parse.requests(parsed), batch, state=Store(folder / "hours", scratch), output=folder / "growth")
-        evidence = Evidence(spark, Store(folder / "evidence", scratch), folder / "spam", lambda _: None)
+        evidence = Evidence(training, Store(folder / "evidence", scratch), folder / "spam", lambda _: None)
         evidence.collect(parse.requests(parsed), batch)
         evidence.judge()
 
+    spark = training.spark
     lines = spark.readStream.format("nsq").option("spoolDir", str(folder / "spool")).option("collector", "external").load()
     for name, writer in (("batches", lines.writeStream.foreachBatch(process)), ("files", lines.writeStream.format("parquet"))):
         placed = writer.option("checkpointLocation", str(folder / f"{name}-check")).option("path", str(folder / name))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,7 @@ import pytest
 
 from framework.message import Batch, Message
 from framework.spool import Spool
-
-
-@dataclass
-class Source:
-    """As much of a connection as a landed message is asked for."""
-
-    node: str = "127.0.0.1:4150"
-    topic: str = "orders"
-    channel: str = "archive"
-    lasting_ids: bool = False
+from tests.origins import Source
 
 
 def messages(first: int, last: int, body: Callable[[int], bytes] = lambda n: b"m%d" % n, **source: str) -> Batch:

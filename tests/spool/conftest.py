@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from framework.message import Batch, Message
-
-
-@dataclass
-class Source:
-    """As much of a connection as a landed message is asked for."""
-
-    node: str = "127.0.0.1:4150"
-    topic: str = "orders"
-    channel: str = "archive"
-    lasting_ids: bool = False
+from tests.origins import Source
 
 
 @pytest.fixture

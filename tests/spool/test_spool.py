@@ -16,7 +16,7 @@ from framework.errors import WrongUse
 from framework.message import Batch, Message
 from framework.spool import Spool, SpoolError, segment
 from framework.spool import spool as spool_module
-from framework.spool.spool import collectors, ensure_epoch, epoch
+from framework.spool.root import collectors, ensure_epoch, epoch
 from tests.spool.rows import MakeBatch, ids, landed
 
 

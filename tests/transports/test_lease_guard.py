@@ -112,3 +112,27 @@ def test_after_its_end_it_counts_nothing(silent: Any) -> None:
     silent.guard.close()
     gevent.sleep(LEASE * 1.5)
     assert silent.receiver.tally.lease_lost == 0
+
+
+def test_a_transport_may_know_better_when_a_lease_began(silent: Any) -> None:
+    class Known:
+        def is_over(self, message: Message, at: float, now: float) -> bool:
+            return message.body == b"over"
+
+        def over(self, in_flight: dict[Message, float], now: float) -> list[Message]:
+            return [message for message in in_flight if message.body == b"over"]
+
+    silent.guard.close()
+    looks: list[int] = []
+    silent.guard = guard = LeaseGuard(silent, silent.receiver, Known(), words="known", regularly=lambda: looks.append(1))
+    kept, gone, late = silent.deliver(), silent.deliver(), silent.deliver()
+    gone.body = late.body = b"over"
+    with pytest.raises(AlreadySettled):
+        silent.finish(gone)
+    gevent.sleep(LEASE * 1.2)
+    assert list(silent.in_flight) == [kept, late]
+    assert len(looks) > 5, "the transport looks by itself, as often as in the guard's place"
+    guard.look()
+    silent.finish(kept)
+    tally = silent.receiver.tally
+    assert (tally.lease_lost, tally.finished, silent.forgotten) == (2, 1, [gone, late])

@@ -31,11 +31,12 @@ def told() -> Told:
 
 @pytest.fixture
 def bench(tmp_path: Path, spark: Any, told: Told, monkeypatch: pytest.MonkeyPatch) -> Any:
+    from workers.api_requests.job.session import Session
     from workers.api_requests.job.spam import evidence
     from workers.api_requests.job.store import Store
 
     monkeypatch.setattr(evidence, "_FILES", 0)
-    return evidence.Evidence(spark, Store(tmp_path / "evidence", tmp_path / "scratch"), tmp_path / "spam", told)
+    return evidence.Evidence(Session(spark), Store(tmp_path / "evidence", tmp_path / "scratch"), tmp_path / "spam", told)
 
 
 def addresses(tmp_path: Path, spark: Any) -> list[str]:

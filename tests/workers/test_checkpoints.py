@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 
 from tests.workers.test_job import land
 from workers.api_requests.job.folders import CHECKPOINTS, Places, take
+from workers.api_requests.job.session import Session
 from workers.api_requests.job.streams import Stream
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -30,7 +31,7 @@ def test_half_a_file_of_the_log_of_batches_is_no_obstacle(tmp_path: Path, spark:
         return {"parsed": seen[-1]}
 
     def run(lines: int) -> None:
-        query = Stream("growth", work, places).start(spark, 0.0)
+        query = Stream("growth", work, places).start(Session(spark), 0.0)
         try:
             while sum(seen) < lines:
                 assert query.isActive, query.exception()

@@ -13,7 +13,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +32,7 @@ from framework import Batch, Message, Spool
 from framework.testing import servers
 from framework.testing.processes import left_after
 from tests.conftest import AT_LENGTH
+from tests.origins import Source
 from workers.api_requests import processes
 from workers.api_requests.job import command as module
 from workers.api_requests.job.folders import Gone, Places, take
@@ -44,16 +44,6 @@ from workers.api_requests.processes import descendants
 ROOT = Path(__file__).resolve().parents[2]
 NOWHERE = "nsq://127.0.0.1:9"
 TAKEN = 1_720_000_000_000_000_000  # in July 2024
-
-
-@dataclass
-class Source:
-    """As much of a connection as a landed message is asked for."""
-
-    node: str = "127.0.0.1:4150"
-    topic: str = "api_requests"
-    channel: str = "archive"
-    lasting_ids: bool = False
 
 
 def path(n: int) -> str:
@@ -70,7 +60,7 @@ def line(n: int) -> bytes:
 
 def land(folder: Path, first: int, last: int) -> None:
     """Lines ``first`` to ``last`` in the spools of the three channels."""
-    messages = [Message(b"%016x" % n, TAKEN, 1, line(n), Source()) for n in range(first, last)]
+    messages = [Message(b"%016x" % n, TAKEN, 1, line(n), Source(topic="api_requests")) for n in range(first, last)]
     for channel in ("archive", "growth", "spam"):
         with Spool(folder / channel) as spool:
             spool.land(Batch(messages))
@@ -163,7 +153,7 @@ def test_without_a_broker_only_the_suspects_wait_and_killed_and_stopped_in_its_b
     with servers.running(servers.own_nsqd(tmp_path / "nsqd")) as nsqd:
         nsqd.http("/topic/create?topic=spam_suspects", b"")
         nsqd.http("/channel/create?topic=spam_suspects&channel=blocklist", b"")
-        ended = job(tmp_path, "--until=2000", broker=f"nsq://{nsqd.address}")
+        ended = job(tmp_path, "--available-now", broker=f"nsq://{nsqd.address}")
         out, err = ended.communicate(timeout=300)
         assert (ended.returncode, err) == (0, "")
         assert nsqd.channel_stats("spam_suspects", "blocklist")["depth"] >= 1, "told of before the kill, and after it"
@@ -205,13 +195,13 @@ def ends_by_a_signal(running: subprocess.Popen[str], number: signal.Signals = si
 
 
 def test_a_spark_home_that_others_start_from_is_left_as_it_is_and_another_installations_is_not(tmp_path: Path) -> None:
-    links = [module.session.home_without_zip(tmp_path) / part for part in ("bin", "jars")]
+    links = [module.sessions.home_without_zip(tmp_path) / part for part in ("bin", "jars")]
     before = [link.lstat().st_ctime_ns for link in links]
-    module.session.home_without_zip(tmp_path)
+    module.sessions.home_without_zip(tmp_path)
     assert [link.lstat().st_ctime_ns for link in links] == before
     links[1].unlink()
     links[1].symlink_to(tmp_path / "gone")
-    module.session.home_without_zip(tmp_path)
+    module.sessions.home_without_zip(tmp_path)
     assert links[1].is_dir()
 
 
@@ -234,13 +224,12 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
         def fail(*_: object, **__: object) -> None:
             raise error
 
-        def stop(_: object) -> None:
+        def stop() -> None:
             if isinstance(error, Refusing):
                 error.has_gone = True
 
-        monkeypatch.setattr(module.session, "start", lambda *_, **__: None)
-        monkeypatch.setattr(module.session, "stop", stop)
-        monkeypatch.setattr(module.session, "death", lambda _: died)
+        session = SimpleNamespace(stop=stop, death=lambda: died)
+        monkeypatch.setattr(module.sessions, "start", lambda *_, **__: session)
         monkeypatch.setattr(module, "Job", fail)
         monkeypatch.setattr(module, "Stopping", lambda: SimpleNamespace(listen=lambda: None))
         folders = [f"--{name}={tmp_path / name}" for name in ("spool", "output", "state")]
@@ -284,12 +273,12 @@ def test_words_to_a_jvm_that_died_are_no_tracebacks(caplog: pytest.LogCaptureFix
 
     gateway = GatewayClient()
     monkeypatch.setattr(gateway, "_get_connection", Connection)
-    logging.getLogger().addFilter(module.session.is_news)
+    logging.getLogger().addFilter(module.sessions.is_news)
     try:
         assert gateway.send_command("x") == ERROR
         logging.warning("other words")
     finally:
-        logging.getLogger().removeFilter(module.session.is_news)
+        logging.getLogger().removeFilter(module.sessions.is_news)
     assert [record.message for record in caplog.records if record.name == "root"] == ["other words"]
 
 
@@ -299,12 +288,12 @@ def test_words_to_a_jvm_that_died_are_no_tracebacks(caplog: pytest.LogCaptureFix
 )
 def test_how_a_jvm_died_is_known(command: str, words: str) -> None:
     with subprocess.Popen(["sh", "-c", command]) as jvm:
-        assert module.session.death(session_of(jvm)) == f"Spark's JVM {words}; its log may say more"
+        assert module.sessions._death(jvm) == f"Spark's JVM {words}; its log may say more"
 
 
 def test_a_jvm_that_lives_has_not_died() -> None:
     with subprocess.Popen(["sleep", "60"]) as jvm:
-        assert module.session.death(session_of(jvm)) == ""
+        assert module.sessions._death(jvm) == ""
         jvm.kill()
 
 
@@ -314,16 +303,12 @@ def test_a_jvm_that_dies_before_there_is_a_session_is_told_in_words(tmp_path: Pa
     def die(**_: Any) -> None:
         raise Py4JNetworkError("Error while sending or receiving")
 
-    monkeypatch.setattr(module.session, "launch_gateway", lambda *_: SimpleNamespace(proc=jvm))
-    monkeypatch.setattr(module.session, "SparkContext", die)
-    for name in ("SPARK_HOME", "PYSPARK_PYTHON", "PYTHONPATH"):
+    monkeypatch.setattr(module.sessions, "launch_gateway", lambda *_: SimpleNamespace(proc=jvm))
+    monkeypatch.setattr(module.sessions, "SparkContext", SimpleNamespace(_ensure_initialized=die))
+    for name in ("SPARK_HOME", "PYSPARK_PYTHON"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
     with pytest.raises(Failed, match="Spark's JVM was killed by signal 9"):
-        module.session.start("test", tmp_path)
-
-
-def session_of(jvm: subprocess.Popen[bytes]) -> Any:
-    return SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=jvm)))
+        module.sessions.start("test", tmp_path)
 
 
 def test_what_spark_says_is_said_in_one_line_although_its_jvm_has_gone(
@@ -339,7 +324,7 @@ def test_what_spark_says_is_said_in_one_line_although_its_jvm_has_gone(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "say one of --follow, --until N and --until-summary FILE"),
+        ([], "say one of --follow, --available-now, --until N and --until-summary FILE"),
         (["--follow", "--until=3"], "say one of"),
         (["--until=-3"], "not in the range"),
         (["--follow", "--output=s3://bucket/out"], "s3://bucket/out is a URL: name a folder of a mounted file system"),

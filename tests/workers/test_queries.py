@@ -108,6 +108,27 @@ def test_what_ends_otherwise_fails_the_job(queries: Queries, started: list[Any],
         queries.revive()
 
 
+def test_those_that_take_what_is_there_have_ended_when_each_has_and_none_by_an_error(started: list[Any]) -> None:
+    def start(name: str) -> Any:
+        started.append(Query(name))
+        return started[-1]
+
+    taking = Queries(start, may_end=True)
+    for query in started[:2]:
+        query.end("")
+    taking.revive()
+    assert (len(started), taking.ended()) == (3, False), "one is still at work, and none was started again"
+    started[2].end(TOO_SLOW)
+    assert not taking.ended()
+    taking.revive()
+    assert [query.name for query in started[3:]] == [CHANNELS[2]]
+    started[3].end("")
+    assert taking.ended()
+    started[0].end("OSError: disk full")
+    with pytest.raises(Failed, match="channel archive: OSError: disk full"):
+        taking.revive()
+
+
 def test_all_are_stopped_whatever_one_of_them_says(queries: Queries, started: list[Any]) -> None:
     def fail() -> None:
         raise RuntimeError("the session is gone")

@@ -10,9 +10,13 @@ export function h(tag, attributes = {}, ...children) {
     else if (value === true) made.setAttribute(name, "");
     else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value);
   }
-  made.append(...children.filter((one) => one !== null && one !== undefined));
+  made.append(...children.filter((one) => one !== null && one !== undefined).map((one) => (typeof one === "string" ? plain(one) : one)));
   return made;
 }
+
+// Without what turns words around or is not seen, as the log has it: else a message could have the page say what it does not.
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2066-\u2069]/g;
+const plain = (words) => words.replace(/\r\n/g, "\n").replace(UNSEEN, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
 let asking = null;
 
@@ -23,7 +27,7 @@ export async function ask(path, options = {}) {
     throw error.name === "AbortError" ? error : new Error("the worker does not answer");
   });
   if (answer.status === 401) {
-    asking ??= askForToken().finally(() => { asking = null; });
+    asking ??= askForToken(Boolean(token)).finally(() => { asking = null; });
     await asking;
     return ask(path, options);
   }
@@ -51,11 +55,12 @@ function dialog(...children) {
   return made;
 }
 
-function askForToken() {
+function askForToken(wrong) {
   return new Promise((resolve) => {
     const input = h("input", { type: "password", autocomplete: "off", "aria-label": "Token" });
     const form = h("form", { method: "dialog", onsubmit: () => { sessionStorage.setItem("token", input.value.trim()); } },
       h("h2", {}, "This worker asks for a token"),
+      wrong ? h("p", { class: "bad", role: "alert" }, "That is not its token.") : null,
       h("p", {}, "It is in $WORKERS_ADMIN_TOKEN of the worker. This tab keeps it until it is closed."),
       input,
       h("div", { class: "tools" }, h("button", { class: "first" }, "Go on")));

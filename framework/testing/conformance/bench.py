@@ -34,7 +34,7 @@ PATIENCE = 40.0
 CHANNEL = "work"
 _numbers = itertools.count(1)
 
-Place = Node | str
+Target = Node | str
 """Where a worker or a publisher connects to: a node, or a URL (of a proxy)."""
 
 
@@ -57,14 +57,14 @@ class Watched:
 class Worker:
     """A supervisor in a greenlet of the test's thread. Its books are checked when it ends, whatever ends it."""
 
-    def __init__(self, bench: Bench, specs: Sequence[HandlerSpec], places: Sequence[Place], **options: Any) -> None:
+    def __init__(self, bench: Bench, specs: Sequence[HandlerSpec], targets: Sequence[Target], **options: Any) -> None:
         self._bench = bench
-        self._watched = Watched(bench.open(*places))
-        self._publisher = bench.publisher(*places)
+        self._watched = Watched(bench.open(*targets))
+        self._publisher = bench.publisher(*targets)
         transport = cast(Transport, self._watched)
         self.supervisor = Supervisor(specs, [transport], publish=self._publisher.publish, **options)
         self.most_exposed = 0
-        self._wanted = len(places) * len(specs)
+        self._wanted = len(targets) * len(specs)
         self.greenlet = gevent.spawn(self.supervisor.run)
 
     @property
@@ -181,9 +181,9 @@ class Bench:
         """A second node."""
         return self.subject.node(1)
 
-    def open(self, *places: Place) -> Any:
-        """A transport over ``places``; without any, over ``node``. Closed at the end."""
-        self._transports.append(self.subject.open([_url(place) for place in places or (self.node,)]))
+    def open(self, *targets: Target) -> Any:
+        """A transport over ``targets``; without any, over ``node``. Closed at the end."""
+        self._transports.append(self.subject.open([_url(target) for target in targets or (self.node,)]))
         return self._transports[-1]
 
     def needs_a_second_delivery(self) -> None:
@@ -210,9 +210,9 @@ class Bench:
         self._proxies.append(proxy)
         return proxy, self.subject.watchful(url) if watchful else url
 
-    def left(self, *places: Place, topic: str = "") -> int:
+    def left(self, *targets: Target, topic: str = "") -> int:
         """How many messages the broker still has of the case's topic."""
-        return sum(self.open(*places).backlog(topic or self.topic, CHANNEL).values())
+        return sum(self.open(*targets).backlog(topic or self.topic, CHANNEL).values())
 
     # -- workers and publishers
 
@@ -225,12 +225,12 @@ class Bench:
         return HandlerSpec(function=function, given=frozenset(options), **{**defaults, **options})
 
     def work(
-        self, *handlers: Any, on: Place | Sequence[Place] = (), settings: dict[str, Any] | None = None, **options: Any
+        self, *handlers: Any, on: Target | Sequence[Target] = (), settings: dict[str, Any] | None = None, **options: Any
     ) -> Worker:
         """A worker of ``handlers`` (functions, which get ``options``, or specs), started; ``settings`` are the supervisor's."""
-        places = [on] if isinstance(on, Node | str) else list(on)
+        targets = [on] if isinstance(on, Node | str) else list(on)
         specs = [each if isinstance(each, HandlerSpec) else self.spec(each, **options) for each in handlers]
-        worker = Worker(self, specs, places or [self.node], **(settings or {}))
+        worker = Worker(self, specs, targets or [self.node], **(settings or {}))
         self.workers.append(worker)
         return worker
 
@@ -240,18 +240,18 @@ class Bench:
         self.until(lambda: worker.ready)
         return worker
 
-    def process(self, place: Place, mode: str = "work") -> Process:
-        """A worker process on ``place``; see ``conformance.process`` for its modes. Skips where no process can reach it."""
+    def process(self, target: Target, mode: str = "work") -> Process:
+        """A worker process on ``target``; see ``conformance.process`` for its modes. Skips where no process can reach it."""
         if not self.subject.reachable:
             pytest.skip("this broker lives in the process")
-        self._processes.append(Process(self, _url(place), self.topic, self._folder / "journal", mode))
+        self._processes.append(Process(self, _url(target), self.topic, self._folder / "journal", mode))
         return self._processes[-1]
 
-    def publisher(self, *places: Place) -> Publisher:
-        self._publishers.append(Publisher([self.open(*places)], timeout=PATIENT))
+    def publisher(self, *targets: Target) -> Publisher:
+        self._publishers.append(Publisher([self.open(*targets)], timeout=PATIENT))
         return self._publishers[-1]
 
-    def publish(self, *bodies: bytes, on: Place | None = None, topic: str = "") -> None:
+    def publish(self, *bodies: bytes, on: Target | None = None, topic: str = "") -> None:
         """Store ``bodies`` in the case's topic."""
         publisher = self.publisher(*([on] if on else []))
         if not self.capabilities.auto_create:
@@ -259,7 +259,7 @@ class Bench:
         publisher.publish_many(topic or self.topic, bodies)
         publisher.close()
 
-    def dead_letters(self, *, on: Place | None = None) -> list[bytes]:
+    def dead_letters(self, *, on: Target | None = None) -> list[bytes]:
         """The original bodies of the dead letters of the case's topic, filled as they come by a worker of its own."""
         found: list[bytes] = []
         topic = topic_name(self.topic, CHANNEL)
@@ -273,7 +273,7 @@ class Bench:
         transport = self.open()
         return refusals(specs, transport, transport.probe())
 
-    def hold(self, *, on: Place | None = None, grant: int = 0, channel: str = CHANNEL) -> Held:
+    def hold(self, *, on: Target | None = None, grant: int = 0, channel: str = CHANNEL) -> Held:
         """A connection to the case's topic that no worker uses; the books of its strict receiver are checked at the end."""
         transport = self.open(*([on] if on else []))
         if not transport.capabilities.auto_create:
@@ -358,8 +358,8 @@ def longest_name() -> str:
     return f"{os.getpid()}-{next(_numbers)}".rjust(names.MAX_LENGTH, "n")
 
 
-def _url(place: Place) -> str:
-    return place.url if isinstance(place, Node) else place
+def _url(target: Target) -> str:
+    return target.url if isinstance(target, Node) else target
 
 
 def _aside(work: Callable[[], None]) -> None:

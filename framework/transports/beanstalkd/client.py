@@ -16,6 +16,7 @@ from typing import TypeVar
 from gevent import monkey
 
 from framework.errors import BrokerUnreachable, FrameworkError, ProtocolError, WrongUse
+from framework.forked import forget_in_child
 from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.dial import CONNECT_TIMEOUT, Line, open_line
 from framework.transports.beanstalkd.error_answers import (
@@ -35,7 +36,6 @@ from framework.transports.beanstalkd.error_answers import (
     UnknownCommand,
 )  # fmt: skip
 from framework.transports.beanstalkd.urls import read
-from framework.transports.forked import forget_in_child
 
 __all__ = [
     "BadFormat", "BeanstalkdError", "Buried", "Client", "DeadlineSoon", "Draining", "ExpectedCRLF", "InternalError", "Job",

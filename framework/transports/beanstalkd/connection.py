@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from time import monotonic
 
@@ -10,29 +9,25 @@ from gevent.hub import get_hub
 
 from framework.alarm import Alarm, Countdown
 from framework.errors import AlreadySettled
+from framework.forked import forget_in_child
 from framework.message import Message
-from framework.observe import hublog
-from framework.transports.beanstalkd import wire
+from framework.transports.beanstalkd import notices, wire
 from framework.transports.beanstalkd.attempts import Attempts
 from framework.transports.beanstalkd.dial import Line
+from framework.transports.beanstalkd.job_leases import JobLeases, limits_of
+from framework.transports.beanstalkd.log_space import LogSpace
 from framework.transports.beanstalkd.pacing import Pacing
 from framework.transports.beanstalkd.poller import Poller
 from framework.transports.beanstalkd.rescuer import Rescuer
 from framework.transports.beanstalkd.reserved_job import ReservedJob, whole_seconds
-from framework.transports.beanstalkd.room import Room
 from framework.transports.beanstalkd.settling import Settling
 from framework.transports.beanstalkd.unasked import Unasked
 from framework.transports.beanstalkd.waiters import WaiterPool
 from framework.transports.contract import Limits, Receiver
 from framework.transports.enveloped import opened
-from framework.transports.forked import forget_in_child
-
-log = hublog.get(__name__)
 
 CLOSE_FLUSH = 1.0
 MAX_DEFER = float(wire.MAX_NUMBER)
-MAX_GRANT = 1000
-"""Jobs that one poller may hold: the server looks through all of them when the oldest is settled."""
 _PULSE = 5.0
 """Seconds from one look at answers and leases to the next; half a lease where that is shorter, since a job whose timer beanstalkd
 has lost (see ``Waiter.ping``) is given out again at the first ping after its lease."""
@@ -60,7 +55,7 @@ class BeanstalkdConnection:
         self.node = poller.node
         self.topic = topic
         self.channel = channel
-        self.limits = Limits(lease=ttr, max_lease=math.inf, max_grant=MAX_GRANT)
+        self.limits = limits_of(ttr)
         self.granted = 0
         self.in_flight: dict[Message, float] = {}
         self._tube = tube
@@ -69,15 +64,21 @@ class BeanstalkdConnection:
         self._tally = receiver.tally
         self._suffix = f"@{instance[:8]}".encode()  # ids begin again when a server loses its log
         self._loop = get_hub().loop
+        self._leases = JobLeases(ttr, self.in_flight, self._limit)
         self._attempts = Attempts(self)
         self._poller = Poller(poller, self, self._attempts)
         self._jobs: dict[Message, ReservedJob] = {}
         self._unasked = Unasked(self.in_flight, self._ask_later, self._guarded)
         self.waiters = WaiterPool(self.node, tube, self, self._guarded)
         self._pacing = Pacing(self, self._poller, self.waiters, self._guarded)
-        self._room = Room(self.node, self._release_kept, self._guarded)
+        self._log_space = LogSpace(self.node, self._release_kept, self._guarded)
         self._settling = Settling(
-            self._tally, poller=self._poller, waiters=self.waiters, attempts=self._attempts, pacing=self._pacing, room=self._room
+            self._tally,
+            poller=self._poller,
+            waiters=self.waiters,
+            attempts=self._attempts,
+            pacing=self._pacing,
+            log_space=self._log_space,
         )
         self.rescuable = Rescuer(
             self.in_flight, self._jobs, poller=self._poller, waiters=self.waiters, attempts=self._attempts,
@@ -123,12 +124,10 @@ class BeanstalkdConnection:
     def requeue(self, message: Message, delay: float) -> None:
         """In whole seconds, rounded up, and 1 at least: at once, a job would come back ahead of all others, and beanstalkd
         logs only releases that have a delay. Only what is given back at the end goes without one."""
-        if self.in_flight.pop(message, None) is None:
-            raise AlreadySettled.of(message.id)
-        job = self._jobs.pop(message)
+        job = self._taken(message)
         job.verb, job.delay = "release", whole_seconds(delay, 0 if self._draining else 1)
-        if self._room.full and not self._draining:
-            self._room.keep(job, self.limits.lease)
+        if self._log_space.full and not self._draining:
+            self._log_space.keep(job, self.limits.lease)
         self._settling.when_known(job)
         self._schedule()
 
@@ -136,12 +135,16 @@ class BeanstalkdConnection:
         """Set it aside in its tube, to be kicked by a human: as far as this app is concerned it is finished.
 
         Raises AlreadySettled."""
-        if self.in_flight.pop(message, None) is None:
-            raise AlreadySettled.of(message.id)
-        job = self._jobs.pop(message)
+        job = self._taken(message)
         job.verb = "bury"
         self._settling.when_known(job)
         self._schedule()
+
+    def _taken(self, message: Message) -> ReservedJob:
+        """Out of flight. Not for ``finish``, as most messages end there."""
+        if self.in_flight.pop(message, None) is None:
+            raise AlreadySettled.of(message.id)
+        return self._jobs.pop(message)
 
     def touch(self, message: Message) -> None:
         if self.in_flight.pop(message, None) is None:
@@ -155,7 +158,7 @@ class BeanstalkdConnection:
         if not (self._draining or self._closed):
             self._draining = True
             self.granted = 0
-            self._room.release()
+            self._log_space.release()
             self.waiters.add_no_more()
             self._deadline.start(self._guarded, self.waiters.drop_retired)
             self._schedule()
@@ -168,7 +171,7 @@ class BeanstalkdConnection:
         if not (self._closing or self._closed):
             self._closing = self._draining = True
             self.granted = 0
-            self._room.release()
+            self._log_space.release()
             self.waiters.add_no_more()
             self._deadline.start(self._guarded, self._end, None)
             self._schedule()
@@ -235,22 +238,14 @@ class BeanstalkdConnection:
         return opened(message) if self._opens else message
 
     def lease(self, ttr: int) -> None:
-        """Leases of one connection count as equal: as the shortest of those in flight."""
-        if ttr < self.limits.lease or (ttr != self.limits.lease and not self.in_flight and not self._attempts.arrived):
-            self._limit(ttr)
+        self._leases.came(ttr, alone=not self._attempts.arrived)
 
-    def _limit(self, ttr: int) -> None:
-        self.limits = Limits(float(ttr), math.inf, MAX_GRANT)
+    def _limit(self, limits: Limits) -> None:
+        self.limits = limits
         self._set_pulse()
 
     def _set_pulse(self) -> None:
         self._pulse.set(monotonic() + min(_PULSE, self.limits.lease / 2))
-
-    def _look_at_leases(self) -> None:
-        """The job with the shortest one may have been settled."""
-        shortest = min((job.ttr for job in [*self._jobs.values(), *self._attempts.arrived] if job.ttr), default=0)
-        if shortest > self.limits.lease:
-            self._limit(shortest)
 
     def free(self, job: ReservedJob) -> None:
         self.waiters.free(job)
@@ -272,7 +267,8 @@ class BeanstalkdConnection:
             self._jobs[message] = job
             self.in_flight[message] = job.at
             if type(message.body) is wire.Torn:
-                self._set_aside(message)
+                self.bury(message)
+                notices.say_torn(self.node, self._tube, message)
             else:
                 batch.append(message)
         self._tally.received += len(jobs)
@@ -281,13 +277,6 @@ class BeanstalkdConnection:
             self._receiver.deliver(self, batch)
         if self.in_flight:
             self._unasked.add(jobs)
-
-    def _set_aside(self, message: Message) -> None:
-        self.bury(message)
-        log.error(
-            "beanstalkd %s lost the body of job %s of tube %s when it was killed: %d bytes that end in zeros; it is buried there",
-            self.node, _number(message), self._tube, len(message.body),
-        )  # fmt: skip
 
     def _ask_later(self, jobs: list[ReservedJob]) -> None:
         self._attempts.asking += jobs
@@ -303,22 +292,18 @@ class BeanstalkdConnection:
         else:
             self._settling.refused(verb)
         settled = b"" if verb == "touch" else message.id
-        self._lose(message, f"beanstalkd answered {verb} {_number(message)} with NOT_FOUND", settled)
+        self._lose(message, notices.refused(verb, message), settled)
 
     def buried(self, message: Message) -> None:
-        log.error(
-            "beanstalkd %s had no memory to release job %s: it is buried in tube %s, kick it there",
-            self.node, _number(message), self._tube,
-        )  # fmt: skip
+        notices.say_buried(self.node, self._tube, message)
 
     def stranded(self, verb: str, message: Message) -> None:
         self._settling.refused(verb)
-        self._room.none(int(_number(message)))
-        words = f"beanstalkd has no room in its log to {verb} job {_number(message)}, and keeps it until it is restarted"
-        self._lose(message, words, message.id)
+        self._log_space.none(int(notices.number_of(message)))
+        self._lose(message, notices.stranded(verb, message), message.id)
 
     def roomy(self) -> None:
-        self._room.found()
+        self._log_space.found()
 
     def _lose(self, message: Message, words: str, settled: bytes = b"") -> None:
         self._tally.lease_lost += 1
@@ -357,9 +342,9 @@ class BeanstalkdConnection:
         self.waiters.check(now)
         self._poller.check(now)
         self._poller.ping()
-        if self._room.full:
+        if self._log_space.full:
             self._poller.probe()
-        self._look_at_leases()
+        self._leases.look([*self._jobs.values(), *self._attempts.arrived])
         self._flush()
 
     # --- the end -------------------------------------------------------------------------------------------
@@ -384,7 +369,7 @@ class BeanstalkdConnection:
         self._deadline.close()
         self._unasked.close()
         self._pacing.close()
-        self._room.close()
+        self._log_space.close()
 
     def forget(self) -> None:
         """In a forked child: it is the parent's, whose jobs would be read here. Nobody is told, or it would be made anew."""
@@ -394,7 +379,3 @@ class BeanstalkdConnection:
             self._attempts.clear()
             self._poller.hub_socket.forget()
             self.waiters.forget()
-
-
-def _number(message: Message) -> str:
-    return message.id.decode().partition("@")[0]

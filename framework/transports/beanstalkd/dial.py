@@ -14,9 +14,9 @@ import gevent
 from gevent import socket as gsocket
 
 from framework.errors import BrokerUnreachable, ProtocolError
+from framework.forked import let_go
 from framework.transports.addresses import split_address
 from framework.transports.beanstalkd import wire
-from framework.transports.forked import let_go
 
 RECV_SIZE = 65536
 CONNECT_TIMEOUT = 5.0

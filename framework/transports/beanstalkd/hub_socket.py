@@ -15,10 +15,10 @@ from gevent import monkey
 from gevent.hub import get_hub
 
 from framework.errors import BrokerUnreachable, ProtocolError
+from framework.forked import let_go
 from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.dial import RECV_SIZE, Line
 from framework.transports.contract import RESCUE_PATIENCE
-from framework.transports.forked import let_go
 
 _READ, _WRITE = 1, 2
 _new_lock = monkey.get_original("_thread", "RLock")

@@ -4,10 +4,10 @@ back where the server refused."""
 from __future__ import annotations
 
 from framework.transports.beanstalkd.attempts import Attempts
+from framework.transports.beanstalkd.log_space import LogSpace
 from framework.transports.beanstalkd.pacing import Pacing
 from framework.transports.beanstalkd.poller import Poller
 from framework.transports.beanstalkd.reserved_job import ReservedJob
-from framework.transports.beanstalkd.room import Room
 from framework.transports.beanstalkd.waiters import Waiter, WaiterPool
 from framework.transports.contract import Tally
 
@@ -16,7 +16,7 @@ class Settling:
     """Of one connection."""
 
     def __init__(
-        self, tally: Tally, *, poller: Poller, waiters: WaiterPool, attempts: Attempts, pacing: Pacing, room: Room
+        self, tally: Tally, *, poller: Poller, waiters: WaiterPool, attempts: Attempts, pacing: Pacing, log_space: LogSpace
     ) -> None:  # fmt: skip
         self.settled: list[ReservedJob] = []
         """To be told in the next send."""
@@ -27,14 +27,14 @@ class Settling:
         self._waiters = waiters
         self._attempts = attempts
         self._pacing = pacing
-        self._room = room
+        self._log_space = log_space
 
     def __len__(self) -> int:
         return len(self.settled) + len(self.late)
 
     def when_known(self, job: ReservedJob) -> None:
         """A release and a bury give back the job's priority."""
-        if job.priority >= 0 and job not in self._room.kept:
+        if job.priority >= 0 and job not in self._log_space.kept:
             self.settled.append(job)
         else:
             self.late[job] = None
@@ -50,7 +50,7 @@ class Settling:
     def known(self, job: ReservedJob) -> bool:
         """All that can be known of ``job`` is. False: it was to be told how that ended, and the server has no such job."""
         known = job.priority >= 0
-        if job not in self.late or (known and job in self._room.kept):
+        if job not in self.late or (known and job in self._log_space.kept):
             return True
         self._pop_late(job)
         if known:
@@ -59,7 +59,7 @@ class Settling:
 
     def _pop_late(self, job: ReservedJob) -> None:
         del self.late[job]
-        self._room.kept.pop(job, None)
+        self._log_space.kept.pop(job, None)
 
     def tell(self) -> None:
         """Have all that is ``settled`` told in the next send."""
@@ -76,7 +76,7 @@ class Settling:
         for job in settled:
             if job.verb == "release":
                 self._tally.requeued += 1
-                if self._room.full:
+                if self._log_space.full:
                     job.delay = 0
             else:
                 self._tally.finished += 1

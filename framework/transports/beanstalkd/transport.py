@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -12,10 +11,11 @@ import gevent
 from framework.errors import BrokerError, BrokerUnreachable, FrameworkError
 from framework.transports.beanstalkd import urls as _urls
 from framework.transports.beanstalkd import wire
-from framework.transports.beanstalkd.connection import MAX_DEFER, MAX_GRANT, BeanstalkdConnection
+from framework.transports.beanstalkd.connection import MAX_DEFER, BeanstalkdConnection
 from framework.transports.beanstalkd.dial import Line, dial
+from framework.transports.beanstalkd.job_leases import limits_of
 from framework.transports.beanstalkd.producer import BeanstalkdProducer
-from framework.transports.contract import Capabilities, Limits, NodeInfo, Producer, Receiver, Transport
+from framework.transports.contract import Capabilities, NodeInfo, Producer, Receiver, Transport
 from framework.transports.enveloped import SealingProducer
 from framework.transports.kept import Kept
 from framework.transports.recent import Recent
@@ -105,7 +105,7 @@ class BeanstalkdTransport:
         return self._infos({node: stats for node, stats in answers.items() if not isinstance(stats, FrameworkError)})
 
     def _infos(self, answers: Mapping[str, Mapping[str, str]]) -> list[NodeInfo]:
-        limits = Limits(lease=self._options.ttr, max_lease=math.inf, max_grant=MAX_GRANT)
+        limits = limits_of(self._options.ttr)
         return [NodeInfo(node, f"beanstalkd {stats.get('version', '?')}", limits) for node, stats in answers.items()]
 
     def _ask_all(self, question: Callable[[Line], T]) -> dict[str, T]:

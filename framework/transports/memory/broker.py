@@ -67,7 +67,7 @@ class MemoryNode:
         self.up = True
         self.sessions: list[Session] = []
         self.topics: dict[str, Topic] = {}
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count()
 
     # -- faults
 
@@ -240,7 +240,6 @@ class MemoryBroker:
                 channel.release(self.clock.now())
         for session, each in held if told else ():
             session.tell(each)
-        self._wake_all()
         return len(held)
 
     def deliver_twice(self, count: int = 1) -> None:

@@ -64,7 +64,7 @@ class Outlook:
 
     now: int = 0
     """Messages that are ready, or that a client has."""
-    later: int = 0
+    deferred: int = 0
     """Messages that are deferred, or in flight although their client has done with them."""
     due: float = math.inf
     """When some of ``later`` may come due: never after it does, sometimes before."""
@@ -133,11 +133,11 @@ class Channel:
         """Add to ``outlook`` what there is to do here."""
         self.release(now)
         outlook.now += len(self.ready)
-        outlook.later += len(self._deferred)
+        outlook.deferred += len(self._deferred)
         for one in self.subscribers:
             held = len(one.in_flight) + one.unsent()
             outlook.now += held
-            outlook.later += 0 if held else len(one.leases)
+            outlook.deferred += 0 if held else len(one.leases)
         outlook.due = min(outlook.due, self.next_due)
 
     @property

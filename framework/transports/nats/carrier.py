@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from framework.errors import FrameworkError
 from framework.transports.contract import Rescuable
 from framework.transports.nats import wire
 from framework.transports.nats.commands import Commands
@@ -40,9 +41,12 @@ class Proving(Protocol):
 class Publishing(Asking, Protocol):
     """Who publishes. ``poll`` reads what has come, where the hub does not run between two uses."""
 
-    error: Exception | None
     leaving: bool
     acks: bytes
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it has ended."""
 
     @property
     def heard_at(self) -> float: ...
@@ -58,7 +62,7 @@ class Publishing(Asking, Protocol):
 
     def poll(self) -> None: ...
 
-    def end(self, error: Exception) -> None: ...
+    def end(self, error: FrameworkError) -> None: ...
 
     def shut(self) -> None: ...
 
@@ -68,9 +72,12 @@ class Publishing(Asking, Protocol):
 class Carrier(Asking, Proving, Protocol):
     """What a connection pulls by. Of no more use once ``error`` is set."""
 
-    error: Exception | None
     leaving: bool
     inbox: bytes
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it has ended."""
 
     @property
     def commands(self) -> Commands: ...

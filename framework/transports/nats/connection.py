@@ -6,18 +6,20 @@ the server is known to have read, and what is settled later is not sent. Source:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
 
 from gevent.hub import get_hub
 
-from framework.errors import AlreadySettled, BrokerUnreachable, ProtocolError
+from framework.errors import AlreadySettled, BrokerUnreachable, ProtocolError, words_of
 from framework.message import Message
 from framework.observe import hublog
 from framework.transports.contract import TOUCH_AT, Limits, Receiver, Rescuable
+from framework.transports.lease_guard import LeaseGuard
 from framework.transports.nats import headers, wire
+from framework.transports.nats.away import Away
 from framework.transports.nats.carrier import Carrier
 from framework.transports.nats.changes import Changes, lacks_its_body
 from framework.transports.nats.leases import Leases
@@ -31,12 +33,7 @@ from framework.transports.nats.streams import COUNTS, Consumer, version_of
 log = hublog.get(__name__)
 
 CLOSE_FLUSH = 1.0
-LOOK = 0.25
-"""Seconds between two looks at leases and silent pulls; less where leases are short."""
 _EXPIRED = "nobody has heard of it for as long as its lease is: it is delivered again"
-_PAUSES = frozenset({100, 404, 408})
-"""Statuses that are no refusals: a sign of life, nothing there, no more in time."""
-_MAX_BATCH = re.compile(r"MaxRequestBatch of (\d+)")
 
 
 class JetStreamConnection:
@@ -46,16 +43,20 @@ class JetStreamConnection:
     """A stream that is made anew counts from 1 again."""
 
     def __init__(
-        self, session: Carrier, place: Place, limits: Limits, receiver: Receiver, *, ended: Callable[[], None]
+        self, session: Carrier, place: Place, limits: Limits, receiver: Receiver, *, ended: Callable[[], None],
+        renewed: Callable[[], Carrier] | None = None,
     ) -> None:  # fmt: skip
-        """``ended()``: the session is not used here any more."""
+        """``ended()``: the session is not used here any more. ``renewed()``: another in place of one that has ended."""
         self.node, self.topic, self.channel = place.node, place.topic, place.channel
         self._ended = ended
+        self._renewed = renewed
+        self._away: Away | None = None
+        """While calls run and there is no session."""
+        self._place = place
         self.limits = limits
         self.granted = 0
         self.in_flight: dict[Message, float] = {}
         self._session = session
-        self._commands = session.commands
         self._receiver = receiver
         self._tally = receiver.tally
         self._counts = version_of(session.info) >= COUNTS
@@ -71,12 +72,8 @@ class JetStreamConnection:
         self._warned = ""
         self._draining = self._drained = self._closing = self._closed = False
         self._anchor = session.sid(self)  # so that the session knows it while nothing is asked for
-        self._look_often()
+        self._guard = LeaseGuard(self, receiver, self._leases, words=_EXPIRED, regularly=self._look)
         self._deadline = get_hub().loop.timer(CLOSE_FLUSH)
-
-    def _look_often(self) -> None:
-        self._timer = get_hub().loop.timer(period := min(LOOK, self.limits.lease / 10), period)
-        self._timer.start(self._look)
 
     @property
     def rescuable(self) -> Rescuable:
@@ -110,28 +107,24 @@ class JetStreamConnection:
 
     def _settle(self, message: Message) -> bytes:
         """Where to say what became of it. JetStream would take it as well from whoever is too late."""
-        at = self.in_flight.pop(message, None)
-        if at is None:
-            raise AlreadySettled.of(message.id)
-        if self._leases.is_over(message, at, monotonic()):
-            self._lose(message)
-            raise AlreadySettled.of(message.id)
-        self._leases.drop(message)
+        away = self._away
+        at = self.in_flight.get(message, 0.0) if away is not None else 0.0
+        self._guard.take(message)
+        if away is not None:
+            away.waits(self._leases.end(message, at))
+        if self._leases.known:  # few are ever touched
+            self._leases.drop(message)
         return self._replies.pop(message)
 
-    def _lose(self, message: Message) -> None:
-        """Its lease is over, and it is out of flight."""
+    def forget_lease(self, message: Message) -> None:
+        """As the guard asks for."""
         self._replies.pop(message, None)
         self._leases.drop(message)
-        self._tally.lease_lost += 1
-        self._receiver.lost(self, message, _EXPIRED)
 
     def touch(self, message: Message) -> None:
-        before = self.in_flight.pop(message, None)
-        if before is None:
-            raise AlreadySettled.of(message.id)
-        now = monotonic()
-        self.in_flight[message] = now
+        before = self.in_flight.get(message, 0.0)
+        self._guard.take(message)
+        self.in_flight[message] = now = monotonic()
         self._leases.touched(message, before, now)
         self._settlements.touch(self._replies[message])
         self._session.wants_to_speak(self)
@@ -141,6 +134,8 @@ class JetStreamConnection:
             return
         self._draining, self.granted = True, 0
         self._session.wants_to_speak(self)
+        if self._away is not None:  # nothing comes from anywhere
+            get_hub().loop.run_callback(self._confirm_drain)
 
     def _confirm_drain(self) -> None:
         if not (self._drained or self._closed):
@@ -154,12 +149,19 @@ class JetStreamConnection:
         """What is in flight is given back: another worker need not wait until its lease is over."""
         if self._closing or self._closed:
             return
+        if self._away is not None:
+            self._end(None)
+            return
         self._closing, self.granted = True, 0
-        for message in list(self.in_flight):
-            self.requeue(message, 0.0)
+        self._give_back(list(self.in_flight))
         self._session.wants_to_speak(self)
         self._deadline.start(self._end, None)
         self._session.ping(lambda: self._end(None))
+
+    def _give_back(self, messages: list[Message]) -> None:
+        for message in messages:
+            with suppress(AlreadySettled):  # its lease is over
+                self.requeue(message, 0.0)
 
     # --- session.Owner -------------------------------------------------------------------------------------
 
@@ -176,6 +178,9 @@ class JetStreamConnection:
                 self._pulls.brought(each.sid, at)
                 batch.append(message)
         if batch:
+            again = {message.id for message in batch if message.attempts > 1}
+            if again and sum(message.id in again for message in self.in_flight) > len(again):
+                self._changes.suspect()  # it comes although it is held here: leases may be shorter than they were
             self._take(batch)
         self._session.wants_to_speak(self)
 
@@ -196,27 +201,19 @@ class JetStreamConnection:
     def _take(self, batch: list[Message]) -> None:
         self._tally.received += len(batch)
         if self._drained or self._closing:
-            for message in batch:
-                self.requeue(message, 0.0)
+            self._give_back(batch)
         else:
             self._receiver.deliver(self, batch)
 
     def _status(self, sid: int, code: int, words: str, at: float) -> None:
-        if code == 100:
-            self._pulls.alive(sid, at)
+        if not (words := self._pulling.status(sid, code, words, at)):
             return
-        self._pulls.ended(sid)
-        if code in _PAUSES:
-            return
-        if (limit := _MAX_BATCH.search(words)) is not None:
-            self._pulls.largest = int(limit[1])
-            return
-        if code == 503 or "deleted" in words.lower():
-            self._end(BrokerUnreachable(f"consumer of {self.topic}/{self.channel} on {self.node} is gone ({code} {words})"))
+        if "deleted" in words.lower() or (code == 503 and not self.in_flight):  # with calls running it may yet get a leader
+            self._end(BrokerUnreachable(f"consumer of {self.topic}/{self.channel} on {self.node} is gone ({words})"))
             return
         self._pulling.refused(at)
         self._changes.suspect()  # it may have a new limit
-        self._warn("%s/%s: nats-server %s refuses a pull: %s", f"{code} {words}")
+        self._warn("%s/%s: nats-server %s refuses a pull: %s", words)
 
     def _warn(self, form: str, words: str) -> None:
         """Once, of what comes again and again."""
@@ -279,7 +276,33 @@ class JetStreamConnection:
         return mine
 
     def lost(self, error: Exception) -> None:
-        self._end(error)
+        """The session has ended, or the consumer serves no more. What runs may be settled by another session."""
+        alive = self._session.error is None or self._away is not None
+        if alive or self._renewed is None or self._closed or self._closing or not self.in_flight:
+            self._end(error)
+            return
+        form = "%s/%s: %s; %d messages in flight keep their leases while it is dialled again"
+        log.warning(form, self.topic, self.channel, words_of(self.node, error), len(self.in_flight))
+        self._pulling.close()
+        self._count_unsent(self._session.leave(self))
+        self._away = Away(self._renewed, error, back=self._back, over=self._end)
+        if self._draining:
+            get_hub().loop.run_callback(self._confirm_drain)
+
+    def _back(self, session: Carrier) -> None:
+        """What is in flight is settled there from now on."""
+        self._away = None
+        self._session = session
+        self._pulling = Pulling(session, self, self._place)
+        self._pulls = self._pulling.pulls
+        self._changes = Changes(session, self._place, self)
+        self._changes.suspect()
+        self._anchor = session.sid(self)
+        self._leases.carry_over(session)
+        for message in list(self.in_flight):
+            with suppress(AlreadySettled):  # its lease is over since the last look
+                self.touch(message)
+        session.wants_to_speak(self)
 
     def settlements_sent(self, said: Sent) -> None:
         self._settlements.arrived(said.size)
@@ -297,13 +320,13 @@ class JetStreamConnection:
 
     def _look(self) -> None:
         """At leases that are over, and at pulls of which nothing is heard."""
-        if self._closed or self._session.error is not None:
+        if self._closed or (self._session.error is not None and self._away is None):
             return
-        self._session.rescued()  # what was touched in the hub's place is known first
+        self._guard.look()
         now = monotonic()
-        for message in self._leases.over(self.in_flight, now):
-            if self.in_flight.pop(message, None) is not None:
-                self._lose(message)
+        if self._away is not None:
+            self._away.look(now, idle=not (self.in_flight or len(self._settlements)))
+            return
         if late := self._pulling.look(now):
             log.debug("%s/%s: %d pulls are forgotten by nats-server %s", self.topic, self.channel, late, self._session.server)
         if late or self._session.deserted(now):
@@ -325,9 +348,9 @@ class JetStreamConnection:
         if found.lease != self.limits.lease and not self._closed:
             log.warning("consumer %s has a lease of %g s now (ack_wait), it had %g s", found.name, found.lease, self.limits.lease)
             self.limits = replace(self.limits, lease=found.lease)
-            self._leases.lease = found.lease
-            self._timer.close()
-            self._look_often()
+            self._leases.change(found.lease)
+            self._guard.close()
+            self._guard.begin()
 
     def let_through(self, said: list[tuple[wire.Msg, float]]) -> None:
         now = monotonic()
@@ -344,16 +367,23 @@ class JetStreamConnection:
         if self._closed:
             return
         self._closed = True
-        for timer in (self._timer, self._deadline, self._pulling):
+        for timer in (self._guard, self._deadline, self._pulling):
             timer.close()
+        if self._away is not None:
+            self._away.close()
         self._count_losses(self._session.leave(self))
         self._ended()
         self._receiver.closed(self, error)
 
+    def _count_unsent(self, waiting: list[Said]) -> None:
+        """What JetStream will deliver again: every settlement that it has not been sent for certain."""
+        self._tally.lease_lost += len(self._settlements) + sum(each.acks + each.naks for each in waiting)
+        self._settlements.clear()
+
     def _count_losses(self, waiting: list[Said]) -> None:
-        """What JetStream will deliver again: all in flight, and every settlement that it has not been sent for certain."""
-        self._tally.lease_lost += len(self.in_flight) + len(self._settlements)
-        self._tally.lease_lost += sum(each.acks + each.naks for each in waiting)
-        for gone in (self.in_flight, self._replies, self._settlements):
+        """And all in flight."""
+        self._count_unsent(waiting)
+        self._tally.lease_lost += len(self.in_flight)
+        for gone in (self.in_flight, self._replies):
             gone.clear()
         self.granted = 0

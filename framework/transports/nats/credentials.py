@@ -63,8 +63,11 @@ def refusal(server: str, error: ssl.SSLError) -> TlsFailed:
     """``error`` of a handshake, in a sentence that names the option."""
     words = getattr(error, "verify_message", "") or (error.reason or str(error.args[-1])).replace("_", " ").lower()
     if isinstance(error, ssl.SSLCertVerificationError):
-        return TlsFailed(f"nats-server {server} shows a certificate that is not trusted: {words}; tls_ca= names a file to trust")
+        fix = "" if "expired" in words else "; tls_ca= names a file to trust"
+        return TlsFailed(f"nats-server {server} shows a certificate that is not trusted: {words}{fix}")
     fix = "; it wants a client certificate that it trusts: tls_cert=, tls_key=" if "certificate" in words else ""
+    if "expired" in words:
+        fix = "; that of tls_cert= is out of date"
     return TlsFailed(f"no TLS with nats-server {server}: {words}{fix}")
 
 

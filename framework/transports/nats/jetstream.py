@@ -73,11 +73,11 @@ class JetStreamTransport:
 
     def _info(self, node: str, session: Asking, lease: float) -> NodeInfo:
         version = streams.version_of(session.info)
-        later, counts = MAX_DELAY if version >= SCHEDULES else 0.0, version >= COUNTS
-        limits = Limits(lease, math.inf, MAX_GRANT, MAX_DELAY, later)
-        here = replace(self.capabilities, max_defer=later, attempts=counts)
+        longest, counts = MAX_DELAY if version >= SCHEDULES else 0.0, version >= COUNTS
+        limits = Limits(lease, math.inf, MAX_GRANT, MAX_DELAY, longest)
+        here = replace(self.capabilities, max_defer=longest, attempts=counts)
         self.capabilities = replace(
-            here, max_defer=min(self.capabilities.max_defer, later), attempts=self.capabilities.attempts and counts
+            here, max_defer=min(self.capabilities.max_defer, longest), attempts=self.capabilities.attempts and counts
         )
         return NodeInfo(node, f"nats-server {session.info.version}", limits, here)
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from framework.message import Message
 from framework.transports.nats import wire
+from framework.transports.shared_outbox import SharedOutbox
 from framework.transports.stream import Socket
 
 
@@ -58,23 +59,19 @@ class Owner(Protocol):
         """The session has ended."""
 
 
-class Outbox:
+class Outbox(SharedOutbox[Said]):
     """Owners are asked what they have to say when the socket has room for it, so that what one of them says stays in order."""
 
-    __slots__ = ("_asked", "_at", "_marks", "_queue", "_tail", "dirty", "pings", "queued", "sent")
+    __slots__ = ("_asked", "_queue", "dirty", "pings")
 
     def __init__(self) -> None:
+        super().__init__()
         self.dirty: dict[Owner, None] = {}
         """Those who have something to say."""
         self.pings: deque[tuple[float, Callable[[], None] | None]] = deque()
         """When each PING that was not answered yet was sent, and who waits for its answer."""
-        self.queued = self.sent = 0
-        """Bytes ever made ready to be sent, and ever handed to the socket."""
         self._queue: list[bytes] = []
         self._asked: list[Callable[[], None] | None] = []
-        self._marks: deque[tuple[int, Said]] = deque()
-        self._tail = b""
-        self._at = 0
 
     def say(self, command: bytes) -> None:
         """Ahead of what owners have to say."""
@@ -88,11 +85,6 @@ class Outbox:
         """One PING at least."""
         if not self._asked:
             self._asked.append(None)
-
-    @property
-    def waiting(self) -> bool:
-        """The socket refused; nothing else is collected until it takes the rest, so that no copy grows."""
-        return bool(self._tail)
 
     def send(self, sock: Socket) -> None:
         """Hand all to the socket. Raises OSError."""
@@ -132,33 +124,8 @@ class Outbox:
         self.queued += len(wire.PING)
         self.pings.append((at, then))
 
-    def _put(self, sock: Socket, parts: list[bytes]) -> None:
-        self._tail = b"".join(parts)
-        if self._tail:
-            self._push(sock)
-
-    def _push(self, sock: Socket) -> bool:
-        """Whether the socket has taken all."""
-        try:
-            taken = sock.send(memoryview(self._tail)[self._at :])
-        except BlockingIOError:
-            return False
-        self.sent += taken
-        self._at += taken
-        if self._at < len(self._tail):
-            return False
-        self._tail, self._at = b"", 0
-        return True
-
-    @property
-    def untold(self) -> bool:
-        """Somebody does not know yet that what it said is with the socket."""
-        return bool(self._marks) and self._marks[0][0] <= self.sent
-
-    def tell(self) -> None:
-        """On the hub: let owners know what the socket has taken whole."""
-        while self._marks and self._marks[0][0] <= self.sent:
-            self._marks.popleft()[1].sent()
+    def _tell(self, mark: Said) -> None:
+        mark.sent()
 
     def forget(self, owner: Owner) -> list[Said]:
         """``owner`` has ended: what it has said and the socket has not taken whole. Nobody is told of it any more."""

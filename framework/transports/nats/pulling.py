@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from time import monotonic
 
@@ -16,6 +17,11 @@ from framework.transports.nats.pulls import HURRY, QUIET, Pulls, request
 
 RETRY = 1.0
 """Seconds before a pull is sent again that the server has refused."""
+_PAUSES = frozenset({404, 408})
+"""Statuses that are no refusals: nothing there, no more in time."""
+_WORDS = {503: "No Responders"}
+"""Of what comes without any."""
+_MAX_BATCH = re.compile(r"MaxRequestBatch of (\d+)")
 
 
 class Pulling:
@@ -72,6 +78,19 @@ class Pulling:
             if fresh:
                 yield self._commands.sub(inbox, sid)
             yield self._commands.pub(self._next, request(count, self.longest), inbox)
+
+    def status(self, sid: int, code: int, words: str, at: float) -> str:
+        """What the server says of a pull, in words where it is more than a sign of life, or that nothing came in time."""
+        if code == 100:
+            self.pulls.alive(sid, at)
+            return ""
+        self.pulls.ended(sid)
+        if code in _PAUSES:
+            return ""
+        if (limit := _MAX_BATCH.search(words)) is not None:
+            self.pulls.largest = int(limit[1])
+            return ""
+        return f"{code} {words or _WORDS.get(code, '')}"
 
     def refused(self, at: float) -> None:
         """The server does not take one: it is asked again in a while."""

@@ -16,8 +16,10 @@ from framework.transports.nats.outbox import Owner
 class Asked(Protocol):
     """The session, as a question uses it."""
 
-    error: Exception | None
     inbox: bytes
+
+    @property
+    def error(self) -> Exception | None: ...
 
     @property
     def server(self) -> str: ...

@@ -1,8 +1,4 @@
-"""A socket to a nats-server on the hub, shared by all who subscribe there: what comes is handed on by its SID.
-
-While the hub is blocked another native thread may read and send in its place (``rescue``): whoever uses the socket, the decoder
-or what is on its way holds the lock.
-"""
+"""A socket to a nats-server on the hub, shared by all who subscribe there: what comes is handed on by its SID."""
 
 from __future__ import annotations
 
@@ -11,84 +7,45 @@ import secrets
 from collections.abc import Callable, Collection
 from time import monotonic
 
-from gevent import monkey
-from gevent.hub import get_hub
-
-from framework.errors import BrokerUnreachable, ProtocolError
+from framework.errors import BrokerUnreachable, FrameworkError, ProtocolError
 from framework.message import Message
 from framework.observe import hublog
-from framework.transports.contract import RESCUE_PATIENCE
-from framework.transports.forked import forget_in_child, let_go
 from framework.transports.nats import wire
 from framework.transports.nats.commands import OF_CLIENTS
 from framework.transports.nats.dial import Line, refusal
 from framework.transports.nats.outbox import Outbox, Owner, Said
 from framework.transports.nats.question import ask
+from framework.transports.shared_session import SharedSession
 from framework.transports.stream import RECV_SIZE
 
 log = hublog.get(__name__)
-_new_lock = monkey.get_original("_thread", "RLock")
-"""Native; the patched one is a greenlet's. Of the kind that one thread may take twice: the garbage collector may run while it is
-held, and close a producer that was dropped."""
-_READ, _WRITE = 1, 2
-POLL = 0.1
-"""Seconds after which a look at the socket ends although there is more to read."""
 
 
-class Session:
+class Session(SharedSession[wire.ClientEvent]):
     """``carrier.Carrier`` of a client. Made on the hub that it lives on. Of no more use once ``error`` is set."""
 
+    words = "the connection to nats-server"
+    _outbox: Outbox
     commands = OF_CLIENTS
 
     def __init__(self, line: Line, ping_interval: float) -> None:
-        self.server = line.server
+        feed = line.decoder.feed
+        super().__init__(line.server, line.release(), feed, Outbox())
         self.info = line.info
-        self.error: Exception | None = None
-        self.leaving = False
-        """The server is in lame duck mode: whoever can shall go elsewhere."""
         self.inbox = b"_INBOX." + secrets.token_hex(11).encode()
         self.acks = self.inbox + b".acks"
         """Below it publishes are answered."""
-        self.heard_at = monotonic()
-        """When something was read last."""
         self.proven = 0.0
         """The server has read all that was sent before this moment."""
         self._owners: dict[int, Owner] = {}
         self._sids = itertools.count(1)
-        self._outbox = Outbox()
-        self._lock = _new_lock()
-        self._stash: list[tuple[list[wire.ClientEvent], float]] = []
-        self._kept = False
-        """Owners have been kept in the hub's place, and do not know it yet."""
-        self._fault: ProtocolError | None = None
-        self._flush_due = False
+        self._unanswered = 0
+        """PINGs that were read in the hub's place."""
         self._interval = ping_interval
-        self._feed = line.decoder.feed
-        self._first = line.events
-        self._sock = line.release()
-        self._loop = get_hub().loop
-        self._start_watchers()
-        forget_in_child(self)
-
-    def _start_watchers(self) -> None:
-        fd = self._sock.fileno()
-        self._reader = self._loop.io(fd, _READ)
-        self._writer = self._loop.io(fd, _WRITE)
-        self._pulse = self._loop.timer(self._interval, self._interval, ref=False)
-        self._reader.start(self._guarded, self._read)
-        self._pulse.start(self._guarded, self._check_pulse)
-        self._loop.run_callback(self._guarded, lambda: self._take(self._first, self.heard_at))
-
-    def _guarded(self, work: Callable[[], None]) -> None:
-        """Every watcher calls through here: the hub would print an exception, and all who subscribe stand still."""
-        if self.error is not None:
-            return
-        self._flush_due = True  # at the end of this
-        try:
-            work()
-            self._flush()
-        except Exception as error:
-            self.end(error)
+        self._start_reading()
+        self._every(ping_interval, self._check_pulse)
+        first, at = line.events, self.heard_at
+        self._loop.run_callback(self._guarded, lambda: self._take(first, at))
 
     @property
     def rescuable(self) -> Session:
@@ -135,11 +92,6 @@ class Session:
         """Have ``proven`` tell when the server has read what is collected in this turn."""
         self._outbox.prove()
 
-    def schedule(self) -> None:
-        if not self._flush_due and self.error is None:
-            self._flush_due = True
-            self._loop.run_callback(self._guarded, self._turn)
-
     def listen(self, inbox: bytes, owner: Owner) -> None:
         """All that comes one word below ``inbox`` is for ``owner``."""
         self.say(wire.sub(inbox + b".*", self.sid(owner)))
@@ -170,32 +122,6 @@ class Session:
             self.say(wire.unsub(sid))
 
     # --- reading -------------------------------------------------------------------------------------------
-
-    def _read(self) -> None:
-        """One recv a turn: the watcher is level-triggered, so the hub turns between two of them."""
-        if self._stash or self._kept:
-            self._take_stash()
-        try:
-            with self._lock:
-                data = self._sock.recv(RECV_SIZE)
-                events = self._feed(data) if data else []
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self.end(self._broken(str(error)))
-            return
-        if not data:
-            self.end(self._broken("the server closed it"))
-            return
-        self.heard_at = now = monotonic()
-        self._take(events, now)
-
-    def poll(self) -> None:
-        """Read what has come, where the hub does not run between two uses (a plain thread)."""
-        before, until = -1.0, monotonic() + POLL
-        while self.error is None and before != self.heard_at and monotonic() < until:
-            before = self.heard_at
-            self._guarded(self._read)
 
     def _take(self, events: list[wire.ClientEvent], at: float) -> None:
         owners, batches = self._owners, dict[Owner, list[wire.Msg]]()
@@ -234,8 +160,7 @@ class Session:
         """Of a permission that is missing the server says so, and goes on; after all else it closes."""
         if not words.lower().startswith("permissions violation"):
             raise refusal(words)
-        owners = list(dict.fromkeys(self._owners.values()))
-        if not sum(owner.refused(words) for owner in owners):
+        if not sum(owner.refused(words) for owner in self._sharers()):
             log.warning("nats-server %s: %s", self.server, words)
 
     def _check_pulse(self) -> None:
@@ -256,142 +181,50 @@ class Session:
 
     # --- sending -------------------------------------------------------------------------------------------
 
-    def _turn(self) -> None:
-        for owner in list(self._outbox.dirty):
-            owner.turn()
+    def _speakers(self) -> dict[Owner, None]:
+        return self._outbox.dirty
 
-    def _flush(self) -> None:
-        self._flush_due = False
-        if self.error is not None:
-            return
-        try:
-            with self._lock:
-                self._outbox.send(self._sock)
-        except OSError as error:
-            self._last_words()
-            self.end(self._broken(str(error)))
-            return
-        self._outbox.tell()
-        if not self._outbox.waiting:
-            self._writer.stop()
-        elif not self._writer.active:
-            self._writer.start(self._guarded, _nothing)
+    def _sharers(self) -> dict[Owner, None]:
+        return dict.fromkeys(list(self._owners.values()))
 
-    def _last_words(self) -> None:
+    def _send(self) -> None:
+        self._outbox.send(self._sock)
+
+    def _unsendable(self, error: OSError) -> Exception:
         """The -ERR that the server sent before it closed says more than EPIPE."""
         try:
             for _ in range(16):
-                events = self._feed(self._sock.recv(RECV_SIZE))
-                for event in events:
+                for event in self._feed(self._sock.recv(RECV_SIZE)):
                     if isinstance(event, wire.Err):
-                        self.end(refusal(event.words))
+                        return refusal(event.words)
         except (OSError, ProtocolError):
             pass
+        return self._unusable(error)
 
     # --- in the hub's place, from another native thread ----------------------------------------------------
 
-    def rescue(self, now: float, expired: Collection[Message]) -> None:
-        """As in ``contract.Rescuable``; ``expired`` has messages of every owner."""
-        if not self._lock.acquire(timeout=RESCUE_PATIENCE):
-            return
-        try:
-            if self.error is None and self._fault is None:
-                self._keep_all(now, expired, self._read_all(now))
-        except OSError:  # the hub finds it as well
-            pass
-        finally:
-            self._lock.release()
+    def _sift(self, events: list[wire.ClientEvent], now: float) -> list[wire.ClientEvent]:
+        """PINGs are answered there."""
+        self._unanswered += events.count(wire.Word.PING)
+        return [event for event in events if event is not wire.Word.PING]
 
-    def _read_all(self, now: float) -> int:
-        """Until nothing is left: a server gives up a client whose socket stays full. How many PINGs there were."""
-        pings = 0
-        try:
-            while data := self._sock.recv(RECV_SIZE):
-                self.heard_at = now
-                events = self._feed(data)
-                pings += events.count(wire.Word.PING)
-                self._stash.append(([event for event in events if event is not wire.Word.PING], now))
-        except BlockingIOError:
-            pass
-        except ProtocolError as error:
-            self._fault = error
+    def _keep(self, now: float, expired: Collection[Message]) -> None:
         pongs = sum(events.count(wire.Word.PONG) for events, _ in self._stash)
         for asked_at, _ in list(self._outbox.pings)[:pongs]:
             self.proven = max(self.proven, asked_at)
-        return pings
-
-    def _keep_all(self, now: float, expired: Collection[Message], pings: int) -> None:
         heard: dict[Owner, list[wire.Msg]] = {owner: [] for owner in list(self._owners.values())}
         for events, _ in self._stash:
             for event in events:
                 if type(event) is wire.Msg and (owner := self._owners.get(event.sid)) in heard:
                     heard[owner].append(event)
-        self._kept = True
+        pings, self._unanswered = self._unanswered, 0
         said = (owner.keep(some, now, expired) for owner, some in heard.items())
         self._outbox.send_in_its_place(self._sock, pings, said, now)
 
-    def rescued(self) -> None:
-        """The hub turns again, and takes what was read in its place."""
-        if self._stash or self._kept or self._fault is not None or self._outbox.untold:
-            self._guarded(self._take_stash)
-
-    def _take_stash(self) -> None:
-        with self._lock:
-            stash, self._stash = self._stash, []
-            fault, kept = self._fault, self._kept
-            self._kept = False
-        if kept:
-            for owner in list(dict.fromkeys(self._owners.values())):
-                owner.resumed()
-        for events, at in stash:
-            self._take(events, at)
-        if fault is not None:
-            raise fault
-
     # --- the end -------------------------------------------------------------------------------------------
 
-    def _broken(self, why: str) -> BrokerUnreachable:
-        return BrokerUnreachable(f"the connection to nats-server {self.server} broke: {why}")
-
-    def close(self) -> None:
-        """Nobody uses it any more."""
-        self._guarded(_nothing)
-        self.end(BrokerUnreachable(f"the connection to nats-server {self.server} was closed"))
-
-    def end(self, error: Exception) -> None:
-        """Close the socket, and tell all who subscribe."""
-        if self.error is not None:
-            return
-        self.error = error
-        self._stop_watchers()
-        with self._lock:
-            self._sock.close()
+    def _ended(self, error: FrameworkError) -> None:
         self._outbox.tell()
-        for owner in list(dict.fromkeys(self._owners.values())):
+        for owner in self._sharers():
             owner.lost(error)
         self._owners.clear()
-
-    def shut(self) -> None:
-        """End it from another native thread, whose hub then sees the end of the stream."""
-        try:
-            self._sock.shutdown(2)
-        except OSError:
-            pass
-
-    def fileno(self) -> int:
-        return self._sock.fileno()
-
-    def forget(self) -> None:
-        """In a forked child: the socket is the parent's, and so is what it brings. Nobody is told."""
-        if self.error is None:
-            self.error = BrokerUnreachable("it is the parent process's")
-            self._stop_watchers()
-            let_go(self._sock.fileno())
-
-    def _stop_watchers(self) -> None:
-        for watcher in (self._reader, self._writer, self._pulse):
-            watcher.close()
-
-
-def _nothing() -> None:
-    """For callbacks that only flush."""

@@ -66,3 +66,29 @@ class Sessions(SharedSessions[Session]):
     def _dialled(self, node: str, last: Session | None) -> Session:
         with self.servers[node].dial(avoid=last.server if last and last.leaving else "") as line:
             return Session(line, self._options.ping_interval)
+
+
+class Loan:
+    """The session to ``node`` that one user has, and what takes its place when it has ended.
+
+    To make one blocks and raises as ``Sessions.take`` does."""
+
+    def __init__(self, sessions: Sessions, node: str) -> None:
+        self._sessions = sessions
+        self._node = node
+        self._over = False
+        self.session = sessions.take(node)
+
+    def renew(self) -> Session:
+        """Another; blocks while it is dialled. Raises what ``Sessions.take`` does."""
+        fresh = self._sessions.take(self._node)
+        if self._over:
+            self._sessions.give_back(fresh)
+            raise BrokerUnreachable(f"nats-server {fresh.server} is not used here any more")
+        self._sessions.give_back(self.session)
+        self.session = fresh
+        return fresh
+
+    def give_back(self) -> None:
+        self._over = True
+        self._sessions.give_back(self.session)

@@ -93,6 +93,7 @@ class Consumer(msgspec.Struct, frozen=True):
 
     name: str = ""
     stream_name: str = ""
+    created: datetime = datetime.fromtimestamp(0, UTC)
     config: ConsumerConfig = ConsumerConfig()
     num_pending: int = 0
     num_ack_pending: int = 0

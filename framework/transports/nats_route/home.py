@@ -6,7 +6,6 @@ A publisher's thread may not turn its hub between two publishes, and a server gi
 from __future__ import annotations
 
 import atexit
-import os
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -16,6 +15,7 @@ from gevent import monkey
 from gevent.hub import Waiter, get_hub
 
 from framework.errors import BrokerUnreachable, FrameworkError
+from framework.forked import Step, call_in_child
 from framework.transports.nats_route.peer import Peer
 
 T = TypeVar("T")
@@ -122,4 +122,4 @@ def _close_all() -> None:
 
 
 atexit.register(_close_all)
-os.register_at_fork(after_in_child=_threads.clear)  # they are not in this process
+call_in_child(Step.THREADS, _threads.clear)

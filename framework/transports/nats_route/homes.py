@@ -6,7 +6,7 @@ from functools import partial
 
 from gevent import monkey
 
-from framework.transports.forked import forget_in_child
+from framework.forked import forget_in_child
 from framework.transports.nats_route import urls
 from framework.transports.nats_route.home import Home
 from framework.transports.nats_route.peer import Peer

@@ -18,9 +18,9 @@ from gevent import socket as gsocket
 from gevent.event import Event
 
 from framework.errors import REFUSALS, BadSetting, BrokerUnreachable, FrameworkError, NegotiationRefused, words_of
+from framework.forked import forget_in_child, let_go
 from framework.observe import hublog
 from framework.transports.addresses import join_address, split_address
-from framework.transports.forked import forget_in_child, let_go
 from framework.transports.nats import wire
 from framework.transports.nats.urls import Secrets
 from framework.transports.nats_route import line as lines
@@ -166,8 +166,14 @@ class Mesh:
         self._ids.add(self._id)
 
     def _learn(self, info: wire.Info, server: str) -> None:
-        """The cluster's name. Raises NegotiationRefused for another one."""
+        """The cluster's name. Raises NegotiationRefused for another one than was asked for, or than that of the servers that we
+        have routes to: what one says of others would be told to all."""
         lines.check_name(info, self._options.cluster, server)
+        for other in self.routes.values():
+            fixed = not (info.cluster_dynamic or other.info.cluster_dynamic)
+            if fixed and info.cluster != other.info.cluster:
+                whose = f"{server} is of cluster {info.cluster!r} and {other.server} of {other.info.cluster!r}"
+                raise NegotiationRefused("cluster", "", fix=f"{whose}: give each cluster a broker URL of its own")
         self.cluster, self._dynamic = info.cluster, info.cluster_dynamic
 
     # --- dialling ------------------------------------------------------------------------------------------
@@ -223,6 +229,7 @@ class Mesh:
             line.introduce(self._card(gossip=gossip), self._user.subscriptions())
             if (known := self._known(info)) is not None:  # it has dialled us meanwhile
                 return known
+            self._learn(info, address)  # it may be the second one of two that were dialled at a time
             self._accept()
             return self._join(line)
 

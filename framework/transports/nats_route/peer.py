@@ -295,7 +295,7 @@ class Peer:
     def rescue(self, now: float, expired: Collection[Message]) -> None:
         """``contract.Rescuable``. Only of sessions there are leases to keep."""
         for route in list(self.routes):
-            route.rescue(now)
+            route.rescue(now, expired)
         self.sessions.rescue(now, expired)
 
     def rescued(self) -> None:

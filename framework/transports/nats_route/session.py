@@ -60,7 +60,7 @@ class Routes(Protocol):
 
     def wants_to_turn(self, session: RouteSession) -> None: ...
 
-    def later(self, work: Callable[..., None], *args: object) -> None:
+    def call_soon(self, work: Callable[..., None], *args: object) -> None:
         """In a turn of the hub of its own."""
 
     def enlist(self, session: RouteSession) -> bytes:
@@ -198,7 +198,7 @@ class RouteSession:
         if went:
             self._peer.publish_once(to, body, reply, headers)
         else:
-            self._peer.later(self._nobody_takes, reply)
+            self._peer.call_soon(self._nobody_takes, reply)
         return went
 
     def _nobody_takes(self, reply: bytes) -> None:
@@ -339,7 +339,7 @@ class RouteSession:
     def shut(self) -> None:
         """From another native thread."""
         if self.error is None:  # else its hub may be gone
-            self._peer.later(self.close)
+            self._peer.call_soon(self.close)
 
     def fileno(self) -> int:
         """It has no socket of its own."""

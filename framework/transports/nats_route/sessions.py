@@ -157,7 +157,7 @@ class Sessions:
     def wants_to_turn(self, session: RouteSession) -> None:
         self._peer.wants_to_turn(session)
 
-    def later(self, work: Callable[..., None], *args: object) -> None:
+    def call_soon(self, work: Callable[..., None], *args: object) -> None:
         """From any native thread."""
         self._loop.run_callback_threadsafe(work, *args)
 

@@ -14,11 +14,11 @@ from gevent import monkey
 from gevent.hub import get_hub
 
 from framework.errors import AlreadySettled, BrokerError, BrokerUnreachable, ProtocolError
+from framework.forked import forget_in_child, let_go
 from framework.message import Message
 from framework.observe import hublog
 from framework.transports.contract import Limits, Receiver
 from framework.transports.enveloped import opening
-from framework.transports.forked import forget_in_child, let_go
 from framework.transports.nsq import wire
 from framework.transports.nsq.delays import MAX_DEFER
 from framework.transports.nsq.dial import Line, dial
@@ -88,7 +88,7 @@ class NsqConnection:
         self.lock = _allocate_lock()
         self.rescuable = Rescuer(self, self._tally, self._guarded)
         self._start_watchers()
-        self._loop.run_callback(self._guarded, self.take_frames, line.pending)
+        self._loop.run_callback(self._guarded, self.take_frames, line.events)
         forget_in_child(self)
 
     def _start_watchers(self) -> None:

@@ -63,7 +63,7 @@ class Line:
         self.node = node
         self.decoder = wire.Decoder()
         self.identity = Identity("", 0, 0, 0)
-        self.pending: list[bytes | BrokerError] = []
+        self.events: list[bytes | BrokerError] = []
         """After ``release``: frames that came with or after the last answer, for the next reader."""
         self._stream: Socket | None = sock
         self._rest = b""  # read, and not yet taken: perhaps of the layer that comes next
@@ -158,7 +158,7 @@ class Line:
         """The stream itself: the caller closes it."""
         stream, self._stream = self._stream, None
         assert stream is not None
-        messages, self.pending = self.decoder.feed(self._rest)
+        messages, self.events = self.decoder.feed(self._rest)
         if messages:
             stream.close()
             raise ProtocolError(f"{self.node}: it sent a message before it was asked for any")

@@ -63,7 +63,7 @@ class PublishLink:
         self._flush_due = False
         self._runs = 0
         self._low_water = 1
-        self._start_watchers(line.pending)
+        self._start_watchers(line.events)
 
     @classmethod
     def to(cls, node: str, options: Options, *, timeout: float, delays: LongestDelays | None = None) -> PublishLink:

@@ -18,9 +18,10 @@ from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError
 from framework.message import Message
 from framework.observe import hublog
 from framework.transports.contract import TOUCH_AT, Limits, Receiver
+from framework.transports.lease_guard import LeaseGuard
 from framework.transports.rocketmq import requests
 from framework.transports.rocketmq.clock import Born
-from framework.transports.rocketmq.delivery import APART, Delivery
+from framework.transports.rocketmq.delivery import APART, Delivery, Leases
 from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.opening import Opener
 from framework.transports.rocketmq.pops import Pops
@@ -36,8 +37,6 @@ log = hublog.get(__name__)
 _get_ident = monkey.get_original("_thread", "get_ident")
 
 CLOSE_FLUSH = 1.0
-LOOK = 0.25
-"""Seconds between two looks at leases; less where leases are short."""
 RETRY = 1.0
 """Seconds before a POP is sent again that the broker has refused."""
 _EXPIRED = "its lease is over by what its broker said: it is delivered again"
@@ -65,6 +64,7 @@ class PopConnection:
         self._session, self._options, self._receiver, self._ended = session, options, receiver, ended
         self._tally = receiver.tally
         self._thread = _get_ident()
+        self._lease = limits.lease
         self._deliveries: dict[Message, Delivery] = {}
         self._pops = Pops()
         self._opener = Opener(self)
@@ -80,8 +80,8 @@ class PopConnection:
         self._touched: dict[Message, float] = {}
         """What was touched in the hub's place since it was blocked."""
         self._draining = self._drained = self._closing = self._closed = False
-        self._timer = loop.timer(look := min(LOOK, limits.lease / 10), look)
-        self._timer.start(self._look)
+        leases = Leases(self._deliveries, limits.lease)
+        self._guard = LeaseGuard(self, receiver, leases, words=_EXPIRED, regularly=self._look)
         self._deadline = loop.timer(CLOSE_FLUSH)
         session.attach(self)
 
@@ -103,7 +103,15 @@ class PopConnection:
             self._speak()
 
     def finish(self, message: Message) -> None:
-        self._settling.finish(self._taken(message))
+        """Past the guard where it would let it pass: most messages end here."""
+        one = self._deliveries.get(message)
+        if one is None or one.over or monotonic() - one.began >= self._lease:
+            one = self._taken(message)
+        else:
+            del self.in_flight[message], self._deliveries[message]
+        self._settling.finish(one)
+        if not self._spoken:
+            self._speak()
 
     def terminate(self, message: Message) -> None:
         self._settling.terminate(self._taken(message))
@@ -113,17 +121,11 @@ class PopConnection:
 
     def _taken(self, message: Message) -> Delivery:
         """Out of flight. The broker would take it as well from whoever is too late."""
-        if self.in_flight.pop(message, None) is None:
-            raise AlreadySettled.of(message.id)
-        one = self._deliveries.pop(message)
-        if one.over or monotonic() - one.began >= self.limits.lease:
-            self._lose(message, one)
-            raise AlreadySettled.of(message.id)
-        return one
+        self._guard.take(message)
+        return self._deliveries.pop(message)
 
     def touch(self, message: Message) -> None:
-        if self.in_flight.pop(message, None) is None:
-            raise AlreadySettled.of(message.id)
+        self._guard.take(message)
         self.in_flight[message] = now = monotonic()
         self._settling.touch(self._deliveries[message], now)
         self._speak()
@@ -232,11 +234,10 @@ class PopConnection:
         self._speak()
 
     def _take(self, answer: Frame, at: float) -> None:
-        messages = []
-        for message, one in self._messages(answer, at):
-            self._deliveries[message] = one
-            self.in_flight[message] = at
-            messages.append(message)
+        found = self._messages(answer, at)  # all are read before one is taken: what cannot be read ends the session
+        messages = list(found)
+        self._deliveries.update(found)
+        self.in_flight.update(dict.fromkeys(messages, at))
         self._tally.received += len(messages)
         if self._closing:
             for message in messages:
@@ -244,30 +245,36 @@ class PopConnection:
         elif messages:
             self._receiver.deliver(self, messages)
 
-    def _messages(self, answer: Frame, at: float) -> Iterable[tuple[Message, Delivery]]:
+    def _messages(self, answer: Frame, at: float) -> dict[Message, Delivery]:
         """Those whose lease is not over: the hub may have been blocked since the broker sent them."""
         said = handles.Popped(answer.fields, self.node)
         self._pops.rest = said.rest
         began = self._settling.clock.at(said.pop_time, at)
+        found: dict[Message, Delivery] = {}
         if monotonic() - began >= self.limits.lease:
-            return
-        topic, group = self.subscription.topic, self.subscription.group
-        for stored, message, about in self._opener.opened(answer.body):
+            return found
+        what, dlq, firsts = self.subscription, self._options.dlq, dict[int, handles.Handle]()
+        for record, message, about in self._opener.opened(answer.body):
             if message is None:  # it comes again when its lease is over
                 continue
+            queue, offset = record.queue_id, record.queue_offset
             if about.handle:
-                handle = handles.parse(about.handle)
+                first = said.written(about.handle, queue, offset, again=record.reconsumed > 0)
+            elif record.topic != what.topic:
+                first = said.handle(handles.kind_of(record.topic, what.topic, what.group), queue, offset)
+            elif queue in firsts:
+                first = firsts[queue]
             else:
-                kind = handles.NORMAL if stored.topic == topic else handles.kind_of(stored.topic, topic, group)
-                handle = said.handle(kind, stored.queue_id, stored.queue_offset)
-            back = requests.send_back(self.subscription, stored, requests.DEAD) if self._options.dlq else None
-            yield message, Delivery(handle, began, at, at, message.id, back)
+                first = firsts[queue] = said.handle(handles.NORMAL, queue, offset)
+            back = requests.send_back(what, record, requests.DEAD) if dlq else None
+            found[message] = Delivery(first, offset, began, at, at, message.id, back)
+        return found
 
     def _give_back(self, answer: Frame | FrameworkError, at: float) -> None:
         """What came for a connection that has ended, on a session that others still use."""
         if isinstance(answer, FrameworkError) or answer.code != Answer.SUCCESS:
             return
-        for _, one in self._messages(answer, at):
+        for one in self._messages(answer, at).values():
             fields = requests.change(self.subscription, one.handle, 0)
             self._session.tell(Request.CHANGE_MESSAGE_INVISIBLETIME, fields)
 
@@ -300,6 +307,11 @@ class PopConnection:
         self._tally.lease_lost += finished + requeued
         self._receiver.lost(self, None, words, settled=id)
 
+    def postponed(self, finished: int, requeued: int) -> None:
+        if not self._closed:
+            self._tally.finished -= finished
+            self._tally.requeued -= requeued
+
     def answered(self) -> None:
         self._confirm()
 
@@ -308,28 +320,19 @@ class PopConnection:
 
     # --- leases --------------------------------------------------------------------------------------------
 
-    def _is_over(self, one: Delivery, now: float) -> bool:
-        return one.over or now - one.began >= self.limits.lease
-
-    def _lose(self, message: Message, one: Delivery) -> None:
-        """Its lease is over, and it is out of flight."""
-        one.over = True
-        self._tally.lease_lost += 1
-        self._receiver.lost(self, message, _EXPIRED)
+    def forget_lease(self, message: Message) -> None:
+        """As the guard asks for."""
+        self._deliveries.pop(message).over = True
+        self._speak()
 
     def _look(self) -> None:
         """At leases that are over, and at POPs that the broker has refused."""
         if self._closed or self._session.error is not None:
             return
-        self._session.rescued()  # what was touched in the hub's place is known first
-        now = monotonic()
-        for message in [message for message, one in self._deliveries.items() if self._is_over(one, now)]:
-            if self.in_flight.pop(message, None) is not None:
-                self._lose(message, self._deliveries.pop(message))
-                self._speak()
+        self._guard.look()
         if self._session.leaving:
             self._end(BrokerUnreachable(f"RocketMQ at {self._session.server} is about to stop"))
-        elif self._retry_at and now >= self._retry_at:
+        elif self._retry_at and monotonic() >= self._retry_at:
             self._retry_at = 0.0
             self._speak()
 
@@ -339,7 +342,7 @@ class PopConnection:
         if self._closed:
             return
         self._closed = True
-        for timer in (self._timer, self._deadline, self._soon):
+        for timer in (self._guard, self._deadline, self._soon):
             timer.close()
         self._tally.lease_lost += len(self.in_flight) + self._settling.drop() + self._sent_size // SIZE
         self.in_flight.clear()

@@ -12,6 +12,7 @@ from enum import Enum
 
 import msgspec
 
+from framework.message import Message
 from framework.transports.rocketmq.wire.handles import Handle
 
 APART = 0.002
@@ -30,7 +31,9 @@ class After(Enum):
 class Delivery(msgspec.Struct, gc=False, eq=False):
     """Times are monotonic."""
 
-    handle: Handle
+    first: Handle
+    """Of some message of the same POP and queue, which all of them share; of its own, once it was changed."""
+    offset: int
     began: float
     """When its lease began, for certain."""
     heard: float
@@ -49,13 +52,32 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     """It is not ours any more: nothing is said of it."""
 
     @property
+    def handle(self) -> Handle:
+        return self.first if self.first.offset == self.offset else self.first.of(self.offset)
+
+    @property
     def ready(self) -> float:
         """No change is sent before."""
         return self.heard + APART
 
     def changed(self, pop_time: int, invisible: int, revive_queue: int, began: float, heard: float) -> bool:
         """A change was answered. False: it fell into the millisecond of the one before, and is to be made again."""
-        apart = pop_time != self.handle.pop_time
-        self.handle = self.handle.changed(pop_time, invisible, revive_queue)
+        apart = pop_time != self.first.pop_time
+        self.first = self.handle.changed(pop_time, invisible, revive_queue)
         self.began, self.heard = began, heard
         return apart
+
+
+class Leases:
+    """``lease_guard.Leases``: by what the broker is known to have done."""
+
+    def __init__(self, deliveries: dict[Message, Delivery], seconds: float) -> None:
+        self._deliveries = deliveries
+        self._seconds = seconds
+
+    def is_over(self, message: Message, at: float, now: float) -> bool:
+        one = self._deliveries[message]
+        return one.over or now - one.began >= self._seconds
+
+    def over(self, in_flight: dict[Message, float], now: float) -> list[Message]:
+        return [message for message, one in self._deliveries.items() if one.over or now - one.began >= self._seconds]

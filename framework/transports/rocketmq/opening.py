@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 
 from framework.errors import ProtocolError
@@ -11,13 +9,26 @@ from framework.headers import NONE
 from framework.message import Message, Origin
 from framework.observe import hublog
 from framework.transports.rocketmq.wire import properties
-from framework.transports.rocketmq.wire.frames import garbage
-from framework.transports.rocketmq.wire.stored import COMPRESSED, Stored, decode_all, unpacked
+from framework.transports.rocketmq.wire.stored import (
+    COMPRESSED,
+    MAGIC,
+    PLAIN,
+    UNREADABLE,
+    UNUSUAL,
+    Record,
+    Stored,
+    decode,
+    timestamp_of,
+    unpacked,
+    unreadable,
+)
 
 log = hublog.get(__name__)
 _ID, _END = f"{properties.UNIQ_KEY}\x01".encode(), b"\x02"
 _KNOWN, _SHORT = 256, 512
-"""Kinds of properties that are remembered, and the bytes that those of one may have."""
+"""Kinds of properties that are remembered, and the bytes that those of one may have, with the id."""
+_NOTHING = bytes(2**16)
+"""More than any properties have: whatever the next ones are, they are read."""
 _FAR = 2**62 // 1_000_000
 """Milliseconds that are nanoseconds within 64 bits."""
 
@@ -28,7 +39,7 @@ class About(msgspec.Struct, gc=False):
     headers: dict[str, str]
     tags: str
     handle: str
-    """Of a delivery that is a further one, by POP; else empty."""
+    """By POP the broker writes it into a delivery that is a further one, unless the publisher gave one; else empty."""
 
 
 class Opener:
@@ -38,47 +49,89 @@ class Opener:
     def __init__(self, connection: Origin) -> None:
         self._connection = connection
         self._known: dict[tuple[bytes, bytes], About] = {}
+        self._last: tuple[bytes, bytes, About] = (_NOTHING, _NOTHING, About({}, "", ""))
+        """What stood before the id of the last message and behind it."""
 
-    def opened(self, data: bytes) -> Iterator[tuple[Stored, Message | None, About]]:
+    def opened(self, data: bytes) -> list[tuple[Record, Message | None, About]]:
         """All that stands in the body of an answer. None: it cannot be unpacked here, which is logged; another worker can
-        perhaps. Raises ProtocolError."""
-        known, connection = self._known, self._connection
-        for stored in decode_all(data):
-            before, _, rest = stored.properties.partition(_ID)
-            id, _, behind = rest.partition(_END)
-            about = known.get((before, behind))
-            if about is None or not id:
-                about, id = self._read(stored, before, id, behind)
-            body = self._unpacked(stored) if stored.sys_flag & COMPRESSED else stored.body
-            if body is None:
-                yield stored, None, about
-                continue
-            born = stored.born
-            # By its publisher's clock, because the time at which it was stored is another one in each delivery.
-            timestamp = born * 1_000_000 if -_FAR < born < _FAR else stored.timestamp
-            headers = about.headers.copy() if about.headers else NONE
-            yield stored, Message(id, timestamp, stored.reconsumed + 1, body, connection, headers), about
+        perhaps. Raises ProtocolError for what no broker sends; publishers may have given anything.
 
-    def _read(self, stored: Stored, before: bytes, id: bytes, behind: bytes) -> tuple[About, bytes]:
-        """What stays the same when it comes again is its publisher's id, where there is one; ``id``, where ``before`` it and
-        ``behind`` it are properties."""
+        All in one place, and without a ``Stored``: those cost a third of what a message costs here."""
+        connection, read, head = self._connection, PLAIN.unpack_from, PLAIN.size
+        front, back, about = self._last
+        ahead, behind = len(front), len(back)
+        found: list[tuple[Record, Message | None, About]] = []
+        at, end, name, topic = 0, len(data), b"", ""
         try:
-            found = properties.decode(stored.properties.decode())
-        except UnicodeDecodeError as error:
-            raise garbage(f"properties that cannot be read ({error})", stored.properties, 0) from None
-        own = (found.get(properties.UNIQ_KEY) or stored.message_id).encode()
-        about = About(properties.for_handlers(found), found.get(properties.TAGS, ""), found.get(properties.POP_CK, ""))
-        alone = own == id and (not before or before.endswith(_END))
-        if alone and not about.handle and len(before) + len(behind) <= _SHORT:
-            if len(self._known) >= _KNOWN:
-                self._known.clear()
-            self._known[before, behind] = about
-        return about, own
+            while at < end:
+                size, magic, queue, offset, physical, flags, born, stored_at, reconsumed, body_size = read(data, at)
+                if magic != MAGIC or flags & UNUSUAL:
+                    at = self._open_another(data, at, found)
+                    continue
+                body_at, following = at + head, at + size
+                topic_at = body_at + body_size + 1
+                properties_at = topic_at + data[topic_at - 1] + 2
+                properties_end = properties_at + (data[properties_at - 2] << 8 | data[properties_at - 1])
+                if not body_at < topic_at < properties_end <= following <= end:
+                    raise ValueError(f"{size} bytes are not its size")
+                if (said := data[topic_at : properties_at - 2]) != name:
+                    name, topic = said, said.decode()
+                record = Record(topic, queue, offset, physical, stored_at, reconsumed)
+                id = data[properties_at + ahead : properties_end - behind]
+                if not (
+                    id.isalnum() and data.startswith(front, properties_at) and data.endswith(back, properties_at, properties_end)
+                ):
+                    front, back, about, id = self._read(data[properties_at:properties_end], record)
+                    ahead, behind = len(front), len(back)
+                headers = about.headers.copy() if about.headers else NONE
+                # By its publisher's clock, because the time at which it was stored is another one in each delivery.
+                timestamp = born * 1_000_000 if -_FAR < born < _FAR else timestamp_of(born)
+                body = data[body_at : topic_at - 1]
+                found.append((record, Message(id, timestamp, reconsumed + 1, body, connection, headers), about))
+                at = following
+            self._last = front, back, about
+        except UNREADABLE as error:
+            raise unreadable(error, data, at) from None
+        return found
 
-    def _unpacked(self, stored: Stored) -> bytes | None:
+    def _open_another(self, data: bytes, at: int, found: list[tuple[Record, Message | None, About]]) -> int:
+        """Add the message at ``at``, packed or with addresses of IPv6, to ``found``; returns where the next one begins."""
+        stored, following = decode(data, at)
+        record = stored.record
+        _, _, about, id = self._read(stored.properties, record)
+        body = self._unpacked(stored, record) if stored.sys_flag & COMPRESSED else stored.body
+        if body is None:
+            found.append((record, None, about))
+        else:
+            headers = about.headers.copy() if about.headers else NONE
+            message = Message(id, stored.timestamp, stored.reconsumed + 1, body, self._connection, headers)
+            found.append((record, message, about))
+        return following
+
+    def _read(self, given: bytes, record: Record) -> tuple[bytes, bytes, About, bytes]:
+        """What stands before the id and behind it, what the properties say else, and the id.
+
+        What stays the same when it comes again is its publisher's id, where there is one. A broker stores the properties of a
+        batch as they are: what is no UTF-8 is read as Java reads it."""
+        before, mark, rest = given.partition(_ID)
+        id, end, behind = rest.partition(_END)
+        known = self._known.get((before, behind))
+        if known is not None and id and end and id.isascii():
+            return before + mark, end + behind, known, id
+        found = properties.decode(given.decode(errors="replace"))
+        own = (found.get(properties.UNIQ_KEY) or record.message_id).encode()
+        about = About(properties.for_handlers(found), found.get(properties.TAGS, ""), found.get(properties.POP_CK, ""))
+        if own != id or not end or (before and not before.endswith(_END)) or about.handle or len(given) > _SHORT:
+            return _NOTHING, _NOTHING, about, own
+        if len(self._known) >= _KNOWN:
+            self._known.clear()
+        self._known[before, behind] = about
+        return before + mark, end + behind, about, own
+
+    def _unpacked(self, stored: Stored, record: Record) -> bytes | None:
         try:
             return unpacked(stored.body, stored.sys_flag)
         except ProtocolError as error:
             one = self._connection
-            log.error("%s/%s: message %s from %s: %s", one.topic, one.channel, stored.message_id, one.node, error)
+            log.error("%s/%s: message %s from %s: %s", one.topic, one.channel, record.message_id, one.node, error)
             return None

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 
 from framework.transports.rocketmq.queues import Reading
-from framework.transports.rocketmq.wire.stored import Stored
+from framework.transports.rocketmq.wire.stored import Record
 
 LEVELS = (1.0, 5.0, 10.0, 30.0, *(60.0 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)), 3600.0, 7200.0)
 """Seconds: the delays of a broker's messageDelayLevel, as it comes."""
@@ -26,11 +26,11 @@ def offset_in(fields: Mapping[str, str], name: str, otherwise: int) -> int:
 class Pulled:
     """One message that is not settled. ``counted``: it was delivered here."""
 
-    __slots__ = ("answered", "counted", "dead", "id", "level", "reading", "stored")
+    __slots__ = ("answered", "counted", "dead", "id", "level", "reading", "record")
 
-    def __init__(self, reading: Reading, stored: Stored, id: bytes, *, counted: bool = True) -> None:
+    def __init__(self, reading: Reading, record: Record, id: bytes, *, counted: bool = True) -> None:
         self.reading = reading
-        self.stored = stored
+        self.record = record
         self.id = id
         self.level = 0
         """Of the delay after which it comes again."""

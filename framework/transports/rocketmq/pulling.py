@@ -30,7 +30,7 @@ from framework.transports.rocketmq.urls import Options
 from framework.transports.rocketmq.wire.codes import Answer, Request
 from framework.transports.rocketmq.wire.errors import error_of
 from framework.transports.rocketmq.wire.frames import Frame
-from framework.transports.rocketmq.wire.stored import Stored
+from framework.transports.rocketmq.wire.stored import Record
 
 log = hublog.get(__name__)
 _get_ident = monkey.get_original("_thread", "get_ident")
@@ -74,7 +74,7 @@ class PullConnection(Unleased):
         self._session, self._options, self._receiver, self._ended = session, options, receiver, ended
         self._tally = receiver.tally
         self._thread = _get_ident()
-        self._pulled: dict[Message, tuple[Reading, Stored]] = {}
+        self._pulled: dict[Message, tuple[Reading, Record]] = {}
         self._opener = Opener(self)
         self._spoken = False
         """It is among those that are collected next."""
@@ -125,8 +125,8 @@ class PullConnection(Unleased):
     def finish(self, message: Message) -> None:
         if self.in_flight.pop(message, None) is None:
             raise AlreadySettled.of(message.id)
-        reading, stored = self._pulled.pop(message)
-        reading.settled(stored.queue_offset)
+        reading, record = self._pulled.pop(message)
+        reading.settled(record.queue_offset)
         self._finished += 1
         if reading.leaving or not self._spoken:
             self._settled(reading)
@@ -180,8 +180,8 @@ class PullConnection(Unleased):
             return
         self._closing, self.granted = True, 0
         for message in list(self.in_flight):
-            reading, stored = self._pulled[message]
-            if reading.would_repeat(stored.queue_offset):
+            reading, record = self._pulled[message]
+            if reading.would_repeat(record.queue_offset):
                 self.requeue(message, 0.0)
         self._deadline.start(self._end, None)
         self._member.look()
@@ -237,7 +237,7 @@ class PullConnection(Unleased):
     def _say_settled(self) -> None:
         back, self._back = self._back, []
         for one in back:
-            fields = requests.send_back(self.subscription, one.stored, one.level)
+            fields = requests.send_back(self.subscription, one.record, one.level)
             self._session.put(self, Request.CONSUMER_SEND_MSG_BACK, fields, partial(self._taken_back, one))
         for reading in self.readings.values():
             if not reading.telling and (mark := reading.mark) != reading.told:
@@ -274,7 +274,7 @@ class PullConnection(Unleased):
         one.answered = True
         self._sent_back.pop(one, None)
         one.reading.sent_back -= 1
-        one.reading.settled(one.stored.queue_offset)
+        one.reading.settled(one.record.queue_offset)
         self._settled(one.reading)
 
     def _failed(self, answer: Frame | FrameworkError) -> bool:
@@ -324,19 +324,19 @@ class PullConnection(Unleased):
         room = self.granted - len(self.in_flight)
         batch: list[Message] = []
         tags = self._tags if reading.place.topic != self.subscription.retry_topic else None
-        for stored, message, about in self._opener.opened(answer.body):
+        for record, message, about in self._opener.opened(answer.body):
             if len(batch) >= room:
                 break
-            if (offset := stored.queue_offset) < reading.next:
+            if (offset := record.queue_offset) < reading.next:
                 continue
             if tags and about.tags not in tags:  # a broker compares their hashes
                 reading.next = offset + 1
                 continue
             reading.took(offset)
             if message is None:
-                self._send_back(Pulled(reading, stored, stored.message_id.encode(), counted=False), UNREADABLE)
+                self._send_back(Pulled(reading, record, record.message_id.encode(), counted=False), UNREADABLE)
                 continue
-            self._pulled[message] = reading, stored
+            self._pulled[message] = reading, record
             self.in_flight[message] = at
             batch.append(message)
         else:

@@ -10,7 +10,7 @@ from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.queues import Place
 from framework.transports.rocketmq.wire.frames import garbage
 from framework.transports.rocketmq.wire.handles import Handle
-from framework.transports.rocketmq.wire.stored import Stored
+from framework.transports.rocketmq.wire.stored import Record
 
 DEAD = -1
 """In place of the level of a delay."""
@@ -46,12 +46,12 @@ def queue(what: Subscription, place: Place) -> dict[str, str]:
     return {"consumerGroup": what.group, "topic": place.topic, "queueId": str(place.number)}
 
 
-def send_back(what: Subscription, stored: Stored, level: int) -> dict[str, str]:
+def send_back(what: Subscription, record: Record, level: int) -> dict[str, str]:
     """CONSUMER_SEND_MSG_BACK: it comes again after the delay of ``level``; ``DEAD``: never, and ``%DLQ%`` has it. Nothing else
     has the broker give it up."""
     return {
-        "offset": str(stored.physical_offset), "group": what.group, "delayLevel": str(level), "originMsgId": stored.message_id,
-        "originTopic": stored.topic, "unitMode": "false", "maxReconsumeTimes": _NEVER,
+        "offset": str(record.physical_offset), "group": what.group, "delayLevel": str(level), "originMsgId": record.message_id,
+        "originTopic": record.topic, "unitMode": "false", "maxReconsumeTimes": _NEVER,
     }  # fmt: skip
 
 

@@ -1,8 +1,4 @@
-"""A socket to a server on the hub, shared by all who ask there: answers come out of order, and are handed on by their number.
-
-While the hub is blocked another native thread may read and send in its place (``rescue``): whoever uses the socket, the decoder
-or the outbox holds the lock.
-"""
+"""A socket to a server on the hub, shared by all who ask there: answers come out of order, and are handed on by their number."""
 
 from __future__ import annotations
 
@@ -10,13 +6,8 @@ import itertools
 from collections.abc import Callable, Collection
 from time import monotonic
 
-from gevent import monkey
-from gevent.hub import get_hub
-
-from framework.errors import BrokerUnreachable, FrameworkError, ProtocolError
+from framework.errors import BrokerUnreachable, FrameworkError
 from framework.message import Message
-from framework.observe import hublog
-from framework.transports.forked import forget_in_child, let_go
 from framework.transports.rocketmq import tls
 from framework.transports.rocketmq.heartbeat import heartbeat
 from framework.transports.rocketmq.outbox import Outbox
@@ -26,15 +17,9 @@ from framework.transports.rocketmq.urls import Options, Secrets
 from framework.transports.rocketmq.wire import frames, signature
 from framework.transports.rocketmq.wire.codes import Answer, Request
 from framework.transports.rocketmq.wire.frames import Frame
-from framework.transports.stream import RECV_SIZE, Socket
+from framework.transports.shared_session import SharedSession
+from framework.transports.stream import Socket
 
-log = hublog.get(__name__)
-_new_lock = monkey.get_original("_thread", "RLock")
-"""Native; the patched one is a greenlet's. Of the kind that one thread may take twice: the garbage collector may run while it is
-held, and close a producer that was dropped."""
-_READ, _WRITE = 1, 2
-_LOCK_PATIENCE = 0.1
-"""Seconds that a rescue waits for a hub that does turn after all."""
 BEAT = 30.0
 """Seconds between two heartbeats: a server closes after 120 in which nothing was said either way, a parked POP or not."""
 _PULSE = 0.5
@@ -43,55 +28,24 @@ _CLEAR = " before it said a word: where it asks for TLS, write rocketmq+tls:// i
 """What may be behind that, where it is spoken to in clear."""
 
 
-class Session:
-    """Made on the hub that it lives on. Of no more use once ``error`` is set."""
+class Session(SharedSession[Frame]):
+    """Those who share it are its owners."""
+
+    words = "the connection to RocketMQ at"
+    _outbox: Outbox
 
     def __init__(self, server: str, sock: Socket, options: Options, secrets: Secrets, client: str) -> None:
-        self.server = server
-        self.error: FrameworkError | None = None
-        self.leaving = False
-        """The server has said that it is about to stop."""
-        self.heard_at = self._made_at = monotonic()
-        """When something was read last."""
-        self._sock, self._options, self._secrets, self.client = sock, options, secrets, client
+        super().__init__(server, sock, frames.Decoder().feed, Outbox())
+        self._made_at = self.heard_at
+        self._options, self._secrets, self.client = options, secrets, client
         self._owners: dict[Owner, None] = {}
         self._dirty: dict[Owner, None] = {}
         self._pending: dict[int, Asked] = {}
         self._numbers = itertools.count(1)
-        self._outbox = Outbox()
-        self._feed = frames.Decoder().feed
-        self._lock = _new_lock()
-        self._stash: list[tuple[Frame, float]] = []
-        self._fault: ProtocolError | None = None
-        self._kept = False
         self._beaten = monotonic()
-        self._flush_due = False
-        self._loop = get_hub().loop
-        self._start_watchers()
-        forget_in_child(self)
-
-    def _start_watchers(self) -> None:
-        fd = self._sock.fileno()
-        self._reader, self._writer = self._loop.io(fd, _READ), self._loop.io(fd, _WRITE)
-        self._pulse = self._loop.timer(_PULSE, _PULSE, ref=False)
-        self._beat = self._loop.timer(BEAT, BEAT, ref=False)
-        self._reader.start(self._guarded, self._read)
-        self._pulse.start(self._guarded, self._check_pulse)
-        self._beat.start(self._guarded, self.beat)
-
-    def _guarded(self, work: Callable[[], None]) -> None:
-        """Every watcher calls through here: the hub would print an exception, and all who ask stand still."""
-        if self.error is not None:
-            return
-        self._flush_due = True  # at the end of this
-        try:
-            work()
-            self._flush()
-        except FrameworkError as error:
-            self.end(error)
-        except Exception as error:
-            log.exception("RocketMQ at %s: a fault of this library ends the connection", self.server)
-            self.end(self._broken(repr(error)))
+        self._start_reading()
+        self._every(_PULSE, self._check_pulse)
+        self._every(BEAT, self.beat)
 
     # --- whoever asks --------------------------------------------------------------------------------------
 
@@ -114,11 +68,6 @@ class Session:
         """Collect from it in this turn of the hub."""
         self._dirty[owner] = None
         self.schedule()
-
-    def schedule(self) -> None:
-        if not self._flush_due and self.error is None:
-            self._flush_due = True
-            self._loop.run_callback(self._guarded, self._turn)
 
     def put(
         self, owner: object, code: int, fields: dict[str, str], then: Then, *, body: bytes = b"", wait: float = 0.0,
@@ -182,33 +131,18 @@ class Session:
 
     # --- reading -------------------------------------------------------------------------------------------
 
-    def _read(self) -> None:
-        """One recv a turn: the watcher is level-triggered, so the hub turns between two of them."""
-        if self._stash or self._kept or self._fault is not None:
-            self._take_stash()
-        try:
-            with self._lock:
-                data = self._sock.recv(RECV_SIZE)
-                found = self._feed(data) if data else []
-        except BlockingIOError:
-            return
-        except OSError as error:
-            raise self._broken(tls.ended_by(error)) from error
-        if not data:
-            silent = self.heard_at == self._made_at and not self._options.tls
-            raise self._broken("the server closed it" + (_CLEAR if silent else ""))
-        self.heard_at = now = monotonic()
-        for frame in found:
-            self._take(frame, now)
+    def _unusable(self, error: OSError) -> FrameworkError:
+        return self._broken(tls.ended_by(error))
 
-    def poll(self) -> None:
-        """Read what has come, where the hub does not run between two uses (a plain thread)."""
-        before = -1.0
-        while self.error is None and before != self.heard_at:
-            before = self.heard_at
-            self._guarded(self._read)
+    def _hung_up(self) -> FrameworkError:
+        silent = self.heard_at == self._made_at and not self._options.tls
+        return self._broken("the server closed it" + (_CLEAR if silent else ""))
 
-    def _take(self, frame: Frame, at: float) -> None:
+    def _take(self, events: list[Frame], at: float) -> None:
+        for frame in events:
+            self._take_one(frame, at)
+
+    def _take_one(self, frame: Frame, at: float) -> None:
         if not frame.is_answer:
             self._asked_of_us(frame)
             return
@@ -245,102 +179,44 @@ class Session:
 
     # --- sending -------------------------------------------------------------------------------------------
 
-    def _turn(self) -> None:
-        for owner in list(self._dirty):
-            owner.turn()
+    def _speakers(self) -> dict[Owner, None]:
+        return self._dirty
 
-    def _flush(self) -> None:
-        self._flush_due = False
-        if self.error is not None:
-            return
-        try:
-            with self._lock:
-                if not self._outbox.full:
-                    dirty, self._dirty = self._dirty, {}
-                    for owner in dirty:
-                        owner.collect()
-                self._outbox.send(self._sock)
-        except OSError as error:
-            raise self._broken(tls.ended_by(error)) from error
-        self._outbox.tell()
+    def _sharers(self) -> dict[Owner, None]:
+        return self._owners
+
+    def _send(self) -> None:
         if not self._outbox.full:
-            self._writer.stop()
-        elif not self._writer.active:
-            self._writer.start(self._guarded, _nothing)
+            dirty, self._dirty = self._dirty, {}
+            for owner in dirty:
+                owner.collect()
+        self._outbox.send(self._sock)
 
     # --- in the hub's place, from another native thread ----------------------------------------------------
 
-    def rescue(self, now: float, expired: Collection[Message]) -> None:
-        """As in ``contract.Rescuable``; ``expired`` has messages of every owner."""
-        if not self._lock.acquire(timeout=_LOCK_PATIENCE):
-            return
-        try:
-            if self.error is None and self._fault is None:
-                self._read_all(now)
-                self._kept = True
-                for owner in list(self._owners):
-                    owner.keep(now, expired)
-                if now - self._beaten >= BEAT:
-                    self._beaten = now
-                    self.put(None, Request.HEART_BEAT, {}, _pass_over, body=self.heartbeat)
-                self._outbox.send(self._sock)
-        except OSError:  # the hub finds it as well
-            pass
-        finally:
-            self._lock.release()
+    def _sift(self, events: list[Frame], now: float) -> list[Frame]:
+        """What an answer to a touch says counts at once: the next one needs it."""
+        left = []
+        for frame in events:
+            asked = self._pending.get(frame.opaque) if frame.is_answer else None
+            if asked is not None and asked.anywhere:
+                del self._pending[frame.opaque]
+                asked.then(frame, now)
+            else:
+                left.append(frame)
+        return left
 
-    def _read_all(self, now: float) -> None:
-        """Until nothing is left. What an answer to a touch says counts at once: the next one needs it."""
-        try:
-            while data := self._sock.recv(RECV_SIZE):
-                self.heard_at = now
-                for frame in self._feed(data):
-                    asked = self._pending.get(frame.opaque) if frame.is_answer else None
-                    if asked is not None and asked.anywhere:
-                        del self._pending[frame.opaque]
-                        asked.then(frame, now)
-                    else:
-                        self._stash.append((frame, now))
-        except BlockingIOError:
-            pass
-        except ProtocolError as error:
-            self._fault = error
-
-    def rescued(self) -> None:
-        """The hub turns again, and takes what was read in its place."""
-        if self._stash or self._kept or self._fault is not None or self._outbox.untold:
-            self._guarded(self._take_stash)
-
-    def _take_stash(self) -> None:
-        with self._lock:
-            stash, self._stash = self._stash, []
-            fault, kept, self._kept = self._fault, self._kept, False
-        if kept:
-            for owner in list(self._owners):
-                owner.resumed()
-        for frame, at in stash:
-            self._take(frame, at)
-        if fault is not None:
-            raise fault
+    def _keep(self, now: float, expired: Collection[Message]) -> None:
+        for owner in list(self._owners):
+            owner.keep(now, expired)
+        if now - self._beaten >= BEAT:
+            self._beaten = now
+            self.put(None, Request.HEART_BEAT, {}, _pass_over, body=self.heartbeat)
+        self._outbox.send(self._sock)
 
     # --- the end -------------------------------------------------------------------------------------------
 
-    def _broken(self, why: str) -> BrokerUnreachable:
-        return BrokerUnreachable(f"the connection to RocketMQ at {self.server} broke: {why}")
-
-    def close(self) -> None:
-        """Nobody uses it any more."""
-        self._guarded(_nothing)
-        self.end(BrokerUnreachable(f"the connection to RocketMQ at {self.server} was closed"))
-
-    def end(self, error: FrameworkError) -> None:
-        """Close the socket, and tell all who ask."""
-        if self.error is not None:
-            return
-        self.error = error
-        self._stop_watchers()
-        with self._lock:
-            self._sock.close()
+    def _ended(self, error: FrameworkError) -> None:
         self._outbox.tell()
         for owner in list(self._owners):
             owner.lost(error)
@@ -349,31 +225,6 @@ class Session:
             asked.then(error, monotonic())
         self._owners.clear()
 
-    def shut(self) -> None:
-        """End it from another native thread, whose hub then sees the end of the stream."""
-        try:
-            self._sock.shutdown(2)
-        except OSError:
-            pass
-
-    def fileno(self) -> int:
-        return self._sock.fileno()
-
-    def forget(self) -> None:
-        """In a forked child: the socket is the parent's, and so is what it brings. Nobody is told."""
-        if self.error is None:
-            self.error = BrokerUnreachable("it is the parent process's")
-            self._stop_watchers()
-            let_go(self._sock.fileno())
-
-    def _stop_watchers(self) -> None:
-        for watcher in (self._reader, self._writer, self._pulse, self._beat):
-            watcher.close()
-
 
 def _pass_over(answer: Frame | FrameworkError, at: float) -> None:
     """Nobody waits for it."""
-
-
-def _nothing() -> None:
-    """For callbacks that only flush."""

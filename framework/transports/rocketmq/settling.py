@@ -5,7 +5,7 @@ It is a part of ``connection``, which knows what is in flight and counts. Source
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from time import monotonic
 from typing import Any, Protocol
@@ -22,7 +22,7 @@ from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.wire.codes import Answer, Request
 from framework.transports.rocketmq.wire.errors import error_of
 from framework.transports.rocketmq.wire.frames import Frame
-from framework.transports.rocketmq.wire.handles import batch_acks, batch_body
+from framework.transports.rocketmq.wire.handles import Handle, batch_body, batch_entry
 
 log = hublog.get(__name__)
 _new_lock = monkey.get_original("_thread", "allocate_lock")
@@ -32,6 +32,8 @@ MOST_ACKS = 500
 """In one BATCH_ACK_MESSAGE."""
 FURTHEST = 4096
 """Offsets that an ACK may lie behind the first of its POP to join a BATCH_ACK_MESSAGE, which has a bit for each between."""
+PAUSE = 0.25
+"""Seconds before what a broker was too busy to take is said again. It refuses what stood in its queue for three seconds."""
 
 
 class Books(Protocol):
@@ -45,6 +47,9 @@ class Books(Protocol):
 
     def refused(self, finished: int, requeued: int, words: str, id: bytes) -> None:
         """So many that were counted are refused. ``id``: whose it was, where that is one."""
+
+    def postponed(self, finished: int, requeued: int) -> None:
+        """So many that were counted are refused for now: they wait again."""
 
     def answered(self) -> None:
         """All that was said has been answered. On the hub."""
@@ -66,6 +71,8 @@ class Settling:
         self._batches = True
         """BATCH_ACK_MESSAGE is known there, as far as is known here."""
         self._acks: list[Delivery] = []
+        self._postponed: list[Delivery] = []
+        """What the broker was too busy to have acknowledged."""
         self._dead: list[Delivery] = []
         """What goes to ``%DLQ%`` before it is finished."""
         self._changes: list[tuple[Delivery, int, bool, bool]] = []
@@ -83,17 +90,17 @@ class Settling:
     def waits(self) -> int:
         """Settlements that are not with the socket yet."""
         changes = sum(1 for _, _, ends, counted in self._changes if ends and not counted)
-        return len(self._acks) + len(self._dead) + self._waiting + changes
+        return len(self._acks) + len(self._postponed) + len(self._dead) + self._waiting + changes
 
     @property
     def idle(self) -> bool:
         """All is said and answered."""
-        return not (self._acks or self._dead or self._changes or self._waiting or self._unheard)
+        return not (self._acks or self._postponed or self._dead or self._changes or self._waiting or self._unheard)
 
     # --- what is to be said --------------------------------------------------------------------------------
 
     def finish(self, one: Delivery) -> None:
-        """As ``_settle``, in one place: most messages end here."""
+        """As ``_settle``, in one place, but whoever says it calls ``speak``: most messages end here."""
         with self._claims:
             busy = one.busy
             one.after = After.FINISH
@@ -102,7 +109,6 @@ class Settling:
             self._waiting += 1
         else:
             self._acks.append(one)
-        self._speak()
 
     def requeue(self, one: Delivery, delay: float) -> None:
         self._settle(one, After.REQUEUE, round(delay * 1000))
@@ -147,28 +153,49 @@ class Settling:
         for one in _taken(self._dead):
             self._waiting += 1
             self._put(Request.CONSUMER_SEND_MSG_BACK, one.back or {}, partial(self._buried, one))
+        if self._postponed:
+            self._acknowledge_again()
         finished = self._collect_acks(_taken(self._acks))
         requeued = self._collect_changes(_taken(self._changes))
         if finished or requeued:
             self._books.sending(finished + requeued)
             self._session.mark(self, partial(self._books.settled, finished, requeued))
 
+    def _acknowledge_again(self) -> None:
+        """What has waited long enough."""
+        now = monotonic()
+        for one in _taken(self._postponed):
+            (self._acks if one.ready <= now else self._postponed).append(one)
+        if self._postponed:
+            self._later()
+
     def _collect_acks(self, acks: list[Delivery]) -> int:
-        near, far = acks, []
         if not self._batches or len(acks) < 2:
-            near, far = [], acks
-        elif not all(0 <= one.handle.offset - one.handle.start < FURTHEST for one in acks):
-            near = [one for one in acks if 0 <= one.handle.offset - one.handle.start < FURTHEST]
-            far = [one for one in acks if not 0 <= one.handle.offset - one.handle.start < FURTHEST]
-        for at in range(0, len(near), MOST_ACKS):
-            self._put_batch(near[at : at + MOST_ACKS])
-        for one in far:
-            self._put(Request.ACK_MESSAGE, requests.ack(self._what, one.handle), partial(self._acked, [one]))
+            self._put_each(acks)
+            return len(acks)
+        together: list[Delivery] = []
+        entries: list[dict[str, object]] = []
+        for group in _groups(acks):
+            if len(together) + len(group) > MOST_ACKS and together:
+                self._put_batch(together, entries)
+                together, entries = [], []
+            start = group[0].first.start
+            places = [one.offset - start for one in group]
+            if min(places) >= 0 and max(places) < FURTHEST:
+                together += group
+                entries.append(batch_entry(group[0].first, places, self._what.topic, self._what.group))
+            else:
+                self._put_each(group)
+        if together:
+            self._put_batch(together, entries)
         return len(acks)
 
-    def _put_batch(self, acks: list[Delivery]) -> None:
-        handles = [one.handle for one in acks]
-        body = batch_body(handles[0].broker, batch_acks(handles, self._what.topic, self._what.group))
+    def _put_each(self, acks: list[Delivery]) -> None:
+        for one in acks:
+            self._put(Request.ACK_MESSAGE, requests.ack(self._what, one.handle), partial(self._acked, [one]))
+
+    def _put_batch(self, acks: list[Delivery], entries: list[dict[str, object]]) -> None:
+        body = batch_body(acks[0].first.broker, entries)
         self._put(Request.BATCH_ACK_MESSAGE, {}, partial(self._acked_together, acks), body)
 
     def _collect_changes(self, changes: list[tuple[Delivery, int, bool, bool]]) -> int:
@@ -204,8 +231,22 @@ class Settling:
         if isinstance(answer, FrameworkError):
             self._books.broken(answer)
         elif answer.code != Answer.SUCCESS:
-            self._books.refused(len(acks), 0, str(error_of(answer)), acks[0].id if len(acks) == 1 else b"")
+            again = [one for one in acks if self._is_postponed(one, answer)]
+            self._postponed += again
+            if again:
+                self._books.postponed(len(again), 0)
+                self._later()
+            if len(again) < len(acks):
+                self._books.refused(len(acks) - len(again), 0, str(error_of(answer)), acks[0].id if len(acks) == 1 else b"")
         self._look_if_idle()
+
+    def _is_postponed(self, one: Delivery, answer: Frame) -> bool:
+        """The broker has not even looked at it, and its lease lasts."""
+        now = monotonic()
+        if answer.code != Answer.SYSTEM_BUSY or now + PAUSE - one.began >= self._lease:
+            return False
+        one.heard = now + PAUSE
+        return True
 
     def _buried(self, one: Delivery, answer: Frame | FrameworkError, at: float) -> None:
         self._unheard -= 1
@@ -221,8 +262,7 @@ class Settling:
         if isinstance(answer, Frame) and answer.code == Answer.REQUEST_CODE_NOT_SUPPORTED:
             self._unheard -= 1
             self._batches = False
-            for one in acks:
-                self._put(Request.ACK_MESSAGE, requests.ack(self._what, one.handle), partial(self._acked, [one]))
+            self._put_each(acks)
             return
         self._acked(acks, answer, at)
 
@@ -233,7 +273,7 @@ class Settling:
             self._books.broken(answer)
             return
         if answer.code != Answer.SUCCESS:
-            self._not_changed(one, ends, answer)
+            self._not_changed(one, invisible, ends, answer)
             return
         said = requests.Changed.of(answer.fields)
         apart = one.changed(*said, began=self.clock.at(said.pop_time, at), heard=at)
@@ -250,10 +290,13 @@ class Settling:
         if self.idle:
             self._books.answered()
 
-    def _not_changed(self, one: Delivery, ends: bool, answer: Frame) -> None:
-        words = str(error_of(answer))
-        if ends:
-            self._books.refused(0, 1, words, one.id)
+    def _not_changed(self, one: Delivery, invisible: int, ends: bool, answer: Frame) -> None:
+        if ends and self._is_postponed(one, answer):
+            self._books.postponed(0, 1)
+            self._changes.append((one, invisible, True, False))
+            self._later()
+        elif ends:
+            self._books.refused(0, 1, str(error_of(answer)), one.id)
             self._look_if_idle()
         else:  # its lease goes on as it was
             self._free(one)
@@ -283,10 +326,24 @@ class Settling:
         """How many settlements were never handed to the socket; nothing more is said."""
         lost = self.waits + self.late
         self._acks.clear()
+        self._postponed.clear()
         self._dead.clear()
         self._changes.clear()
         self._waiting = self._unheard = self.late = 0
         return lost
+
+
+def _groups(acks: list[Delivery]) -> Iterable[list[Delivery]]:
+    """Those of the same POP and queue together. They mostly follow each other."""
+    found: dict[int, list[Delivery]] = {}
+    last: Handle | None = None
+    group: list[Delivery] = []
+    for one in acks:
+        if one.first is not last:
+            last = one.first
+            group = found.setdefault(id(last), [])
+        group.append(one)
+    return found.values()
 
 
 def _taken(waiting: list[Any]) -> list[Any]:

@@ -15,6 +15,7 @@ import gevent
 from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, NegotiationRefused, words_of
 from framework.observe import hublog
 from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver, Transport
+from framework.transports.lease_guard import CERTAIN
 from framework.transports.publish_link import Refused
 from framework.transports.recent import Recent
 from framework.transports.rocketmq import administration, judgement, tls
@@ -38,8 +39,6 @@ ROUND_TRIP = 0.05
 """Seconds in which a POP or a PULL brings what there is: a few milliseconds nearby, more where brokers are busy or far."""
 ROUTED = 3.0
 """Seconds in which a topic that was made is known to the name servers."""
-CERTAIN = 0.95
-"""The part of a lease that we may count on: what we say takes a while to get there."""
 
 
 def open(urls: Sequence[str]) -> Transport:

@@ -107,7 +107,7 @@ def full(server: Server) -> Iterator[None]:
 def hasty(monkeypatch):
     """Whether there is room again is asked often."""
     monkeypatch.setattr("framework.transports.beanstalkd.connection._PULSE", 0.1)
-    monkeypatch.setattr("framework.transports.beanstalkd.room.WAIT", 0.05)
+    monkeypatch.setattr("framework.transports.beanstalkd.log_space.WAIT", 0.05)
     monkeypatch.setattr("framework.engine.backoff.RETRY_BASE", 0.0)
 
 
@@ -133,7 +133,7 @@ def test_a_release_that_finds_no_room_is_a_lost_lease_and_nothing_else(start_bea
         assert server_stats(server)["current-jobs-delayed"] == job_count(server, "filling")
         worker.until(lambda: all(tries[name] > 2 for name in names[1:]))
         assert tries[b"bad 0"] == 1
-    worker.until(lambda: not connection._room.full)
+    worker.until(lambda: not connection._log_space.full)
     well.append(True)
     worker.until(lambda: len(done) == 23)
     assert worker.connections == [connection], "the connection was lost"
@@ -156,7 +156,7 @@ def job_count(server: Server, tube: str) -> str:
 
 
 def test_what_is_kept_for_want_of_room_is_released_when_the_worker_stops(start_beanstalkd, run, hasty, monkeypatch):
-    monkeypatch.setattr("framework.transports.beanstalkd.room.WAIT", 60.0)
+    monkeypatch.setattr("framework.transports.beanstalkd.log_space.WAIT", 60.0)
     server = start_beanstalkd("-s", "8192")
     failed = []
 
@@ -178,7 +178,7 @@ def test_what_is_kept_for_want_of_room_is_released_when_its_connection_closes(
     start_beanstalkd, receiver, subscribe, hasty, monkeypatch
 ):
     """Without having been drained: the server would let go of it as well, but late or uncounted."""
-    monkeypatch.setattr("framework.transports.beanstalkd.room.WAIT", 60.0)
+    monkeypatch.setattr("framework.transports.beanstalkd.log_space.WAIT", 60.0)
     server = start_beanstalkd("-s", "8192")
     with Client(server.address, use="orders") as client:
         client.put_many([b"0", b"1", b"2"], ttr=300)

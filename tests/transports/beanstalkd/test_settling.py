@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from framework.engine.ledger import Ledger
+from framework.transports.beanstalkd.log_space import LogSpace
 from framework.transports.beanstalkd.reserved_job import ReservedJob
-from framework.transports.beanstalkd.room import Room
 from framework.transports.beanstalkd.settling import Settling
 
 
@@ -25,7 +25,7 @@ def test_what_the_socket_did_not_take_whole_is_a_lost_lease(lines: list[bytes], 
     tally = Ledger()
     tally.received, tally.finished, tally.requeued = 4, 2, 2
     unused: Any = None
-    Settling(tally, poller=unused, waiters=unused, attempts=unused, pacing=unused, room=unused).cut(lines)
+    Settling(tally, poller=unused, waiters=unused, attempts=unused, pacing=unused, log_space=unused).cut(lines)
     assert (tally.finished, tally.requeued, tally.lease_lost) == left
 
 
@@ -36,8 +36,8 @@ def test_a_job_whose_priority_the_server_tells_after_it_was_kept_long_enough_is_
     def let_go(jobs: list[ReservedJob]) -> None:
         settling.kept_long_enough(jobs)
 
-    room = Room("node", let_go, lambda work: work())
-    settling = Settling(Ledger(), poller=unused, waiters=unused, attempts=unused, pacing=unused, room=room)
+    room = LogSpace("node", let_go, lambda work: work())
+    settling = Settling(Ledger(), poller=unused, waiters=unused, attempts=unused, pacing=unused, log_space=room)
     job = ReservedJob(1, b"", unused, 0.0)
     job.asked, job.verb = True, "release"
     room.keep(job, 60.0)

@@ -63,6 +63,14 @@ def test_pulls_wait_no_longer_than_a_consumer_allows_from_now_on(kit):
         held.connection.finish(held.taken[-1])
 
 
+def test_a_message_that_comes_although_it_is_held_says_that_leases_are_shorter_now(kit):
+    held = kit.hold(kit.open("?ack_wait=30s"))
+    change(kit, ack_wait=10**9)
+    kit.producer(kit.open()).publish("orders", [b"x"])
+    until(lambda: len(held.taken) == 2, 8.0)
+    until(lambda: held.connection.limits.lease == 1.0, 5.0)
+
+
 def test_leases_are_as_long_as_the_consumer_says_now(kit, monkeypatch):
     monkeypatch.setattr(changes, "REGULARLY", 0.5)
     held = kit.hold(kit.open("?ack_wait=30s"))

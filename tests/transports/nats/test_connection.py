@@ -123,6 +123,16 @@ def test_what_is_settled_after_its_lease_is_not_sent(kit):
     assert held.taken[1].attempts == 2
 
 
+def test_a_connection_is_closed_although_a_lease_has_just_ended(kit):
+    held = kit.hold(kit.open("?ack_wait=1s"), grant=1)
+    kit.producer(kit.open()).publish("orders", [b"x"])
+    until(lambda: held.taken)
+    time.sleep(1.0)  # nothing looks at leases meanwhile
+    held.connection.close()
+    until(lambda: held.receiver.closings)
+    assert (held.tally.lease_lost, held.tally.requeued) == (1, 0)
+
+
 @pytest.mark.parametrize("version", [pytest.param("2.9", marks=pytest.mark.slow), "2.15"])
 def test_a_consumer_that_is_deleted_ends_its_connection_which_is_made_anew_with_all_that_is_stored(make_kit, version):
     kit = make_kit(version=version)

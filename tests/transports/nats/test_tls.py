@@ -118,6 +118,15 @@ def test_a_server_whose_certificate_nobody_trusts_is_not_told_who_we_are(start_n
     assert "hush" not in str(refused.value)
 
 
+def test_a_certificate_that_has_expired_is_said_to_have():
+    """No other authority makes it good."""
+    theirs, ours = ssl.SSLCertVerificationError(1, "x"), ssl.SSLError(1, "x")
+    theirs.verify_message = "certificate has expired"
+    ours.reason = "SSLV3_ALERT_CERTIFICATE_EXPIRED"
+    assert str(credentials.refusal("nats1:4222", theirs)).endswith("that is not trusted: certificate has expired")
+    assert str(credentials.refusal("nats1:4222", ours)).endswith("; that of tls_cert= is out of date")
+
+
 def test_tls_that_the_server_does_not_speak_is_refused_before_anything_is_said(start_nats):
     server = start_nats()
     (transport,) = open_transports([f"tls://{server.address}"])

@@ -8,10 +8,10 @@ import gevent
 import pytest
 from gevent import socket as gsocket
 
+from framework import forked
 from framework.errors import BrokerUnreachable
 from framework.message import Message
 from framework.testing.servers import free_port
-from framework.transports import forked
 from framework.transports.nats import wire
 from framework.transports.nats_route import mesh
 from framework.transports.nats_route.route import Route
@@ -97,6 +97,23 @@ def test_when_the_last_server_leaves_what_runs_is_finished_and_the_worker_comes_
     assert worker.stop().lost == 0
 
 
+def test_a_server_of_another_cluster_is_not_joined_beside_the_first(one, monkeypatch, caplog):
+    """Two hosts of one URL; which of them is first nobody knows."""
+    monkeypatch.setattr(mesh, "_FIRST_PAUSE", 0.001)
+    one.add(cluster="name: C2", seeds=[free_port()])
+    transport = one.open()
+    held = one.hold(transport)
+    until(lambda: "give each cluster a broker URL of its own" in caplog.text)
+    (route,) = peer_of(transport).routes
+    assert peer_of(transport)._mesh.cluster == route.info.cluster
+    clients = [one.client(number) for number in (0, 1)]
+    for _ in range(5):
+        for client in clients:
+            client.publish("orders", client.session.info.cluster.encode())
+    until(lambda: len(held.bodies) == 5)
+    assert set(held.bodies) == {route.info.cluster.encode()}
+
+
 def test_of_a_worker_that_has_left_nobody_is_warned(one, monkeypatch, caplog):
     monkeypatch.setattr(mesh, "_FIRST_PAUSE", 0.001)
     stays, leaves = one.open(), one.open()
@@ -123,7 +140,7 @@ def test_peers_that_dial_one_another_at_once_keep_one_route(make_cluster):
     until(lambda: [len(peer.routes) for peer in peers] == [1, 1])
 
     def ends() -> list[Route]:
-        return [one for one in list(forked._open) if isinstance(one, Route) and one._owner in peers and one.error is None]
+        return [one for one in forked.living() if isinstance(one, Route) and one._owner in peers and one.error is None]
 
     until(lambda: len(ends()) == 2)  # both of one route
     held = cluster.hold(transports[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import gevent
@@ -225,7 +226,7 @@ def test_what_others_publish_to_our_inbox_is_passed_over_and_ends_no_route(strea
     routes = peer_of(transport).routes
     before, sid = list(routes), max(session._owners)
     to = [b"%b.%b" % (session.inbox, word) for word in (b"%d" % sid, b"abc", b"-1", b"")]
-    session._leader._take([Routed(b"$G", subject, b"not.an.ack", (), b"", b"x") for subject in to])
+    session._leader._take([Routed(b"$G", subject, b"not.an.ack", (), b"", b"x") for subject in to], monotonic())
     transport.producer().publish("inbox", [b"ours"])
     until(lambda: held.bodies == [b"ours"])
     assert list(routes) == before

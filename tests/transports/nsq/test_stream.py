@@ -298,7 +298,7 @@ def test_bytes_behind_the_last_plain_frame_belong_to_the_next_layer(serving, wha
     with dial(serving(script), Options(**{what: True})) as line:
         assert line.ask() == wire.OK
         stream = line.release()
-        assert (isinstance(stream, Stream), line.pending) == (True, [wire.HEARTBEAT])
+        assert (isinstance(stream, Stream), line.events) == (True, [wire.HEARTBEAT])
         stream.close()
 
 

@@ -226,7 +226,7 @@ def test_a_broker_that_refuses_a_handle_costs_no_connection(kit: Kit) -> None:
     until(lambda: held.taken)
     connection: Any = held.connection
     one = connection._deliveries[held.taken[0]]
-    one.handle = Garbage(*astuple(one.handle))
+    one.first = Garbage(*astuple(one.handle))
     held.connection.finish(held.taken[0])
     until(lambda: held.tally.lease_lost == 1)
     until(lambda: len(held.taken) == 2)

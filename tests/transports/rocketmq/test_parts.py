@@ -161,7 +161,7 @@ def test_a_pop_that_must_say_when_it_was_made_says_it_by_its_brokers_clock() -> 
 
 
 def test_a_change_in_the_millisecond_of_the_one_before_is_to_be_made_again() -> None:
-    one = Delivery(Handle(5, 1000, 60000, 0, NORMAL, "b", 0, 7), 10.0, 10.0, 10.0, b"id")
+    one = Delivery(Handle(5, 1000, 60000, 0, NORMAL, "b", 0, 6), 7, 10.0, 10.0, 10.0, b"id")
     assert one.ready == 10.0 + APART
     assert not one.changed(1000, 3000, 1, 11.0, 11.1)
     assert (one.handle.start, one.handle.invisible, one.handle.revive_queue, one.ready) == (7, 3000, 1, 11.1 + APART)

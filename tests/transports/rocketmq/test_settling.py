@@ -49,6 +49,9 @@ class Paper:
     def refused(self, finished: int, requeued: int, words: str, id: bytes) -> None:
         self.told.append(("refused", finished, requeued, words, id))
 
+    def postponed(self, finished: int, requeued: int) -> None:
+        self.told.append(("postponed", finished, requeued))
+
     def answered(self) -> None:
         self.told.append(("answered",))
 
@@ -61,13 +64,14 @@ class Desk:
 
     def __init__(self) -> None:
         self.paper = Paper()
+        self.first = Handle(5, BORN, 60000, 0, NORMAL, "b", 2, 7)
         paper: Any = self.paper
         self.settling = Settling(
             paper, Subscription("t", "g"), 60.0, books=paper, speak=lambda: None, later=lambda: None
         )  # fmt: skip
 
     def delivery(self, offset: int = 7, *, age: float = 1.0) -> Delivery:
-        return Delivery(Handle(5, BORN, 60000, 0, NORMAL, "b", 2, offset), *[monotonic() - age] * 3, b"id-%d" % offset)
+        return Delivery(self.first, offset, *[monotonic() - age] * 3, b"id-%d" % offset)
 
     def take(self) -> list[tuple[int, dict[str, str], Callable[..., None], bytes]]:
         self.settling.collect()
@@ -233,3 +237,57 @@ def test_at_the_end_what_was_not_said_is_counted(desk: Desk) -> None:
     desk.settling.finish(desk.delivery(5))
     desk.settling.requeue(desk.delivery(6), 1.0)
     assert (desk.settling.drop(), desk.settling.waits, desk.settling.idle) == (3, 0, True)
+
+
+BUSY = Frame(Answer.SYSTEM_BUSY, remark="[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while")
+
+
+@pytest.mark.parametrize("count", [1, 3], ids=["one", "several"])
+def test_acks_that_a_busy_broker_did_not_look_at_are_said_again_and_counted_once(desk: Desk, count: int) -> None:
+    given = [desk.delivery(offset) for offset in range(5, 5 + count)]
+    for one in given:
+        desk.settling.finish(one)
+    ((code, fields, then, body),) = desk.take()
+    then(BUSY, monotonic())
+    assert (desk.take(), desk.settling.waits, desk.settling.idle) == ([], count, False)
+    for one in given:
+        one.heard = 0.0  # the pause is over
+    ((again, same, then, text),) = desk.take()
+    assert (again, same, text) == (code, fields, body)
+    then(Frame(0), monotonic())
+    assert desk.settling.idle
+    counts = [("sending", count), ("postponed", count, 0), ("sending", count), ("answered",)]
+    assert desk.paper.told == counts
+
+
+def test_a_requeue_that_a_busy_broker_did_not_look_at_is_said_again(desk: Desk) -> None:
+    one = desk.delivery()
+    desk.settling.requeue(one, 0.5)
+    ((_, fields, then, _),) = desk.take()
+    then(BUSY, monotonic())
+    assert (desk.take(), desk.settling.waits) == ([], 1)
+    one.heard = 0.0
+    ((code, again, then, _),) = desk.take()
+    assert (code, again) == (CHANGE, fields)
+    then(changed(BORN + 500, 500), monotonic())
+    assert desk.settling.idle
+    assert desk.paper.told == [("sending", 1), ("postponed", 0, 1), ("sending", 1), ("answered",)]
+
+
+@pytest.mark.parametrize("what", ["finish", "requeue"])
+def test_what_a_busy_broker_did_not_look_at_is_lost_where_its_lease_is_over(desk: Desk, what: str) -> None:
+    one = desk.delivery(age=59.9)
+    desk.settling.finish(one) if what == "finish" else desk.settling.requeue(one, 0.5)
+    ((_, _, then, _),) = desk.take()
+    then(BUSY, monotonic())
+    assert desk.settling.idle
+    assert [told[:3] for told in desk.paper.told if told[0] in ("refused", "postponed")] == [
+        ("refused", int(what == "finish"), int(what == "requeue"))
+    ]
+
+
+def test_acks_that_wait_for_a_busy_broker_at_the_end_are_lost(desk: Desk) -> None:
+    desk.settling.finish(desk.delivery())
+    ((_, _, then, _),) = desk.take()
+    then(BUSY, monotonic())
+    assert (desk.settling.drop(), desk.settling.idle) == (1, True)

@@ -38,7 +38,7 @@ def test_a_stored_message_is_read_as_java_wrote_it() -> None:
     assert (read.born, read.stored, read.reconsumed, read.body) == (1700000000123, 1700000000456, 2, b"hello")
     assert (read.born_host, read.store_host) == ("127.0.0.1:54321", "127.0.0.1:10911")
     assert properties.decode(read.properties.decode()) == {"TAGS": "TagA", "KEYS": "k1", "WAIT": "true"}
-    assert read.message_id == "7F00000100002A9F00000000075BCD15"
+    assert read.record.message_id == "7F00000100002A9F00000000075BCD15"
 
 
 @pytest.mark.parametrize("born", [2**63 - 1, -(2**63), 0])
@@ -194,6 +194,19 @@ def test_an_answer_to_a_pop_has_the_handles_of_its_messages() -> None:
         found.handle(NORMAL, 3, 1)
 
 
+def test_a_handle_in_a_message_counts_only_where_its_delivery_has_it() -> None:
+    """A broker writes none where a publisher gave one."""
+    found = Popped({
+        "popTime": "1700000000123", "invisibleTime": "60000", "reviveQid": "3", "startOffsetInfo": "0 2 5;1 2 6;2 2 8",
+        "msgOffsetInfo": "0 2 5,7;1 2 7;2 2 8",
+    }, "broker-a")  # fmt: skip
+    assert found.written(str(HANDLE), 2, 7, again=True) == HANDLE
+    for text in ("garbage", str(replace(HANDLE, pop_time=1)), str(replace(HANDLE, queue=3)), str(replace(HANDLE, offset=9))):
+        assert found.written(text, 2, 7, again=False) == HANDLE
+        assert found.written(text, 2, 7, again=True) == replace(HANDLE, start=6, retry=RETRY_V1)
+        assert found.written(text, 2, 8, again=True) == replace(HANDLE, start=8, retry=RETRY_V2, offset=8)
+
+
 @pytest.mark.parametrize("fields", [{}, {"popTime": "x", "invisibleTime": "1", "reviveQid": "0"}, {"popTime": "1"}])
 def test_an_answer_to_a_pop_that_lacks_something_is_refused(fields: dict[str, str]) -> None:
     with pytest.raises(ProtocolError, match="an answer to a POP"):
@@ -206,16 +219,15 @@ def test_a_bit_set_is_what_java_writes(places: list[int], bits: str) -> None:
 
 
 def test_acks_of_one_pop_and_queue_are_one_entry_of_a_batch() -> None:
-    three = [replace(HANDLE, offset=offset) for offset in (5, 6, 8)]
-    changed = HANDLE.changed(1700000000200, 3000, 1)
-    acks = handles.batch_acks([*three, changed, replace(HANDLE, retry=RETRY_V1)], "t", "g")
-    assert [(one["r"], one["so"], one["b"]) for one in acks] == [("0", 5, "Cw=="), ("0", 7, "AQ=="), ("1", 5, "BA==")]
-    assert msgspec.json.decode(handles.batch_body("broker-a", acks[:1])) == {
+    entry = handles.batch_entry(HANDLE, [0, 1, 3], "t", "g")
+    assert msgspec.json.decode(handles.batch_body("broker-a", [entry])) == {
         "brokerName": "broker-a",
         "acks": [
             {"c": "g", "t": "t", "r": "0", "so": 5, "q": 2, "rq": 3, "pt": 1700000000123, "it": 60000, "b": "Cw=="}
         ],
     }  # fmt: skip
+    changed = HANDLE.changed(1700000000200, 3000, 1)
+    assert handles.batch_entry(changed, [0], "t", "g") == entry | {"so": 7, "rq": 1, "pt": 1700000000200, "it": 3000, "b": "AQ=="}
 
 
 # --- signatures --------------------------------------------------------------------------------------------

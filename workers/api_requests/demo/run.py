@@ -106,7 +106,7 @@ class Demo:
     def _start_job(self, broker: str) -> None:
         """As early as can be: the JVM takes longest to start."""
         self._job = self._start(
-            "job", "-m", "workers.api_requests.job", "--events", f"--until-summary={self._work / 'published.json'}",
+            "job", "-m", "workers.api_requests.job", "--events", "--short", f"--until-summary={self._work / 'published.json'}",
             f"--spool={self._work / 'spool'}", f"--output={self._output}", f"--state={self._work / 'state'}",
             f"--log={self._work / 'spark.log'}", f"--broker={broker}",
         )  # fmt: skip

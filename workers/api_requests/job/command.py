@@ -1,6 +1,7 @@
 """The Spark job: three streams from the spools of the channels archive, growth and spam to Parquet and to suspects.
 
     python -m workers.api_requests.job --follow             until a signal; the Procfile's line
+    python -m workers.api_requests.job --available-now      what has been landed, as a scheduler would start it
     python -m workers.api_requests.job --until 16275        until every channel has done that many lines
 
 It goes on where it stopped: the state folder holds Spark's checkpoints and everything that is counted.
@@ -25,7 +26,7 @@ from pyspark.errors import PySparkException
 
 from framework import FrameworkError, Publisher, WrongUse
 from workers.api_requests.channels.topics import SUSPECTS_TOPIC
-from workers.api_requests.job import session
+from workers.api_requests.job import session as sessions
 from workers.api_requests.job.folders import Places, take
 from workers.api_requests.job.outbox import Outbox, Sender
 from workers.api_requests.job.queries import Failed, words_of
@@ -100,6 +101,7 @@ _FOLDER = _Folder(file_okay=False, path_type=Path)
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--follow", is_flag=True, help="Go on until SIGTERM or SIGINT.")
+@click.option("--available-now", is_flag=True, help="Do what is in the spools when it starts, and end.")
 @click.option("--until", type=click.IntRange(min=0), metavar="N", help="End when every channel has done N lines.")
 @click.option("--until-summary", type=click.Path(path_type=Path), metavar="FILE",
               help="Like --until, with the count that `workers publish --summary FILE` writes when it ends.")  # fmt: skip
@@ -126,39 +128,41 @@ _FOLDER = _Folder(file_okay=False, path_type=Path)
               metavar="URL", help="Where the suspects are published.")  # fmt: skip
 @click.option("--every", type=_Seconds(0, 86400), envvar="API_REQUESTS_EVERY", metavar="SECONDS",
               help="With --follow, how often a batch starts; 10, and 30 for the archive's larger files.")  # fmt: skip
-@click.option("--master", type=_Master(), default="local[*]", show_default=True, help="Spark's master.")
+@click.option("--master", type=_Master(), metavar="URL",
+              help="Spark's master; else what Spark's own settings or spark-submit say, else local[*].")  # fmt: skip
+@click.option("--short", is_flag=True, help="Settings for a run of a minute: Spark starts sooner and works slower.")
 @click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="Where the JVM's messages go; stderr.")
 @click.option("--events", is_flag=True, help="Tell what happens as JSON, a line each.")
 def command(**options: Any) -> int:
     """Archive the API requests that the handlers land, count growth, and find suspects."""
     follow, until, summary = options["follow"], options["until"], options["until_summary"]
-    if follow + (until is not None) + (summary is not None) != 1:
-        raise WrongUse("say one of --follow, --until N and --until-summary FILE")
+    if follow + options["available_now"] + (until is not None) + (summary is not None) != 1:
+        raise WrongUse("say one of --follow, --available-now, --until N and --until-summary FILE")
     publisher = Publisher(options["brokers"])  # which connects to nothing, and says what is wrong with a URL
     places = Places(*(options[name].absolute() for name in ("spool", "output", "state")))
     held = take(places)
     tell = _teller(options["events"])
     stopping = Stopping()
     tell("starting")
-    spark = session.start(
-        "api_requests", places.state / "scratch", master=options["master"], short=not follow, log=options["log"]
+    session = sessions.start(
+        "api_requests", places.state / "scratch", master=options["master"], short=options["short"], log=options["log"]
     )
     stopping.listen()
     sender = Sender(Outbox(places.state / "outbox.sqlite"), publisher, SUSPECTS_TOPIC, _warn)
     try:
         tell("ready")
         sender.start()
-        job = Job(spark, places, sender, follows=follow)
+        job = Job(session, places, sender, follows=follow or options["available_now"])
         watch = Watch(job, tell, stopping)
-        target = None if follow else partial(_target, until, summary)
-        run(job, watch, target, options["every"] if follow else 0.0)
+        target = None if follow or options["available_now"] else partial(_target, until, summary)
+        run(job, watch, target, options["every"] if follow else 0.0, available_now=options["available_now"])
         tell("done", suspects=len(job.evidence.known()))
     except (Failed, PySparkException, Py4JError, OSError, sqlite3.Error, pa.ArrowException) as error:
         # In words as long as there is a JVM to ask for them; where it has died, all else is what came of that.
-        raise Failed(session.death(spark) or words_of(error)) from None
+        raise Failed(session.death() or words_of(error)) from None
     finally:
         sender.stop()
-        session.stop(spark)
+        session.stop()
         os.close(held)
     return 0
 

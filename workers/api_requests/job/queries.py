@@ -21,21 +21,26 @@ class Failed(Exception):
 
 
 class Queries:
-    """The channels' queries, by name. ``start(name)`` starts one from its checkpoint."""
+    """The channels' queries, by name. ``start(name)`` starts one from its checkpoint. ``may_end``: by itself."""
 
-    def __init__(self, start: Callable[[str], StreamingQuery]) -> None:
+    def __init__(self, start: Callable[[str], StreamingQuery], *, may_end: bool = False) -> None:
         self._start = start
+        self._may_end = may_end
         self._running = {name: start(name) for name in CHANNELS}
         self._revived = dict.fromkeys(CHANNELS, 0)
 
     def running(self) -> list[StreamingQuery]:
         return list(self._running.values())
 
+    def ended(self) -> bool:
+        """Whether each has ended by itself and without an error, as with a trigger that takes what is there."""
+        return all(not query.isActive and query.exception() is None for query in self._running.values())
+
     def revive(self) -> None:
         """Start again what ended for want of time alone: Spark gives a Python worker 10 s to start, whatever else the machine
         does. Raises Failed for what ended otherwise, and for what does so again and again."""
         for name, query in self._running.items():
-            if query.isActive:
+            if query.isActive or (self._may_end and query.exception() is None):
                 continue
             why = _why(query)
             if _TOO_SLOW not in why or self._revived[name] == _REVIVALS:

@@ -1,4 +1,4 @@
-"""The pipeline's Spark session: small, quiet, and stopped by nobody but the job itself."""
+"""The Spark session that the job works in: the one that it is given, else one of its own that ends with it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,27 +16,31 @@ from pyspark import SparkConf, SparkContext, find_spark_home
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+import pyspark_nsq
+from framework import WrongUse
 from workers.api_requests.job.queries import Failed, words_of
 from workers.api_requests.processes import descendants, kill
 
 _DYING = 0.5  # seconds from the end of a JVM's connections to its own
-_ROOT = Path(__file__).resolve().parents[3]
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"  # in the environment of what spark-submit runs: its JVM is there already
 
-_SETTINGS = {
-    "spark.ui.enabled": "false",
+_CONTEXT = {
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.memory": "1g",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.parquet.compression.codec": "zstd",
-    "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     # A trigger that comes late is no news where the machine is small.
     "spark.log.level": "ERROR",
 }
+_SQL = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
+}
+"""What is set where nobody has set it. The time zone among them: hours and days are UTC's unless somebody says otherwise."""
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_SHUFFLES = "spark.sql.shuffle.partitions"
 SHORT = {
+    "spark.ui.enabled": "false",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
@@ -43,37 +48,122 @@ SHORT = {
 """What compiles and plans for long runs never gives its time back within a minute: 66 CPU seconds in place of 35."""
 
 
-def start(name: str, scratch: Path, *, master: str = "local[*]", short: bool = False, log: Path | None = None) -> SparkSession:
-    """A session, its JVM in a process group of its own, so that a signal to ours lets the queries end in order.
+class Session:
+    """``spark``, and its JVM if the job has started it: only then does ``stop`` end both."""
 
-    ``scratch``: a folder that may stay. ``log``: where the JVM's messages go, in place of stderr. The JVM ends by itself when
-    this process does. Raises PySparkException where Java is missing, and Failed where the JVM does not get as far as a session.
+    def __init__(self, spark: SparkSession, *, jvm: subprocess.Popen[bytes] | None = None, ours: bool = False) -> None:
+        self.spark = spark
+        self._jvm = jvm
+        self._ours = ours
+        for name, value in _SQL.items():
+            if spark.conf.get(name, None) is None:
+                spark.conf.set(name, value)
+        self._shuffles_are_ours = spark.conf.get(_SHUFFLES, None) is None
+        # By itself Spark finds it where pyspark_nsq is installed on sys.path, and not in --py-files.
+        spark.dataSource.register(pyspark_nsq.DefaultSource)
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks can run at once, as far as the executors have come."""
+        return self.spark.sparkContext.defaultParallelism
+
+    def fit(self, spark: SparkSession) -> None:
+        """Have as many partitions in a shuffle as tasks can run at once now, unless somebody has said how many."""
+        if self._shuffles_are_ours:
+            spark.conf.set(_SHUFFLES, str(self.parallelism))
+
+    def stop(self) -> None:
+        """End a session of ours and its JVM; returns when the JVM has gone. One that was given goes on."""
+        if not self._ours:
+            return
+        with suppress(Exception):  # the JVM may have been killed
+            self.spark.stop()
+        if self._jvm is None:  # spark-submit's, which ends by itself after us
+            return
+        if self._jvm.stdin is not None:
+            self._jvm.stdin.close()
+        try:
+            self._jvm.wait(10)
+        except subprocess.TimeoutExpired:
+            self._jvm.kill()
+            self._jvm.wait()
+
+    def death(self) -> str:
+        """How the JVM ended by itself, in words; empty where it has not, within half a second, and where it is not ours."""
+        return _death(self._jvm)
+
+
+def start(name: str, scratch: Path, *, master: str | None = None, short: bool = False, log: Path | None = None) -> Session:
+    """The session there is already, as in a notebook; else one in the JVM of spark-submit; else one in a JVM of our own.
+
+    What the user has set, by whatever way Spark has for it, stays; the rest is set as this job needs it. A JVM of our own is in
+    a process group of its own, so that a signal to ours lets the queries end in order, and ends by itself when this process does.
+
+    ``master``: None for what Spark's settings say, ``local[*]`` where they say none. ``short``: settings for a run of a minute.
+    ``scratch``: a folder that may stay. ``log``: where the messages of a JVM of our own go, in place of stderr. Raises WrongUse
+    for a session of Spark Connect, PySparkException where Java is missing, and Failed where the JVM does not get as far as a
+    session.
     """
+    _refuse_connect()
     logging.getLogger().addFilter(is_news)
-    local = master.startswith("local")
-    if local:
-        os.environ.setdefault("SPARK_HOME", str(home_without_zip(scratch)))
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    # Spark looks for pyspark_nsq on sys.path alone, where an editable install is not.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    settings = {**_SETTINGS, **(_LOCAL if local else {}), "spark.app.name": name, "spark.master": master}
-    if short:
-        settings |= SHORT
-    conf = SparkConf().setAll(list(settings.items()))
+    if (given := SparkSession.getActiveSession()) is not None:
+        return Session(given)
+    settings = {**_CONTEXT, **(SHORT if short else {})}
+    if _SUBMITTED in os.environ:
+        return _begun(name, launch_gateway, settings, master)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    is_local = master is None or master.startswith("local")
+    if is_local and "SPARK_HOME" not in os.environ:
+        os.environ["SPARK_HOME"] = str(home_without_zip(scratch))
     options: dict[str, object] = {"start_new_session": True}
     if log is not None:
         options |= {"stdout": log.open("ab"), "stderr": subprocess.STDOUT}
+    # Spark takes what starts so for a shell, and would show its progress there before we could say anything.
+    launching = SparkConf(loadDefaults=False).set("spark.ui.showConsoleProgress", "false")
+    if short:
+        launching.setAll(list(SHORT.items()))
+    if master is not None:
+        launching.setMaster(master)
     try:
-        gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
-        return _session(conf, gateway)
+        return _begun(name, lambda: launch_gateway(launching, options), settings, master)  # type: ignore[no-untyped-call]
     except BaseException:
         kill(descendants(os.getpid()))  # a JVM that is still starting does not see that we end
         raise
 
 
-def _session(conf: SparkConf, gateway: Any) -> SparkSession:
+def _refuse_connect() -> None:
+    """foreachBatch runs on the server of Spark Connect, and there is neither our output folder nor what the job remembers."""
+    if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_CONNECT_MODE_ENABLED"):
+        raise WrongUse(
+            "the job works beside Spark's driver, and with Spark Connect (SPARK_REMOTE) that is on another machine: "
+            "start the job with spark-submit or --master there"
+        )
+
+
+def _path_of_ours(conf: SparkConf) -> str:
+    """Where this process has the source from: so has the one beside the driver that Spark keeps for each query, to which it
+    gives --py-files no more than an editable install. Executors that lack the folder take no notice."""
+    here = str(Path(pyspark_nsq.__file__).parents[1])
+    return os.pathsep.join(filter(None, [conf.get("spark.executorEnv.PYTHONPATH", ""), here]))
+
+
+def _begun(name: str, gateway_of: Callable[[], Any], settings: dict[str, str], master: str | None) -> Session:
+    gateway = gateway_of()
     try:
-        return SparkSession(SparkContext(conf=conf, gateway=gateway))
+        SparkContext._ensure_initialized(gateway=gateway)
+        conf = SparkConf(_jvm=SparkContext._jvm)  # with all that spark-submit, spark-defaults.conf and the environment say
+        if master is not None and conf.get("spark.master", master) != master:
+            said = conf.get("spark.master")
+            raise WrongUse(f"--master {master}: spark-submit was given {said}; say it to spark-submit alone")
+        conf.setIfMissing("spark.master", master or "local[*]")
+        if str(conf.get("spark.master")).startswith("local["):
+            settings = {**settings, **_LOCAL}
+        for key, value in settings.items():
+            conf.setIfMissing(key, value)
+        if conf.get("spark.app.name", "") in ("", "pyspark-shell", "__main__.py"):  # what Spark says where nobody has
+            conf.setAppName(name)
+        context = SparkContext(conf=conf, environment={"PYTHONPATH": _path_of_ours(conf)})
+        return Session(SparkSession(context), jvm=gateway.proc, ours=True)
     except (Py4JError, OSError) as error:
         raise Failed(_death(gateway.proc) or words_of(error)) from None
 
@@ -94,39 +184,17 @@ def home_without_zip(folder: Path) -> Path:
     return home
 
 
-def stop(spark: SparkSession) -> None:
-    """End the session and its JVM; returns when the JVM has gone."""
-    process = _process(spark)
-    with suppress(Exception):  # the JVM may have been killed
-        spark.stop()
-    if process.stdin is not None:
-        process.stdin.close()
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
 def is_news(record: logging.LogRecord) -> bool:
     """A filter of the root logger, to which py4j gives a traceback for each word to a JVM that has died."""
     return record.msg != "Exception while sending command."
 
 
-def death(spark: SparkSession) -> str:
-    """How the JVM ended by itself, in words; empty where it has not, within half a second."""
-    return _death(_process(spark))
-
-
-def _death(jvm: subprocess.Popen[bytes]) -> str:
+def _death(jvm: subprocess.Popen[bytes] | None) -> str:
+    if jvm is None:
+        return ""
     try:
         code = jvm.wait(_DYING)
     except subprocess.TimeoutExpired:
         return ""
     how = f"was killed by signal {-code}, as where there is too little memory" if code < 0 else f"ended with code {code}"
     return f"Spark's JVM {how}; its log may say more"
-
-
-def _process(spark: SparkSession) -> subprocess.Popen[bytes]:
-    gateway: Any = spark.sparkContext._gateway
-    return gateway.proc  # type: ignore[no-any-return]

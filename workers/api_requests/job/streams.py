@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from workers.api_requests.channels.topics import CHANNELS
@@ -16,6 +16,7 @@ from workers.api_requests.job.archive import archive
 from workers.api_requests.job.folders import CHECKPOINTS, TALLY, Places, check_output
 from workers.api_requests.job.outbox import Sender
 from workers.api_requests.job.parse import parse, rejects, requests
+from workers.api_requests.job.session import Session
 from workers.api_requests.job.spam.evidence import Evidence
 from workers.api_requests.job.store import Store
 from workers.api_requests.job.tally import Tally
@@ -50,12 +51,14 @@ class Stream:
         self._spool = places.spool / name
         self._checkpoint = places.state / CHECKPOINTS / name
 
-    def start(self, spark: SparkSession, every: float) -> StreamingQuery:
+    def start(self, session: Session, every: float | None) -> StreamingQuery:
+        """``every``: seconds between the starts of batches; None to do what is there, and end."""
         _clear_halves(self._checkpoint)
-        lines = spark.readStream.format("nsq").option("spoolDir", str(self._spool)).option("collector", "external")
-        stream = lines.option("retention", "commit").load().writeStream.queryName(self.name)
+        lines = session.spark.readStream.format("nsq").option("spoolDir", str(self._spool)).option("collector", "external")
+        lines = lines.option("parallelism", session.parallelism).option("retention", "commit")
+        stream = lines.load().writeStream.queryName(self.name)
         stream = stream.option("checkpointLocation", str(self._checkpoint)).trigger(
-            processingTime=f"{round(1000 * every)} milliseconds"
+            **({"availableNow": True} if every is None else {"processingTime": f"{round(1000 * every)} milliseconds"})
         )
         return stream.foreachBatch(self._batch).start()
 
@@ -94,7 +97,7 @@ def _clear_halves(checkpoint: Path) -> None:
 class Job:
     """The three channels' streams in one session."""
 
-    def __init__(self, spark: SparkSession, places: Places, sender: Sender, *, follows: bool) -> None:
+    def __init__(self, session: Session, places: Places, sender: Sender, *, follows: bool) -> None:
         scratch = places.state / "scratch"
         self._archived = Store(places.output / "archive", scratch, by="date")
         self._rejected = Store(places.output / "rejected", scratch)
@@ -103,17 +106,22 @@ class Job:
         for name in ("archive", "rejected", "growth", "spam"):
             (places.output / name).mkdir(parents=True, exist_ok=True)  # there also when nothing comes
         self.sender = sender
-        self.evidence = Evidence(spark, Store(places.state / "evidence", scratch), places.output / "spam", sender.put)
+        self.evidence = Evidence(session, Store(places.state / "evidence", scratch), places.output / "spam", sender.put)
         self._follows = follows
         self._places = places
-        self._spark = spark
+        self._session = session
         works = (self._archive, self._count, self._suspect)
         self._streams = [Stream(name, work, places) for name, work in zip(CHANNELS, works, strict=True)]
 
-    def start(self, name: str, every: float | None) -> StreamingQuery:
-        """Start one stream, from its checkpoint. ``every``: seconds between the starts of batches; None for its own."""
+    def start(self, name: str, every: float | None, *, available_now: bool = False) -> StreamingQuery:
+        """Start one stream, from its checkpoint. ``every``: seconds between the starts of batches; None for its own.
+
+        ``available_now``: it does what is there, and ends.
+        """
         stream = next(stream for stream in self._streams if stream.name == name)
-        return stream.start(self._spark, _EVERY[name] if every is None else every)
+        if available_now:
+            return stream.start(self._session, None)
+        return stream.start(self._session, _EVERY[name] if every is None else every)
 
     def stopping(self) -> None:
         """Tell the streams that what fails from now on fails because of a stop."""
@@ -133,17 +141,24 @@ class Job:
         """Raises Gone when what the streams wrote is not there any more."""
         check_output(self._places)
 
+    @property
+    def judges_as_it_goes(self) -> bool:
+        """Whether suspects are judged with each batch; else once, at the end."""
+        return self._follows
+
     def least(self) -> int:
         """The lines that every channel has done."""
         return min(stream.tally.total() for stream in self._streams)
 
     def _archive(self, rows: DataFrame, batch: int) -> dict[str, int]:
+        self._session.fit(rows.sparkSession)
         archived, rejected = archive(rows, batch, archived=self._archived, rejected=self._rejected)
         if self._follows:
             self._archived.tidy(batch, until=str(datetime.now(UTC).date()))
         return _counts(archived, rejected)
 
     def _count(self, rows: DataFrame, batch: int) -> dict[str, int]:
+        self._session.fit(rows.sparkSession)
         parsed = parse(rows).drop("value", "raw").persist()
         counts = _counts(requests(parsed).count(), rejects(parsed).count())
         if counts:
@@ -152,6 +167,7 @@ class Job:
         return counts
 
     def _suspect(self, rows: DataFrame, batch: int) -> dict[str, int]:
+        self._session.fit(rows.sparkSession)
         parsed = parse(rows).drop("value", "raw").persist()
         counts = _counts(self.evidence.collect(requests(parsed), batch), rejects(parsed).count())
         parsed.unpersist()

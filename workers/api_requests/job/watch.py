@@ -52,20 +52,35 @@ class Watch:
             self._tell("lines", done=done)
 
 
-def run(job: Job, watch: Watch, target: Callable[[], int | None] | None, every: float | None) -> None:
-    """The whole job in a session that is up, until it is done or a signal comes. Raises Failed."""
-    queries = Queries(lambda name: job.start(name, every))
+def run(
+    job: Job, watch: Watch, target: Callable[[], int | None] | None, every: float | None, *, available_now: bool = False
+) -> None:
+    """The whole job in a session that is up, until it is done or a signal comes. Raises Failed.
+
+    ``target``: how many lines there will be; None to follow. ``available_now``: done when what is in the spools now is.
+    """
+    queries = Queries(lambda name: job.start(name, every, available_now=available_now), may_end=available_now)
     try:
-        if target is None:
-            watch.until(queries, lambda: False, None)
-            return
-        if not watch.until(queries, lambda: (wanted := target()) is not None and job.least() >= wanted, _PATIENCE):
+        finished, patience = _end(job, queries, target, available_now)
+        if not watch.until(queries, finished, patience):
             return
     finally:
         job.stopping()
         queries.stop()
         job.wait()
     job.check_output()
-    job.evidence.judge()
+    if not job.judges_as_it_goes:
+        job.evidence.judge()
     if not job.sender.flush(_PATIENCE, lambda: watch.asked) and not watch.asked:
         raise Failed(f"suspects wait to be published, and the next run will try again: {job.sender.trouble}")
+
+
+def _end(
+    job: Job, queries: Queries, target: Callable[[], int | None] | None, available_now: bool
+) -> tuple[Callable[[], bool], float | None]:
+    """What is waited for, and how many seconds without a new line."""
+    if available_now:
+        return queries.ended, None
+    if target is None:
+        return lambda: False, None
+    return lambda: (wanted := target()) is not None and job.least() >= wanted, _PATIENCE

@@ -38,6 +38,12 @@ class Handle(msgspec.Struct, gc=False):
         lease = f"{self.pop_time} {self.invisible} {self.revive_queue}"
         return f"{self.start} {lease} {self.retry} {self.broker} {self.queue} {self.offset}"
 
+    def of(self, offset: int) -> Handle:
+        """Of another message of the same POP and queue."""
+        return Handle(
+            self.start, self.pop_time, self.invisible, self.revive_queue, self.retry, self.broker, self.queue, offset
+        )  # fmt: skip
+
     def changed(self, pop_time: int, invisible: int, revive_queue: int) -> Handle:
         """After CHANGE_MESSAGE_INVISIBLETIME, whose answer has these."""
         return Handle(self.offset, pop_time, invisible, revive_queue, self.retry, self.broker, self.queue, self.offset)
@@ -77,7 +83,7 @@ def parse(text: str) -> Handle:
 class Popped:
     """What the answer to a POP says of all messages in it. Raises ProtocolError where it does not say it."""
 
-    __slots__ = ("_broker", "_starts", "invisible", "pop_time", "rest", "revive_queue")
+    __slots__ = ("_broker", "_places", "_starts", "invisible", "pop_time", "rest", "revive_queue")
 
     def __init__(self, fields: Mapping[str, str], broker: str) -> None:
         self._broker = broker
@@ -87,6 +93,7 @@ class Popped:
             self.rest = int(fields.get("restNum", "0"))
             """About how many messages are left to pop."""
             self._starts = _starts(fields.get("startOffsetInfo", ""))
+            self._places = fields.get("msgOffsetInfo", "")
         except (KeyError, ValueError) as error:
             raise garbage(f"an answer to a POP without what it needs ({error})", repr(fields).encode(), 0) from None
 
@@ -96,6 +103,29 @@ class Popped:
         if start is None:
             raise garbage(f"a message of queue {queue} ({retry}), of which the answer says nothing", b"", 0)
         return Handle(start, self.pop_time, self.invisible, self.revive_queue, retry, self._broker, queue, offset)
+
+    def written(self, text: str, queue: int, offset: int, *, again: bool) -> Handle:
+        """Of the message that lies there, and has the handle ``text`` among its properties. A broker writes it into what it
+        delivers again, with the topic that was asked for as its own. It does so only where there is none: a publisher may have
+        copied one, or given anything. ``again``: it was delivered before. Raises ProtocolError."""
+        try:
+            found = parse(text)
+        except ProtocolError:
+            pass
+        else:
+            if (found.pop_time, found.broker, found.queue, found.offset) == (self.pop_time, self._broker, queue, offset):
+                return found
+        kinds = [kind for kind in (NORMAL, RETRY_V1, RETRY_V2) if offset in self._offsets(kind, queue)]
+        return self.handle(kinds[-1 if again else 0] if kinds else NORMAL, queue, offset)
+
+    def _offsets(self, retry: int, queue: int) -> set[int]:
+        """Of the messages of that queue, by msgOffsetInfo, ``flag queue offset,offset;...``. Raises ProtocolError."""
+        try:
+            entries = [entry.split(" ") for entry in self._places.split(";") if entry]
+            of_queue = [offsets for flag, number, offsets in entries if (int(flag), int(number)) == (retry, queue)]
+            return {int(offset) for offsets in of_queue for offset in offsets.split(",")}
+        except ValueError:
+            raise garbage("an answer to a POP with offsets that cannot be read", self._places.encode(), 0) from None
 
 
 def _starts(text: str) -> dict[tuple[int, int], int]:
@@ -110,19 +140,13 @@ def _starts(text: str) -> dict[tuple[int, int], int]:
 # --- many at once ------------------------------------------------------------------------------------------
 
 
-def batch_acks(handles: Iterable[Handle], topic: str, group: str) -> list[dict[str, object]]:
-    """The ``acks`` of a BATCH_ACK_MESSAGE: those of one POP and queue are one entry."""
-    together: dict[tuple[int, int, int, int, int, int], list[int]] = {}
-    for one in handles:
-        key = (one.retry, one.start, one.queue, one.revive_queue, one.pop_time, one.invisible)
-        together.setdefault(key, []).append(one.offset - one.start)
-    return [
-        {
-            "c": group, "t": topic, "r": str(retry), "so": start, "q": queue, "rq": revive_queue, "pt": pop_time,
-            "it": invisible, "b": bitset(places),
-        }
-        for (retry, start, queue, revive_queue, pop_time, invisible), places in together.items()
-    ]  # fmt: skip
+def batch_entry(first: Handle, places: Iterable[int], topic: str, group: str) -> dict[str, object]:
+    """One of the ``acks`` of a BATCH_ACK_MESSAGE: messages of the POP and queue of ``first``, by how far they lie behind its
+    start."""
+    return {
+        "c": group, "t": topic, "r": str(first.retry), "so": first.start, "q": first.queue, "rq": first.revive_queue,
+        "pt": first.pop_time, "it": first.invisible, "b": bitset(places),
+    }  # fmt: skip
 
 
 def batch_body(broker: str, acks: list[dict[str, object]]) -> bytes:

@@ -24,12 +24,40 @@ _LARGEST: Final = 64 * 1024 * 1024
 """Bytes that a body may have when it is unpacked: far more than a broker takes."""
 _FIRST = struct.Struct(">iIIiiqqiq")
 _KINDS = [born | store for born in (0, _BORN_V6) for store in (0, _STORE_V6)]
-_PLAIN: Final = struct.Struct(">iIIiiqqiq8sq8siqi")
-"""Both parts, with addresses of IPv4."""
+PLAIN: Final = struct.Struct(">iI4xi4xqqiq8x8x8si8xi")
+"""Of a message with addresses of IPv4: its size and magic, queue_id, queue_offset, physical_offset, sys_flag, born, stored_at,
+reconsumed and the size of its body, which follows."""
+UNUSUAL: Final = _BORN_V6 | _STORE_V6 | COMPRESSED
+"""Flags of what is not read by ``PLAIN`` alone."""
 _SHAPES: Final = {kind: struct.Struct(f">{20 if kind & _BORN_V6 else 8}sq{20 if kind & _STORE_V6 else 8}siqi") for kind in _KINDS}
 """What follows the first part, by the kinds of addresses in it."""
 _INT16 = struct.Struct(">h")
 _LATEST = 2**63 - 1
+
+
+def timestamp_of(born: int) -> int:
+    """Milliseconds as nanoseconds, within 64 bits."""
+    return max(-_LATEST, min(born * 1_000_000, _LATEST))
+
+
+class Record(msgspec.Struct, gc=False):
+    """Where a message lies: what its broker must be told to find it there."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    """Its number in its queue."""
+    physical_offset: int
+    """Where it lies in the broker's log."""
+    stored_at: bytes
+    """Address and port of its broker, packed."""
+    reconsumed: int
+    """How often it was delivered before."""
+
+    @property
+    def message_id(self) -> str:
+        """By which brokers find it: address and place in the log."""
+        return (self.stored_at + struct.pack(">q", self.physical_offset)).hex().upper()
 
 
 class Stored(msgspec.Struct, gc=False):
@@ -63,12 +91,11 @@ class Stored(msgspec.Struct, gc=False):
     @property
     def timestamp(self) -> int:
         """``born`` in nanoseconds, within 64 bits: a publisher may say any time."""
-        return max(-_LATEST, min(self.born * 1_000_000, _LATEST))
+        return timestamp_of(self.born)
 
     @property
-    def message_id(self) -> str:
-        """By which brokers find it: address and place in the log."""
-        return (self.stored_at + struct.pack(">q", self.physical_offset)).hex().upper()
+    def record(self) -> Record:
+        return Record(self.topic, self.queue_id, self.queue_offset, self.physical_offset, self.stored_at, self.reconsumed)
 
     @property
     def born_host(self) -> str:
@@ -85,33 +112,23 @@ def decode_all(data: bytes) -> list[Stored]:
     at = 0
     try:
         while at < len(data):
-            message, at = _decode_plain(data, at) or _decode(data, at)
+            message, at = decode(data, at)
             found.append(message)
-    except (struct.error, UnicodeDecodeError, ValueError, IndexError) as error:
-        raise garbage(f"a stored message that cannot be read ({error})", data, at) from None
+    except UNREADABLE as error:
+        raise unreadable(error, data, at) from None
     return found
 
 
-def _decode_plain(data: bytes, at: int) -> tuple[Stored, int] | None:
-    """The message that begins at ``at``, and where the next one begins; None: ``_decode`` has more to say of it. Every message
-    that is received is read here."""
-    (size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born, born_at, stored, stored_at, reconsumed,
-     prepared, body_size) = _PLAIN.unpack_from(data, at)  # fmt: skip
-    if magic != MAGIC or sys_flag & (_BORN_V6 | _STORE_V6) or body_size < 0:
-        return None
-    end, body_at = at + size, at + _PLAIN.size
-    topic_at = body_at + body_size + 1
-    properties_at = topic_at + data[topic_at - 1] + 2
-    here = properties_at + (data[properties_at - 2] << 8 | data[properties_at - 1])
-    if not here <= end <= len(data):
-        return None
-    return Stored(
-        data[topic_at : properties_at - 2].decode(), queue_id, queue_offset, physical_offset, flag, sys_flag, born, born_at,
-        stored, stored_at, reconsumed, prepared, crc, data[body_at : topic_at - 1], data[properties_at:here],
-    ), end  # fmt: skip
+UNREADABLE = (struct.error, UnicodeDecodeError, ValueError, IndexError)
+"""What reading a message raises that is none."""
 
 
-def _decode(data: bytes, at: int) -> tuple[Stored, int]:
+def unreadable(error: Exception, data: bytes, at: int) -> ProtocolError:
+    return garbage(f"a stored message that cannot be read ({error})", data, at)
+
+
+def decode(data: bytes, at: int) -> tuple[Stored, int]:
+    """The message that begins at ``at``, and where the next one begins. Raises ProtocolError, or what is ``UNREADABLE``."""
     size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = _FIRST.unpack_from(data, at)
     end = at + size
     if magic not in (MAGIC, MAGIC_LONG_TOPIC) or size < _FIRST.size or end > len(data):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from workers.api_requests.job.session import Session
 from workers.api_requests.job.spam import suspects, visits
 from workers.api_requests.job.spam.verdict import Suspect
 from workers.api_requests.job.store import Store, write_file
@@ -19,8 +20,8 @@ _REMEMBERED = "14 days"  # of evidence, from the line that came last back, once 
 class Evidence:
     """Where evidence is collected and judged. ``tell`` takes what is to be published of suspects, by address, durably."""
 
-    def __init__(self, spark: SparkSession, kept: Store, output: Path, tell: Callable[[Mapping[str, str]], None]) -> None:
-        self._spark = spark
+    def __init__(self, session: Session, kept: Store, output: Path, tell: Callable[[Mapping[str, str]], None]) -> None:
+        self._session = session
         self._kept = kept
         self._file = output / "suspects.parquet"
         self._activity = output / "activity.parquet"
@@ -35,7 +36,8 @@ class Evidence:
 
         Told before it is kept: after a crash in between they are told of again, which the block list stands.
         """
-        evidence = self._kept.read(self._spark)
+        self._session.fit(self._session.spark)
+        evidence = self._kept.read(self._session.spark)
         found = visits.suspects(evidence) if evidence is not None else []
         known = {one.address: one for one in self.known()}
         news = [one for one in found if _differs(one, known.get(one.address))]
@@ -54,7 +56,7 @@ class Evidence:
         """
         if self._kept.count_files() <= _FILES:
             return
-        evidence = self._kept.read(self._spark)
+        evidence = self._kept.read(self._session.spark)
         if evidence is not None:
             self._kept.merge(_recent(evidence), batch)
 

@@ -30,7 +30,7 @@ _BRAZEN = ("secret files", "known exploits", "web shells", "debug consoles")  # 
 
 def suspects(requests: DataFrame) -> list[Suspect]:
     """The suspects among ``requests`` (columns EVIDENCE), the busiest first."""
-    looked = look(requests).localCheckpoint()  # read several times below; and the plan starts anew
+    looked = look(requests).persist()  # read several times below
     visits = _visits(looked)
     found = {visit.address: suspect for visit in visits if (suspect := judge(visit))}
     for second_look in (_served, _on_a_list, _in_passing, _in_step):

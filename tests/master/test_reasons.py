@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from framework.master import watch
+from framework.master import reasons
 from framework.master.master import Master
 from framework.master.seat import Seat
 from framework.settings import Settings
@@ -31,7 +31,7 @@ def child(**changes: Any) -> Any:
 
 @pytest.mark.parametrize("changes", [{"ready": True}, {"said_late": True}, {"age": 29.0}])
 def test_nothing_is_said_of_one_that_is_ready_or_young_or_was_told_of(changes: dict[str, Any]) -> None:
-    assert watch.late(child(**changes)) == ""
+    assert reasons.late(child(**changes)) == ""
 
 
 def test_a_reload_that_hangs_is_told_of_once_beside_a_process_at_work(caplog: pytest.LogCaptureFixture) -> None:

@@ -20,7 +20,7 @@ WAIT = 1.0
 """Seconds that a failed job is kept, or a fourth of its lease: nobody touches it meanwhile."""
 
 
-class Room:
+class LogSpace:
     """Of one connection."""
 
     def __init__(self, node: str, let_go: Callable[[list[ReservedJob]], None], guarded: Callable[..., None]) -> None:

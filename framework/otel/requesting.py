@@ -1,0 +1,62 @@
+"""Requests to a collector by HTTP: each is bounded in time, its answer in size, and what fails is told. No retries: the SDK's.
+
+The SDK reads an answer whole, and its time limit is for each packet: an answer without an end takes all memory, or all time.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+from requests import PreparedRequest, Response, Session
+from requests.adapters import HTTPAdapter
+from requests.exceptions import ReadTimeout
+
+MOST = 64 << 10
+"""Bytes of an answer, unpacked, that are read; a collector says in fewer what it did not take."""
+
+Tell = Callable[[str], None]
+
+
+class Bounded(HTTPAdapter):
+    """``tell`` is called with why a request has failed, and with nothing when one has not."""
+
+    def __init__(self, tell: Tell) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def send(self, request: PreparedRequest, *_: Any, timeout: Any = None, **options: Any) -> Response:
+        try:
+            with gevent.Timeout(timeout if isinstance(timeout, int | float) else None) as limit:
+                answer = super().send(request, **{**options, "stream": True, "timeout": timeout})
+                _read(answer)
+        except gevent.Timeout as late:
+            if late is not limit:
+                raise
+            self._tell("it has not answered in time")
+            raise ReadTimeout("no whole answer in time", request=request) from None
+        except Exception as error:
+            self._tell(type(error).__name__)
+            raise
+        self._tell("" if answer.ok else f"HTTP {answer.status_code}")
+        return answer
+
+
+def _read(answer: Response) -> None:
+    """Its beginning; the connection is used again only if that is all."""
+    raw = answer.raw
+    content = raw.read(MOST + 1, decode_content=True)
+    if len(content) > MOST or not raw.closed:
+        raw.close()
+    else:
+        raw.release_conn()
+    answer.raw = io.BytesIO(content[:MOST])
+
+
+def session(tell: Tell) -> Session:
+    made, adapter = Session(), Bounded(tell)
+    for scheme in ("http://", "https://"):
+        made.mount(scheme, adapter)
+    return made

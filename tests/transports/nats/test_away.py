@@ -1,0 +1,212 @@
+"""A connection to JetStream whose socket breaks while calls run: they are settled by another, and none runs twice."""
+
+from __future__ import annotations
+
+import time
+
+import gevent.event
+import pytest
+
+from framework.errors import BrokerUnreachable
+from framework.transports.nats import away, wire
+
+from .conftest import until
+
+BOTH = pytest.mark.parametrize("version", [pytest.param("2.9", marks=pytest.mark.slow), "2.15"])
+
+
+def holding(kit, transport, count):
+    """A connection with so many messages in flight."""
+    held = kit.hold(transport, grant=count)
+    kit.producer(transport).publish("orders", [b"%d" % n for n in range(count)])
+    until(lambda: len(held.taken) == count)
+    return held
+
+
+def left(kit, transport):
+    return transport.backlog("orders", "billing")[kit.server.address]
+
+
+@BOTH
+def test_what_runs_while_a_server_is_started_again_is_settled_there_and_comes_once(make_kit, version):
+    kit = make_kit("", version=version)
+    transport = kit.open()
+    held = holding(kit, transport, 5)
+    during, failed, *after = held.taken
+    kit.server.stop()
+    until(lambda: held.connection.exposed == 5)
+    gevent.sleep(0.1)
+    held.connection.finish(during)
+    held.connection.touch(after[0])
+    kit.server.start()
+    until(lambda: held.tally.finished == 1)
+    held.connection.requeue(failed, 0.0)
+    for message in after:
+        held.connection.finish(message)
+    until(lambda: len(held.taken) == 6)
+    assert (held.taken[5].body, held.taken[5].id) == (failed.body, failed.id)
+    held.connection.finish(held.taken[5])
+    until(held.balanced)
+    assert (held.tally.finished, held.tally.requeued, held.tally.lease_lost, held.receiver.closings) == (5, 1, 0, 0)
+    until(lambda: left(kit, transport) == 0)
+
+
+def test_leases_are_kept_again_from_when_there_is_a_session(make_kit):
+    kit = make_kit()
+    transport = kit.open("?ack_wait=2s")
+    held = holding(kit, transport, 3)
+    kit.server.stop()
+    until(lambda: held.connection._session.error is not None)
+    kit.server.start()
+    until(lambda: held.connection._session.error is None)
+    rival = kit.hold(transport, grant=10)
+    end = time.monotonic() + 4.0
+    while time.monotonic() < end:
+        gevent.sleep(0.5)
+        for message in list(held.connection.in_flight):
+            held.connection.touch(message)
+    assert (rival.taken, held.tally.lease_lost, len(held.connection.in_flight)) == ([], 0, 3)
+
+
+def test_a_lease_that_ends_while_there_is_no_server_is_lost_and_the_connection_with_the_last(make_kit):
+    kit = make_kit()
+    held = holding(kit, kit.open("?ack_wait=1s"), 2)
+    kit.server.kill()
+    gevent.sleep(0.2)
+    assert held.receiver.closings == 0
+    until(lambda: held.receiver.closings == 1, 5.0)
+    assert (held.tally.lease_lost, len(held.receiver.lost_messages)) == (2, 2)
+
+
+def test_what_was_settled_without_a_server_is_not_said_after_its_lease(make_kit):
+    kit = make_kit()
+    transport = kit.open("?ack_wait=1s")
+    held = holding(kit, transport, 2)
+    kit.server.stop()
+    until(lambda: held.connection._session.error is not None)
+    held.connection.finish(held.taken[0])
+    until(lambda: held.receiver.closings == 1, 5.0)
+    assert (held.tally.lease_lost, held.tally.finished) == (2, 0)
+    kit.server.start()
+    again = kit.hold(transport, grant=10)
+    until(lambda: len(again.taken) == 2)
+    assert {message.attempts for message in again.taken} == {2}
+
+
+def test_a_drain_without_a_server_is_over_at_once_and_what_runs_is_settled_by_the_next(make_kit):
+    kit = make_kit()
+    transport = kit.open()
+    held = holding(kit, transport, 2)
+    kit.server.stop()
+    until(lambda: held.connection._session.error is not None)
+    held.connection.drain()
+    until(lambda: held.receiver.drains == 1, 2.0)
+    held.connection.finish(held.taken[0])
+    assert held.connection.unsent()
+    kit.server.start()
+    until(lambda: held.tally.finished == 1)
+    held.connection.finish(held.taken[1])
+    until(lambda: held.tally.finished == 2 and not held.connection.unsent())
+    assert (held.receiver.closings, left(kit, transport)) == (0, 0)
+
+
+def test_a_drain_that_the_server_did_not_answer_is_over_when_it_is_gone(make_kit):
+    kit = make_kit()
+    held = holding(kit, kit.open(), 1)
+    kit.server.freeze()
+    held.connection.drain()
+    gevent.sleep(0.1)
+    assert held.receiver.drains == 0
+    kit.server.kill()
+    until(lambda: held.receiver.drains == 1)
+
+
+def test_a_connection_that_is_closed_without_a_server_ends_at_once_and_dials_no_more(make_kit):
+    kit = make_kit()
+    transport = kit.open()
+    held = holding(kit, transport, 2)
+    kit.server.stop()
+    until(lambda: held.connection._session.error is not None)
+    held.connection.close()
+    assert (held.receiver.closings, held.tally.lease_lost) == (1, 2)
+    kit.server.start()
+    gevent.sleep(2 * away.LONGEST_PAUSE)
+    assert transport._sessions._users == {}
+
+
+def test_a_consumer_that_is_gone_with_its_server_ends_the_connection(make_kit):
+    kit = make_kit()
+    held = holding(kit, kit.open(), 1)
+    kit.server.stop()
+    until(lambda: held.connection._session.error is not None)
+    (kit.server.data / "jetstream").rename(kit.server.data / "elsewhere")
+    kit.server.start()
+    until(lambda: held.receiver.closings == 1)
+    assert held.tally.lease_lost == 1
+
+
+def test_a_server_that_accepts_us_no_more_ends_the_connection(make_kit):
+    kit = make_kit("authorization { token: one }")
+    transport = kit.open(login="one@")
+    held = kit.hold(transport)
+    kit.producer(transport).publish("orders", [b"x"])
+    until(lambda: held.taken)
+    kit.server.stop()
+    config = next(part for part in kit.server.command if part.endswith(".conf"))
+    with open(config) as file:
+        words = file.read()
+    with open(config, "w") as file:
+        file.write(words.replace("token: one", "token: two"))
+    kit.server.start()
+    until(lambda: held.receiver.closings == 1)
+    assert held.tally.lease_lost == 1
+
+
+def test_a_pull_that_nobody_takes_ends_no_connection_whose_calls_run(kit):
+    """A consumer is without a leader for seconds when a member of a cluster ends."""
+    transport = kit.open()
+    busy = holding(kit, transport, 1)
+    nobody = wire.Msg(b"x", 0, b"", b"NATS/1.0 503\r\n\r\n", b"")
+    busy.connection.heard([nobody], time.monotonic())
+    busy.grant(2)
+    kit.producer(transport).publish("orders", [b"more"])
+    until(lambda: len(busy.taken) == 2)
+    for message in busy.taken:
+        busy.connection.finish(message)
+    until(busy.balanced)
+    assert (busy.tally.finished, busy.receiver.closings) == (2, 0)
+    busy.connection.heard([nobody], time.monotonic())
+    assert busy.receiver.closings == 1
+
+
+def test_why_a_session_ends_is_said_once(kit, caplog):
+    held = holding(kit, kit.open(), 1)
+    held.connection._session.end(BrokerUnreachable("it broke"))
+    said = [record.getMessage() for record in caplog.records if "it broke" in record.getMessage()]
+    why = f"orders/billing: {kit.server.address}: it broke"
+    assert said == [f"{why}; 1 messages in flight keep their leases while it is dialled again"]
+    until(lambda: held.connection._session.error is None)
+    held.connection.finish(held.taken[0])
+    until(held.balanced)
+
+
+@BOTH
+def test_what_runs_is_not_settled_at_a_stream_that_was_made_anew(make_kit, version):
+    """Its sequences begin at 1 again: an old ACK would settle a new message that somebody else handles."""
+    kit = make_kit("", version=version)
+    held = holding(kit, kit.open(), 3)
+    made_anew, dial = gevent.event.Event(), held.connection._renewed
+    held.connection._renewed = lambda: made_anew.wait() and dial()
+    kit.server.stop()
+    until(lambda: held.connection._away is not None)
+    (kit.server.data / "jetstream").rename(kit.server.data / "elsewhere")
+    kit.server.start()
+    transport = kit.open()
+    rival = holding(kit, transport, 3)
+    held.connection.finish(held.taken[0])
+    made_anew.set()
+    until(lambda: held.receiver.closings == 1)
+    assert (held.tally.lease_lost, held.tally.finished) == (3, 0)
+    rival.connection.close()
+    again = kit.hold(transport, grant=10)
+    until(lambda: len(again.taken) == 3)

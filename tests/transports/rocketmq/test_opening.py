@@ -1,0 +1,98 @@
+"""The messages of an answer as handlers get them: the same as by reading each whole, whatever came before it."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.errors import ProtocolError
+from framework.transports.rocketmq.opening import Opener
+from framework.transports.rocketmq.wire import properties
+from framework.transports.rocketmq.wire.stored import decode_all
+from tests.transports.rocketmq.test_stored import GOLDEN, with_addresses_of_ipv6, with_long_topic
+
+
+def stored(given: bytes, body: bytes = b"body", flags: int = 0, topic: bytes = b"t") -> bytes:
+    address = b"\x7f\0\0\1\0\0\x2a\x9f"
+    rest = struct.pack(">IIiiqqiq8sq8siqi", 0xDAA320A7, 1, 2, 0, 3, 4, flags, 5, address, 6, address, 7, 0, len(body)) + body
+    rest += bytes([len(topic)]) + topic + struct.pack(">h", len(given)) + given
+    return struct.pack(">i", len(rest) + 4) + rest
+
+
+def opener() -> Opener:
+    connection: Any = None
+    return Opener(connection)
+
+
+def expected(data: bytes) -> list[tuple[Any, ...]]:
+    found = []
+    for one in decode_all(data):
+        said = properties.decode(one.properties.decode(errors="replace"))
+        id = (said.get("UNIQ_KEY") or one.record.message_id).encode()
+        found.append((one.record, id, one.body, one.reconsumed + 1, one.timestamp, properties.for_handlers(said)))
+    return found
+
+
+def opened(by: Opener, data: bytes) -> list[tuple[Any, ...]]:
+    return [
+        (record, one.id, one.body, one.attempts, one.timestamp, dict(one.headers))
+        for record, one, _ in by.opened(data)
+        if one is not None
+    ]
+
+
+KINDS = [
+    b"UNIQ_KEY\x01A1\x02", b"UNIQ_KEY\x01A2", b"UNIQ_KEY\x01\x02", b"UNIQ_KEY\x01caf\xe9\x02", b"UNIQ_KEY\x01one-two\x02",
+    b"WAIT\x01true\x02UNIQ_KEY\x01B1\x02k\x01v\x02", b"k\x01v\x02UNIQ_KEY\x01B2\x02WAIT\x01t\x02",
+    b"k\x01v\x02UNIQ_KEY\x01B3\x02WAIT\x01t\x02", b"k\x01v\x02UNIQ_KEY\x01B\x02x\x01y\x02WAIT\x01t\x02",
+    b"NO_UNIQ_KEY\x01B4\x02", b"UNIQ_KEY\x01C\x02UNIQ_KEY\x01D\x02", b"", b"x", b"\x02\x02",
+]  # fmt: skip
+"""Properties."""
+
+
+@pytest.mark.parametrize("pair", list(itertools.product(range(len(KINDS)), repeat=2)))
+def test_what_is_remembered_of_a_message_changes_no_other(pair: tuple[int, int]) -> None:
+    data = b"".join(stored(KINDS[number]) for number in (*pair, *pair))
+    by = opener()
+    assert opened(by, data) == expected(data)
+    assert opened(by, data) == expected(data)
+
+
+@given(st.lists(st.sampled_from([*map(stored, KINDS), GOLDEN, with_long_topic(), with_addresses_of_ipv6()])))
+def test_messages_of_all_kinds_stand_one_behind_the_other(some: list[bytes]) -> None:
+    data = b"".join(some)
+    assert opened(opener(), data) == expected(data)
+
+
+def test_a_packed_body_is_unpacked() -> None:
+    found = opener().opened(stored(b"", zlib.compress(b"a body"), 1) + GOLDEN)
+    assert [one.body for _, one, _ in found if one] == [b"a body", b"hello"]
+
+
+@given(st.integers(0, len(GOLDEN) - 1), st.integers(0, 255))
+def test_a_wrong_byte_ends_in_no_other_error(at: int, value: int) -> None:
+    data = bytearray(GOLDEN)
+    data[at] = value
+    try:
+        opener().opened(bytes(data) * 2)
+    except ProtocolError as error:
+        assert str(error).startswith("not RocketMQ's bytes: ")  # noqa: PT017
+
+
+@pytest.mark.parametrize("size", range(1, len(GOLDEN)))
+def test_a_message_that_is_cut_is_refused(size: int) -> None:
+    for data in (GOLDEN[:size], GOLDEN + GOLDEN[:size]):
+        with pytest.raises(ProtocolError):
+            opener().opened(data)
+
+
+@given(st.binary(min_size=1, max_size=300))
+def test_garbage_is_refused(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        opener().opened(data)
