@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Collection, Iterable
 from importlib import import_module
 
+from framework.bytecode import not_kept_while_fresh
 from framework.errors import BadModule, WrongUse
 from framework.handler import HandlerSpec, declared_in, registered
 
@@ -20,8 +21,9 @@ def import_handlers(modules: Iterable[str]) -> list[HandlerSpec]:
     modules = list(modules)
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    for name in modules:
-        _import(name)
+    with not_kept_while_fresh():
+        for name in modules:
+            _import(name)
     for name in modules:
         if not handlers_of([name]):
             raise BadModule(_nothing_in(name, modules))

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from framework import hooks, published
+from framework.bytecode import not_kept_while_fresh
 from framework.engine import slot_wire as wire
 from framework.engine.lifetime import Lifetime
 from framework.errors import AlreadySettled, BadHandler
@@ -174,7 +175,8 @@ def main() -> None:
     logging.basicConfig(level=setup.level, handlers=[LogToWorker(worker)], force=True)
     call.bind_records()
     try:
-        spec = _observed(_find(setup), setup)
+        with not_kept_while_fresh():
+            spec = _observed(_find(setup), setup)
     except BaseException as error:
         worker.say(wire.Refused(encodable(f"cannot import {setup.module}: {type(error).__name__}: {error}")))
         raise

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -113,3 +115,25 @@ def test_an_all_that_does_not_hold_names_is_refused_in_one_sentence(project: Cal
     project(orders=f"{ORDERS}\n__all__ = {wrong}\n")
     with pytest.raises(BadModule, match=r"orders: __all__ is .*: it must be a list of names"):
         names("orders")
+
+
+def test_a_module_that_is_changed_twice_within_a_second_is_run_as_it_is_now(
+    project: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    second = int(time.time())
+    for channel in ("billing", "mailing"):  # of the same length
+        project(shop=ORDERS + f"CHANNEL = {channel!r}\n")
+        os.utime(tmp_path / "shop.py", (second, second))
+        import_handlers(["shop"])
+        assert sys.modules.pop("shop").CHANNEL == channel
+
+
+def test_bytecode_of_what_was_changed_long_ago_is_kept(
+    project: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    project(shop=ORDERS)
+    os.utime(tmp_path / "shop.py", (1e9, 1e9))
+    names("shop")
+    assert list(tmp_path.glob("__pycache__/shop.*.pyc"))
