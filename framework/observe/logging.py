@@ -18,6 +18,8 @@ _SECRET_OPTION = re.compile(r"(?i)(?<=[?&])([\w.-]*(?:secret|passw(?:or)?d|token
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """What a terminal obeys, but for the tab: it would clear the screen, set a title, or turn the words around."""
 _OF_ALL = {*vars(logging.makeLogRecord({})), "message", "asctime", "call"}
+LONGEST = 65_536
+"""Characters of a record's words and traceback: what collectors of logs take, and several times what anybody reads."""
 _COLOURS = {"DEBUG": "2", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 
 
@@ -74,7 +76,7 @@ class LineFormatter(_Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text, trace = record.getMessage(), self.trace_of(record)
-        lines = scrub(f"{text}\n{trace}" if trace else text).splitlines() or [""]
+        lines = _shortened(scrub(f"{text}\n{trace}" if trace else text)).splitlines() or [""]
         prefix = self._prefix(record)
         return "\n".join(prefix + _CONTROL.sub(_escaped, line) for line in lines)
 
@@ -98,7 +100,15 @@ class JsonFormatter(_Formatter):
         made |= {name: value for name, value in extra_of(record).items() if name not in made}
         if trace := self.trace_of(record):
             made["exception"] = trace
-        return json.dumps(scrubbed(made), default=_clean_words)
+        short = {name: _shortened(value) if isinstance(value, str) else value for name, value in scrubbed(made).items()}
+        return json.dumps(short, default=_clean_words)
+
+
+def _shortened(text: str) -> str:
+    """Without its middle where it is too long: an exception may say as much as a message holds, and each try says it."""
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[: LONGEST // 2]}… ({len(text) - LONGEST} characters left out) …{text[-(LONGEST // 2) :]}"
 
 
 def _escaped(found: re.Match[str]) -> str:

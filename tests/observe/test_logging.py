@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import traceback
 
 import pytest
@@ -112,3 +113,14 @@ def test_what_a_terminal_obeys_is_written_out() -> None:
     assert not set(text) & {"\x1b", "\x07", "\x00", "\x9b", "\u202e"}
     assert "body \\x1b[31m" in text
     assert "\\x1b[2J\\x1b]0;owned\\x07 \\x00 \\x9b2J \\u202egnp.exe\ttab é" in text
+
+
+@pytest.mark.parametrize("formatter", [LineFormatter(), JsonFormatter()])
+def test_an_exception_that_says_as_much_as_a_message_holds_is_shortened_in_its_middle(formatter: logging.Formatter) -> None:
+    try:
+        raise ValueError("begin " + "x" * 1_000_000 + " end")
+    except ValueError:
+        failed = logging.LogRecord("framework.engine", logging.ERROR, "", 0, "failed", (), sys.exc_info())
+    line = formatter.format(failed)
+    assert len(line) < 70_000
+    assert "ValueError: begin xxx" in line and "xxx end" in line and "characters left out" in line

@@ -5,6 +5,7 @@ let place, words, topics, letters, tools, one;
 let name = "";
 let chosen = new Set();
 let found = [];
+let looks = 0;
 
 export const dead = {
   begin(section, given) {
@@ -84,18 +85,23 @@ function meant() {
   return { name, ...given, ...(chosen.size ? { ids: [...chosen] } : id ? { ids: id.split(",") } : {}) };
 }
 
-async function look() {
-  letters.replaceChildren(h("p", { class: "none" }, "Looking …"));
+// Again by itself while another look or change is under way, for as long as no other letters are asked for.
+async function look(tries = 30) {
+  const mine = ++looks;
+  if (tries === 30) letters.replaceChildren(h("p", { class: "none" }, "Looking …"));
   try {
     const query = new URLSearchParams({ name, limit: tools.querySelector("[name=limit]").value || 50, ...selection() });
     const answer = await get(`/api/dead/letters?${query}`);
+    if (mine !== looks) return;
     found = answer.letters;
     chosen = new Set([...chosen].filter((id) => found.some((letter) => letter.id === id)));
     if (answer.cut_short) say(answer.cut_short, true);
     drawLetters();
   } catch (error) {
+    if (mine !== looks) return;
     found = [];
     letters.replaceChildren(h("p", { class: "none bad" }, error.message));
+    if (error.status === 409 && tries) setTimeout(() => { if (mine === looks) look(tries - 1); }, 1000);
   }
   drawActions();
 }

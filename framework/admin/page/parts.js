@@ -31,7 +31,10 @@ export async function ask(path, options = {}) {
     await asking;
     return ask(path, options);
   }
-  if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).error || `HTTP ${answer.status}`);
+  if (!answer.ok) {
+    const words = (await answer.json().catch(() => ({}))).error || `HTTP ${answer.status}`;
+    throw Object.assign(new Error(words), { status: answer.status });
+  }
   return answer;
 }
 
