@@ -60,7 +60,7 @@ def reloaded(folder: Path, times: int) -> Verdict:
         with _led(folder, nsqd).running() as trial:
             for done in range(1, times + 1):
                 trial.between(0.0, 0.3)
-                before = trial.master.alive
+                before, trial.harmless = trial.master.alive, done
                 trial.master.signal(signal.SIGHUP)
                 trial.master.wait_until(lambda n=done: len(trial.master.told("(reloaded): all 2 ")) == n, deadline=_PATIENCE)
                 assert left_after(before, 30) == []
@@ -85,10 +85,10 @@ def master_killed(folder: Path, times: int) -> Verdict:
     """Its processes finish what runs, so that no message comes twice, and none is left over."""
     with _nsqd(folder) as nsqd:
         with _led(folder, nsqd).running() as trial:
-            for _ in range(times):
+            for done in range(1, times + 1):
                 trial.until_published(3 * BURST)
                 trial.between(0.0, 0.3)
-                started = trial.master.started
+                started, trial.harmless = trial.master.started, done
                 trial.master.process.kill()
                 trial.master.wait()
                 assert left_after(started, 30) == []

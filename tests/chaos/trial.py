@@ -83,6 +83,8 @@ class Trial:
     worker: Worker | None = None
     next: int = 0
     """The next number to send."""
+    harmless: int = 0
+    """Faults beside ``faults``: those that explain no duplicate."""
 
     # -- the worker
 
@@ -233,7 +235,7 @@ class Trial:
         again = {number: list(pairwise(sorted(times))) for number, times in handled.items() if len(times) > 1}
         return Verdict(
             name,
-            faults=len(self.faults),
+            faults=len(self.faults) + self.harmless,
             sent=len(self.confirmed),
             in_doubt=len(self.doubtful),
             handled=len(handled),
