@@ -123,4 +123,5 @@ def test_an_exception_that_says_as_much_as_a_message_holds_is_shortened_in_its_m
         failed = logging.LogRecord("framework.engine", logging.ERROR, "", 0, "failed", (), sys.exc_info())
     line = formatter.format(failed)
     assert len(line) < 70_000
-    assert "ValueError: begin xxx" in line and "xxx end" in line and "characters left out" in line
+    for kept in ("ValueError: begin xxx", "xxx end", " characters left out"):
+        assert kept in line
