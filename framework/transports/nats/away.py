@@ -5,49 +5,34 @@ JetStream knows a message by the subject of its acknowledgement, whoever sends t
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable
-from time import monotonic
 
 import gevent
 
-from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError
+from framework.errors import REFUSALS, FrameworkError
 from framework.transports.nats.carrier import Carrier
 
 LONGEST_PAUSE = 1.0
 """Seconds between two dials."""
 
 
-class MadeAnew(BrokerUnreachable):
-    """The consumer, or its stream, was lost and made again: its numbers begin at 1, and what is said of an old message would
-    settle a new one."""
-
-
 class Away:
-    """Dials at once, and again and again. Then ``back(session)`` is called, or else ``over(error)``. On one hub."""
+    """Dials at once, and again and again. Then ``back(session)`` is called, or ``over(error)`` where nobody accepts us any more.
+    On one hub."""
 
     def __init__(
-        self, renewed: Callable[[], Carrier], error: Exception, *, back: Callable[[Carrier], None],
-        over: Callable[[Exception | None], None],
+        self, renew: Callable[[], Carrier], error: Exception, *, back: Callable[[Carrier], None],
+        over: Callable[[Exception], None],
     ) -> None:  # fmt: skip
         """``error``: why the session has ended."""
-        self._renewed = renewed
-        self._error = error
+        self.error = error
+        """Why there is none now."""
+        self._renew = renew
         self._back = back
         self._over = over
-        self._until = math.inf
         self._closed = False
         self._greenlet = gevent.spawn(self._dial)
-
-    def waits(self, until: float) -> None:
-        """Something was settled meanwhile, whose lease ends then (monotonic): later it is not to be said."""
-        self._until = min(self._until, until)
-
-    def look(self, now: float, *, idle: bool) -> None:
-        """``idle``: there is nothing any more that could be settled."""
-        if idle or now >= self._until:
-            self._over(self._error)
 
     def close(self) -> None:
         self._closed = True
@@ -58,14 +43,14 @@ class Away:
         pause = 0.05
         while not self._closed:
             try:
-                session = self._renewed()
+                session = self._renew()
             except FrameworkError as error:
-                self._error = error
-                if isinstance(error, (*REFUSALS, MadeAnew)):
+                self.error = error
+                if isinstance(error, REFUSALS):
                     self._over(error)
                     return
             else:
-                self._over(self._error) if monotonic() >= self._until else self._back(session)
+                self._back(session)
                 return
             gevent.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE)

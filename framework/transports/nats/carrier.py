@@ -5,7 +5,7 @@ Streams, pulls, leases and publishes know no socket: they ask, subscribe and pub
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from framework.errors import FrameworkError
@@ -89,6 +89,13 @@ class Carrier(Asking, Proving, Protocol):
         """A number for a subscription of ``owner``, until ``drop``."""
 
     def drop(self, sid: int) -> None: ...
+
+    def attend(self, owner: Owner, subjects: Collection[bytes]) -> None:
+        """``owner`` is told of the session's end, and hears what a client may hear at ``subjects``, until it leaves."""
+
+    @property
+    def away(self) -> str:
+        """Why nobody is there of whom messages could come; empty: somebody is."""
 
     def leave(self, owner: Owner) -> list[Said]:
         """It has ended. Returns what it has said and is not known to have been sent."""

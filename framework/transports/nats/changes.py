@@ -6,6 +6,7 @@ JetStream tells nobody. So it is looked at again now and then, and at once where
 from __future__ import annotations
 
 import random
+from datetime import timedelta
 from time import monotonic
 from typing import Protocol
 
@@ -15,36 +16,43 @@ from framework.errors import BrokerUnreachable, FrameworkError
 from framework.transports.nats import headers, judgement, wire
 from framework.transports.nats.carrier import Asking
 from framework.transports.nats.place import Place
-from framework.transports.nats.streams import Api, Consumer
+from framework.transports.nats.streams import Api, Consumer, version_of
 
 REGULARLY = 30.0
 """Seconds between two looks."""
 AGAIN = 1.0
 """Seconds after a look that got no answer."""
+EXACT = (2, 12)
+"""A version whose servers always say the same of when a consumer was created."""
+ROUGHLY = timedelta(milliseconds=50)
+"""2.9 says something else after its next start: less than a millisecond later on a disk that is not busy."""
 
 
 class Affected(Protocol):
     """Who uses the consumer."""
 
     def go_by(self, found: Consumer) -> None:
-        """It serves, and has these limits."""
+        """It serves, and has these limits. It is the one of which all in flight is."""
 
     def let_through(self, said: list[tuple[wire.Msg, float]]) -> None:
         """What came then, which is whole: its publisher has written what looks otherwise."""
 
-    def lost(self, error: Exception) -> None:
-        """It is gone, or serves no more."""
+    def gone(self, error: Exception) -> None:
+        """It is deleted, or serves no more. Another of its name may be there: nothing in flight may be settled."""
 
 
 class Changes:
-    """For one connection, which calls ``turn`` again and again. Times are monotonic, in seconds."""
+    """For one connection, which calls ``look_when_due`` again and again. Times are monotonic, in seconds."""
 
     def __init__(self, session: Asking, place: Place, affected: Affected) -> None:
-        self._api = Api(session)
+        self._session = session
         self._place = place
         self._affected = affected
         self._due = monotonic() + REGULARLY * random.uniform(0.5, 1.0)  # handlers that start together do not ask together
         self._looking = False
+        self.sure = True
+        """Whatever is settled now reaches the consumer that delivered it, and none that was made in its place."""
+        self._times_unsure = 0
         self._doubtful: list[tuple[wire.Msg, float]] = []
         """What has come, and when: nobody has it before a look that began later has shown that bodies are not left out."""
 
@@ -56,35 +64,55 @@ class Changes:
         """Something hints at a change."""
         self._due = 0.0
 
-    def doubt(self, said: wire.Msg, at: float) -> None:
+    def doubt_body(self, said: wire.Msg, at: float) -> None:
         self._doubtful.append((said, at))
         self.suspect()
 
-    def turn(self, now: float) -> None:
+    def doubt_consumer(self) -> None:
+        """It was out of sight: it may have been deleted and made anew, of which nobody has told. Until a look that begins later
+        has found it, nothing may be settled: numbers begin at 1 again, and what is said of an old message settles a new one."""
+        self.sure = False
+        self._times_unsure += 1
+        self.suspect()
+
+    def ask(self, session: Asking) -> None:
+        """From now on, in place of one that has ended."""
+        self._session = session
+        self.suspect()
+        self.look_when_due(monotonic())
+
+    def look_when_due(self, now: float) -> None:
         if now >= self._due and not self._looking:
             self._looking, self._due = True, now + REGULARLY
             gevent.spawn(self._look)
 
     def _look(self) -> None:
-        count = len(self._doubtful)
+        session, times, count = self._session, self._times_unsure, len(self._doubtful)
         try:
-            found = self._api.consumer(self._place.stream, self._place.consumer)
+            found = Api(session).consumer(self._place.stream, self._place.consumer)
         except FrameworkError:  # the session's own pulse tells whether anybody is there
             self._due = min(self._due, monotonic() + AGAIN)
         else:
-            doubtful, self._doubtful = self._doubtful[:count], self._doubtful[count:]
-            self._judge(found, doubtful)
+            if times == self._times_unsure:  # else it went out of sight meanwhile, and is to be looked for again
+                doubtful, self._doubtful = self._doubtful[:count], self._doubtful[count:]
+                self._judge(found, doubtful, version_of(session.info))
         finally:
             self._looking = False
+        if times != self._times_unsure:
+            self.look_when_due(monotonic())
 
-    def _judge(self, found: Consumer | None, doubtful: list[tuple[wire.Msg, float]]) -> None:
+    def _judge(self, found: Consumer | None, doubtful: list[tuple[wire.Msg, float]], version: tuple[int, ...]) -> None:
         """One that is gone answers nothing on 2.9; one that is there has lost its pulls, as with its leader."""
         here = self._place
+        what = f"consumer {here.consumer} of stream {here.stream} on {here.node}"
         if found is None:
-            self._affected.lost(BrokerUnreachable(f"consumer {here.consumer} of stream {here.stream} on {here.node} is gone"))
+            self._affected.gone(BrokerUnreachable(f"{what} is gone"))
+        elif abs(found.created - here.created) > (ROUGHLY if version < EXACT else timedelta(0)):
+            self._affected.gone(BrokerUnreachable(f"{what} was deleted and made anew"))
         elif words := judgement.refusal(found, here.topic):
-            self._affected.lost(BrokerUnreachable(words))
+            self._affected.gone(BrokerUnreachable(words))
         else:
+            self.sure = True
             self._affected.go_by(found)
             self._affected.let_through(doubtful)
 

@@ -6,6 +6,7 @@ the server is known to have read, and what is settled later is not sent. Source:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
@@ -23,16 +24,16 @@ from framework.transports.nats.away import Away
 from framework.transports.nats.carrier import Carrier
 from framework.transports.nats.changes import Changes, lacks_its_body
 from framework.transports.nats.leases import Leases
-from framework.transports.nats.outbox import Said
 from framework.transports.nats.place import Place
 from framework.transports.nats.pulling import Pulling
-from framework.transports.nats.settlements import Settlements, Taken
-from framework.transports.nats.settling import Sent, metadata, snapshot
+from framework.transports.nats.settlements import NOTHING, Sent, Settlements
+from framework.transports.nats.settling import metadata, snapshot
 from framework.transports.nats.streams import COUNTS, Consumer, version_of
 
 log = hublog.get(__name__)
 
 CLOSE_FLUSH = 1.0
+_UNCERTAIN = "for as long as a lease is nobody has said that it is the one that it was"
 _EXPIRED = "nobody has heard of it for as long as its lease is: it is delivered again"
 
 
@@ -44,14 +45,16 @@ class JetStreamConnection:
 
     def __init__(
         self, session: Carrier, place: Place, limits: Limits, receiver: Receiver, *, ended: Callable[[], None],
-        renewed: Callable[[], Carrier] | None = None,
+        renew: Callable[[], Carrier] | None = None,
     ) -> None:  # fmt: skip
-        """``ended()``: the session is not used here any more. ``renewed()``: another in place of one that has ended."""
+        """``ended()``: the session is not used here any more. ``renew()``: another in place of one that has ended."""
         self.node, self.topic, self.channel = place.node, place.topic, place.channel
         self._ended = ended
-        self._renewed = renewed
+        self._renew = renew
         self._away: Away | None = None
         """While calls run and there is no session."""
+        self._say_by = math.inf
+        """Until when to say what was settled while it was not sure to whom: then the first lease of these ends."""
         self._place = place
         self.limits = limits
         self.granted = 0
@@ -66,12 +69,12 @@ class JetStreamConnection:
         """Where each message in flight is settled."""
         self._leases = Leases(session, limits.lease)
         self._changes = Changes(session, place, self)
-        self._settlements = Settlements(session.commands)
+        self._settlements = Settlements(session.commands, receiver.tally)
         self._held: dict[bytes, float] = {}
         """What was touched in the hub's place before the hub had read it: reply -> when."""
         self._warned = ""
         self._draining = self._drained = self._closing = self._closed = False
-        self._anchor = session.sid(self)  # so that the session knows it while nothing is asked for
+        session.attend(self, place.deletions)
         self._guard = LeaseGuard(self, receiver, self._leases, words=_EXPIRED, regularly=self._look)
         self._deadline = get_hub().loop.timer(CLOSE_FLUSH)
 
@@ -79,6 +82,11 @@ class JetStreamConnection:
     def rescuable(self) -> Rescuable:
         """The socket that it shares, or the sockets."""
         return self._session.rescuable
+
+    @property
+    def away(self) -> str:
+        """As in ``contract.Outliving``."""
+        return str(self._away.error) if self._away is not None else self._session.away
 
     @property
     def exposed(self) -> int:
@@ -107,11 +115,11 @@ class JetStreamConnection:
 
     def _settle(self, message: Message) -> bytes:
         """Where to say what became of it. JetStream would take it as well from whoever is too late."""
-        away = self._away
-        at = self.in_flight.get(message, 0.0) if away is not None else 0.0
+        sure = self._changes.sure
+        at = 0.0 if sure else self.in_flight.get(message, 0.0)
         self._guard.take(message)
-        if away is not None:
-            away.waits(self._leases.end(message, at))
+        if not sure:
+            self._say_by = min(self._say_by, self._leases.end(message, at))
         if self._leases.known:  # few are ever touched
             self._leases.drop(message)
         return self._replies.pop(message)
@@ -173,10 +181,13 @@ class JetStreamConnection:
                 self._status(each.sid, *status, at)
             elif not each.body and each.reply and lacks_its_body(each):
                 self._pulls.brought(each.sid, at)
-                self._changes.doubt(each, at)
+                self._changes.doubt_body(each, at)
             elif each.reply and (message := self._message(each, at)) is not None:
                 self._pulls.brought(each.sid, at)
                 batch.append(message)
+            elif each.subject in self._place.deletions:
+                self.gone(self._is_gone("it was deleted"))
+                return
         if batch:
             again = {message.id for message in batch if message.attempts > 1}
             if again and sum(message.id in again for message in self.in_flight) > len(again):
@@ -209,11 +220,14 @@ class JetStreamConnection:
         if not (words := self._pulling.status(sid, code, words, at)):
             return
         if "deleted" in words.lower() or (code == 503 and not self.in_flight):  # with calls running it may yet get a leader
-            self._end(BrokerUnreachable(f"consumer of {self.topic}/{self.channel} on {self.node} is gone ({words})"))
+            self.gone(self._is_gone(words))
             return
         self._pulling.refused(at)
         self._changes.suspect()  # it may have a new limit
         self._warn("%s/%s: nats-server %s refuses a pull: %s", words)
+
+    def _is_gone(self, words: str) -> BrokerUnreachable:
+        return BrokerUnreachable(f"consumer of {self.topic}/{self.channel} on {self.node} is gone ({words})")
 
     def _warn(self, form: str, words: str) -> None:
         """Once, of what comes again and again."""
@@ -232,22 +246,19 @@ class JetStreamConnection:
             return b"", None
         stops = self._draining or self._closing or self._session.leaving
         room = 0 if stops else max(0, self.granted - len(self.in_flight) - self._changes.in_doubt)
-        taken = self._settlements.take()
+        taken = self._settlements.take() if self._changes.sure else NOTHING
         if self._draining and not (self._drained or self._pulls):
             self._session.ping(self._confirm_drain)
         back = self._pulling.taken_back(room, wanted=bool(self.granted))
         parts = [*taken.first, *back, *self._pulling.asked_for(room), *taken.last]
         if taken.touches:
             self._session.prove()
-        return b"".join(parts), self._leaving(taken, parts)
-
-    def _leaving(self, taken: Taken, parts: list[bytes]) -> Sent:
-        said = Sent(self, taken.acks, taken.naks, sum(map(len, parts)))
-        self._settlements.leaves(said.size)
-        return said
+        return b"".join(parts), self._settlements.leave(self, taken, sum(map(len, parts)))
 
     def keep(self, heard: list[wire.Msg], now: float, expired: Collection[Message]) -> tuple[bytes, Sent | None]:
         """What waits to be sent, and what is to be touched: of the messages in flight, and of those that came meanwhile."""
+        if not self._changes.sure:
+            return b"", None
         due = [self._replies.get(one, b"") for one in self._leases.due(snapshot(self.in_flight.items()), now, expired)]
         for said in heard:
             if said.reply and now - self._held.get(said.reply, 0.0) >= self.limits.lease * TOUCH_AT:
@@ -255,8 +266,8 @@ class JetStreamConnection:
                 due.append(said.reply)
         taken = self._settlements.take([reply for reply in due if reply])
         parts = [*taken.first, *taken.last]
-        said_here = self._leaving(taken, parts)
-        return b"".join(parts), said_here if said_here.size else None
+        size = sum(map(len, parts))
+        return b"".join(parts), self._settlements.leave(self, taken, size) if size else None
 
     def resumed(self) -> None:
         for message, at in self._leases.kept():
@@ -265,73 +276,67 @@ class JetStreamConnection:
 
     def moved(self) -> tuple[bytes, Callable[[], None]]:
         """What was asked of the server that led comes no more, but for what is on its way."""
+        self._changes.doubt_consumer()
+        self._changes.look_when_due(monotonic())
         said, sids = self._pulling.moved()
         return said, lambda: self._pulling.gone(sids)
 
     def refused(self, words: str) -> bool:
-        """A pull, or a settlement, that our user may not make."""
+        """A pull, or a settlement, that our user may not make; or it may not be told of deletions, and looks for them."""
+        if any(f'"{subject.decode()}"' in words for subject in self._place.deletions):
+            return True
         mine = self._pulling.is_mine(words)
         if mine:
             self._end(BrokerUnreachable(f"{self.topic}/{self.channel}: nats-server {self._session.server}: {words}"))
         return mine
 
     def lost(self, error: Exception) -> None:
-        """The session has ended, or the consumer serves no more. What runs may be settled by another session."""
-        alive = self._session.error is None or self._away is not None
-        if alive or self._renewed is None or self._closed or self._closing or not self.in_flight:
+        """The session has ended. What runs may be settled by another one."""
+        if self._renew is None or self._closed or self._closing or not self.in_flight:
             self._end(error)
             return
         form = "%s/%s: %s; %d messages in flight keep their leases while it is dialled again"
         log.warning(form, self.topic, self.channel, words_of(self.node, error), len(self.in_flight))
         self._pulling.close()
-        self._count_unsent(self._session.leave(self))
-        self._away = Away(self._renewed, error, back=self._back, over=self._end)
+        self._settlements.lose(self._session.leave(self))
+        self._changes.doubt_consumer()
+        self._away = Away(self._renew, error, back=self._back, over=self._end)
         if self._draining:
             get_hub().loop.run_callback(self._confirm_drain)
 
     def _back(self, session: Carrier) -> None:
-        """What is in flight is settled there from now on."""
+        """What is in flight is settled there, once it is certain that its consumer is there."""
         self._away = None
         self._session = session
         self._pulling = Pulling(session, self, self._place)
         self._pulls = self._pulling.pulls
-        self._changes = Changes(session, self._place, self)
-        self._changes.suspect()
-        self._anchor = session.sid(self)
+        session.attend(self, self._place.deletions)
         self._leases.carry_over(session)
         for message in list(self.in_flight):
             with suppress(AlreadySettled):  # its lease is over since the last look
                 self.touch(message)
-        session.wants_to_speak(self)
-
-    def settlements_sent(self, said: Sent) -> None:
-        self._settlements.arrived(said.size)
-        if not self._closed:
-            self._tally.finished += said.acks
-            self._tally.requeued += said.naks
-
-    def settlements_lost(self, said: Sent) -> None:
-        """The server that was to read them is gone."""
-        self._settlements.arrived(said.size)
-        if not self._closed:
-            self._tally.lease_lost += said.acks + said.naks
+        self._changes.ask(session)
 
     # --- leases --------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         """At leases that are over, and at pulls of which nothing is heard."""
-        if self._closed or (self._session.error is not None and self._away is None):
+        if self._closed:
+            return
+        if self._session.error is not None and self._away is None:  # it had ended before it was told to whom
+            self.lost(self._session.error)
             return
         self._guard.look()
         now = monotonic()
-        if self._away is not None:
-            self._away.look(now, idle=not (self.in_flight or len(self._settlements)))
+        if now >= self._say_by or (self._away is not None and not (self.in_flight or len(self._settlements))):
+            self._end(self._away.error if self._away is not None else self._is_gone(_UNCERTAIN))
+        if self._closed or self._away is not None:
             return
         if late := self._pulling.look(now):
             log.debug("%s/%s: %d pulls are forgotten by nats-server %s", self.topic, self.channel, late, self._session.server)
         if late or self._session.deserted(now):
             self._changes.suspect()
-        self._changes.turn(now)
+        self._changes.look_when_due(now)
         if self._session.leaving:
             self._move()
 
@@ -344,8 +349,15 @@ class JetStreamConnection:
 
     def go_by(self, found: Consumer) -> None:
         """Its limits, which may be others than they were."""
+        if self._closed:
+            return
+        if monotonic() >= self._say_by:
+            self._end(self._is_gone(_UNCERTAIN))
+            return
+        self._say_by = math.inf
+        self._session.wants_to_speak(self)
         self._pulling.longest = found.config.max_expires
-        if found.lease != self.limits.lease and not self._closed:
+        if found.lease != self.limits.lease:
             log.warning("consumer %s has a lease of %g s now (ack_wait), it had %g s", found.name, found.lease, self.limits.lease)
             self.limits = replace(self.limits, lease=found.lease)
             self._leases.change(found.lease)
@@ -363,6 +375,10 @@ class JetStreamConnection:
 
     # --- the end -------------------------------------------------------------------------------------------
 
+    def gone(self, error: Exception) -> None:
+        """As in ``changes.Affected``."""
+        self._end(error)
+
     def _end(self, error: Exception | None) -> None:
         if self._closed:
             return
@@ -371,19 +387,11 @@ class JetStreamConnection:
             timer.close()
         if self._away is not None:
             self._away.close()
-        self._count_losses(self._session.leave(self))
-        self._ended()
-        self._receiver.closed(self, error)
-
-    def _count_unsent(self, waiting: list[Said]) -> None:
-        """What JetStream will deliver again: every settlement that it has not been sent for certain."""
-        self._tally.lease_lost += len(self._settlements) + sum(each.acks + each.naks for each in waiting)
-        self._settlements.clear()
-
-    def _count_losses(self, waiting: list[Said]) -> None:
-        """And all in flight."""
-        self._count_unsent(waiting)
+        self._settlements.lose(self._session.leave(self))
+        self._settlements.close()
         self._tally.lease_lost += len(self.in_flight)
         for gone in (self.in_flight, self._replies):
             gone.clear()
         self.granted = 0
+        self._ended()
+        self._receiver.closed(self, error)

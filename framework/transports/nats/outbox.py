@@ -49,8 +49,8 @@ class Owner(Protocol):
         """The hub turns again after ``keep``; what was read meanwhile is still to come."""
 
     def moved(self) -> tuple[bytes, Callable[[], None] | None]:
-        """Another server leads what it pulls from: what it has to say to the one that did, and what is called once that has read
-        it, or is gone."""
+        """Another server leads what it pulls from, or none does: what it has to say to the one that did, and what is called once
+        that has read it, or is gone."""
 
     def refused(self, words: str) -> bool:
         """The server said -ERR; whether it was about this one's."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import NamedTuple
 
-from framework.transports.nats.streams import Consumer
+from framework.transports.nats.streams import NEVER, Consumer
 
 
 class Place(NamedTuple):
@@ -17,8 +18,17 @@ class Place(NamedTuple):
     consumer: str
     longest_pull: int = 0
     """Nanoseconds; 0: any."""
+    created: datetime = NEVER
+    """When the consumer was made: one of its name that was made at another time is another."""
+
+    @property
+    def deletions(self) -> tuple[bytes, ...]:
+        """The subjects at which JetStream tells that it is deleted."""
+        told = "$JS.EVENT.ADVISORY"
+        stream = f"{told}.STREAM.DELETED.{self.stream}"
+        return stream.encode(), f"{told}.CONSUMER.DELETED.{self.stream}.{self.consumer}".encode()
 
 
 def place(node: str, topic: str, channel: str, consumer: Consumer) -> Place:
     """What a connection to ``consumer`` subscribes to."""
-    return Place(node, topic, channel, consumer.stream_name, consumer.name, consumer.config.max_expires)
+    return Place(node, topic, channel, consumer.stream_name, consumer.name, consumer.config.max_expires, consumer.created)

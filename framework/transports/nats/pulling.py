@@ -38,7 +38,7 @@ class Pulling:
         self._cancels: list[int] = []
         self._retry_at = 0.0
         self._hurry = math.inf
-        self._later = Countdown(get_hub().loop, QUIET / 5)
+        self._recheck = Countdown(get_hub().loop, QUIET / 5)
 
     def taken_back(self, room: int, *, wanted: bool) -> Iterable[bytes]:
         """``wanted``: there may be room again soon."""
@@ -57,8 +57,8 @@ class Pulling:
             now = monotonic()
             self._hurry = min(self._hurry, now + HURRY)
             self._cancels += self.pulls.excess(room, math.inf if now >= self._hurry else now - QUIET)
-        if self.pulls.over(room) > 0 and not self._later.active:
-            self._later.start(self._session.wants_to_speak, self._owner)
+        if self.pulls.over(room) > 0 and not self._recheck.active:
+            self._recheck.start(self._session.wants_to_speak, self._owner)
 
     def _unsubscribed(self, sids: Iterable[int]) -> list[bytes]:
         return [self._commands.unsub(b"%b.%d" % (self._session.inbox, sid), sid) for sid in sids]
@@ -117,5 +117,5 @@ class Pulling:
         return b"".join(self._unsubscribed(sids)), sids
 
     def close(self) -> None:
-        self._later.close()
+        self._recheck.close()
         self.pulls.clear()

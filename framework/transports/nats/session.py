@@ -60,6 +60,15 @@ class Session(SharedSession[wire.ClientEvent]):
         self._owners[sid] = owner
         return sid
 
+    def attend(self, owner: Owner, subjects: Collection[bytes]) -> None:
+        """``owner`` hears what is published at ``subjects``, and is told of the end, until it leaves."""
+        for subject in subjects:
+            self.say(wire.sub(subject, self.sid(owner)))
+
+    @property
+    def away(self) -> str:
+        return str(self.error or "")
+
     def leave(self, owner: Owner) -> list[Said]:
         """``owner`` has ended: what comes for it is passed over, and the server told to send no more. Returns what it has said
         and the socket has not taken whole."""

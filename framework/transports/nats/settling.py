@@ -6,7 +6,6 @@ Source: the JetStream API reference, acknowledgements.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from framework.errors import ProtocolError
 from framework.message import Message
@@ -69,18 +68,3 @@ def snapshot(some: Iterable[tuple[Message, float]]) -> list[tuple[Message, float
             return list(some)
         except RuntimeError:  # it changed
             continue
-
-
-class Sent:
-    """Settlements of one connection on their way to the server."""
-
-    __slots__ = ("acks", "naks", "owner", "size")
-
-    def __init__(self, owner: Any, acks: int, naks: int, size: int) -> None:
-        self.owner, self.acks, self.naks, self.size = owner, acks, naks, size
-
-    def sent(self) -> None:
-        self.owner.settlements_sent(self)
-
-    def lost(self) -> None:
-        self.owner.settlements_lost(self)

@@ -36,6 +36,7 @@ ONE_OF_A_NAME = (2, 10, 2)
 """The version from which two that make one stream at the same moment get the same one (nats-server#4013, #4589)."""
 SCHEDULES = (2, 12)
 """The version that began to deliver a message at a time of its publisher's choosing (ADR-51)."""
+NEVER = datetime.fromtimestamp(0, UTC)
 LATER = "_at."
 """Before the subjects of messages that are not to be delivered yet."""
 
@@ -68,7 +69,7 @@ class Stream(msgspec.Struct, frozen=True):
     """STREAM.INFO, and an entry of STREAM.LIST."""
 
     config: StreamConfig = StreamConfig()
-    created: datetime = datetime.fromtimestamp(0, UTC)
+    created: datetime = NEVER
     state: StreamState = StreamState()
     error: Refusal | None = None
 
@@ -93,7 +94,7 @@ class Consumer(msgspec.Struct, frozen=True):
 
     name: str = ""
     stream_name: str = ""
-    created: datetime = datetime.fromtimestamp(0, UTC)
+    created: datetime = NEVER
     config: ConsumerConfig = ConsumerConfig()
     num_pending: int = 0
     num_ack_pending: int = 0

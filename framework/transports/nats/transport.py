@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
-from functools import partial
 from typing import Any, TypeVar
 
 from framework.transports.contract import Receiver, Transport
 from framework.transports.nats import credentials
 from framework.transports.nats import urls as _urls
-from framework.transports.nats.away import MadeAnew
 from framework.transports.nats.connection import JetStreamConnection
 from framework.transports.nats.jetstream import JetStreamTransport, Question
 from framework.transports.nats.place import place
 from framework.transports.nats.producer import NatsProducer
-from framework.transports.nats.session import Session
 from framework.transports.nats.sessions import Loan, Sessions
-from framework.transports.nats.streams import Api, Consumer
 
 T = TypeVar("T")
-SAME = timedelta(milliseconds=50)
-"""2.9 says of a new consumer when it was created less than a millisecond otherwise than after its next start."""
 
 
 def open(urls: Sequence[str]) -> Transport:
@@ -58,21 +51,10 @@ class NatsTransport(JetStreamTransport):
             consumer = self._consumer(session, topic, channel)
             limits = self._info(node, session, consumer.lease).limits
             here = place(node, topic, channel, consumer)
-            renewed = partial(_renewed, loan, consumer)
-            return JetStreamConnection(session, here, limits, receiver, ended=loan.give_back, renewed=renewed)
+            return JetStreamConnection(session, here, limits, receiver, ended=loan.give_back, renew=loan.renew)
         except BaseException:
             loan.give_back()
             raise
 
     def producer(self) -> NatsProducer:
         return NatsProducer(self._sessions.servers, self._options)
-
-
-def _renewed(loan: Loan, consumer: Consumer) -> Session:
-    """Another session, by which what ``consumer`` delivered can be settled. Raises MadeAnew where it is there no more."""
-    fresh = loan.renew()
-    found = Api(fresh).consumer(consumer.stream_name, consumer.name)
-    if found is None or abs(found.created - consumer.created) > SAME:
-        what = "gone" if found is None else "not the one that it was"
-        raise MadeAnew(f"consumer {consumer.stream_name}/{consumer.name} of nats-server {fresh.server} is {what}")
-    return fresh

@@ -140,14 +140,18 @@ class RouteSession:
             self._alone_since = monotonic()
         if before is not None:
             self._proven = max(self._proven, before.proven)
-            for owner in self._each_owner():
-                self._take_leave(before, owner)
+        for owner in self._each_owner():
+            self._take_leave(before, owner)
         if leader is not None:
             for owner in self._each_owner():
                 self.wants_to_speak(owner)
 
-    def _take_leave(self, route: Route, owner: Owner) -> None:
+    def _take_leave(self, route: Route | None, owner: Owner) -> None:
         last, then = owner.moved()
+        if route is None:
+            if then is not None:
+                then()
+            return
         if last:
             route.say(last)
         if then is not None:
@@ -222,6 +226,16 @@ class RouteSession:
 
     def drop(self, sid: int) -> None:
         self._owners.pop(sid, None)
+
+    def attend(self, owner: Owner, subjects: Collection[bytes]) -> None:
+        """Deletions need not be told: the server that leads unsubscribes then, and ``moved`` follows."""
+        self.sid(owner)
+
+    @property
+    def away(self) -> str:
+        if self._leader is not None:
+            return ""
+        return str(self.error or f"no nats-server of {self._peer.node} leads what is asked at {self.consumer.decode()}")
 
     def leave(self, owner: Owner) -> list[Said]:
         for sid in [sid for sid, one in self._owners.items() if one is owner]:

@@ -195,8 +195,8 @@ def test_what_runs_is_not_settled_at_a_stream_that_was_made_anew(make_kit, versi
     """Its sequences begin at 1 again: an old ACK would settle a new message that somebody else handles."""
     kit = make_kit("", version=version)
     held = holding(kit, kit.open(), 3)
-    made_anew, dial = gevent.event.Event(), held.connection._renewed
-    held.connection._renewed = lambda: made_anew.wait() and dial()
+    made_anew, dial = gevent.event.Event(), held.connection._renew
+    held.connection._renew = lambda: made_anew.wait() and dial()
     kit.server.stop()
     until(lambda: held.connection._away is not None)
     (kit.server.data / "jetstream").rename(kit.server.data / "elsewhere")
@@ -210,3 +210,34 @@ def test_what_runs_is_not_settled_at_a_stream_that_was_made_anew(make_kit, versi
     rival.connection.close()
     again = kit.hold(transport, grant=10)
     until(lambda: len(again.taken) == 3)
+
+
+def test_a_session_that_ends_at_once_is_dialled_again(kit):
+    """Whoever is not there yet when a session ends is told of it by nobody."""
+    held = holding(kit, kit.open(), 1)
+    dial, dialled = held.connection._renew, []
+
+    def renew():
+        dialled.append(dial())
+        if len(dialled) == 1:
+            dialled[0].end(BrokerUnreachable("it broke at once"))
+        return dialled[-1]
+
+    held.connection._renew = renew
+    held.connection._session.end(BrokerUnreachable("it broke"))
+    until(lambda: len(dialled) == 2)
+    held.connection.finish(held.taken[0])
+    until(held.balanced)
+    assert (held.tally.finished, held.receiver.closings) == (1, 0)
+
+
+def test_what_is_settled_is_said_when_the_consumer_has_been_seen_again_and_not_after_its_lease(kit, monkeypatch):
+    held = holding(kit, kit.open("?ack_wait=2s"), 2)
+    held.connection._changes.doubt_consumer()
+    held.connection.finish(held.taken[0])
+    until(lambda: held.tally.finished == 1)
+    monkeypatch.setattr(type(held.connection._changes), "look_when_due", lambda self, now: None)
+    held.connection._changes.doubt_consumer()
+    held.connection.finish(held.taken[1])
+    until(lambda: held.receiver.closings == 1, 5.0)
+    assert (held.tally.finished, held.tally.lease_lost) == (1, 1)

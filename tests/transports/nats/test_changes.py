@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
+import gevent
 import msgspec
 import pytest
 
-from framework.errors import NegotiationRefused
+from framework.errors import AlreadySettled, FrameworkError, NegotiationRefused
+from framework.testing.conformance.receiver import Held
+from framework.testing.servers import free_port
 from framework.transports.nats import changes
 
 from .conftest import Kit, until
 
 pytestmark = pytest.mark.real
+BOTH = pytest.mark.parametrize("version", [pytest.param("2.9", marks=pytest.mark.slow), "2.15"])
 
 
 def change(kit: Kit, **limits: Any) -> None:
@@ -79,3 +84,87 @@ def test_leases_are_as_long_as_the_consumer_says_now(kit, monkeypatch):
     kit.producer(kit.open()).publish("orders", [b"x"])
     until(lambda: held.receiver.lost_messages)  # it was not touched
     until(lambda: len(held.taken) == 2)
+
+
+def made_anew(kit: Kit, held: Held) -> Held:
+    """The stream of what is held is deleted, made again, and has as many messages, which somebody else holds."""
+    assert "error" not in _asked(kit, "STREAM.DELETE.orders", {})
+    transport, count = kit.open(), len(held.taken)
+    rival = kit.hold(transport, grant=count)
+    kit.producer(transport).publish("orders", [b"new"] * count)
+    until(lambda: len(rival.taken) == count)
+    return rival
+
+
+def come_again(kit: Kit, rival: Held) -> None:
+    """None of what ``rival`` holds was settled by anybody."""
+    count = len(rival.taken)
+    assert kit.api.consumer("orders", "billing").num_ack_pending == count
+    rival.connection.close()
+    again = kit.hold(kit.open(), grant=2 * count)
+    until(lambda: len(again.taken) == count)
+
+
+@BOTH
+def test_what_runs_is_not_settled_at_a_stream_that_is_made_anew_while_the_session_stays(make_kit, version):
+    kit = make_kit(version=version)
+    held = kit.hold(kit.open(), grant=3)
+    kit.producer(kit.open()).publish("orders", [b"old"] * 3)
+    until(lambda: len(held.taken) == 3)
+    rival = made_anew(kit, held)
+    for message in held.taken:
+        with suppress(AlreadySettled):
+            held.connection.finish(message)
+    until(lambda: held.receiver.closings)
+    assert (held.tally.finished, held.tally.lease_lost) == (0, 3)
+    come_again(kit, rival)
+
+
+def test_who_may_not_hear_of_deletions_sees_by_looking_that_a_stream_was_made_anew(make_kit, monkeypatch, caplog):
+    monkeypatch.setattr(changes, "REGULARLY", 0.5)
+    worker = '{ user: worker, password: w, permissions { subscribe { deny: ["$JS.EVENT.>"] } } }'
+    kit = make_kit("authorization { users: [ " + worker + ", { user: any, password: any } ]\n }\nno_auth_user: any")
+    held = kit.hold(kit.open(login="worker:w@"), grant=3)
+    kit.producer(kit.open()).publish("orders", [b"old"] * 3)
+    until(lambda: len(held.taken) == 3)
+    rival = made_anew(kit, held)
+    until(lambda: held.receiver.closings)
+    assert (held.tally.finished, held.tally.lease_lost) == (0, 3)
+    assert "ermissions" not in caplog.text
+    come_again(kit, rival)
+
+
+@pytest.mark.slow
+@BOTH
+def test_a_stream_of_a_cluster_that_is_deleted_at_another_server_ends_what_uses_it(start_nats, version):
+    """The server that leads it tells of its deletion, whichever server we are connected to."""
+    ports = [free_port() for _ in range(3)]
+    routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
+    blocks = [f'cluster {{ name: C1, listen: "127.0.0.1:{port}", routes: [{routes}] }}' for port in ports]
+    members = [Kit(start_nats(block, version=version)) for block in blocks]
+    try:
+        for number, one in enumerate(members):  # each is connected to another member than who deletes
+            held = _first_held(one, f"topic{number}")
+            assert "error" not in _asked(members[number - 1], f"STREAM.DELETE.topic{number}", {})
+            until(lambda: held.receiver.closings, 3.0)  # noqa: B023
+            assert (held.tally.finished, held.tally.lease_lost) == (0, 1)
+    finally:
+        for one in members:
+            one.close()
+
+
+def _first_held(kit: Kit, topic: str) -> Held:
+    """Holds the one message of ``topic``, when the cluster has found its leaders."""
+    transport = kit.open("?replicas=3")
+
+    def attempt() -> Held | None:
+        try:
+            return kit.hold(transport, topic, grant=1)
+        except FrameworkError:
+            gevent.sleep(0.2)
+            return None
+
+    held = until(attempt, 60.0)
+    kit.producer(transport).publish(topic, [b"x"])
+    until(lambda: held.taken)
+    return held
