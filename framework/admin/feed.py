@@ -76,6 +76,6 @@ def _nodes(snapshot: Snapshot) -> Sequence[dict[str, Any]]:
     sums: dict[str, Counter[str]] = {}
     for row in snapshot["connections"]:
         sums.setdefault(row["node"], Counter()).update(
-            connections=1, granted=row["granted"], in_flight=row["in_flight"], unsent=row["unsent"]
+            connections=int(not row["away"]), granted=row["granted"], in_flight=row["in_flight"], unsent=row["unsent"]
         )
     return [{"node": node, **counts} for node, counts in sorted(sums.items())]

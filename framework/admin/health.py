@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from framework.engine.consumer import Consumer
 from framework.engine.slots import clock
 from framework.engine.supervisor import Supervisor
+from framework.transports.contract import away
 
 GRACE = 0.5
 """Seconds that a call may take to heed that its time is over."""
@@ -47,7 +48,8 @@ def _slots(consumer: Consumer) -> Iterator[str]:
 
 
 def _subscription(consumer: Consumer) -> Iterator[str]:
-    if not consumer.accounts:
-        yield f"handler {consumer.spec.name} has no connection to a broker"
+    if not consumer.connected:
+        why = "; ".join(dict.fromkeys(map(away, list(consumer.accounts))))
+        yield f"handler {consumer.spec.name} has no connection to a broker" + (f" ({why})" if why else "")
     elif not consumer.able:
         yield f"handler {consumer.spec.name} has no thread or process that can take a call"

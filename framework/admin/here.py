@@ -18,6 +18,7 @@ from framework.engine.remote_slots import Call, messages_of
 from framework.engine.slots import clock
 from framework.engine.supervisor import Supervisor
 from framework.resident import rss
+from framework.transports.contract import away
 from framework.version import VERSION
 
 WINDOW = 10.0
@@ -95,7 +96,7 @@ class Here:
             "concurrency": one.concurrency, "max_in_flight": flow.max_in_flight, "timeout": spec.timeout, "batch": spec.batch,
             "running": len(one.running.calls()), "waiting": one.waiting, "in_flight": in_flight, "counts": counts,
             "failures": self._supervisor.failures[name].count, "calls": calls, "busy": round(times.busy, 6), "slow": slow,
-            "waits": list(waits), "waited": round(times.waited, 6), "pause": _pause(one), "connected": len(one.accounts),
+            "waits": list(waits), "waited": round(times.waited, 6), "pause": _pause(one), "connected": one.connected,
             "wanted": sum(dialler.wanted for dialler in diallers), "stalled": round(_stalled(one), 3), "started": times.started,
             "published": dict(self._supervisor.published[name]),
         } | self._recent(name, sample)  # fmt: skip
@@ -167,6 +168,7 @@ def _connections(one: Consumer) -> Iterator[dict[str, Any]]:
         yield {
             "handler": one.spec.name, "topic": connection.topic, "node": connection.node, "granted": connection.granted,
             "in_flight": len(connection.in_flight), "unsent": connection.unsent(), "pid": os.getpid(),
+            "away": away(connection),
         }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ pause: None, or {by, until (seconds since 1970, or None), why, processes}; conne
 
 A row of ``running``: handler, id, attempt, node, messages, since (seconds), where, slot, pid. Of ``failures``: handler, at, id,
 attempt, node, messages, error, where, became, pid. Of ``connections``: handler, topic, node, granted (RDY), in_flight, unsent
-(bytes), pid.
+(bytes), pid, away (why the node cannot be reached now, or empty).
 """
 
 MOST = 200

@@ -33,7 +33,7 @@ from framework.handler import HandlerSpec
 from framework.message import Message, calls_of
 from framework.middleware.outcome import DEFERRED, Chain
 from framework.observe import hublog
-from framework.transports.contract import Connection, Tally
+from framework.transports.contract import Connection, Tally, away
 
 log = hublog.get(__name__)
 
@@ -297,9 +297,14 @@ class Consumer:
         account.gone(error, worked=account.worked)
 
     @property
+    def connected(self) -> int:
+        """How many of its connections reach their nodes. May be asked from any thread."""
+        return sum(not away(connection) for connection in list(self.accounts))
+
+    @property
     def able(self) -> bool:
-        """It has a connection, and handlers can be called."""
-        return bool(self.accounts) and (self._remote is None or self._remote.usable > 0)
+        """It has a connection that reaches its node, and handlers can be called."""
+        return bool(self.connected) and (self._remote is None or self._remote.usable > 0)
 
     @property
     def refusal(self) -> BadHandler | None:

@@ -250,6 +250,20 @@ class HandsOn(Protocol):
         AlreadySettled."""
 
 
+@runtime_checkable
+class Outliving(Protocol):
+    """A connection that can outlive what it reaches its node by, while calls hold leases."""
+
+    @property
+    def away(self) -> str:
+        """Why its node cannot be reached now; empty: it can. May be asked from any thread."""
+
+
+def away(connection: Connection) -> str:
+    """Why its node cannot be reached now; empty: it can."""
+    return connection.away if isinstance(connection, Outliving) else ""
+
+
 class Producer(Protocol):
     """Publishes to a broker. Safe to share between greenlets (and between threads when unpatched).
 

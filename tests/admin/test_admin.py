@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import gevent
@@ -17,6 +18,7 @@ from framework.admin.requests import Request
 from framework.master.source import Children
 from framework.testing.servers import Server
 from framework.testing.workers import call
+from framework.transports import open_transports
 from tests.admin.asking import get, port_of, run, soon, until, values
 
 AT_LENGTH = bool(os.environ.get("AT_LENGTH"))
@@ -68,6 +70,27 @@ def test_a_broker_that_is_away_makes_it_unready_and_no_less_alive(start_nsqd: Ca
         assert "handler orders/bill has no connection" in soon(lambda: get(port, "/readyz"), 503)
         assert get(port, "/livez") == (200, "ok\n")
         assert get(port, "/metrics")[0] == 200
+        worker.process.kill()
+
+
+@pytest.mark.real
+def test_a_connection_that_outlives_its_server_for_what_runs_is_none_until_there_is_one_again(start_nats, tmp_path: Path) -> None:
+    server = start_nats()
+    with run(tmp_path, f"nats://{server.address}") as worker:
+        port = port_of(worker)
+        with closing(open_transports([f"nats://{server.address}"])[0].producer()) as producer:
+            producer.publish("orders", [b"wait"])
+        until(port, "messaging_process_running_calls", "bill", is_=lambda count: count == 1)
+        assert get(port, "/readyz") == (200, "ok\n")
+        server.kill()
+        words = soon(lambda: get(port, "/readyz"), 503)
+        assert f"handler orders/bill has no connection to a broker (nats-server {server.address} cannot be reached" in words
+        assert get(port, "/livez") == (200, "ok\n")
+        until(port, "messaging_client_connections", "bill", is_=lambda count: count == 0)
+        (row,) = json.loads(get(port, "/api/connections")[1])
+        assert (row["in_flight"], server.address in row["away"]) == (1, True)
+        server.start()
+        soon(lambda: get(port, "/readyz"), 200)
         worker.process.kill()
 
 

@@ -14,7 +14,7 @@ import gevent
 
 from framework.errors import BrokerUnreachable, FrameworkError
 from framework.transports.nats import headers, judgement, wire
-from framework.transports.nats.carrier import Asking
+from framework.transports.nats.carrier import Carrier
 from framework.transports.nats.place import Place
 from framework.transports.nats.streams import Api, Consumer, version_of
 
@@ -32,7 +32,10 @@ class Affected(Protocol):
     """Who uses the consumer."""
 
     def go_by(self, found: Consumer) -> None:
-        """It serves, and has these limits. It is the one of which all in flight is."""
+        """It serves, and has these limits."""
+
+    def sure_again(self) -> None:
+        """It is the one that delivered all in flight, and somebody is there who takes what is settled."""
 
     def let_through(self, said: list[tuple[wire.Msg, float]]) -> None:
         """What came then, which is whole: its publisher has written what looks otherwise."""
@@ -44,7 +47,7 @@ class Affected(Protocol):
 class Changes:
     """For one connection, which calls ``look_when_due`` again and again. Times are monotonic, in seconds."""
 
-    def __init__(self, session: Asking, place: Place, affected: Affected) -> None:
+    def __init__(self, session: Carrier, place: Place, affected: Affected) -> None:
         self._session = session
         self._place = place
         self._affected = affected
@@ -75,7 +78,7 @@ class Changes:
         self._times_unsure += 1
         self.suspect()
 
-    def ask(self, session: Asking) -> None:
+    def ask(self, session: Carrier) -> None:
         """From now on, in place of one that has ended."""
         self._session = session
         self.suspect()
@@ -95,25 +98,28 @@ class Changes:
         else:
             if times == self._times_unsure:  # else it went out of sight meanwhile, and is to be looked for again
                 doubtful, self._doubtful = self._doubtful[:count], self._doubtful[count:]
-                self._judge(found, doubtful, version_of(session.info))
+                self._judge(found, doubtful, session)
         finally:
             self._looking = False
         if times != self._times_unsure:
             self.look_when_due(monotonic())
 
-    def _judge(self, found: Consumer | None, doubtful: list[tuple[wire.Msg, float]], version: tuple[int, ...]) -> None:
+    def _judge(self, found: Consumer | None, doubtful: list[tuple[wire.Msg, float]], session: Carrier) -> None:
         """One that is gone answers nothing on 2.9; one that is there has lost its pulls, as with its leader."""
         here = self._place
+        exact = version_of(session.info) >= EXACT
         what = f"consumer {here.consumer} of stream {here.stream} on {here.node}"
         if found is None:
             self._affected.gone(BrokerUnreachable(f"{what} is gone"))
-        elif abs(found.created - here.created) > (ROUGHLY if version < EXACT else timedelta(0)):
+        elif abs(found.created - here.created) > (timedelta(0) if exact else ROUGHLY):
             self._affected.gone(BrokerUnreachable(f"{what} was deleted and made anew"))
         elif words := judgement.refusal(found, here.topic):
             self._affected.gone(BrokerUnreachable(words))
         else:
-            self.sure = True
             self._affected.go_by(found)
+            if not (self.sure or session.away):
+                self.sure = True
+                self._affected.sure_again()
             self._affected.let_through(doubtful)
 
 

@@ -86,7 +86,8 @@ class JetStreamConnection:
     @property
     def away(self) -> str:
         """As in ``contract.Outliving``."""
-        return str(self._away.error) if self._away is not None else self._session.away
+        away = self._away
+        return str(away.error) if away is not None else self._session.away
 
     @property
     def exposed(self) -> int:
@@ -349,20 +350,20 @@ class JetStreamConnection:
 
     def go_by(self, found: Consumer) -> None:
         """Its limits, which may be others than they were."""
-        if self._closed:
-            return
-        if monotonic() >= self._say_by:
-            self._end(self._is_gone(_UNCERTAIN))
-            return
-        self._say_by = math.inf
-        self._session.wants_to_speak(self)
         self._pulling.longest = found.config.max_expires
-        if found.lease != self.limits.lease:
+        if found.lease != self.limits.lease and not self._closed:
             log.warning("consumer %s has a lease of %g s now (ack_wait), it had %g s", found.name, found.lease, self.limits.lease)
             self.limits = replace(self.limits, lease=found.lease)
             self._leases.change(found.lease)
             self._guard.close()
             self._guard.begin()
+
+    def sure_again(self) -> None:
+        if monotonic() >= self._say_by:
+            self._end(self._is_gone(_UNCERTAIN))
+            return
+        self._say_by = math.inf
+        self._session.wants_to_speak(self)
 
     def let_through(self, said: list[tuple[wire.Msg, float]]) -> None:
         now = monotonic()

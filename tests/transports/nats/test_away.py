@@ -34,8 +34,8 @@ def test_what_runs_while_a_server_is_started_again_is_settled_there_and_comes_on
     held = holding(kit, transport, 5)
     during, failed, *after = held.taken
     kit.server.stop()
-    until(lambda: held.connection.exposed == 5)
-    gevent.sleep(0.1)
+    until(lambda: held.connection.away)
+    assert held.connection.exposed == 5
     held.connection.finish(during)
     held.connection.touch(after[0])
     kit.server.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 from framework.engine.refusals import refusals
-from framework.errors import BadSetting, BrokerRefuses, BrokerUnreachable
+from framework.errors import AlreadySettled, BadSetting, BrokerRefuses, BrokerUnreachable
 from framework.handler import make_spec
 from framework.message import Message
 from framework.testing import servers
 from framework.testing.conformance.receiver import Held
 from framework.transports import open_transports
-from framework.transports.nats import wire
+from framework.transports.nats import changes, wire
 from framework.transports.nats.dial import dial
 from framework.transports.nats.route_wire import Routed
 from framework.transports.nats.session import Session
@@ -231,6 +231,85 @@ def test_what_others_publish_to_our_inbox_is_passed_over_and_ends_no_route(strea
     until(lambda: held.bodies == [b"ours"])
     assert list(routes) == before
     assert caplog.text.count("it is to be acknowledged at b'not.an.ack'") == 1
+    end(held)
+
+
+def asked(client: Session, what: str, **body: Any) -> dict[str, Any]:
+    answer = msgspec.json.decode(client.ask(f"$JS.API.{what}".encode(), msgspec.json.encode(body), 5.0).body)
+    assert "error" not in answer, answer
+    return answer
+
+
+def changed(client: Session, topic: str, **limits: Any) -> None:
+    """Set these of the consumer of ``topic``."""
+    config = asked(client, f"CONSUMER.INFO.{topic}.billing")["config"] | limits
+    asked(client, f"CONSUMER.CREATE.{topic}.billing.{topic}", stream_name=topic, config=config)
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["busy", "with room"])
+def test_what_runs_is_not_settled_at_a_stream_that_was_made_anew(streams: Streams, busy: bool):
+    """Its sequences begin at 1 again: an old ACK would settle a new message that somebody else handles."""
+    transport, client, topic = streams.open(), streams.client(), "anew" if busy else "idle"
+    transport.producer().publish(topic, [b"old"] * 3)
+    held = streams.hold(transport, topic, grant=3 if busy else 10)
+    until(lambda: len(held.taken) == 3)
+    asked(client, f"STREAM.DELETE.{topic}")
+    rival = streams.hold(other := streams.open(), topic, grant=3)
+    other.producer().publish(topic, [b"new"] * 3)
+    until(lambda: len(rival.taken) == 3)
+    for message in held.taken[:3]:
+        with suppress(AlreadySettled):
+            held.connection.finish(message)
+    until(lambda: held.receiver.closings)
+    assert held.tally.finished == 0
+    assert held.tally.lease_lost >= 3
+    assert asked(client, f"CONSUMER.INFO.{topic}.billing")["num_ack_pending"] == 3
+    end(rival)
+
+
+def test_what_was_settled_while_nobody_leads_is_not_said_after_its_lease(streams: Streams, monkeypatch):
+    transport = streams.open("&ack_wait=1s")
+    transport.producer().publish("nobody", [b"x", b"y"])
+    held = streams.hold(transport, "nobody")
+    until(lambda: len(held.taken) == 2)
+    sessions = peer_of(transport).sessions
+    monkeypatch.setattr(type(sessions), "leader", lambda *_: None)
+    sessions.changed(b"$JS.API.CONSUMER.MSG.NEXT.nobody.billing")
+    assert "leads" in held.connection.away
+    held.connection.finish(held.taken[0])
+    until(lambda: held.receiver.closings, 5.0)
+    assert (held.tally.finished, held.tally.lease_lost) == (0, 2)
+
+
+def test_a_lease_that_is_changed_while_calls_run_is_gone_by(streams: Streams, monkeypatch):
+    monkeypatch.setattr(changes, "REGULARLY", 0.5)
+    transport, client = streams.open(), streams.client()
+    transport.producer().publish("shorter", [b"x"])
+    held = streams.hold(transport, "shorter")
+    until(lambda: held.taken)
+    changed(client, "shorter", ack_wait=2 * 10**9)
+    until(lambda: held.connection.limits.lease == 2.0)
+    until(lambda: held.receiver.lost_messages)  # it was not touched
+    changed(client, "shorter", ack_wait=20 * 10**9)
+    until(lambda: held.connection.limits.lease == 20.0)
+    end(held)
+
+
+def test_as_many_come_as_a_consumer_allows_that_is_changed_while_calls_run(streams: Streams):
+    transport, client = streams.open(), streams.client()
+    held = streams.hold(transport, "fewer", grant=10)
+    changed(client, "fewer", max_ack_pending=2)
+    transport.producer().publish("fewer", [b"%d" % number for number in range(6)])
+    until(lambda: len(held.taken) == 2)
+    held.connection.finish(held.taken[0])
+    until(lambda: len(held.taken) == 3)
+    gevent.sleep(0.2)
+    assert len(held.taken) == 3
+    changed(client, "fewer", max_ack_pending=10)
+    until(lambda: len(held.taken) == 6)
+    for message in list(held.connection.in_flight):
+        held.connection.finish(message)
+    until(lambda: held.tally.finished == 6)
     end(held)
 
 
