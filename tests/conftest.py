@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -30,9 +31,20 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 AT_LENGTH = bool(os.environ.get("AT_LENGTH"))
 """Also what ``python -m tests.chaos`` runs alone."""
 
+# Collecting makes two million objects that all stay: looking for garbage among them takes a third of the time, again and again.
+gc.disable()
+
 # An example that meets a busy machine may take as long as it likes.
 hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What has been collected stays, and is not looked at again when garbage is looked for."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -56,7 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         starts_spark = item.get_closest_marker("spark") is not None
         shares_spark = "spark" in getattr(item, "fixturenames", ())
         shares_rocketmq = "rocketmq" in getattr(item, "fixturenames", ())
-        shared = "spark" if shares_spark else "rocketmq" if shares_rocketmq else item.location[0]
+        shared = "spark" if shares_spark else "rocketmq" if shares_rocketmq else item.nodeid.partition("::")[0]
         group = item.nodeid if starts_spark and not shares_spark else shared
         item.add_marker(pytest.mark.xdist_group(group))
         if starts_spark and item.get_closest_marker("timeout") is None:

@@ -39,13 +39,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 _AT_LENGTH = (
-    ["-m", "at_length", "tests/conformance", "tests/transports"],  # over older servers that behave as the newer ones do there
+    ["-m", "at_length", "tests"],  # over older servers that behave as the newer ones do there, and the like
     [
-        "-m", "slow or spark", "tests/workers/test_kills.py", "tests/workers/test_job.py", "tests/workers/test_demo_brokers.py",
-        "tests/nsqd/test_durability.py", "tests/nsqd/test_fuzz.py",
+        "-m", "not at_length", "tests/workers/test_kills.py", "tests/workers/test_job.py", "tests/workers/test_procfile.py",
+        "tests/nsqd/test_durability.py", "tests/nsqd/test_fuzz.py", "tests/nsqd/test_damage.py", "tests/nsqd/test_store_property.py",
     ],
 )  # fmt: skip
-_LENGTHS = {"AT_LENGTH": "1", "NSQD_KILLS": "20", "NSQD_FUZZ_INPUTS": "200000"}
+_LENGTHS = {
+    "AT_LENGTH": "1", "NSQD_KILLS": "20", "NSQD_LATE_ROUNDS": "20", "NSQD_FUZZ_INPUTS": "200000", "DAMAGE_FLIPS": "200",
+    "STORE_EXAMPLES": "200",
+}  # fmt: skip
 
 
 def _tests_at_length() -> int:

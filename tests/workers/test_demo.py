@@ -1,6 +1,7 @@
 """The whole demo as its user starts it, Spark included: what comes out, and that nothing is left.
 
-The shipped log goes through it in tests/house/test_readme.py, and what needs no Spark to be seen is in test_demo_ends.py.
+The shipped log goes through it in tests/house/test_readme.py, and what needs no Spark to be seen is in test_demo_ends.py: what
+comes over beanstalkd to the spools, too, that Spark reads.
 """
 
 from __future__ import annotations
@@ -12,16 +13,14 @@ import signal
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
 
-from framework import Publisher
 from tests.workers.demos import Run, demos
+from tests.workers.leftovers import left_on_beanstalkd, left_on_nsqd
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
-CHANNELS = ("archive", "growth", "spam")
 
 MIXED = [
     *(
@@ -49,29 +48,11 @@ def readable_part(packed: bytes) -> list[bytes]:
     return zlib.decompressobj(wbits=31).decompress(packed).split(b"\n")[:-1]
 
 
-def left_on_nsqd(nsqd: Any) -> str:
-    """Forty lines in each channel; returns the broker's URL."""
-    nsqd.http("/topic/create?topic=api_requests", b"")
-    for channel in CHANNELS:
-        nsqd.http(f"/channel/create?topic=api_requests&channel={channel}", b"")
-    nsqd.http("/mpub?topic=api_requests", b"\n".join(b"left over %d" % n for n in range(40)))
-    return f"nsq://{nsqd.address}"
-
-
-def left_on_beanstalkd(beanstalkd: Any) -> str:
-    """Forty lines in each channel's tube; returns the broker's URL, which says nothing of the copies."""
-    url = f"beanstalkd://{beanstalkd.address}"
-    publisher = Publisher(f"{url}?fanout={','.join(f'api_requests/{channel}' for channel in CHANNELS)}")
-    publisher.publish_many("api_requests", [f"left over {n}" for n in range(40)])
-    publisher.close()
-    return url
-
-
 LEFTOVERS = {"nsqd": left_on_nsqd, "beanstalkd": left_on_beanstalkd}
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("broker", ["nsqd", "beanstalkd"])
+@pytest.mark.parametrize("broker", ["nsqd", pytest.param("beanstalkd", marks=pytest.mark.at_length)])
 def test_half_a_gzip_of_everything_through_a_broker_that_holds_leftovers_has_every_line_accounted_for(
     tmp_path: Path, demo: Callable[..., Run], request: pytest.FixtureRequest, broker: str
 ) -> None:

@@ -1,6 +1,6 @@
 """The shipped log goes through the demo over each kind of broker, and gives the summary that the embedded nsqd gives.
 
-At length: `python -m tests.chaos`. Over NSQ and beanstalkd, test_demo.py sends another log in each run of the tests.
+At length: `python -m tests.chaos`. Over NSQ in each run of the tests, and over beanstalkd at length, test_demo.py sends another.
 """
 
 from __future__ import annotations

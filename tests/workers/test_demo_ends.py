@@ -1,4 +1,4 @@
-"""How the demo ends before Spark is up, whoever ends it: the words, the exit code, and that nothing is left.
+"""What the demo does before Spark is up, and how it ends, whoever ends it: the words, the exit code, and that nothing is left.
 
 The JVM that these demos start is one that never gets ready, as on a machine that is too busy.
 """
@@ -10,12 +10,17 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from framework.spool import segment
 from tests.workers.demos import ROOT, Run, demos
+from tests.workers.leftovers import CHANNELS, left_on_beanstalkd
 from workers.api_requests.demo import command
 from workers.api_requests.demo.run import Demo
 
@@ -46,6 +51,34 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, demo: Callable[..., Run],
     assert (code, err) == (0, "")
     assert "nothing is left running" in out
     assert run.none_is_left()
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_every_channel_has_each_line_for_spark_and_no_leftovers_over_a_broker_that_copies_nothing_by_itself(
+    tmp_path: Path, demo: Callable[..., Run], beanstalkd: Any
+) -> None:
+    lines = [f"line {n}" for n in range(300)]
+    wanted = {name: Counter(line.encode() for line in lines) for name in CHANNELS}
+    (tmp_path / "log").write_text("\n".join(lines) + "\n")
+    out = tmp_path / "out"
+    run = demo("--input", str(tmp_path / "log"), "--output", str(out), "--broker", left_on_beanstalkd(beanstalkd))
+    run.wait_for("leftovers: 40 messages of an earlier run set aside")
+    run.wait_for("publish: 300 of 300 lines")
+    deadline = time.monotonic() + 60
+    while (landed := {name: _bodies(out / "work" / "spool" / name) for name in CHANNELS}) != wanted:
+        assert time.monotonic() < deadline, {name: found.total() for name, found in landed.items()}
+        time.sleep(0.1)
+    os.killpg(run.process.pid, signal.SIGINT)
+    assert run.finish(90)[0] == 0
+    assert run.none_is_left()
+
+
+def _bodies(spool: Path) -> Counter[bytes]:
+    """What has landed, by body."""
+    folders = spool.glob("*/") if spool.exists() else ()
+    segments = [one.path for folder in folders for one in segment.listing(folder)]
+    return Counter(body for path in segments for body in segment.read(path, ["value"])["value"].to_pylist())
 
 
 @pytest.mark.slow

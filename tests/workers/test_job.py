@@ -145,7 +145,7 @@ def test_without_a_broker_only_the_suspects_wait_and_killed_and_stopped_in_its_b
     while not any(sum(counts.values()) >= 2000 for counts in events(running, "lines")["done"].values()):
         pass  # one channel has done all, the others are in the middle of it
     kill(running)
-    if AT_LENGTH:  # test_procfile.py stops one as well, and starts it again
+    if AT_LENGTH:  # test_procfile.py stops one as well
         restarted = job(tmp_path, "--follow", "--every=0")
         events(restarted, "ready")
         time.sleep(1.0)  # not to wait for anything: only so that the signal comes in the middle of something

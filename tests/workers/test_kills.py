@@ -27,7 +27,7 @@ from workers.api_requests.job.spam import evidence
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 A_BATCH = 60  # lines
-STEPS = (1, 1, 1) if os.environ.get("AT_LENGTH") else (13, 11, 5)
+STEPS = (1, 1, 1) if os.environ.get("AT_LENGTH") else (26, 22, 10)
 """How many writes lie between two kills, for each stream: the archive's are the same for each of three days, growth's for both of
 its files, and what comes after a kill between two that follow one another is mostly the same. At length: before every write."""
 

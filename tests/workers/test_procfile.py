@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from framework.testing.servers import free_port
+from tests.conftest import AT_LENGTH
 from workers.api_requests.channels.blocklist import BlockList
 from workers.api_requests.processes import descendants, kill
 
@@ -89,6 +90,8 @@ def test_it_runs_stops_and_goes_on(java: None, tmp_path: Path) -> None:
         deployed.wait(lambda: [entry.address for entry in blocked.entries()] == ["66.0.0.1"])
         assert deployed.stop() == {"nsqd": 0, "workers": 0, "job": 0}
         assert not deployed.says("StackOverflow")
+        if not AT_LENGTH:  # that the job goes on where it was, test_job.py shows in each run
+            return
         deployed.log.write_text("")
         deployed.start()
         deployed.wait(lambda: deployed.says("framework.app ready"))
