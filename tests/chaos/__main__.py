@@ -42,7 +42,8 @@ _AT_LENGTH = (
     ["-m", "at_length", "tests"],  # over older servers that behave as the newer ones do there, and the like
     [
         "-m", "not at_length", "tests/workers/test_kills.py", "tests/workers/test_job.py", "tests/workers/test_procfile.py",
-        "tests/nsqd/test_durability.py", "tests/nsqd/test_fuzz.py", "tests/nsqd/test_damage.py", "tests/nsqd/test_store_property.py",
+        "tests/nsqd/test_durability.py", "tests/nsqd/test_fuzz.py", "tests/nsqd/test_damage.py",
+        "tests/nsqd/test_store_property.py", "tests/admin/test_admin.py",
     ],
 )  # fmt: skip
 _LENGTHS = {
