@@ -265,7 +265,7 @@ ALL: dict[str, tuple[Scenario, int, int]] = {
     "nats-route-leader": (route_leader_killed, 3, 0),
     "nats-route-cut": (route_connections_cut, 60, 0),  # in CI by the conformance suite
     "nats-route-cut-2.9": (partial(route_connections_cut, version=OLDER), 30, 0),
-    "nats-route-leader-1000": (partial(route_leader_killed, half=500), 0, 1),
+    "nats-route-leader-500": (partial(route_leader_killed, half=250), 0, 1),
     **{
         f"nats-{name}-{OLDER}": (partial(scenario, version=OLDER), times, 0)
         for name, scenario, times in (

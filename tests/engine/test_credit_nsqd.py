@@ -114,17 +114,20 @@ def publish(server: Server, count: int) -> None:
 
 
 class Churn(threading.Thread):
-    """Bursts on any nsqd, kills and starts of the first two, cuts of the connections to the others, for some seconds."""
+    """Bursts on any nsqd, kills and starts of the first two, cuts of the connections to the others, for some seconds, and until
+    there was enough of it."""
 
-    def __init__(self, servers: Sequence[Server], cuts: Sequence[Callable[[], None]], seconds: float) -> None:
-        super().__init__()
-        self._servers, self._cuts, self._seconds = servers, cuts, seconds
+    def __init__(
+        self, servers: Sequence[Server], cuts: Sequence[Callable[[], None]], seconds: float, enough: Callable[[], bool]
+    ) -> None:
+        super().__init__(daemon=True)
+        self._servers, self._cuts, self._seconds, self._enough = servers, cuts, seconds, enough
         self.done: list[str] = []
 
     def run(self) -> None:
         chance = random.Random(1)
         ends = time.monotonic() + self._seconds
-        while time.monotonic() < ends:
+        while time.monotonic() < ends or not self._enough():
             publish(chance.choice(self._servers), chance.choice([1, 5, 60, 200]))
             time.sleep(chance.uniform(0, 0.1))
             if chance.random() < 0.1:
@@ -150,8 +153,10 @@ def test_nsqds_own_counts_never_add_up_to_more_than_max_in_flight_whatever_happe
     worker.until(lambda: worker.connections == 4)
     for proxy in proxies[1:]:
         proxy.delay(0.01)  # what a grant lets in comes later than the grant that follows it
-    churn = Churn(servers, [proxy.cut for proxy in proxies[2:]], seconds=8)
     with Sampler(servers) as sampler:
+        churn = Churn(
+            servers, [proxy.cut for proxy in proxies[2:]], 8, lambda: len(sampler.sums) > 50 and len(set(churn.done)) == 2
+        )
         churn.start()
         worker.until(lambda: not churn.is_alive(), seconds=60)
     assert {"killed", "cut"} == set(churn.done)

@@ -98,11 +98,11 @@ def test_a_rollout_under_load_loses_nothing(nsqd: Server, tmp_path: Path) -> Non
     def wait_for(file: str, text: str) -> None:
         assert _within(60, lambda: text in (tmp_path / file).read_text()), (tmp_path / "err").read_text()
 
+    over = threading.Event()
     try:
         assert _within(20, (tmp_path / "err").exists)
         wait_for("err", "all 2 processes are ready")
         sent: list[int] = []
-        over = threading.Event()
 
         def publish() -> None:
             publisher = Publisher(f"nsq://{nsqd.address}")

@@ -1,6 +1,6 @@
 """Hard to kill: whatever comes to the ports, the process lives, grows by nothing, and serves a good client all along.
 
-20,000 inputs by default; NSQD_FUZZ_INPUTS=1000000 asks for more, NSQD_FUZZ_SEED for others. Inputs are sent by 40 connections at
+8,000 inputs by default; NSQD_FUZZ_INPUTS=1000000 asks for more, NSQD_FUZZ_SEED for others. Inputs are sent by 40 connections at
 a time, from a hub of this thread; each ends as suddenly as it likes.
 """
 
@@ -27,7 +27,7 @@ from tests.conftest import missing
 from tests.nsqd.conftest import Talk
 from tests.nsqd.fuzzing import Fuzz
 
-INPUTS = int(os.environ.get("NSQD_FUZZ_INPUTS", "20000"))
+INPUTS = int(os.environ.get("NSQD_FUZZ_INPUTS", "8000"))
 SEED = int(os.environ.get("NSQD_FUZZ_SEED", "1"))
 TOGETHER = 40
 PATIENCE = 30.0  # seconds in which a good client must be served on a machine that does much else
