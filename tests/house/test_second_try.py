@@ -45,11 +45,11 @@ def write_script(path, command):
     path.chmod(0o755)
 
 
-def run(project: Path, tests: str, second_tries: int) -> tuple[int, str]:
+def run(project: Path, tests: str, second_tries: int, what: str = "fast") -> tuple[int, str]:
     (project / "tests/test_it.py").write_text(tests)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    command = ["sh", "tools/test", "fast"]
-    environment = clean | {"SECOND_TRIES": str(second_tries), "FAST_AT_A_TIME": "1"}
+    command = ["sh", "tools/test", what]
+    environment = clean | {"SECOND_TRIES": str(second_tries), "FAST_AT_A_TIME": "1", "SLOW_AT_A_TIME": "1"}
     done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout
 
@@ -73,3 +73,30 @@ def test_all_else_fails(project, tests, second_tries):
     assert code != 0
     assert "PASSED ONLY" not in said
     assert "fast tests" in said.split("== seconds")[1]
+
+
+NOTES = "open('collected', 'a').write('it ')\ndef test_fast():\n    pass\n"
+SLOW = """
+import pytest
+open('collected', 'a').write('slow ')
+
+@pytest.mark.slow
+def test_slow():
+    open('ran', 'a').write('slow')
+"""
+
+
+def test_slow_tests_are_looked_for_in_the_files_that_have_some(project):
+    (project / "tests/test_slow.py").write_text(SLOW)
+    code, said = run(project, NOTES, 0, "all")
+    assert code == 0, said
+    assert (project / "ran").read_text() == "slow"
+    assert sorted((project / "collected").read_text().split()) == ["it"] * 2 + ["slow"] * 3
+
+
+def test_slow_tests_are_looked_for_everywhere_where_a_file_cannot_be_collected_at_first(project):
+    (project / "tests/test_slow.py").write_text(SLOW)
+    once = "import pathlib\nseen = pathlib.Path('seen')\nif not seen.exists():\n    seen.touch()\n    raise ValueError\n"
+    code, said = run(project, once + NOTES, 0, "all")
+    assert code == 0, said
+    assert (project / "ran").read_text() == "slow"
