@@ -74,7 +74,7 @@ def _all(step: Step) -> list[Callable[[], object]]:
 
 
 def _done(work: Callable[[], object]) -> bool:
-    """One that fails keeps no other."""
+    """Call it; whether its hub still shares the parent's epoll. One that fails does not keep the others from being called."""
     try:
         return work() is True
     except Exception:

@@ -53,11 +53,11 @@ class Backlog:
             self._asking = gevent.spawn(self._ask)
 
     def work_for(self, topic: str, channel: str, later: str, seconds: float) -> int | None:
-        """What could be delivered for ``channel`` at this moment, and what is in flight; with what waited in the topic ``later``
-        for its time, and is due. None where that is not known in ``seconds``.
+        """How many messages could be delivered for ``channel`` at this moment or are in flight, those included that waited in the
+        topic ``later`` and are due. None where the brokers have not answered within ``seconds``.
 
-        Of brokers that do not tell what is due from what waits on, nothing of ``later``. Other channels are not asked of: of a
-        thousand that took longer than anybody waits."""
+        Nothing of ``later`` counts on brokers that do not tell what is due from what still waits. Only this channel is asked of:
+        for a thousand of them the answers take longer than a caller waits."""
         asking = [
             gevent.spawn(wrap_errors(Exception, self._work), topic, channel),
             gevent.spawn(wrap_errors(Exception, self._due), later, channel),

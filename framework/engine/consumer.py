@@ -152,8 +152,8 @@ class Consumer:
                 slot.job = job = queue.popleft()  # a Message; of a BatchQueue, a list of them
                 slot.started = now
                 connection = job.connection
-                if connection is not known:  # most come by the connection of the one before
-                    known, chain = connection, self._chain_of(connection)
+                if connection is not known:  # most come by the connection of the one before; a batch has none, and asks each time
+                    known, chain = connection or known, self._chain_of(connection)
                 outcome = chain(job)
                 try:
                     left = context != base
@@ -264,7 +264,8 @@ class Consumer:
     def _chain_for(self, connection: Connection) -> Chain:
         if self._later is None or connection.topic == self.spec.topic:
             return self._chain
-        if self.spec.batch:  # few ever have such a connection, and need to look where each message of a batch is from
+        if self.spec.batch:
+            # From now on each message of a batch is looked at for where it is from. Few handlers ever have such a connection.
             self._chain = self._later
         return self._later
 

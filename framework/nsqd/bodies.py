@@ -82,10 +82,12 @@ class Bodies:
         said of the whole, which some clients get wrong and nsqd does not look at."""
         incoming, unpack, most = self._incoming, _INT32.unpack_from, self._options.max_msg_size
         buffer, offset, end = incoming.buffer, 0, self._options.max_body_size + _SPARE
+        position, here = incoming.position, len(buffer) - incoming.position
         for at in range(count):
-            if len(buffer) - incoming.position < offset + 4:
+            if here < offset + 4:
                 self._await_size(at, offset)
-            (size,) = unpack(buffer, incoming.position + offset)
+                position, here = incoming.position, len(buffer) - incoming.position
+            (size,) = unpack(buffer, position + offset)
             if size <= 0:
                 raise Refused("E_BAD_MESSAGE", f"MPUB invalid message({at}) body size {size}")
             if size > most:

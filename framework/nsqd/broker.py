@@ -221,13 +221,17 @@ class Broker:
             self.save()
         except NotStored:
             pass
+        if self._store.untidy:  # asked here: the way to the thread and back costs more than to commit a group
+            self._tidy()
+        self._report()
+
+    def _tidy(self) -> None:
         try:
             self._reader.do(self._store.tidy)
         except Exception as error:
             self.health.fails(NOT_TIDIED, error)
         else:
             self.health.works(NOT_TIDIED)
-        self._report()
 
     def save(self) -> None:
         """Return when all that changed is saved. Raises NotStored: it goes with the next round."""

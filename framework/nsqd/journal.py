@@ -87,11 +87,11 @@ class _Next:
             self.declared = Group()
         return self.declared
 
-    def end(self, error: Exception) -> None:
-        """Wake all that wait for it."""
+    def abandon(self) -> None:
+        """Wake all that still wait for it: the write broke off."""
         for group in (self.published, self.declared):
             if group is not None and not group.done.is_set():
-                group.end(error)
+                group.end(NotStored("the write was not finished"))
 
 
 class Journal:
@@ -151,7 +151,7 @@ class Journal:
             if not group.entries or not self._publish(group, declares):
                 self._declare(group, declares)
         finally:
-            group.end(NotStored("the write was not finished"))
+            group.abandon()
         self._health.works(WRITER_ENDED)
 
     def _publish(self, group: _Next, declares: list[Declare]) -> bool:

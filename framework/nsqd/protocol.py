@@ -102,6 +102,8 @@ class Client:
         incoming.slices.breathe()  # a client that always has data must not hold up others
         self.connection.armed = time.monotonic()
         try:
+            if incoming.position == len(incoming.buffer):
+                incoming.more()  # so that the first of many that come together is one of the many
             for many in self._many:
                 if (found := many.pattern.match(incoming.buffer, incoming.position)) and many.take(self, found):
                     return

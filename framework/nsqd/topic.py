@@ -125,9 +125,9 @@ class Topic:
         self.message_count += batch.count
         self.message_bytes += len(batch.payload) - 4 * batch.count
         self.next = batch.end
-        if self._flows:
+        if receivers := self._receivers_now:
             self.pumped = batch.end
-            for channel in self._receivers:
+            for channel in receivers:
                 channel.message_count += batch.count
                 channel.offer(batch)
         elif not self.ephemeral:
@@ -147,9 +147,14 @@ class Topic:
         return [channel for channel in self.channels.values() if channel.declared]
 
     @property
+    def _receivers_now(self) -> list[Channel]:
+        """Those that a message goes to at once; none where it waits here."""
+        return [] if self.paused or self._reading or not self.complete.is_set() else self._receivers
+
+    @property
     def _flows(self) -> bool:
         """Whether messages go to the channels."""
-        return not self.paused and self.complete.is_set() and not self._reading and bool(self._receivers)
+        return bool(self._receivers_now)
 
     def await_channels(self) -> None:
         """Keep messages until ``release``."""

@@ -132,7 +132,6 @@ class Collector:
         return None
 
     def _consume(self) -> None:
-        # Not at the top: executors import this module to read rows, and have no use for the engine.
         transports = self._transports = open_transports(self._options.urls)
         self._supervisor = Supervisor([self._spec()], transports, publish=_no_dead_letters, drain=_DRAIN, connect_deadline=None)
         try:

@@ -113,21 +113,23 @@ def test_waiting_messages_share_the_handlers_concurrency(broker: Any, limited: A
     running.stop()
 
 
+@pytest.mark.parametrize("batch", [0, 1])
 def test_the_first_that_comes_back_is_opened_also_by_a_slot_that_was_busy_when_it_came(
-    broker: Any, limited: Any, run: Callable[..., Any]
+    broker: Any, limited: Any, run: Callable[..., Any], batch: int
 ) -> None:
     """Until then its slots knew messages of the handler's topic only."""
     seen: list[bytes] = []
     gate = gevent.event.Event()
 
-    def handle(message: Message) -> None:
+    def handle(job: Any) -> None:
+        [message] = job if batch else [job]
         seen.append(message.body)
         if message.body == b"again" and message.attempts == 1:
             raise Retry("later", delay=0.5)
         if message.body == b"long":
             gate.wait()
 
-    running = run(handle, dead=limited, concurrency=1)
+    running = run(handle, dead=limited, concurrency=1, batch=batch, linger=0.01)
     broker.publish("orders", b"again", b"long")
 
     def back() -> bool:

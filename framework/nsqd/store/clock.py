@@ -67,10 +67,10 @@ class Clock:
         except OSError:
             fresh.unlink(missing_ok=True)
 
-    def keep_sometimes(self) -> None:
-        """``keep``, when it was long ago."""
-        if time.monotonic() - self._kept > _KEPT_SECONDS:
-            self.keep()
+    @property
+    def is_to_be_kept(self) -> bool:
+        """Whether the last ``keep`` was long ago."""
+        return time.monotonic() - self._kept > _KEPT_SECONDS
 
 
 def _load(path: Path) -> Anchor | None:

@@ -198,9 +198,15 @@ class Store:
         """Have the index know all that was appended. Raises sqlite3.Error."""
         self.save()
 
+    @property
+    def untidy(self) -> bool:
+        """Whether ``tidy`` has something to do; it touches no file."""
+        return self.clock.is_to_be_kept or self.log.due or time.monotonic() - self._swept > _SWEEP_SECONDS
+
     def tidy(self) -> None:
         """What is due besides: a sync that publishers did not wait for, a sweep. Raises sqlite3.Error, OSError; comes again."""
-        self.clock.keep_sometimes()
+        if self.clock.is_to_be_kept:
+            self.clock.keep()
         if self.log.due:
             with self._writing:
                 self._sync()
