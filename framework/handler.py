@@ -16,7 +16,7 @@ from framework.errors import BadHandler, BadName
 from framework.hooks import Middleware
 from framework.message import Message
 from framework.rules import Action, Chain, Choice, Flag, Option, Policy, Rules
-from framework.source import place_of
+from framework.source import locate
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def make_spec(
     local: Mapping[str, Any] | None = None,
 ) -> HandlerSpec:
     """The spec of ``function``, checked as ``@handler`` checks it but not registered. Raises BadName, BadHandler."""
-    where = place_of(function)
+    where = locate(function)
     try:
         names.check("topic", topic)
         names.check("channel", channel)
@@ -316,7 +316,7 @@ class _Registry:
         other = self.entries.get(spec.name)
         if other and not _replaces(spec.function, other.spec.function, notebook=loaded_as is None):
             raise BadHandler(
-                f"{place_of(spec.function)}: {spec.name} has a handler already, {place_of(other.spec.function)}: "
+                f"{locate(spec.function)}: {spec.name} has a handler already, {locate(other.spec.function)}: "
                 "give one of them a channel of its own"
             )
         self.entries[spec.name] = _Entry(spec, module, _being_imported() or module, loaded_as)
@@ -344,7 +344,7 @@ def _replaces(function: Callable[..., object], other: Callable[..., object], *, 
     """Whether ``function`` is ``other`` executed again: one def run twice, or a cell of a notebook."""
     if notebook:
         return (function.__module__, function.__qualname__) == (other.__module__, other.__qualname__)
-    return place_of(function) == place_of(other)
+    return locate(function) == locate(other)
 
 
 _registry = _Registry()

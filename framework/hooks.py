@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from framework.errors import BadHandler
 from framework.message import Message
-from framework.source import line_of, place_of
+from framework.source import line_of, locate
 
 Ending: TypeAlias = Literal["finished", "requeued", "dead", "lease_lost", "lost"]
 """How a delivery ended, in the words of the ledger."""
@@ -223,4 +223,4 @@ def _check_form(method: Any, hook: str) -> None:
 
 def _place(method: Any, hook: str) -> str:
     function = getattr(method, "__func__", method)
-    return place_of(function) if inspect.isfunction(function) else f"the hook {hook}, {function!r},"
+    return locate(function) if inspect.isfunction(function) else f"the hook {hook}, {function!r},"

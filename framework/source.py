@@ -7,7 +7,7 @@ import os
 from types import FunctionType
 
 
-def place_of(function: object) -> str:
+def locate(function: object) -> str:
     """``shop.handlers.bill (shop/handlers.py:12)``; what can be said of something that is no function."""
     if not isinstance(function, FunctionType):
         return f"@handler on {function!r}"

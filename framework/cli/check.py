@@ -18,7 +18,7 @@ from framework.hooks import name_of
 from framework.modules import import_handlers, words_of_others
 from framework.observe.logging import scrub
 from framework.settings import DEFAULT_BROKER, TABLE, Settings, check_writable
-from framework.source import place_of
+from framework.source import locate
 from framework.transports import open_transports
 from framework.transports.contract import Limits, NodeInfo, Transport
 from framework.tuning import tuned, written
@@ -102,7 +102,7 @@ def _check_modules(modules: tuple[str, ...], settings: Settings, findings: Findi
         findings.bad("setting", str(error), Exit.WRONG_USE)
         handlers = declared
     for spec in handlers:
-        findings.good("handler", f"{spec.name} {place_of(spec.function)}: {_options(spec)}")
+        findings.good("handler", f"{spec.name} {locate(spec.function)}: {_options(spec)}")
     if others := words_of_others(declared):
         findings.note("handler", f"imported along, and not run: {others}")
     return handlers

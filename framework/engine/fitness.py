@@ -13,7 +13,7 @@ from framework.engine.refusals import unfit
 from framework.errors import FrameworkError
 from framework.handler import HandlerSpec
 from framework.observe import hublog
-from framework.source import place_of
+from framework.source import locate
 from framework.transports.contract import NodeInfo, Transport
 
 log = hublog.get(__name__)
@@ -49,7 +49,7 @@ def misfits(handlers: Sequence[HandlerSpec], transport: Transport, found: Descri
 
 def notes(handlers: Sequence[HandlerSpec], found: Described) -> list[str]:
     """A sentence for everything else that the nodes have to say of the topics and channels of the handlers."""
-    said = (f"{place_of(spec.function)}: {words}" for spec in handlers for node in found[spec.name] for words in node.notes)
+    said = (f"{locate(spec.function)}: {words}" for spec in handlers for node in found[spec.name] for words in node.notes)
     return list(dict.fromkeys(said))
 
 

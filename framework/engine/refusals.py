@@ -12,7 +12,7 @@ from framework.errors import Backoff, Retry, WrongUse
 from framework.handler import HandlerSpec
 from framework.middleware.dead_letter import lasting, topic_name
 from framework.middleware.later import LEAST_HOP, lasts
-from framework.source import place_of
+from framework.source import locate
 from framework.transports.contract import Capabilities, Limits, NodeInfo
 
 
@@ -39,7 +39,7 @@ def unfit(spec: HandlerSpec, node: NodeInfo, capabilities: Capabilities) -> list
     """A sentence for everything that ``node``, of a broker with ``capabilities``, cannot do for ``spec``; empty: it fits."""
     can = node.capabilities or capabilities
     words = lease_refusal(spec, node.node, node.limits, can)
-    obstacles = [f"{place_of(spec.function)}: {obstacle}" for obstacle in node.obstacles]
+    obstacles = [f"{locate(spec.function)}: {obstacle}" for obstacle in node.obstacles]
     return [*([words] if words else []), *(_lacking([spec], can) if can != capabilities else []), *obstacles]
 
 
@@ -56,7 +56,7 @@ def lease_refusal(spec: HandlerSpec, node: str, limits: Limits, capabilities: Ca
         return ""
     otherwise = f", or {capabilities.longer_lease}" if capabilities.longer_lease else ""
     return (
-        f"{place_of(spec.function)}: timeout={spec.timeout:g} is longer than {node} keeps a message in flight, "
+        f"{locate(spec.function)}: timeout={spec.timeout:g} is longer than {node} keeps a message in flight, "
         f"{longest:g} s: lower timeout{otherwise}"
     )
 
@@ -83,7 +83,7 @@ def _countless(handlers: Sequence[HandlerSpec], capabilities: Capabilities) -> l
     if capabilities.attempts:
         return []
     return [
-        f"{place_of(spec.function)}: this broker does not count deliveries, so what always fails is delivered for ever: "
+        f"{locate(spec.function)}: this broker does not count deliveries, so what always fails is delivered for ever: "
         "raise Reject for messages that no retry can help (max_attempts=0 says that this is known)"
         for spec in handlers
         if spec.max_attempts and "max_attempts" not in spec.given
@@ -97,7 +97,7 @@ def _clashes(handlers: Sequence[HandlerSpec]) -> list[str]:
         other = owners.setdefault(topic_name(spec.topic, spec.channel), spec)
         if lasting(other.topic, other.channel) != lasting(spec.topic, spec.channel):
             found.append(
-                f"{place_of(spec.function)}: {spec.name} and {other.name} make the same topic for their dead letters, "
+                f"{locate(spec.function)}: {spec.name} and {other.name} make the same topic for their dead letters, "
                 f"{topic_name(spec.topic, spec.channel)}: give one of them another topic or channel"
             )
     return found
@@ -113,7 +113,7 @@ def _delays(handlers: Sequence[HandlerSpec], capabilities: Capabilities) -> list
             if not hops and (action.delay or 0) > capabilities.max_requeue:
                 asked = f"policy asks for {type(action).__name__}(delay={action.delay:g})"
                 kept = f"a message waits here for {capabilities.max_requeue:g} s at most"
-                found.append(f"{place_of(spec.function)}: {asked}, and {kept}: lower the delay{otherwise}")
+                found.append(f"{locate(spec.function)}: {asked}, and {kept}: lower the delay{otherwise}")
     return found
 
 
@@ -132,7 +132,7 @@ def _asked(broker: Broker, spec: HandlerSpec, topic: str, channels: Collection[s
     try:
         broker.accept(topic, channels)
     except WrongUse as error:
-        return [f"{place_of(spec.function)}: {what}{error}"]
+        return [f"{locate(spec.function)}: {what}{error}"]
     return []
 
 
@@ -144,7 +144,7 @@ def _unacknowledged(handlers: Sequence[HandlerSpec]) -> list[str]:
         asked += ["policy"] if spec.policy else []
         asked += ['on_timeout="reject"'] if spec.on_timeout == "reject" else []
         found += [
-            f"{place_of(spec.function)}: {what} cannot be kept, this broker waits for no acknowledgement, and keeps neither what "
+            f"{locate(spec.function)}: {what} cannot be kept, this broker waits for no acknowledgement, and keeps neither what "
             f"fails nor dead letters: drop {what.partition('=')[0]}, use a broker that does, or say at_most_once=True"
             for what in asked
         ]
@@ -156,7 +156,7 @@ def _attempts(handlers: Sequence[HandlerSpec], capabilities: Capabilities) -> li
     if capabilities.attempts:
         return []
     return [
-        f"{place_of(spec.function)}: max_attempts={spec.max_attempts} cannot be kept, this broker does not count deliveries: "
+        f"{locate(spec.function)}: max_attempts={spec.max_attempts} cannot be kept, this broker does not count deliveries: "
         "drop max_attempts, and raise Reject for messages that no retry can help"
         for spec in handlers
         if spec.max_attempts and "max_attempts" in spec.given

@@ -10,12 +10,12 @@ from framework.names import is_valid
 from framework.nsqd import config, metrics, payloads, stats, web
 from framework.nsqd.broker import Broker
 from framework.nsqd.channel import Channel
+from framework.nsqd.cross_site import CrossSite
 from framework.nsqd.journal import NotStored
 from framework.nsqd.lookups import Lookups
 from framework.nsqd.options import TLS_REQUIRED
 from framework.nsqd.payloads import Payload
 from framework.nsqd.protocol import Client
-from framework.nsqd.sites import Sites
 from framework.nsqd.slices import Slices
 from framework.nsqd.status import Status
 from framework.nsqd.store import Entry
@@ -58,7 +58,7 @@ class NsqdApi(Api):
             "/channel/pause": {"POST": lambda request: self._pause_channel(request, True)},
             "/channel/unpause": {"POST": lambda request: self._pause_channel(request, False)},
         }
-        super().__init__(routes, Sites(broker.options.http_allow_hosts, broker.options.broadcast_address), memory)
+        super().__init__(routes, CrossSite(broker.options.http_allow_hosts, broker.options.broadcast_address), memory)
 
     https_port = 0
     """Where HTTPS is listened on, if it is."""

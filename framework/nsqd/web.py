@@ -10,8 +10,8 @@ import msgspec
 
 from framework.names import is_valid
 from framework.nsqd import golang
+from framework.nsqd.cross_site import CrossSite
 from framework.nsqd.httpd import GIVE_UP
-from framework.nsqd.sites import Sites
 from framework.nsqd.status import Status
 from framework.nsqd.underway import Memory, Share
 
@@ -109,17 +109,17 @@ Routes = Mapping[str, Mapping[str, Handler]]
 class Api:
     """The WSGI application over a table of routes."""
 
-    def __init__(self, routes: Routes, sites: Sites, memory: Memory) -> None:
-        """``sites`` may use it; ``memory`` is what bodies take of it, those of other clients included."""
+    def __init__(self, routes: Routes, cross_site: CrossSite, memory: Memory) -> None:
+        """``cross_site`` says which pages may use it; ``memory`` is what bodies take of it, those of other clients included."""
         self._routes = routes
         self._folded = {path.lower(): path for path in routes}
-        self._sites = sites
+        self._cross_site = cross_site
         self._memory = memory
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         share = self._memory.share(environ[GIVE_UP])
         try:
-            self._sites.check(environ)
+            self._cross_site.check(environ)
             response = self.respond(Request(environ, share))
         except Status as status:
             response = Response(status.code, {"message": status.words})

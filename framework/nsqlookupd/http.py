@@ -9,9 +9,9 @@ from typing import Any
 
 from framework.names import is_valid
 from framework.nsqd import web
+from framework.nsqd.cross_site import CrossSite
 from framework.nsqd.daemon import Log
 from framework.nsqd.options import VERSION
-from framework.nsqd.sites import Sites
 from framework.nsqd.status import Status
 from framework.nsqd.underway import Memory
 from framework.nsqd.web import Answer, Api, Request, Routes
@@ -43,7 +43,7 @@ class LookupdApi(Api):
             "/channel/create": {"POST": self._create_channel},
             "/channel/delete": {"POST": self._delete_channel},
         }
-        super().__init__(routes, Sites(options.http_allow_hosts, options.broadcast_address), memory)
+        super().__init__(routes, CrossSite(options.http_allow_hosts, options.broadcast_address), memory)
 
     # --- questions -------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from framework.nsqd.cross_site import CrossSite
 from framework.nsqd.httpd import MAX_HEAD_BYTES
-from framework.nsqd.sites import Sites
 from framework.nsqd.status import Status
 from framework.testing import servers
 from framework.testing.servers import Server
@@ -255,11 +255,11 @@ NOT_SERVED = {
 
 @pytest.mark.parametrize("who", SERVED)
 def test_who_is_served(who: str) -> None:
-    Sites(["tools.example"], "broadcast").check(SERVED[who])
+    CrossSite(["tools.example"], "broadcast").check(SERVED[who])
 
 
 @pytest.mark.parametrize("who", NOT_SERVED)
 def test_who_is_not(who: str) -> None:
     with pytest.raises(Status, match="FORBIDDEN"):
-        Sites(["tools.example"], "broadcast").check(NOT_SERVED[who])
-    Sites(["*"], "broadcast").check(NOT_SERVED[who])
+        CrossSite(["tools.example"], "broadcast").check(NOT_SERVED[who])
+    CrossSite(["*"], "broadcast").check(NOT_SERVED[who])

@@ -68,7 +68,7 @@ class BeanstalkdConnection:
         self._attempts = Attempts(self)
         self._poller = Poller(poller, self, self._attempts)
         self._jobs: dict[Message, ReservedJob] = {}
-        self._unasked = Unasked(self.in_flight, self._ask_later, self._guarded)
+        self._unasked = Unasked(self.in_flight, self._ask_about, self._guarded)
         self.waiters = WaiterPool(self.node, tube, self, self._guarded)
         self._pacing = Pacing(self, self._poller, self.waiters, self._guarded)
         self._log_space = LogSpace(self.node, self._release_kept, self._guarded)
@@ -278,7 +278,7 @@ class BeanstalkdConnection:
         if self.in_flight:
             self._unasked.add(jobs)
 
-    def _ask_later(self, jobs: list[ReservedJob]) -> None:
+    def _ask_about(self, jobs: list[ReservedJob]) -> None:
         self._attempts.asking += jobs
         self._flush()
 

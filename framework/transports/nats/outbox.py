@@ -101,16 +101,18 @@ class Outbox(SharedOutbox[Said]):
 
     def send_in_its_place(
         self, sock: Socket, pongs: int, said: Iterable[tuple[bytes, Said | None]], now: float
-    ) -> None:  # fmt: skip
-        """From another thread: ``pongs`` answers, and what is ``said`` for owners. Raises OSError."""
+    ) -> bool:  # fmt: skip
+        """From another thread: ``pongs`` answers, and what is ``said`` for owners. Raises OSError. False: the socket is full, and
+        nothing of it is taken."""
         if self._tail and not self._push(sock):
-            return
+            return False
         parts = [wire.PONG * pongs]
         self.queued += len(parts[0])
         self._gather(parts, said)
         if any(parts[1:]):
             self._add_ping(parts, now, None)
         self._put(sock, parts)
+        return True
 
     def _gather(self, parts: list[bytes], said: Iterable[tuple[bytes, Said | None]]) -> None:
         for part, mark in said:

@@ -40,7 +40,7 @@ class Session(SharedSession[wire.ClientEvent]):
         self._owners: dict[int, Owner] = {}
         self._sids = itertools.count(1)
         self._unanswered = 0
-        """PINGs that were read in the hub's place."""
+        """PINGs that were read in the hub's place, and not answered yet."""
         self._interval = ping_interval
         self._start_reading()
         self._every(ping_interval, self._check_pulse)
@@ -226,9 +226,17 @@ class Session(SharedSession[wire.ClientEvent]):
             for event in events:
                 if type(event) is wire.Msg and (owner := self._owners.get(event.sid)) in heard:
                     heard[owner].append(event)
-        pings, self._unanswered = self._unanswered, 0
         said = (owner.keep(some, now, expired) for owner, some in heard.items())
-        self._outbox.send_in_its_place(self._sock, pings, said, now)
+        if self._outbox.send_in_its_place(self._sock, self._unanswered, said, now):
+            self._unanswered = 0
+
+    def _resumed(self) -> None:
+        """The server counts the PINGs that were not answered because the socket was full."""
+        super()._resumed()
+        with self._lock:
+            unanswered, self._unanswered = self._unanswered, 0
+        if unanswered:
+            self.say(wire.PONG * unanswered)
 
     # --- the end -------------------------------------------------------------------------------------------
 

@@ -71,7 +71,7 @@ class PopConnection:
         self._born = Born(told=session.signs)
         loop = get_hub().loop
         self._soon = Countdown(loop, APART)
-        self._settling = Settling(session, what, options.lease, books=self, speak=self._speak, later=self._say_soon)
+        self._settling = Settling(session, what, options.lease, books=self, speak=self._speak, speak_soon=self._speak_soon)
         self._sent_size = 0
         self._spoken = False
         """It is among those that are collected next."""
@@ -156,7 +156,7 @@ class PopConnection:
             self._spoken = True
             self._session.wants_to_speak(self)
 
-    def _say_soon(self) -> None:
+    def _speak_soon(self) -> None:
         if _get_ident() == self._thread and not (self._soon.active or self._closed):
             self._soon.start(self._speak)
 

@@ -59,13 +59,13 @@ class Books(Protocol):
 
 
 class Settling:
-    """Of one connection. ``speak()``: have ``collect`` called soon; ``later()``: in a moment. Both from any thread."""
+    """Of one connection. ``speak()``: have ``collect`` called soon; ``speak_soon()``: in a moment. Both from any thread."""
 
     def __init__(
         self, session: Session, what: Subscription, lease: float, *, books: Books, speak: Callable[[], None],
-        later: Callable[[], None],
+        speak_soon: Callable[[], None],
     ) -> None:  # fmt: skip
-        self._session, self._what, self._books, self._speak, self._later = session, what, books, speak, later
+        self._session, self._what, self._books, self._speak, self._speak_soon = session, what, books, speak, speak_soon
         self._lease = lease
         self.clock = BrokerClock()
         self._batches = True
@@ -167,7 +167,7 @@ class Settling:
         for one in _taken(self._postponed):
             (self._acks if one.ready <= now else self._postponed).append(one)
         if self._postponed:
-            self._later()
+            self._speak_soon()
 
     def _collect_acks(self, acks: list[Delivery]) -> int:
         if not self._batches or len(acks) < 2:
@@ -214,7 +214,7 @@ class Settling:
                 anywhere=not ends,
             )  # fmt: skip
         if self._changes:
-            self._later()
+            self._speak_soon()
         return counted
 
     def _put(
@@ -235,7 +235,7 @@ class Settling:
             self._postponed += again
             if again:
                 self._books.postponed(len(again), 0)
-                self._later()
+                self._speak_soon()
             if len(again) < len(acks):
                 self._books.refused(len(acks) - len(again), 0, str(error_of(answer)), acks[0].id if len(acks) == 1 else b"")
         self._look_if_idle()
@@ -279,7 +279,7 @@ class Settling:
         apart = one.changed(*said, began=self.clock.at(said.pop_time, at), heard=at)
         if not apart:
             self._changes.append((one, invisible, ends, True))
-            self._later()
+            self._speak_soon()
         elif ends:
             self._look_if_idle()
         else:
@@ -294,7 +294,7 @@ class Settling:
         if ends and self._is_postponed(one, answer):
             self._books.postponed(0, 1)
             self._changes.append((one, invisible, True, False))
-            self._later()
+            self._speak_soon()
         elif ends:
             self._books.refused(0, 1, str(error_of(answer)), one.id)
             self._look_if_idle()

@@ -131,12 +131,12 @@ class RocketTransport:
 
     def _limits(self, broker: Broker) -> Limits:
         options = self._options
-        later = MAX_DELAY if broker.timers else LEVELS[-1]
+        longest = MAX_DELAY if broker.timers else LEVELS[-1]
         if self._pulls(broker):
-            return Limits(math.inf, math.inf, MAX_GRANT, LEVELS[-1], later, round_trip=ROUND_TRIP)
+            return Limits(math.inf, math.inf, MAX_GRANT, LEVELS[-1], longest, round_trip=ROUND_TRIP)
         # A POP that waits cannot be taken back. Twice its time, because what the broker says at its end can be late.
         goodbye = 2 * options.poll + 1.0
-        return Limits(options.lease * CERTAIN, math.inf, MAX_GRANT, MAX_DELAY, later, goodbye, ROUND_TRIP)
+        return Limits(options.lease * CERTAIN, math.inf, MAX_GRANT, MAX_DELAY, longest, goodbye, ROUND_TRIP)
 
     def discover(self, topic: str, channel: str) -> set[str]:
         """The masters that have ``topic`` for reading."""

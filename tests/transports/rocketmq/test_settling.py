@@ -67,7 +67,7 @@ class Desk:
         self.first = Handle(5, BORN, 60000, 0, NORMAL, "b", 2, 7)
         paper: Any = self.paper
         self.settling = Settling(
-            paper, Subscription("t", "g"), 60.0, books=paper, speak=lambda: None, later=lambda: None
+            paper, Subscription("t", "g"), 60.0, books=paper, speak=lambda: None, speak_soon=lambda: None
         )  # fmt: skip
 
     def delivery(self, offset: int = 7, *, age: float = 1.0) -> Delivery:

@@ -15,7 +15,7 @@ _READING = ("GET", "HEAD", "OPTIONS")
 """Methods that change nothing; a page of another site cannot see their answers."""
 
 
-class Sites:
+class CrossSite:
     """Whose requests are served."""
 
     def __init__(self, names: Iterable[str], broadcast_address: str) -> None:
