@@ -11,26 +11,24 @@ from collections.abc import Callable
 import gevent
 
 from framework.errors import REFUSALS, FrameworkError
+from framework.observe import hublog
 from framework.transports.nats.carrier import Carrier
 
+log = hublog.get(__name__)
 LONGEST_PAUSE = 1.0
 """Seconds between two dials."""
 
 
 class Away:
-    """Dials at once, and again and again. Then ``back(session)`` is called, or ``over(error)`` where nobody accepts us any more.
-    On one hub."""
+    """Dials at once, and again and again, also where nobody accepts us: a server may be told of its users late. Then
+    ``back(session)`` is called. On one hub."""
 
-    def __init__(
-        self, renew: Callable[[], Carrier], error: Exception, *, back: Callable[[Carrier], None],
-        over: Callable[[Exception], None],
-    ) -> None:  # fmt: skip
+    def __init__(self, renew: Callable[[], Carrier], error: Exception, *, back: Callable[[Carrier], None]) -> None:
         """``error``: why the session has ended."""
         self.error = error
         """Why there is none now."""
         self._renew = renew
         self._back = back
-        self._over = over
         self._closed = False
         self._greenlet = gevent.spawn(self._dial)
 
@@ -45,10 +43,9 @@ class Away:
             try:
                 session = self._renew()
             except FrameworkError as error:
+                if isinstance(error, REFUSALS) and str(error) != str(self.error):
+                    log.warning("%s", error)
                 self.error = error
-                if isinstance(error, REFUSALS):
-                    self._over(error)
-                    return
             else:
                 self._back(session)
                 return

@@ -17,17 +17,17 @@ from gevent.hub import get_hub
 from framework.errors import AlreadySettled, BrokerUnreachable, ProtocolError, words_of
 from framework.message import Message
 from framework.observe import hublog
-from framework.transports.contract import TOUCH_AT, Limits, Receiver, Rescuable
-from framework.transports.lease_guard import LeaseGuard
+from framework.transports.contract import Limits, Receiver, Rescuable
+from framework.transports.lease_guard import CERTAIN, LeaseGuard
 from framework.transports.nats import headers, wire
 from framework.transports.nats.away import Away
 from framework.transports.nats.carrier import Carrier
 from framework.transports.nats.changes import Changes, lacks_its_body
+from framework.transports.nats.deliveries import Deliveries
 from framework.transports.nats.leases import Leases
 from framework.transports.nats.place import Place
 from framework.transports.nats.pulling import Pulling
 from framework.transports.nats.settlements import NOTHING, Sent, Settlements
-from framework.transports.nats.settling import metadata, snapshot
 from framework.transports.nats.streams import COUNTS, Consumer, version_of
 
 log = hublog.get(__name__)
@@ -62,16 +62,13 @@ class JetStreamConnection:
         self._session = session
         self._receiver = receiver
         self._tally = receiver.tally
-        self._counts = version_of(session.info) >= COUNTS
         self._pulling = Pulling(session, self, place)
         self._pulls = self._pulling.pulls
-        self._replies: dict[Message, bytes] = {}
-        """Where each message in flight is settled."""
         self._leases = Leases(session, limits.lease)
+        self._deliveries = Deliveries(self, self._leases, counts=version_of(session.info) >= COUNTS)
+        self._replies = self._deliveries.replies
         self._changes = Changes(session, place, self)
-        self._settlements = Settlements(session.commands, receiver.tally)
-        self._held: dict[bytes, float] = {}
-        """What was touched in the hub's place before the hub had read it: reply -> when."""
+        self._settlements = Settlements(session, receiver.tally)
         self._warned = ""
         self._draining = self._drained = self._closing = self._closed = False
         session.attend(self, place.deletions)
@@ -177,9 +174,10 @@ class JetStreamConnection:
     def heard(self, messages: list[wire.Msg], at: float) -> None:
         """Messages and statuses, as they came."""
         batch: list[Message] = []
+        gone = ""
         for each in messages:
             if each.headers and (status := headers.status(each.headers))[0]:
-                self._status(each.sid, *status, at)
+                gone = self._status(each.sid, *status, at) or gone
             elif not each.body and each.reply and lacks_its_body(each):
                 self._pulls.brought(each.sid, at)
                 self._changes.doubt_body(each, at)
@@ -187,28 +185,23 @@ class JetStreamConnection:
                 self._pulls.brought(each.sid, at)
                 batch.append(message)
             elif each.subject in self._place.deletions:
-                self.gone(self._is_gone("it was deleted"))
-                return
-        if batch:
-            again = {message.id for message in batch if message.attempts > 1}
-            if again and sum(message.id in again for message in self.in_flight) > len(again):
-                self._changes.suspect()  # it comes although it is held here: leases may be shorter than they were
+                gone = "it was deleted"
+        if self._deliveries.joined(batch):
+            self._changes.suspect()  # leases may be shorter than they were
+        if gone:
+            self._tally.received += len(batch)
+            self.gone(self._is_gone(gone))
+        elif batch:
             self._take(batch)
         self._session.wants_to_speak(self)
 
     def _message(self, said: wire.Msg, at: float) -> Message | None:
         """None: somebody else has published to our inbox, which is no fault of the server's."""
         try:
-            attempts, sequence, timestamp = metadata(said.reply)
+            return self._deliveries.message(said, at)
         except ProtocolError as error:
             self._warn("%s/%s: passed over what nats-server %s brought: %s", str(error))
             return None
-        message = Message(
-            sequence, timestamp, attempts if self._counts else 1, said.body, self, headers.for_handlers(said.headers)
-        )
-        self._replies[message] = said.reply
-        self.in_flight[message] = self._held.pop(said.reply, at) if self._held else at
-        return message
 
     def _take(self, batch: list[Message]) -> None:
         self._tally.received += len(batch)
@@ -217,15 +210,16 @@ class JetStreamConnection:
         else:
             self._receiver.deliver(self, batch)
 
-    def _status(self, sid: int, code: int, words: str, at: float) -> None:
+    def _status(self, sid: int, code: int, words: str, at: float) -> str:
+        """Why the consumer is gone; empty: it is not."""
         if not (words := self._pulling.status(sid, code, words, at)):
-            return
+            return ""
         if "deleted" in words.lower() or (code == 503 and not self.in_flight):  # with calls running it may yet get a leader
-            self.gone(self._is_gone(words))
-            return
+            return words
         self._pulling.refused(at)
         self._changes.suspect()  # it may have a new limit
         self._warn("%s/%s: nats-server %s refuses a pull: %s", words)
+        return ""
 
     def _is_gone(self, words: str) -> BrokerUnreachable:
         return BrokerUnreachable(f"consumer of {self.topic}/{self.channel} on {self.node} is gone ({words})")
@@ -252,7 +246,7 @@ class JetStreamConnection:
             self._session.ping(self._confirm_drain)
         back = self._pulling.taken_back(room, wanted=bool(self.granted))
         parts = [*taken.first, *back, *self._pulling.asked_for(room), *taken.last]
-        if taken.touches:
+        if taken.touches or taken.finished:
             self._session.prove()
         return b"".join(parts), self._settlements.leave(self, taken, sum(map(len, parts)))
 
@@ -260,12 +254,7 @@ class JetStreamConnection:
         """What waits to be sent, and what is to be touched: of the messages in flight, and of those that came meanwhile."""
         if not self._changes.sure:
             return b"", None
-        due = [self._replies.get(one, b"") for one in self._leases.due(snapshot(self.in_flight.items()), now, expired)]
-        for said in heard:
-            if said.reply and now - self._held.get(said.reply, 0.0) >= self.limits.lease * TOUCH_AT:
-                self._held[said.reply] = now
-                due.append(said.reply)
-        taken = self._settlements.take([reply for reply in due if reply])
+        taken = self._settlements.take(self._deliveries.due(heard, now, expired, self.limits.lease))
         parts = [*taken.first, *taken.last]
         size = sum(map(len, parts))
         return b"".join(parts), self._settlements.leave(self, taken, size) if size else None
@@ -292,16 +281,20 @@ class JetStreamConnection:
         return mine
 
     def lost(self, error: Exception) -> None:
-        """The session has ended. What runs may be settled by another one."""
-        if self._renew is None or self._closed or self._closing or not self.in_flight:
+        """The session has ended. What runs may be settled by another one, and what nobody is known to have read is said there."""
+        if self._renew is None or self._closed or self._closing:
             self._end(error)
             return
+        self._settlements.recall(self._session.leave(self))
+        if not (self.in_flight or self._settlements):
+            self._end(error)
+            return
+        self._say_by = min(self._say_by, monotonic() + self.limits.lease * CERTAIN) if self._settlements else self._say_by
         form = "%s/%s: %s; %d messages in flight keep their leases while it is dialled again"
         log.warning(form, self.topic, self.channel, words_of(self.node, error), len(self.in_flight))
         self._pulling.close()
-        self._settlements.lose(self._session.leave(self))
         self._changes.doubt_consumer()
-        self._away = Away(self._renew, error, back=self._back, over=self._end)
+        self._away = Away(self._renew, error, back=self._back)
         if self._draining:
             get_hub().loop.run_callback(self._confirm_drain)
 
@@ -313,6 +306,7 @@ class JetStreamConnection:
         self._pulls = self._pulling.pulls
         session.attend(self, self._place.deletions)
         self._leases.carry_over(session)
+        self._settlements.carry_over(session)
         for message in list(self.in_flight):
             with suppress(AlreadySettled):  # its lease is over since the last look
                 self.touch(message)
@@ -329,7 +323,7 @@ class JetStreamConnection:
             return
         self._guard.look()
         now = monotonic()
-        if now >= self._say_by or (self._away is not None and not (self.in_flight or len(self._settlements))):
+        if now >= self._say_by or (self._away is not None and not (self.in_flight or self._settlements)):
             self._end(self._away.error if self._away is not None else self._is_gone(_UNCERTAIN))
         if self._closed or self._away is not None:
             return
@@ -338,6 +332,8 @@ class JetStreamConnection:
         if late or self._session.deserted(now):
             self._changes.suspect()
         self._changes.look_when_due(now)
+        if self._settlements:  # as what went to a server that is gone, and is said again
+            self._session.wants_to_speak(self)
         if self._session.leaving:
             self._move()
 
@@ -369,6 +365,7 @@ class JetStreamConnection:
         now = monotonic()
         recent = [] if self._closed else [(each, at) for each, at in said if now - at < self.limits.lease / 2]
         messages = [message for each, at in recent if (message := self._message(each, at)) is not None]
+        self._deliveries.joined(messages)
         for message in messages:
             self.touch(message)
         if messages:
@@ -391,8 +388,7 @@ class JetStreamConnection:
         self._settlements.lose(self._session.leave(self))
         self._settlements.close()
         self._tally.lease_lost += len(self.in_flight)
-        for gone in (self.in_flight, self._replies):
-            gone.clear()
+        self._deliveries.clear()
         self.granted = 0
         self._ended()
         self._receiver.closed(self, error)

@@ -166,7 +166,7 @@ def _kept(api: Api, topic: str, channel: str) -> Kept | None:
     info = api.stream(stream, ">")
     subjects = (info and info.state.subjects) or {}
     later = sum(count for subject, count in subjects.items() if subject.startswith(f"{LATER}{topic}."))
-    consumer = api.consumer(stream, _urls.mapped(channel))
+    consumer = api.consumer(stream, _urls.mapped(channel)) if channel else None  # of a topic without any the first is asked
     if consumer is None:
         return Kept(subjects.get(topic, 0), deferred=later)
     return Kept(consumer.num_pending, consumer.num_ack_pending, later)

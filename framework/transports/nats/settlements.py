@@ -5,11 +5,13 @@ While the hub is blocked another native thread takes from it: each step is one t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from time import monotonic
 from typing import NamedTuple
 
 from framework.transports.contract import Tally
-from framework.transports.nats.commands import Commands
+from framework.transports.nats.carrier import Carrier
 from framework.transports.nats.outbox import Owner, Said
 from framework.transports.nats.settling import ACK_MORE, ack, nak, taken, term, touch
 
@@ -19,20 +21,24 @@ class Taken(NamedTuple):
 
     first: list[bytes]
     last: list[bytes]
-    acks: int
-    """Messages that are finished or terminated with it."""
+    acks: list[bytes]
+    """Where messages are finished with it, and in ``terms`` terminated."""
+    terms: list[bytes]
     naks: int
     touches: int
 
+    @property
+    def finished(self) -> int:
+        return len(self.acks) + len(self.terms)
 
-NOTHING = Taken([], [], 0, 0, 0)
+
+NOTHING = Taken([], [], [], [], 0, 0)
 
 
 class Settlements:
     """In the order in which they came, but for touches, which are to be read before what settles."""
 
-    def __init__(self, commands: Commands, tally: Tally) -> None:
-        self._commands = commands
+    def __init__(self, session: Carrier, tally: Tally) -> None:
         self._tally = tally
         self._closed = False
         self.acks: list[bytes] = []
@@ -40,7 +46,16 @@ class Settlements:
         self._touches: list[bytes] = []
         self._naks: list[bytes] = []
         self._terms: list[bytes] = []
+        """Where each message that was given up is terminated."""
         self._under_way = 0
+        self._unread: deque[Sent] = deque()
+        """What finishes, and the server is not known to have read: a connection that breaks takes it along."""
+        self.carry_over(session)
+
+    def carry_over(self, session: Carrier) -> None:
+        """What is taken goes there from now on."""
+        self._session = session
+        self._commands = session.commands
 
     def __len__(self) -> int:
         """Messages whose settlement was not taken yet."""
@@ -50,7 +65,7 @@ class Settlements:
         self._touches.append(reply)
 
     def terminate(self, reply: bytes) -> None:
-        self._terms.append(term(reply, self._commands))
+        self._terms.append(reply)
 
     def give_back(self, reply: bytes, delay: float) -> None:
         """``delay``: seconds."""
@@ -60,35 +75,63 @@ class Settlements:
         """All of it. ``due``: what is to be touched beside."""
         acks, terms, naks, touches = taken(self.acks), taken(self._terms), taken(self._naks), taken(self._touches)
         touches += due
-        first = [touch(touches, self._commands), ack(acks, self._commands), *terms]
-        return Taken(first, naks, len(acks) + len(terms), len(naks), len(touches))
+        first = [touch(touches, self._commands), ack(acks, self._commands), *(term(one, self._commands) for one in terms)]
+        return Taken(first, naks, acks, terms, len(naks), len(touches))
 
     def leave(self, owner: Owner, some: Taken, size: int) -> Sent:
         """``some`` of what ``owner`` has settled is on its way, in so many bytes."""
         self._under_way += size
-        return Sent(owner, self, some, size)
+        said = Sent(owner, self, some, size)
+        while self._unread and self._unread[0].read(self._session.proven):
+            self._unread.popleft()
+        if said.acks:
+            self._unread.append(said)
+        return said
 
-    def arrived(self, said: Sent, *, read: bool) -> None:
-        """It has been handed to the socket; or nobody is there any more who could have read it."""
+    def arrived(self, said: Sent) -> None:
+        """It has been handed to the socket, or read."""
         self._under_way -= said.size
-        if self._closed:
-            return
-        if read:
+        if not self._closed:
+            said.counted = True
             self._tally.finished += said.acks
             self._tally.requeued += said.naks
-        else:
-            self._tally.lease_lost += said.acks + said.naks
+
+    def missed(self, said: Sent) -> None:
+        """Nobody is there any more who could have read it: the next is told."""
+        self._under_way -= said.size
+        if not self._closed:
+            if said in self._unread:
+                self._unread.remove(said)
+            self._say_again([said])
+            self._tally.lease_lost += said.naks
+
+    def _say_again(self, some: list[Sent]) -> None:
+        self.acks[:0] = [reply for said in some for reply in said.some.acks]
+        self._terms[:0] = [reply for said in some for reply in said.some.terms]
 
     def unsent(self) -> int:
         """Bytes."""
-        waiting = sum(map(len, [*self._naks, *self._terms])) + sum(len(each) + ACK_MORE for each in [*self.acks, *self._touches])
+        waiting = sum(map(len, self._naks)) + sum(len(each) + ACK_MORE for each in [*self.acks, *self._terms, *self._touches])
         return waiting + self._under_way
+
+    def recall(self, waiting: list[Said]) -> None:
+        """The session has ended: what finishes, and was not read for certain, is to be said again, which does no harm to what was
+        read. What gives back is lost, and comes again by itself. ``waiting`` was only begun to be said."""
+        unread = [said for said in self._unread if not said.read(self._session.proven)]
+        self._unread.clear()
+        self._tally.finished -= sum(said.acks for said in unread if said.counted)
+        self._tally.lease_lost += len(self._naks) + sum(each.naks for each in waiting)
+        self._say_again(unread)
+        self._naks.clear()
+        self._touches.clear()
+        self._under_way = 0
 
     def lose(self, waiting: list[Said]) -> None:
         """JetStream delivers again what was settled and not said for certain: ``waiting`` was only begun to be."""
         self._tally.lease_lost += len(self) + sum(each.acks + each.naks for each in waiting)
         for each in (self.acks, self._touches, self._naks, self._terms):
             each.clear()
+        self._unread.clear()
         self._under_way = 0
 
     def close(self) -> None:
@@ -99,14 +142,20 @@ class Settlements:
 class Sent:
     """``outbox.Said``: settlements of one connection on their way to the server."""
 
-    __slots__ = ("_settlements", "acks", "naks", "owner", "size")
+    __slots__ = ("_settlements", "acks", "at", "counted", "naks", "owner", "size", "some")
 
     def __init__(self, owner: Owner, settlements: Settlements, some: Taken, size: int) -> None:
-        self.owner, self._settlements, self.size = owner, settlements, size
-        self.acks, self.naks = some.acks, some.naks
+        self.owner, self._settlements, self.some, self.size = owner, settlements, some, size
+        self.acks, self.naks = some.finished, some.naks
+        self.at = monotonic()
+        self.counted = False
+
+    def read(self, proven: float) -> bool:
+        """By a server that has read all that was said before ``proven``."""
+        return self.counted and self.at < proven
 
     def sent(self) -> None:
-        self._settlements.arrived(self, read=True)
+        self._settlements.arrived(self)
 
     def lost(self) -> None:
-        self._settlements.arrived(self, read=False)
+        self._settlements.missed(self)

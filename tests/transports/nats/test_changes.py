@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -72,8 +73,24 @@ def test_a_message_that_comes_although_it_is_held_says_that_leases_are_shorter_n
     held = kit.hold(kit.open("?ack_wait=30s"))
     change(kit, ack_wait=10**9)
     kit.producer(kit.open()).publish("orders", [b"x"])
-    until(lambda: len(held.taken) == 2, 8.0)
-    until(lambda: held.connection.limits.lease == 1.0, 5.0)
+    until(lambda: held.connection.limits.lease == 1.0, 8.0)
+
+
+def test_a_message_that_comes_although_it_is_held_is_run_once_and_settled_where_it_came_last(kit):
+    """A server that is started again several times delivers early what is held (nats.py gets it so too)."""
+    held = kit.hold(kit.open("?ack_wait=30s"), grant=2)
+    change(kit, ack_wait=10**9)
+    kit.producer(kit.open()).publish("orders", [b"x"])
+    until(lambda: held.connection.limits.lease == 1.0, 8.0)
+    change(kit, ack_wait=30 * 10**9)
+    end = time.monotonic() + 2.5
+    while time.monotonic() < end:
+        gevent.sleep(0.1)
+        held.connection.touch(held.taken[0])
+    assert (len(held.taken), held.tally.received, len(held.connection.in_flight)) == (1, 1, 1)
+    held.connection.finish(held.taken[0])
+    until(lambda: not kit.api.consumer("orders", "billing").num_ack_pending)
+    assert (held.tally.finished, held.tally.lease_lost) == (1, 0)
 
 
 def test_leases_are_as_long_as_the_consumer_says_now(kit, monkeypatch):

@@ -63,3 +63,11 @@ def test_where_an_old_server_may_keep_either_of_two_streams_it_is_looked_at_unti
     monkeypatch.setattr(Api, "stream", stream)
     Api(Old()).ensure_stream("orders", Options())
     assert [(at - now).microseconds for at in seen] == [0, 3000, 7000, 7000]
+
+
+def test_a_topic_without_a_channel_has_what_the_first_one_would_get(kit):
+    """As a topic of dead letters; no server answers a question for a consumer without a name."""
+    transport = kit.open()
+    kit.producer(transport).publish("orders", [b"x", b"y"])
+    (kept,) = transport.kept("orders", "").values()
+    assert (kept.waiting, kept.in_flight) == (2, 0)

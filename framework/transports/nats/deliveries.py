@@ -1,0 +1,72 @@
+"""What JetStream has delivered on one connection: where each message in flight is settled, and which came again. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from framework.message import Message
+from framework.transports.contract import TOUCH_AT
+from framework.transports.nats import headers, wire
+from framework.transports.nats.leases import Leases
+from framework.transports.nats.settling import metadata, snapshot
+
+
+class Deliveries:
+    """Of ``connection``, whose ``in_flight`` it fills. Times are monotonic, in seconds."""
+
+    def __init__(self, connection: Any, leases: Leases, *, counts: bool) -> None:
+        """``counts``: the server counts deliveries right."""
+        self._connection = connection
+        self._in_flight: dict[Message, float] = connection.in_flight
+        self._leases = leases
+        self._counts = counts
+        self.replies: dict[Message, bytes] = {}
+        """Where each message in flight is settled."""
+        self._touched: dict[bytes, float] = {}
+        """What was touched in the hub's place before the hub had read it: reply -> when."""
+        self._again: list[Message] = []
+        """What came lately, and not for the first time."""
+
+    def message(self, said: wire.Msg, at: float) -> Message:
+        """Of ``said``, in flight since ``at``. Raises ProtocolError where it is none of JetStream's."""
+        attempts, sequence, timestamp = metadata(said.reply)
+        message = Message(
+            sequence, timestamp, attempts if self._counts else 1, said.body, self._connection,
+            headers.for_handlers(said.headers),
+        )  # fmt: skip
+        self.replies[message] = said.reply
+        self._in_flight[message] = self._touched.pop(said.reply, at) if self._touched else at
+        if attempts > 1:
+            self._again.append(message)
+        return message
+
+    def joined(self, batch: list[Message]) -> bool:
+        """Takes out of ``batch`` what is held here already: a server delivers early after a restart, or when leases have become
+        shorter. It is run once, and settled where it came last. Returns whether there was any."""
+        if not self._again:
+            return False
+        again, self._again = {(one.id, one.timestamp): one for one in self._again}, []
+        found = [(one, again[key]) for one in self._in_flight if (key := (one.id, one.timestamp)) in again]
+        twice = [(held, newer) for held, newer in found if held is not newer]
+        for held, newer in twice:
+            self._in_flight.pop(held)
+            self._in_flight[held] = self._in_flight.pop(newer)
+            self.replies[held] = self.replies.pop(newer)
+            self._leases.drop(held)
+            batch.remove(newer)
+        return bool(twice)
+
+    def due(self, heard: list[wire.Msg], now: float, expired: Collection[Message], lease: float) -> list[bytes]:
+        """In another thread: where to touch now what is in flight, and what was ``heard`` meanwhile."""
+        some = snapshot(self._in_flight.items())
+        due = [self.replies.get(one, b"") for one in self._leases.due(some, now, expired)]
+        for said in heard:
+            if said.reply and now - self._touched.get(said.reply, 0.0) >= lease * TOUCH_AT:
+                self._touched[said.reply] = now
+                due.append(said.reply)
+        return [reply for reply in due if reply]
+
+    def clear(self) -> None:
+        self._in_flight.clear()
+        self.replies.clear()
