@@ -36,6 +36,9 @@ class Owner(Protocol):
     def collect(self) -> None:
         """Say what it has to say, by ``Session.put``; the socket has room."""
 
+    def hand_on(self) -> None:
+        """What it said by ``Session.brings`` that it has."""
+
     def keep(self, now: float, expired: Collection[Message]) -> None:
         """In another native thread: as ``collect``, while the hub is blocked; only what cannot wait."""
 

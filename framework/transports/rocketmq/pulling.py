@@ -80,6 +80,8 @@ class PullConnection(Unleased):
         """It is among those that are collected next."""
         self._finished = self._sending = 0
         """Settlements to be counted: not collected yet, and not taken by the socket yet."""
+        self._fresh: list[Message] = []
+        """What came, and is handed on at the end of the read."""
         self._back: list[Pulled] = []
         self._sent_back: dict[Pulled, None] = {}
         """What was sent back, and is counted, and not answered for."""
@@ -344,7 +346,13 @@ class PullConnection(Unleased):
         reading.more = offset_in(answer.fields, "maxOffset", 0) > reading.next
         self._tally.received += len(batch)
         if batch:
-            self._receiver.deliver(self, batch)
+            self._fresh += batch
+            self._session.brings(self)
+
+    def hand_on(self) -> None:
+        fresh, self._fresh = self._fresh, []
+        if not (self._closed or self._closing):  # what is in flight then comes again
+            self._receiver.deliver(self, fresh)
 
     def _refused(self, answer: Frame, at: float) -> None:
         error = error_of(answer)
@@ -391,7 +399,7 @@ class PullConnection(Unleased):
         self._tally.requeued -= len(self._sent_back) - dead
         waits = self._finished + self._sending + len(self._sent_back) + sum(one.counted for one in self._back)
         self._tally.lease_lost += len(self.in_flight) + waits
-        for kept in (self.in_flight, self._pulled, self._back, self._sent_back, self.readings):
+        for kept in (self.in_flight, self._pulled, self._fresh, self._back, self._sent_back, self.readings):
             kept.clear()
         self.granted = self._finished = self._sending = 0
         self._session.leave(self)

@@ -40,6 +40,7 @@ class Session(SharedSession[Frame]):
         self._options, self._secrets, self.client = options, secrets, client
         self._owners: dict[Owner, None] = {}
         self._dirty: dict[Owner, None] = {}
+        self._laden: dict[Owner, None] = {}
         self._pending: dict[int, Asked] = {}
         self._numbers = itertools.count(1)
         self._beaten = monotonic()
@@ -68,6 +69,10 @@ class Session(SharedSession[Frame]):
         """Collect from it in this turn of the hub."""
         self._dirty[owner] = None
         self.schedule()
+
+    def brings(self, owner: Owner) -> None:
+        """What came for it is ``handed_on`` when all of this read has been looked at, and what it asks for next is sent."""
+        self._laden[owner] = None
 
     def put(
         self, owner: object, code: int, fields: dict[str, str], then: Then, *, body: bytes = b"", wait: float = 0.0,
@@ -141,6 +146,17 @@ class Session(SharedSession[Frame]):
     def _take(self, events: list[Frame], at: float) -> None:
         for frame in events:
             self._take_one(frame, at)
+        if self._laden:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Handlers that do not block run meanwhile: a broker that learned only after them what is asked for next had nothing to
+        do for as long."""
+        self._flush()
+        self._flush_due = True  # again, at the end of this turn
+        laden, self._laden = self._laden, {}
+        for owner in laden:
+            owner.hand_on()
 
     def _take_one(self, frame: Frame, at: float) -> None:
         if not frame.is_answer:

@@ -12,6 +12,7 @@ from typing import Any
 import gevent
 import pytest
 
+from framework.message import Message
 from framework.testing.conformance.receiver import Held
 from framework.transports.rocketmq.membership import BALANCE
 from framework.transports.rocketmq.queues import Place
@@ -87,6 +88,28 @@ def test_what_was_settled_out_of_order_does_not_come_again_after_a_close(kit: Ki
     gevent.sleep(0.3)
     assert sorted(second.bodies) == sorted({b"%d" % n for n in range(12)} - {message.body for message in finished})
     finish_all(second)
+
+
+def test_the_next_messages_are_asked_for_before_those_that_came_are_handled(kit: Kit) -> None:
+    """Else a broker has nothing to do while handlers run."""
+    held = kit.hold(kit.open("&mode=pull"), grant=500)
+    connection: Any = held.connection
+    asked: list[bool] = []
+    take = held.receiver.deliver
+
+    def handled(by: Any, batch: list[Message]) -> None:
+        asked.extend(reading.asking for reading in connection.readings.values() if reading.more)
+        take(by, batch)
+        for message in batch:
+            by.finish(message)
+
+    held.receiver.deliver = handled  # type: ignore[method-assign]
+    kit.publish(*(b"%d" % number for number in range(100)))  # in one queue
+    until(lambda: len(held.taken) == 100)
+    until(held.balanced)
+    assert len(asked) >= 3
+    assert all(asked)
+    until(lambda: sum(kit.open(PULL).backlog(kit.topic, "billing").values()) == 0)
 
 
 def test_what_is_requeued_comes_after_the_level_of_its_delay_with_one_more_attempt_and_its_headers(kit: Kit) -> None:
