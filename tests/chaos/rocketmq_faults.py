@@ -15,18 +15,18 @@ from framework.testing.rocketmq import PROMPT, RocketMQ, real_rocketmq
 from tests.chaos.network import cut_again_and_again
 from tests.chaos.trial import BURST, Scenario, Trial, Verdict
 
-_MODES = {"pop": ({}, ""), "kv": (PROMPT, ""), "pull": ({}, "&mode=pull")}
+MODES = {"pop": ({}, ""), "kv": (PROMPT, ""), "pull": ({}, "&mode=pull")}
 """Settings of the broker, and options of the URL."""
 AGAIN = 11.0
 """Seconds after a start by which a broker has delivered anew what was in flight when it was killed: the lease, and 5.3 more."""
 IN_FLIGHT = 50
 """Messages of ``app.record``, at most."""
-_PATIENCE = 120.0
+PATIENCE = 120.0
 """Seconds in which something must come. What a killed worker held has a lease of 5 s, and in files comes 5 s after that."""
 
 
 def worker_killed(folder: Path, times: int, mode: str) -> Verdict:
-    with _server(folder, mode) as server, _trial(folder, server, mode) as trial:
+    with _server(folder, mode) as server, trying(folder, server.address, mode) as trial:
         for _ in range(times):
             trial.between(0.1, 0.5)
             trial.kill_worker()
@@ -35,7 +35,7 @@ def worker_killed(folder: Path, times: int, mode: str) -> Verdict:
 
 def worker_stopped(folder: Path, times: int, mode: str) -> Verdict:
     """SIGTERM in the middle, with leases of a minute: nobody waits for them, and nothing is handled twice."""
-    with _server(folder, mode) as server, _trial(folder, server, mode, "&lease=60s", patience=40.0) as trial:
+    with _server(folder, mode) as server, trying(folder, server.address, mode, "&lease=60s", patience=40.0) as trial:
         for _ in range(times):
             trial.between(0.2, 0.6)
             assert trial.worker is not None
@@ -51,11 +51,11 @@ def broker_killed(folder: Path, times: int, mode: str) -> Verdict:
     over. Killed before it has saved anything it repeats all that again, copies included, and so in each of its lives: no
     bound is known for what it may double then. So it is killed after it has saved what it did anew."""
     repeats = 0 if mode == "pull" else IN_FLIGHT
-    with _server(folder, mode) as server, _trial(folder, server, mode) as trial:
+    with _server(folder, mode) as server, trying(folder, server.address, mode) as trial:
         for _ in range(times):
             started = time.monotonic()
             trial.until_published(3 * BURST)
-            _until_handled(trial)
+            until_handled(trial)
             time.sleep(max(0.0, started + AGAIN - time.monotonic()))
             _until_saved(server)
             trial.between(0.0, 5.0)
@@ -63,14 +63,14 @@ def broker_killed(folder: Path, times: int, mode: str) -> Verdict:
                 server.broker.kill()
                 time.sleep(0.2)
                 server.broker.start()
-        _until_handled(trial)
+        until_handled(trial)
     return trial.verdict(f"rocketmq by {mode}: broker kill -9")
 
 
 def _until_saved(server: RocketMQ) -> None:
     """How far its groups are by now."""
     now, file = time.time(), server.data / f"store-{server.name}" / "config" / "consumerOffset.json"
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + PATIENCE
     while not (file.exists() and file.stat().st_mtime > now):
         assert time.monotonic() < until, "the broker does not save how far its groups are"
         time.sleep(0.05)
@@ -78,15 +78,15 @@ def _until_saved(server: RocketMQ) -> None:
 
 def name_server_killed(folder: Path, times: int, mode: str) -> Verdict:
     """Nobody who has a route needs it. Where a broker has registered again is learned after that."""
-    with _server(folder, mode) as server, _trial(folder, server, mode) as trial:
+    with _server(folder, mode) as server, trying(folder, server.address, mode) as trial:
         for _ in range(times):
             trial.until_published(3 * BURST)
-            _until_handled(trial)
+            until_handled(trial)
             with trial.fault("name server kill -9"):
                 server.name_server.kill()
                 trial.between(0.5, 1.5)
                 server.name_server.start(deadline=60.0)
-        _until_handled(trial)
+        until_handled(trial)
     return trial.verdict(f"rocketmq by {mode}: name server kill -9")
 
 
@@ -95,7 +95,7 @@ def connections_cut(folder: Path, times: int, mode: str) -> Verdict:
     with (
         _server(folder, mode) as server,
         _proxies(server) as (proxies, address),
-        _trial(folder, server, mode, address=address) as trial,
+        trying(folder, address, mode) as trial,
     ):
         cut_again_and_again(trial, proxies, times)
     return trial.verdict(f"rocketmq by {mode}: connections cut")
@@ -106,11 +106,11 @@ def silent(folder: Path, times: int, mode: str) -> Verdict:
     with (
         _server(folder, mode) as server,
         _proxies(server) as (proxies, address),
-        _trial(folder, server, mode, "&lease=5s&answer_timeout=2s", address=address) as trial,
+        trying(folder, address, mode, "&lease=5s&answer_timeout=2s") as trial,
     ):
         for n in range(times):
             trial.until_published(3 * BURST)
-            _until_handled(trial)
+            until_handled(trial)
             with trial.fault("silence"):
                 if n % 2 == 0:
                     proxies.swallow()
@@ -119,13 +119,13 @@ def silent(folder: Path, times: int, mode: str) -> Verdict:
                 else:
                     with server.broker.frozen():
                         time.sleep(6.0)
-        _until_handled(trial)
+        until_handled(trial)
     return trial.verdict(f"rocketmq by {mode}: a broker that answers nothing")
 
 
-def _until_handled(trial: Trial) -> None:
+def until_handled(trial: Trial) -> None:
     """A fault that hits nobody shows nothing."""
-    before, until = len(trial.handled()), time.monotonic() + _PATIENCE
+    before, until = len(trial.handled()), time.monotonic() + PATIENCE
     while len(trial.handled()) < before + BURST:
         assert time.monotonic() < until, "the worker does not come back"
         time.sleep(0.1)
@@ -135,7 +135,7 @@ def _until_handled(trial: Trial) -> None:
 def _server(folder: Path, mode: str) -> Iterator[RocketMQ]:
     data = folder / "rocketmq"
     data.mkdir()
-    server = real_rocketmq(data, _MODES[mode][0])
+    server = real_rocketmq(data, MODES[mode][0])
     server.start()
     try:
         yield server
@@ -144,11 +144,9 @@ def _server(folder: Path, mode: str) -> Iterator[RocketMQ]:
 
 
 @contextmanager
-def _trial(
-    folder: Path, server: RocketMQ, mode: str, more: str = "&lease=5s", *, address: str = "", patience: float = _PATIENCE
-) -> Iterator[Trial]:
+def trying(folder: Path, address: str, mode: str, more: str = "&lease=5s", *, patience: float = PATIENCE) -> Iterator[Trial]:
     """What is done in the block is done while messages are published and handled; at its end all of them are accounted for."""
-    url = f"rocketmq://{address or server.address}?poll=500ms{_MODES[mode][1]}{more}"
+    url = f"rocketmq://{address}?poll=500ms{MODES[mode][1]}{more}"
     trial = Trial(folder, url, url)
     with trial.running():
         yield trial
@@ -172,6 +170,6 @@ _FAULTS: dict[str, tuple[Callable[[Path, int, str], Verdict], int]] = {
 ALL: dict[str, tuple[Scenario, int, int]] = {
     f"rocketmq-{name}-{mode}": (partial(scenario, mode=mode), times, 0)
     for name, (scenario, times) in _FAULTS.items()
-    for mode in _MODES
+    for mode in MODES
 }
 """As ``scenarios.ALL``. None of them in CI: each has a Java machine to start."""

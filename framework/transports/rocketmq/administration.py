@@ -15,6 +15,7 @@ from framework.transports.rocketmq.routes import READABLE, WRITABLE, read_json
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.wire.codes import Request
 from framework.transports.rocketmq.wire.errors import JavaException, NoPermission, QueryNotFound, TopicMissing
+from framework.transports.rocketmq.wire.frames import number_in
 from framework.transports.rocketmq.wire.handles import RETRY_V1, RETRY_V2, retry_topic
 
 FIRST_5 = 413
@@ -150,6 +151,7 @@ def _consumed(session: Session, topic: str, group: str, queue: str, first: int) 
     """The offset at which ``group`` goes on."""
     fields = {"consumerGroup": group, "topic": topic, "queueId": queue, "setZeroIfNotFound": "false"}
     try:
-        return int(session.ask(Request.QUERY_CONSUMER_OFFSET, fields).fields.get("offset", first))
+        said = number_in(session.ask(Request.QUERY_CONSUMER_OFFSET, fields).fields, "offset")
     except QueryNotFound:
         return first
+    return first if said is None else said

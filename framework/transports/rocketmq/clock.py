@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
+from framework.transports.rocketmq.wire.frames import number_in
+
 FAR: Final = 2**50
 """Milliseconds since 1970: later than any clock. A broker answers a POP from then at once, with its own time."""
 
@@ -53,8 +55,7 @@ class Born:
 
     def answered(self, fields: Mapping[str, str], words: str, now: float) -> None:
         """The answer to one. Where a clock was set since, its time is asked for again."""
-        told = fields.get("popTime", "0")
-        if told.isdigit() and int(told):
-            self._ahead = int(told) - round(now * 1000)
+        if told := number_in(fields, "popTime"):
+            self._ahead = told - round(now * 1000)
         elif "timeout too much" in words:
             self._ahead = None

@@ -29,7 +29,7 @@ from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.settling import SIZE, Settling
 from framework.transports.rocketmq.urls import Options
 from framework.transports.rocketmq.wire import handles
-from framework.transports.rocketmq.wire.codes import Answer, Request
+from framework.transports.rocketmq.wire.codes import LASTING, Answer, Request
 from framework.transports.rocketmq.wire.errors import error_of
 from framework.transports.rocketmq.wire.frames import Frame
 
@@ -40,8 +40,6 @@ CLOSE_FLUSH = 1.0
 RETRY = 1.0
 """Seconds before a POP is sent again that the broker has refused."""
 _EXPIRED = "its lease is over by what its broker said: it is delivered again"
-_LASTING = frozenset({Answer.TOPIC_NOT_EXIST, Answer.NO_PERMISSION, Answer.REQUEST_CODE_NOT_SUPPORTED, Answer.GO_AWAY})
-"""Refusals after which waiting here is of no use: the connection ends, and its handler comes back by the route there is then."""
 
 
 class PopConnection:
@@ -283,7 +281,7 @@ class PopConnection:
 
     def _refused(self, answer: Frame, at: float) -> None:
         error = error_of(answer)
-        if answer.code in _LASTING:
+        if answer.code in LASTING:
             self._end(error)
             return
         self._retry_at = at + RETRY

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable
 from time import monotonic
-from typing import Any, Protocol
+from typing import Protocol
 
 import gevent
 import msgspec
 from gevent.event import Event
 
-from framework.errors import FrameworkError
+from framework.errors import FrameworkError, ProtocolError
 from framework.observe import hublog
 from framework.transports.rocketmq import requests
 from framework.transports.rocketmq.heartbeat import Subscription
@@ -25,6 +25,7 @@ from framework.transports.rocketmq.routes import read_json
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.wire.codes import Request
 from framework.transports.rocketmq.wire.errors import QueryNotFound, RocketError
+from framework.transports.rocketmq.wire.frames import number_in
 
 log = hublog.get(__name__)
 
@@ -36,14 +37,22 @@ AGAIN = 0.1
 ROUTED = 1.0
 """Seconds until the retry topic is looked for again, while the name server does not have it yet."""
 FAILED = 1.0
+FIRST = 3.0
+"""Seconds that ``connect`` waits for the first queues."""
 
 
 class _Members(msgspec.Struct, rename="camel"):
     consumer_id_list: list[str] = []
 
 
+class _Queue(msgspec.Struct, rename="camel"):
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
 class _Locked(msgspec.Struct):
-    lockOKMQSet: list[dict[str, Any]] = []  # noqa: N815 - its name there
+    lockOKMQSet: list[_Queue] = []  # noqa: N815 - its name there
 
 
 class _Holder(msgspec.Struct, rename="camel"):
@@ -89,7 +98,7 @@ class Membership:
         """Something has changed."""
         self._changed.set()
 
-    def await_first(self, timeout: float) -> None:
+    def await_first(self, timeout: float = FIRST) -> None:
         """Until its first look is over, with whatever result."""
         self._first.wait(timeout)
 
@@ -181,7 +190,7 @@ class Membership:
     def _lock(self, places: Iterable[Place]) -> set[Place]:
         answer = self._session.ask(Request.LOCK_BATCH_MQ, {}, self._lock_body(places))
         found = read_json(answer, _Locked).lockOKMQSet
-        return {Place(one["topic"], one["brokerName"], int(one["queueId"])) for one in found}
+        return {Place(one.topic, one.broker_name, one.queue_id) for one in found}
 
     def _lock_body(self, places: Iterable[Place]) -> bytes:
         queues = [place.as_json() for place in places]
@@ -220,6 +229,10 @@ class Membership:
         """Where the group goes on; 0, and so the first message that there is, where it has never read."""
         fields = requests.queue(self._what, place) | {"setZeroIfNotFound": "false"}
         try:
-            return int(self._session.ask(Request.QUERY_CONSUMER_OFFSET, fields).fields.get("offset", "0"))
+            answer = self._session.ask(Request.QUERY_CONSUMER_OFFSET, fields)
         except QueryNotFound:
             return 0
+        offset = number_in(answer.fields, "offset")
+        if offset is None:
+            raise ProtocolError(f"RocketMQ {self._node} names no offset of {place.topic}: {dict(answer.fields)!r:.200}")
+        return offset

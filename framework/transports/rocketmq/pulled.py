@@ -6,10 +6,13 @@ from bisect import bisect_left
 from collections.abc import Mapping
 
 from framework.transports.rocketmq.queues import Reading
+from framework.transports.rocketmq.wire.frames import number_in
 from framework.transports.rocketmq.wire.stored import Record
 
 LEVELS = (1.0, 5.0, 10.0, 30.0, *(60.0 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)), 3600.0, 7200.0)
 """Seconds: the delays of a broker's messageDelayLevel, as it comes."""
+UNREADABLE = 5
+"""The level of the delay after which another worker may try a body that cannot be unpacked here."""
 
 
 def level_of(delay: float) -> int:
@@ -19,8 +22,8 @@ def level_of(delay: float) -> int:
 
 def offset_in(fields: Mapping[str, str], name: str, otherwise: int) -> int:
     """What an answer says."""
-    said = fields.get(name, "")
-    return int(said) if said.isdigit() else otherwise
+    said = number_in(fields, name)
+    return otherwise if said is None else said
 
 
 class Pulled:

@@ -23,36 +23,26 @@ from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.membership import Membership
 from framework.transports.rocketmq.opening import Opener
 from framework.transports.rocketmq.owner import Unleased
-from framework.transports.rocketmq.pulled import Pulled, level_of, offset_in
+from framework.transports.rocketmq.pulled import UNREADABLE, Pulled, level_of, offset_in
 from framework.transports.rocketmq.queues import Place, Reading
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.urls import Options
-from framework.transports.rocketmq.wire.codes import Answer, Request
+from framework.transports.rocketmq.wire.codes import LASTING, PULLED, Answer, Request
 from framework.transports.rocketmq.wire.errors import error_of
-from framework.transports.rocketmq.wire.frames import Frame
+from framework.transports.rocketmq.wire.frames import Frame, garbage
 from framework.transports.rocketmq.wire.stored import Record
 
 log = hublog.get(__name__)
 _get_ident = monkey.get_original("_thread", "get_ident")
 
-MOST = 32
-"""Messages of one PULL."""
-CHECKED = 5.0
-"""Seconds between two looks of a broker at the PULLs that wait there."""
 CLOSE_FLUSH = 1.0
 LOOK = 0.25
 RETRY = 1.0
 """Seconds before a PULL is sent again that the broker has refused."""
 PAUSED = 1.0
 """Seconds without a grant after which others may have its queues."""
-FIRST = 3.0
-"""Seconds that ``connect`` waits for the first queues."""
 SIZE = 200
 """Bytes of a settlement, about."""
-UNREADABLE = 5
-"""The level of the delay after which another worker may try a body that cannot be unpacked here."""
-_PULLED = frozenset({Answer.SUCCESS, Answer.PULL_NOT_FOUND, Answer.PULL_RETRY_IMMEDIATELY, Answer.PULL_OFFSET_MOVED})
-_LASTING = frozenset({Answer.TOPIC_NOT_EXIST, Answer.NO_PERMISSION, Answer.REQUEST_CODE_NOT_SUPPORTED, Answer.GO_AWAY})
 
 
 class PullConnection(Unleased):
@@ -72,8 +62,7 @@ class PullConnection(Unleased):
         self.in_flight: dict[Message, float] = {}
         self.readings: dict[Place, Reading] = {}
         self._session, self._options, self._receiver, self._ended = session, options, receiver, ended
-        self._tally = receiver.tally
-        self._thread = _get_ident()
+        self._tally, self._thread = receiver.tally, _get_ident()
         self._pulled: dict[Message, tuple[Reading, Record]] = {}
         self._opener = Opener(self)
         self._spoken = False
@@ -85,8 +74,7 @@ class PullConnection(Unleased):
         self._back: list[Pulled] = []
         self._sent_back: dict[Pulled, None] = {}
         """What was sent back, and is counted, and not answered for."""
-        self._retry_at = 0.0
-        self._refusal = ""
+        self._retry_at, self._refusal = 0.0, ""
         self._idle_since = monotonic()
         self._opened = self._draining = self._drained = self._closing = self._closed = False
         loop = get_hub().loop
@@ -96,7 +84,7 @@ class PullConnection(Unleased):
         self._tags = frozenset(what.tags.split("||")) if what.tags else frozenset()
         self._member = Membership(session, self.node, what, places, self)
         session.attach(self)
-        self._member.await_first(FIRST)
+        self._member.await_first()
         self._opened, self._idle_since = True, monotonic()
         if session.error is not None:
             self._stop()
@@ -290,9 +278,9 @@ class PullConnection(Unleased):
 
     def _pull(self) -> None:
         """Where it is answered at once, it commits as well: a request for that alone was half of what the broker had to do."""
-        room, wait = self.granted - len(self.in_flight), self._options.poll + CHECKED
+        room, wait = self.granted - len(self.in_flight), self._options.poll + requests.CHECKED
         for reading in self.readings.values():
-            if not reading.asking and (count := min(MOST, room, reading.room)) > 0:
+            if not reading.asking and (count := min(requests.MOST, room, reading.room)) > 0:
                 reading.asking = True
                 done = reading.mark if reading.more and not reading.telling else None
                 reading.telling = reading.telling or done is not None
@@ -306,7 +294,7 @@ class PullConnection(Unleased):
             return
         if done is not None:
             reading.telling = False
-            if isinstance(answer, Frame) and answer.code in _PULLED:
+            if isinstance(answer, Frame) and answer.code in PULLED:
                 reading.told = done
                 self._settled(reading)
         if isinstance(answer, FrameworkError):
@@ -323,30 +311,35 @@ class PullConnection(Unleased):
         self._speak()
 
     def _take(self, reading: Reading, answer: Frame, at: float) -> None:
-        room = self.granted - len(self.in_flight)
-        batch: list[Message] = []
+        """Where no tags are asked for, ``nextBeginOffset`` is behind the last of them: what an answer leaves out is asked for
+        again."""
+        found = self._opener.opened(answer.body)
+        if not found:
+            raise garbage("an answer to a PULL without the messages that it announces", answer.body, 0)
         tags = self._tags if reading.place.topic != self.subscription.retry_topic else None
-        for record, message, about in self._opener.opened(answer.body):
-            if len(batch) >= room:
+        in_flight, pulled, took, batch = self.in_flight, self._pulled, reading.took, self._fresh
+        before, room = len(batch), self.granted - len(in_flight)
+        for record, message, about in found:
+            if room <= 0:
                 break
             if (offset := record.queue_offset) < reading.next:
                 continue
             if tags and about.tags not in tags:  # a broker compares their hashes
                 reading.next = offset + 1
                 continue
-            reading.took(offset)
+            took(offset)
             if message is None:
                 self._send_back(Pulled(reading, record, record.message_id.encode(), counted=False), UNREADABLE)
                 continue
-            self._pulled[message] = reading, record
-            self.in_flight[message] = at
+            pulled[message] = reading, record
+            in_flight[message] = at
             batch.append(message)
+            room -= 1
         else:
-            reading.next = max(reading.next, offset_in(answer.fields, "nextBeginOffset", reading.next))
+            reading.next = max(reading.next, offset_in(answer.fields, "nextBeginOffset", 0) if tags else 0)
         reading.more = offset_in(answer.fields, "maxOffset", 0) > reading.next
-        self._tally.received += len(batch)
-        if batch:
-            self._fresh += batch
+        if len(batch) > before:
+            self._tally.received += len(batch) - before
             self._session.brings(self)
 
     def hand_on(self) -> None:
@@ -356,7 +349,7 @@ class PullConnection(Unleased):
 
     def _refused(self, answer: Frame, at: float) -> None:
         error = error_of(answer)
-        if answer.code in _LASTING:
+        if answer.code in LASTING:
             self._end(error)
             return
         self._retry_at = at + RETRY

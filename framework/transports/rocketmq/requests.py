@@ -14,6 +14,10 @@ from framework.transports.rocketmq.wire.stored import Record
 
 DEAD = -1
 """In place of the level of a delay."""
+MOST = 32
+"""Messages that a broker gives to one PULL."""
+CHECKED = 5.0
+"""Seconds between two looks of a broker at the PULLs that wait there."""
 _NEVER = str(2**31 - 1)
 
 

@@ -254,7 +254,7 @@ def test_a_session_that_ends_while_a_connection_is_made_has_no_connection_that_n
         transport.connect(kit.server.name, kit.topic, "billing", receiver)
 
     by_pull = kit.open("&mode=pull")
-    monkeypatch.setattr(Membership, "await_first", lambda member, timeout: member._session.end(gone))
+    monkeypatch.setattr(Membership, "await_first", lambda member: member._session.end(gone))
     with pytest.raises(BrokerUnreachable, match="it is gone"):
         by_pull.connect(kit.server.name, kit.topic, "billing", receiver)
     assert receiver.closings == 0, "whom nobody has is not closed"

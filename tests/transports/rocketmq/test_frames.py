@@ -103,6 +103,12 @@ def test_a_frame_too_large_or_too_small_is_refused_before_anything_of_it_is_kept
     assert decoder._pieces == []
 
 
+def test_a_header_of_a_hundred_thousand_brackets_is_refused_as_other_garbage() -> None:
+    header = b'{"code":0,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    with pytest.raises(ProtocolError, match="a header that cannot be read"):
+        Decoder().feed(struct.pack(">ii", 4 + len(header), len(header)) + header)
+
+
 def test_the_largest_frame_is_taken_and_none_larger_is_made() -> None:
     room = MAX_FRAME - len(encode(Frame(0)))
     data = encode(Frame(0, body=b"x" * room))

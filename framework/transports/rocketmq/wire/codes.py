@@ -234,6 +234,11 @@ class Answer(IntEnum):
     POLICY_NOT_EXIST = 3002
 
 
+LASTING = frozenset({Answer.TOPIC_NOT_EXIST, Answer.NO_PERMISSION, Answer.REQUEST_CODE_NOT_SUPPORTED, Answer.GO_AWAY})
+"""Refusals of a POP or a PULL after which waiting there is of no use: the connection ends, and its handler comes back by the
+route there is then."""
+PULLED = frozenset({Answer.SUCCESS, Answer.PULL_NOT_FOUND, Answer.PULL_RETRY_IMMEDIATELY, Answer.PULL_OFFSET_MOVED})
+"""The answers to a PULL that has committed what it was told to."""
 STORED = frozenset({Answer.SUCCESS, Answer.FLUSH_DISK_TIMEOUT, Answer.SLAVE_NOT_AVAILABLE, Answer.FLUSH_SLAVE_TIMEOUT})
 """The answers to a SEND whose message is stored, though perhaps on no disk, or on one broker only."""
 

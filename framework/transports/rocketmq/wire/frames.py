@@ -211,7 +211,7 @@ def _frame(data: bytes, at: int, following: int, mark: int) -> Frame:
 def _from_json(header: bytes, body: bytes) -> Frame:
     try:
         said = _read_header(header)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise garbage(f"a header that cannot be read ({error})", header, 0) from None
     fields: Any = said.extFields or {}
     if None in fields.values():
@@ -252,6 +252,12 @@ def _take(data: bytes, at: int, size: int) -> tuple[bytes, int]:
     if size < 0 or at + size > len(data):
         raise garbage(f"a field of {size} bytes where {len(data) - at} are left", data, 0)
     return data[at : at + size], at + size
+
+
+def number_in(fields: Mapping[str, str], name: str) -> int | None:
+    """What a header says, of 64 bits and not less than 0; None where that is missing, or is no number."""
+    said = fields.get(name, "")
+    return int(said) if said.isascii() and said.isdigit() and len(said) < 20 and int(said) < 2**63 else None
 
 
 def garbage(what: str, data: bytes, at: int) -> ProtocolError:
