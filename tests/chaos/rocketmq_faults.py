@@ -26,7 +26,7 @@ PATIENCE = 120.0
 
 
 def worker_killed(folder: Path, times: int, mode: str) -> Verdict:
-    with _server(folder, mode) as server, trying(folder, server.address, mode) as trial:
+    with running(folder, mode) as server, trying(folder, server.address, mode) as trial:
         for _ in range(times):
             trial.between(0.1, 0.5)
             trial.kill_worker()
@@ -35,7 +35,7 @@ def worker_killed(folder: Path, times: int, mode: str) -> Verdict:
 
 def worker_stopped(folder: Path, times: int, mode: str) -> Verdict:
     """SIGTERM in the middle, with leases of a minute: nobody waits for them, and nothing is handled twice."""
-    with _server(folder, mode) as server, trying(folder, server.address, mode, "&lease=60s", patience=40.0) as trial:
+    with running(folder, mode) as server, trying(folder, server.address, mode, "&lease=60s", patience=40.0) as trial:
         for _ in range(times):
             trial.between(0.2, 0.6)
             assert trial.worker is not None
@@ -51,7 +51,7 @@ def broker_killed(folder: Path, times: int, mode: str) -> Verdict:
     over. Killed before it has saved anything it repeats all that again, copies included, and so in each of its lives: no
     bound is known for what it may double then. So it is killed after it has saved what it did anew."""
     repeats = 0 if mode == "pull" else IN_FLIGHT
-    with _server(folder, mode) as server, trying(folder, server.address, mode) as trial:
+    with running(folder, mode) as server, trying(folder, server.address, mode) as trial:
         for _ in range(times):
             started = time.monotonic()
             trial.until_published(3 * BURST)
@@ -78,7 +78,7 @@ def _until_saved(server: RocketMQ) -> None:
 
 def name_server_killed(folder: Path, times: int, mode: str) -> Verdict:
     """Nobody who has a route needs it. Where a broker has registered again is learned after that."""
-    with _server(folder, mode) as server, trying(folder, server.address, mode) as trial:
+    with running(folder, mode) as server, trying(folder, server.address, mode) as trial:
         for _ in range(times):
             trial.until_published(3 * BURST)
             until_handled(trial)
@@ -93,7 +93,7 @@ def name_server_killed(folder: Path, times: int, mode: str) -> Verdict:
 def connections_cut(folder: Path, times: int, mode: str) -> Verdict:
     """Of the worker and of the publisher, to the name server and to the broker."""
     with (
-        _server(folder, mode) as server,
+        running(folder, mode) as server,
         _proxies(server) as (proxies, address),
         trying(folder, address, mode) as trial,
     ):
@@ -104,7 +104,7 @@ def connections_cut(folder: Path, times: int, mode: str) -> Verdict:
 def silent(folder: Path, times: int, mode: str) -> Verdict:
     """In turns nothing passes, although both sides are there, and the broker stands still."""
     with (
-        _server(folder, mode) as server,
+        running(folder, mode) as server,
         _proxies(server) as (proxies, address),
         trying(folder, address, mode, "&lease=5s&answer_timeout=2s") as trial,
     ):
@@ -132,7 +132,7 @@ def until_handled(trial: Trial) -> None:
 
 
 @contextmanager
-def _server(folder: Path, mode: str) -> Iterator[RocketMQ]:
+def running(folder: Path, mode: str) -> Iterator[RocketMQ]:
     data = folder / "rocketmq"
     data.mkdir()
     server = real_rocketmq(data, MODES[mode][0])

@@ -1,34 +1,22 @@
-"""The faults of the machine that a broker of RocketMQ runs on: it stands still, its clock is set, its disk is slow, or full."""
+"""The faults of the machine that a broker of RocketMQ runs on."""
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from framework.testing.rocketmq import RocketMQ, real_rocketmq
-from tests.chaos.rocketmq_faults import MODES, trying, until_handled
+from tests.chaos.rocketmq_faults import running, trying, until_handled
 from tests.chaos.trial import BURST, Scenario, Trial, Verdict
-from tests.clocks import Clock
-from tests.disks import Disk, library, tmpfs
 
-DAY = 86_400.0
 STILL = (1.0, 3.0, 8.0, 15.0, 40.0)
 """Seconds: less than a lease, and more than an answer is waited for."""
-SET = (300.0, 0.0, -300.0, 0.0, DAY, 0.0, -DAY, 0.0)
-"""Seconds by which a clock is ahead."""
-SYNCS = (0.2, 1.0, 6.0)
-"""Seconds that a sync takes. After five a broker answers that it has stored a message, and could not sync it."""
-STORE = 256 * 1024 * 1024
-"""Bytes of the disk that is full."""
 
 
 def stands_still(folder: Path, times: int, mode: str) -> Verdict:
     """The broker, by SIGSTOP."""
-    with _server(folder, mode) as server, trying(folder, server.address, mode) as trial:
+    with running(folder, mode) as server, trying(folder, server.address, mode) as trial:
         for n in range(times):
             _busy(trial)
             with trial.fault("broker stands still"), server.broker.frozen():
@@ -37,99 +25,12 @@ def stands_still(folder: Path, times: int, mode: str) -> Verdict:
     return trial.verdict(f"rocketmq by {mode}: broker stands still")
 
 
-def clock_set(folder: Path, times: int, mode: str) -> Verdict:
-    """That of the broker. What is in flight when it is set back comes again only when that clock says that its lease is over."""
-    clock = Clock(folder)
-    with (
-        _server(folder, mode, lambda server: clock.under(server.broker)) as server,
-        trying(folder, server.address, mode) as trial,
-    ):
-        for n in range(times):
-            _busy(trial)
-            with trial.fault("clock set"):
-                clock.ahead(SET[n % len(SET)])
-                trial.between(1.0, 3.0)
-        until_handled(trial)
-    return trial.verdict(f"rocketmq by {mode}: clock of the broker set")
-
-
-def disk_slow(folder: Path, times: int, mode: str) -> Verdict:
-    """A broker that syncs each message before it answers."""
-    disk = Disk(library(folder), folder / "faults")
-    with (
-        _server(folder, mode, lambda server: disk.under(server.broker), {"flushDiskType": "SYNC_FLUSH"}) as server,
-        trying(folder, server.address, mode) as trial,
-    ):
-        for n in range(times):
-            _busy(trial)
-            with trial.fault("slow disk"):
-                disk.sync_takes(SYNCS[n % len(SYNCS)])
-                trial.between(8.0, 10.0)
-                disk.sync_takes(0.0)
-        until_handled(trial)
-    return trial.verdict(f"rocketmq by {mode}: slow disk")
-
-
-def disk_full(folder: Path, times: int, mode: str) -> Verdict:
-    """It stores nothing, and says so, until there is room again, for which it looks every ten seconds."""
-    store = folder / "store"
-    settings = {"storePathRootDir": str(store), "storePathCommitLog": str(store / "commitlog")}
-    with tmpfs(store, STORE), _server(folder, mode, None, settings) as server, trying(folder, server.address, mode) as trial:
-        for _ in range(times):
-            _busy(trial)
-            with trial.fault("full disk"):
-                _until(trial, lambda: _filled(store), stored=False)
-                trial.between(1.0, 3.0)
-                (store / "ballast").unlink()
-                _until(trial, lambda: None, stored=True)
-        until_handled(trial)
-    return trial.verdict(f"rocketmq by {mode}: full disk")
-
-
-def _filled(store: Path) -> None:
-    """But for a few percent, over which it stores nothing: what it has mapped must not fault."""
-    space = os.statvfs(store)
-    room = space.f_bavail * space.f_frsize - STORE // 100
-    with (store / "ballast").open("ab") as file:
-        file.write(bytes(max(0, room)))
-
-
-def _until(trial: Trial, work: Callable[[], None], *, stored: bool) -> None:
-    until = time.monotonic() + 90.0
-    while True:
-        work()
-        before = len(trial.confirmed)
-        time.sleep(1.0)
-        if (len(trial.confirmed) > before) is stored:
-            return
-        assert time.monotonic() < until, f"it still {'refuses' if stored else 'takes'} what is published"
-
-
 def _busy(trial: Trial) -> None:
     trial.until_published(3 * BURST)
     until_handled(trial)
 
 
-@contextmanager
-def _server(
-    folder: Path, mode: str, prepare: Callable[[RocketMQ], object] | None = None, settings: dict[str, str] | None = None
-) -> Iterator[RocketMQ]:
-    data = folder / "rocketmq"
-    data.mkdir()
-    server = real_rocketmq(data, {**MODES[mode][0], **(settings or {})})
-    if prepare is not None:
-        prepare(server)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.kill()
-
-
-_FAULTS: dict[str, tuple[Callable[[Path, int, str], Verdict], int]] = {
-    "still": (stands_still, len(STILL)), "clock": (clock_set, len(SET)), "slow-disk": (disk_slow, len(SYNCS)),
-    "full-disk": (disk_full, 2),
-}  # fmt: skip
+_FAULTS: dict[str, tuple[Callable[[Path, int, str], Verdict], int]] = {"still": (stands_still, len(STILL))}
 ALL: dict[str, tuple[Scenario, int, int]] = {
     f"rocketmq-{name}-{mode}": (partial(scenario, mode=mode), times, 0)
     for name, (scenario, times) in _FAULTS.items()

@@ -208,7 +208,7 @@ class PopConnection:
             if self.in_flight.pop(message, None) is not None:  # else it has been settled since
                 self.in_flight[message] = at
 
-    def hand_on(self) -> None:
+    def arrive(self) -> None:
         """It hands on what comes at once."""
 
     def others_changed(self, group: str) -> None:

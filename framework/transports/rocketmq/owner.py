@@ -36,7 +36,7 @@ class Owner(Protocol):
     def collect(self) -> None:
         """Say what it has to say, by ``Session.put``; the socket has room."""
 
-    def hand_on(self) -> None:
+    def arrive(self) -> None:
         """What it said by ``Session.brings`` that it has."""
 
     def keep(self, now: float, expired: Collection[Message]) -> None:

@@ -342,7 +342,7 @@ class PullConnection(Unleased):
             self._tally.received += len(batch) - before
             self._session.brings(self)
 
-    def hand_on(self) -> None:
+    def arrive(self) -> None:
         fresh, self._fresh = self._fresh, []
         if not (self._closed or self._closing):  # what is in flight then comes again
             self._receiver.deliver(self, fresh)

@@ -71,7 +71,7 @@ class Session(SharedSession[Frame]):
         self.schedule()
 
     def brings(self, owner: Owner) -> None:
-        """What came for it is ``handed_on`` when all of this read has been looked at, and what it asks for next is sent."""
+        """What came for it is to ``arrive`` when all of this read has been looked at, and what it asks for next is sent."""
         self._laden[owner] = None
 
     def put(
@@ -156,7 +156,7 @@ class Session(SharedSession[Frame]):
         self._flush_due = True  # again, at the end of this turn
         laden, self._laden = self._laden, {}
         for owner in laden:
-            owner.hand_on()
+            owner.arrive()
 
     def _take_one(self, frame: Frame, at: float) -> None:
         if not frame.is_answer:

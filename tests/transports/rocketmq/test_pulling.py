@@ -109,7 +109,6 @@ def test_the_next_messages_are_asked_for_before_those_that_came_are_handled(kit:
     until(held.balanced)
     assert len(asked) >= 3
     assert all(asked)
-    until(lambda: sum(kit.open(PULL).backlog(kit.topic, "billing").values()) == 0)
 
 
 def test_what_is_requeued_comes_after_the_level_of_its_delay_with_one_more_attempt_and_its_headers(kit: Kit) -> None:
