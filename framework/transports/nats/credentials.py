@@ -1,8 +1,7 @@
 """What a connection trusts and shows: the TLS context, the signature of a nonce by an NKEY, a JWT. Nothing here is logged.
 
 Files are read again at each connection, so that they can be replaced while a worker runs. Source: the client protocol of the NATS
-documentation, CONNECT; ADR-14 for NKEYs
-and JWTs.
+documentation, CONNECT; ADR-14 for NKEYs and JWTs.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ import ssl
 from pathlib import Path
 
 import msgspec
-from gevent.ssl import SSLContext  # the standard one recurses for ever where gevent has patched
 
 from framework.errors import BadSetting, TlsFailed
 from framework.transports.addresses import split_address
+from framework.transports.client_tls import client_context, words_of_handshake
 from framework.transports.nats.urls import Options, Secrets
 
 _PART = re.compile(rb"-{3,} *BEGIN [A-Z ]*\b(JWT|NKEY SEED) *-{3,}\s+(\S+)\s+-{3,} *END")
@@ -38,20 +37,7 @@ def check(options: Options, secrets: Secrets) -> None:
 
 def tls_context(secrets: Secrets) -> ssl.SSLContext:
     """Raises BadSetting."""
-    context: ssl.SSLContext = SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    try:
-        if secrets.tls_ca:
-            context.load_verify_locations(secrets.tls_ca)
-        else:
-            context.load_default_certs()
-        if secrets.tls_cert:  # an empty passphrase, or OpenSSL would ask for one on the terminal
-            context.load_cert_chain(secrets.tls_cert, secrets.tls_key or secrets.tls_cert, password="")
-    except (OSError, ValueError) as error:
-        why = (isinstance(error, ssl.SSLError) and error.reason) or getattr(error, "strerror", None) or str(error)
-        raise BadSetting(
-            f"tls_ca, tls_cert or tls_key in a broker URL cannot be used: {why}; give PEM files, the key without a passphrase"
-        ) from None
-    return context
+    return client_context(secrets.tls_ca, secrets.tls_cert, secrets.tls_key)
 
 
 def server_name(server: str) -> str:
@@ -61,7 +47,7 @@ def server_name(server: str) -> str:
 
 def refusal(server: str, error: ssl.SSLError) -> TlsFailed:
     """``error`` of a handshake, in a sentence that names the option."""
-    words = getattr(error, "verify_message", "") or (error.reason or str(error.args[-1])).replace("_", " ").lower()
+    words = words_of_handshake(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         fix = "" if "expired" in words else "; tls_ca= names a file to trust"
         return TlsFailed(f"nats-server {server} shows a certificate that is not trusted: {words}{fix}")

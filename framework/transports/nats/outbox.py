@@ -59,6 +59,23 @@ class Owner(Protocol):
         """The session has ended."""
 
 
+class Listening:
+    """What an Owner does that only listens: what it asks goes by the session itself."""
+
+    def turn(self) -> None: ...
+
+    def collect(self) -> tuple[bytes, None]:
+        return b"", None
+
+    def keep(self, heard: list[wire.Msg], now: float, expired: Collection[Message]) -> tuple[bytes, None]:
+        return b"", None
+
+    def resumed(self) -> None: ...
+
+    def moved(self) -> tuple[bytes, None]:
+        return b"", None
+
+
 class Outbox(SharedOutbox[Said]):
     """Owners are asked what they have to say when the socket has room for it, so that what one of them says stays in order."""
 

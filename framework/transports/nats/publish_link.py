@@ -7,31 +7,27 @@ doubles: so one whose answer was lost can be sent again. Source: the JetStream A
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from time import monotonic
 
-import gevent
 import msgspec
-from gevent.hub import Waiter, get_hub
+from gevent.hub import get_hub
 
-from framework.errors import BrokerUnreachable, FrameworkError, MessageRefused, PublishError
-from framework.message import Message
+from framework.errors import FrameworkError, MessageRefused, PublishError
 from framework.transports.nats import headers, wire
 from framework.transports.nats.carrier import Publishing
+from framework.transports.nats.outbox import Listening
 from framework.transports.nats.session import Session
 from framework.transports.nats.sessions import Servers
 from framework.transports.nats.streams import NANO, SCHEDULES, Api, Refusal, version_of
 from framework.transports.nats.urls import Options
 from framework.transports.publish_link import InDoubt, NotStored, Refused
+from framework.transports.session_link import DOUBT, NoPlace, Run, SessionLink
 
 WINDOW = 500
 """Messages of one ``ask_each`` that are under way at a time."""
 CERTAIN = 0.8
 """The part of the time for which a stream remembers ids that we count on: the server's clock is not ours."""
-_DOUBT = 1.0
-"""Seconds without a word, while an answer is owed, after which nothing more is sent there."""
-_IDLE = 0.001  # seconds after which a look at the socket comes before trusting it: one recv
-_TURN = 0.001  # seconds, in which the hub reads what has come
 _FULL = frozenset({10077, 10023, 10047, 10002})
 """The stream, or the server, has no room, and drops nothing to make some."""
 _TOO_LARGE, _NO_SCHEDULES = 10054, frozenset({10188, 10189, 10190, 10191})
@@ -62,16 +58,13 @@ class Command:
         """It may be sent there again; None: that is not known yet."""
 
 
-class PublishLink:
+class PublishLink(SessionLink[Command, Publishing], Listening):
     """``publish_link.PublishLink``, and a ``session.Owner``; made by ``to``."""
 
     def __init__(self, node: str, session: Publishing, options: Options) -> None:
-        self.node = node
-        self.silent: Callable[[], None] = _nothing
-        self._session = session
+        super().__init__(node, session)
         self._options = options
-        self._doubted = 0.0
-        self._runs: dict[int, tuple[Run, int, object]] = {}
+        self._runs: dict[int, tuple[PublishRun, int, object]] = {}
         """The token of an inbox -> whose answer it is, and where the question went, as far as is known."""
         self._tokens = 0
         self._inbox = session.acks  # a word more than those of questions have, whose numbers are tokens here
@@ -85,27 +78,17 @@ class PublishLink:
 
     # --- publishers ----------------------------------------------------------------------------------------
 
-    def ask(self, command: Command, until: float) -> Exception | None:
-        return self.ask_each([command], until - monotonic())[0]
-
     def ask_each(self, commands: Sequence[Command], timeout: float) -> list[Exception | None]:
         if any(command.node for command in commands):
             self._look_into_doubts(commands)
-        answers = self._run(commands, timeout)
-        missing = [i for i, answer in enumerate(answers) if isinstance(answer, _NoStream)]
-        if missing:
-            failure = self._make_streams({commands[i].topic for i in missing}, timeout)
-            again = [failure] * len(missing) if failure else self._run([commands[i] for i in missing], timeout)
-            for i, answer in zip(missing, again, strict=True):
-                answers[i] = answer
-        return answers
+        return super().ask_each(commands, timeout)
 
     def _run(self, commands: Sequence[Command], timeout: float) -> list[Exception | None]:
         if self._session.error is not None:
             return [NotStored(str(self._session.error))] * len(commands)
-        return Run(self, commands, timeout).wait()
+        return PublishRun(self, commands, timeout).wait()
 
-    def _make_streams(self, topics: Collection[str], timeout: float) -> Exception | None:
+    def _make(self, topics: Collection[str], timeout: float) -> Exception | None:
         try:
             for topic in topics:
                 Api(self._session, min(timeout, 5.0)).ensure_stream(topic, self._options)
@@ -145,7 +128,7 @@ class PublishLink:
             return None
         return stream.config.duplicate_window / NANO if stream is not None else 0.0
 
-    def send(self, run: Run, number: int, command: Command) -> int:
+    def send(self, run: PublishRun, number: int, command: Command) -> int:
         """Say it with the next flush; returns where its last byte lies in the stream of all that is said."""
         self._tokens += 1
         inbox = b"%b.%d" % (self._inbox, self._tokens)
@@ -158,15 +141,9 @@ class PublishLink:
         _, _, went = self._runs[token]
         return self._session.astray(command.subject, went)
 
-    def usable(self) -> bool:
-        session = self._session
-        silent = monotonic() - session.heard_at
-        if session.error is None and silent > _IDLE:
-            if not self._runs:
-                session.poll()
-            elif silent > _DOUBT:  # the hub was blocked, perhaps; and answers are given on the hub only
-                gevent.sleep(_TURN)
-        return session.error is None and not session.leaving and self._doubted <= session.heard_at
+    @property
+    def _owes(self) -> bool:
+        return bool(self._runs)
 
     def prove(self, until: float) -> Exception | None:
         """As ``publish_link.PublishLink``: JetStream answers, and stores nothing."""
@@ -175,15 +152,6 @@ class PublishLink:
         except FrameworkError as error:
             return error
         return None
-
-    def close(self) -> None:
-        self._session.end(BrokerUnreachable("the producer was closed"))
-
-    def shut(self) -> None:
-        self._session.shut()
-
-    def fileno(self) -> int:
-        return self._session.fileno()
 
     # --- answers -------------------------------------------------------------------------------------------
 
@@ -197,7 +165,7 @@ class PublishLink:
     def _verdict(self, message: wire.Msg) -> Exception | None:
         where = f"nats-server {self._session.server}"
         if message.headers and headers.status(message.headers)[0] == 503:
-            return _NoStream(f"{where}: no stream keeps this subject")
+            return NoPlace(f"{where}: no stream keeps this subject")
         try:
             ack = _puback.decode(message.body)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -206,28 +174,8 @@ class PublishLink:
             return None
         return _refusal(ack.error, f"{where}: {ack.error.description} ({ack.error.err_code})")
 
-    def look(self, since: float) -> None:
-        """An answer is owed ``since`` then: whether the server is silent."""
-        now = monotonic()
-        if now - max(self._session.heard_at, since) >= _DOUBT:
-            self._doubted = now
-            self.silent()
-
     def give_up(self, token: int) -> None:
         self._runs.pop(token, None)
-
-    def turn(self) -> None: ...
-
-    def collect(self) -> tuple[bytes, None]:
-        return b"", None
-
-    def keep(self, heard: list[wire.Msg], now: float, expired: Collection[Message]) -> tuple[bytes, None]:
-        return b"", None
-
-    def resumed(self) -> None: ...
-
-    def moved(self) -> tuple[bytes, None]:
-        return b"", None
 
     def refused(self, words: str) -> bool:
         """A publish that our user may not make: the server says so, and answers nothing."""
@@ -243,37 +191,18 @@ class PublishLink:
             get_hub().loop.run_callback(run.answered, number, InDoubt(f"{error}; {_UNKNOWN}"))
 
 
-class Run:
-    """Several messages of one greenlet: each answer makes room for the next one, and the last one wakes it."""
+class PublishRun(Run[Command]):
+    """Of messages that JetStream answers; their questions are the tokens of their inboxes."""
 
     def __init__(self, link: PublishLink, commands: Sequence[Command], timeout: float) -> None:
+        super().__init__(commands, timeout)
         self._link = link
-        self._commands = commands
-        self._timeout = timeout
-        self._answers: dict[int, Exception | None] = {}
-        self._under_way: dict[int, tuple[int, float]] = {}
-        """Number of a message -> its token, and since when its answer is owed; the oldest first."""
-        self._next = 0
-        self._over = False
-        self._waiter: Waiter[None] = Waiter()
 
     def subject(self, number: int) -> str:
         return self._commands[number].subject.decode()
 
-    def wait(self) -> list[Exception | None]:
-        look = min(_DOUBT, max(self._timeout, 0.001))
-        timer = get_hub().loop.timer(look, look)
-        try:
-            self._fill()
-            if len(self._answers) < len(self._commands):
-                timer.start(self._look)
-                self._waiter.get()
-        finally:
-            timer.close()
-            self._over = True
-            for token, _ in self._under_way.values():
-                self._link.give_up(token)
-        return [self._answers[number] for number in range(len(self._commands))]
+    def _give_up(self, question: int) -> None:
+        self._link.give_up(question)
 
     def _fill(self) -> None:
         while self._next < len(self._commands) and len(self._under_way) < WINDOW:
@@ -300,26 +229,17 @@ class Run:
             self._over = True
             self._waiter.switch(None)
 
-    def _look(self) -> None:
-        """At answers that do not come."""
-        if not self._under_way or self._over:
-            return
-        now = monotonic()
-        oldest = next(iter(self._under_way.values()))[1]
-        self._link.look(oldest)
-        for number, (token, since) in list(self._under_way.items()):
+    def _look_at(self, under_way: list[tuple[int, tuple[int, float]]], now: float) -> None:
+        self._link.look(under_way[0][1][1])
+        for number, (token, since) in under_way:
             if now - since >= self._timeout:
                 words = f"nats-server {self._link.node} gave no answer for {self._timeout:.1f} s"
-            elif now - since >= _DOUBT and self._link.astray(token, self._commands[number]):
+            elif now - since >= DOUBT and self._link.astray(token, self._commands[number]):
                 words = "the server that it was sent to keeps its subject no more"
             else:
                 continue
             self._link.give_up(token)
             self.answered(number, InDoubt(f"{words}; {_UNKNOWN}"))
-
-
-class _NoStream(NotStored):
-    """Nobody answers for its subject."""
 
 
 def _refusal(error: Refusal, words: str) -> Exception:
@@ -332,7 +252,3 @@ def _refusal(error: Refusal, words: str) -> Exception:
     if error.code == 503:
         return NotStored(words)
     return PublishError(words, stored=False)
-
-
-def _nothing() -> None:
-    """Nobody has asked to be told."""

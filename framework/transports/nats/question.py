@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Protocol
 
 from gevent.hub import Waiter, get_hub
 
 from framework.errors import BrokerError, BrokerUnreachable
-from framework.message import Message
 from framework.transports.nats import wire
-from framework.transports.nats.outbox import Owner
+from framework.transports.nats.outbox import Listening, Owner
 
 
 class Asked(Protocol):
@@ -42,7 +40,7 @@ def ask(session: Asked, to: bytes, body: bytes, timeout: float) -> wire.Msg:
         question.end()
 
 
-class Question:
+class Question(Listening):
     """A request of one greenlet, and the inbox of its answer."""
 
     def __init__(self, session: Asked, to: bytes) -> None:
@@ -81,19 +79,6 @@ class Question:
 
     def heard(self, messages: list[wire.Msg], at: float) -> None:
         self._answer(messages[0])
-
-    def turn(self) -> None: ...
-
-    def collect(self) -> tuple[bytes, None]:
-        return b"", None
-
-    def keep(self, heard: list[wire.Msg], now: float, expired: Collection[Message]) -> tuple[bytes, None]:
-        return b"", None
-
-    def resumed(self) -> None: ...
-
-    def moved(self) -> tuple[bytes, None]:
-        return b"", None
 
     def refused(self, words: str) -> bool:
         mine = f'"{self._to.decode()}"' in words or f'"{self._inbox.decode()}"' in words

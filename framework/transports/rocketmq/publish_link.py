@@ -7,16 +7,15 @@ stored is not sent again. Source: SendMessageProcessor of RocketMQ 5.3.3.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from time import monotonic, time
 from typing import Protocol
 
-import gevent
 from gevent import getcurrent
-from gevent.hub import Waiter, get_hub
+from gevent.hub import get_hub
 
-from framework.errors import BrokerUnreachable, FrameworkError, MessageRefused, PublishError, TryLater
+from framework.errors import FrameworkError, MessageRefused, PublishError, TryLater
 from framework.transports.publish_link import NotStored, Refused
 from framework.transports.rocketmq.commands import Command
 from framework.transports.rocketmq.heartbeat import heartbeat
@@ -32,15 +31,12 @@ from framework.transports.rocketmq.wire.errors import (
     error_of,
 )
 from framework.transports.rocketmq.wire.frames import Frame
+from framework.transports.session_link import NoPlace, Run, SessionLink
 
 WINDOW = 256
 """Requests of one ``ask_each`` that are under way at a time."""
 WINDOW_BYTES = 16 * 1024 * 1024
 """What their bodies have together, at most: a broker has all of them in its memory before it answers the first."""
-_DOUBT = 1.0
-"""Seconds without a word, while an answer is owed, after which nothing more is sent there."""
-_IDLE = 0.001  # seconds after which a look at the socket comes before trusting it: one recv
-_TURN = 0.001  # seconds, in which the hub reads what has come
 _UNKNOWN = "whether the message is stored is not known"
 # All of these have the code 1.
 _PASSING = ("[PC_SYNCHRONIZED]", "timer message is under flow control")
@@ -66,19 +62,16 @@ class Broker(Protocol):
         """Whether it keeps every delay, and not its levels alone. Raises FrameworkError."""
 
 
-class PublishLink:
+class PublishLink(SessionLink[Command, Session]):
     """``publish_link.PublishLink``."""
 
     def __init__(self, node: str, session: Session, broker: Broker) -> None:
-        self.node = node
-        self.silent: Callable[[], None] = _nothing
-        self._session = session
+        super().__init__(node, session)
         self._broker = broker
         self._timers: bool | None = None
         """None: not asked yet. Few publishers delay anything."""
         self._queues: dict[str, int] = {}
         """Topic -> how many it has there, as far as it was asked for."""
-        self._doubted = 0.0
         self._owed = 0
 
     @property
@@ -87,19 +80,6 @@ class PublishLink:
         return self._session.error
 
     # --- publishers ----------------------------------------------------------------------------------------
-
-    def ask(self, command: Command, until: float) -> Exception | None:
-        return self.ask_each([command], until - monotonic())[0]
-
-    def ask_each(self, commands: Sequence[Command], timeout: float) -> list[Exception | None]:
-        answers = self._run(commands, timeout)
-        missing = [i for i, answer in enumerate(answers) if isinstance(answer, _NoTopic)]
-        if missing:
-            failure = self._made({commands[i].topic for i in missing})
-            again = [failure] * len(missing) if failure else self._run([commands[i] for i in missing], timeout)
-            for i, answer in zip(missing, again, strict=True):
-                answers[i] = answer
-        return answers
 
     def _run(self, commands: Sequence[Command], timeout: float) -> list[Exception | None]:
         try:
@@ -114,7 +94,7 @@ class PublishLink:
             return [NotStored(str(self._session.error))] * len(commands)
         return _Run(self, commands, timeout).wait()
 
-    def _made(self, topics: set[str]) -> Exception | None:
+    def _make(self, topics: Collection[str], timeout: float) -> Exception | None:
         try:
             for topic in topics:
                 self._broker.make(topic)
@@ -155,7 +135,7 @@ class PublishLink:
         error = error_of(answer)
         words = f"topic {command.topic!r}, RocketMQ at {self._session.server}: {error}"
         if isinstance(error, TopicMissing):
-            return _NoTopic(words)
+            return NoPlace(words)
         if answer.code == Answer.GO_AWAY:
             return NotStored(words)
         if isinstance(error, NotAvailable | NoPermission):
@@ -170,15 +150,9 @@ class PublishLink:
             return Refused(words)
         return (MessageRefused if isinstance(error, Illegal) else PublishError)(words, stored=False)
 
-    def usable(self) -> bool:
-        session = self._session
-        silent = monotonic() - session.heard_at
-        if session.error is None and silent > _IDLE:
-            if not self._owed:
-                session.poll()
-            elif silent > _DOUBT:  # the hub was blocked, perhaps; and answers are given on the hub only
-                gevent.sleep(_TURN)
-        return session.error is None and not session.leaving and self._doubted <= session.heard_at
+    @property
+    def _owes(self) -> bool:
+        return self._owed > 0
 
     def prove(self, until: float) -> Exception | None:
         """As ``publish_link.PublishLink``: a heartbeat is answered, and stores nothing."""
@@ -190,56 +164,21 @@ class PublishLink:
             return error
         return None
 
-    def look(self, since: float) -> None:
-        """An answer is owed ``since`` then: whether the server is silent."""
-        now = monotonic()
-        if now - max(self._session.heard_at, since) >= _DOUBT:
-            self._doubted = now
-            self.silent()
-
     def give_up(self, number: int) -> None:
         self._session.give_up(number)
 
-    def close(self) -> None:
-        self._session.end(BrokerUnreachable("the producer was closed"))
 
-    def shut(self) -> None:
-        self._session.shut()
-
-    def fileno(self) -> int:
-        return self._session.fileno()
-
-
-class _Run:
-    """Several messages of one greenlet: each answer makes room for the next one, and the last one wakes it."""
+class _Run(Run[Command]):
+    """Of messages, by requests of the session."""
 
     def __init__(self, link: PublishLink, commands: Sequence[Command], timeout: float) -> None:
+        super().__init__(commands, timeout)
         self._link = link
-        self._commands = commands
-        self._timeout = timeout
-        self._answers: dict[int, Exception | None] = {}
-        self._under_way: dict[int, tuple[int, float]] = {}
-        """Number of a message -> its request's, and since when its answer is owed; the oldest first."""
-        self._next = 0
         self._size = 0
         """Bytes of the bodies that are under way."""
-        self._over = False
-        self._waiter: Waiter[None] = Waiter()
 
-    def wait(self) -> list[Exception | None]:
-        look = min(_DOUBT, max(self._timeout, 0.001))
-        timer = get_hub().loop.timer(look, look)
-        try:
-            self._fill()
-            timer.start(self._look)
-            if len(self._answers) < len(self._commands):
-                self._waiter.get()
-        finally:
-            timer.close()
-            self._over = True
-            for number, _ in self._under_way.values():
-                self._link.give_up(number)
-        return [self._answers[number] for number in range(len(self._commands))]
+    def _give_up(self, question: int) -> None:
+        self._link.give_up(question)
 
     def _fill(self) -> None:
         while self._next < len(self._commands) and len(self._under_way) < WINDOW:
@@ -269,22 +208,10 @@ class _Run:
             else:
                 hub.loop.run_callback(self._waiter.switch, None)
 
-    def _look(self) -> None:
-        """At answers that do not come."""
-        if not self._under_way or self._over:
-            return
-        now = monotonic()
-        self._link.look(next(iter(self._under_way.values()))[1])
-        for number, (request, since) in list(self._under_way.items()):
+    def _look_at(self, under_way: list[tuple[int, tuple[int, float]]], now: float) -> None:
+        self._link.look(under_way[0][1][1])
+        for number, (request, since) in under_way:
             if now - since >= self._timeout:
                 self._link.give_up(request)
                 words = f"RocketMQ's {self._link.node} gave no answer for {self._timeout:.1f} s; {_UNKNOWN}"
                 self._answered(number, PublishError(words, stored=None))
-
-
-class _NoTopic(NotStored):
-    """There is no such topic there."""
-
-
-def _nothing() -> None:
-    """Nobody has asked to be told."""
