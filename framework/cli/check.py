@@ -152,11 +152,8 @@ def _probe(transport: Transport, settings: Settings, findings: Findings) -> list
     for node in nodes:
         limits = node.limits
         longest = "longer while it is touched" if math.isinf(limits.max_lease) else f"{limits.max_lease:g} s at most"
-        findings.good(
-            "broker",
-            f"{node.node} {node.server}: a lease is {limits.lease:g} s, {longest}; "
-            f"up to {limits.max_grant} in flight a connection",
-        )
+        lease = "there are no leases" if math.isinf(limits.lease) else f"a lease is {limits.lease:g} s, {longest}"
+        findings.good("broker", f"{node.node} {node.server}: {lease}; up to {limits.max_grant} in flight a connection")
     _check_counts(transport, findings)
     return nodes
 

@@ -95,10 +95,10 @@ def _parameters(url: str, known: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def size(name: str, given: Mapping[str, str], default: int) -> int:
-    """The option ``name`` as a number of bytes."""
+    """The option ``name`` as a whole number from 1 up: of bytes, or of what its name says."""
     text = given.get(name, str(default))
     if not re.fullmatch(r"[1-9]\d{0,9}", text):
-        raise BadSetting(f"{name}={text!r} in a broker URL: write a number of bytes, such as {name}={default}")
+        raise BadSetting(f"{name}={text!r} in a broker URL: write a number, such as {name}={default}")
     return int(text)
 
 

@@ -7,15 +7,26 @@ from collections.abc import Iterator, Sequence
 from framework.transports.nats.streams import NANO, Consumer, Stream, StreamConfig
 from framework.transports.nats.urls import SHORTEST, Options
 
+LONG_AWAY = 7 * 86_400
+"""Seconds for which a worker may be missing: over a weekend, and over a week's holidays."""
 FEW = 1000
 """Messages that one handler holds at most by default."""
 
 
 def obstacles(stream: Stream, consumer: Consumer | None, others: Sequence[Consumer], topic: str) -> Iterator[str]:
     """Why a handler of ``topic`` cannot be served; ``others``: the consumers of a stream that has none for it yet."""
+    transform = stream.config.subject_transform
+    if transform is not None and transform.src in ("", ">", topic) and transform.dest != transform.src:
+        yield (
+            f"stream {stream.config.name} keeps what comes to {topic} as {transform.dest} (subject_transform), and its consumers "
+            f"of {topic} get nothing: name that topic, or take the transform out"
+        )
     if consumer is not None:
         yield from filter(None, [refusal(consumer, topic)])
-    elif stream.config.retention == "workqueue":
+        return
+    if 0 < stream.config.max_consumers <= len(others):
+        yield f"stream {stream.config.name} has as many consumers as it may (max_consumers): let it have more, or remove one"
+    if stream.config.retention == "workqueue":
         rivals = [other.name for other in others if _filters(other) in ([], [topic])]
         if rivals:
             yield (
@@ -34,6 +45,8 @@ def refusal(found: Consumer, topic: str) -> str:
         return f"{what} has ack_policy={config.ack_policy}, and a worker acknowledges each message: name another channel"
     if config.headers_only:
         return f"{what} leaves bodies out (headers_only), and a handler needs them: name another channel"
+    if config.priority_groups:
+        return f"{what} has priority groups, which a worker's pulls do not name: name another channel"
     if _filters(found) not in ([], [topic]):
         return f"{what} is of {', '.join(_filters(found))} and not of {topic}: name another channel"
     return ""
@@ -44,6 +57,14 @@ def notes(stream: Stream, consumer: Consumer | None, options: Options) -> Iterat
     yield from _of_stream(stream.config)
     if consumer is not None:
         yield from _of_consumer(consumer, options)
+    else:
+        yield from notes_before(options)
+
+
+def notes_before(options: Options) -> Iterator[str]:
+    """As ``notes``, where no consumer is there yet."""
+    if options.max_ack_pending < FEW:
+        yield f"max_ack_pending={options.max_ack_pending} of the broker URL lets all workers together hold so many messages"
 
 
 def _of_stream(config: StreamConfig) -> Iterator[str]:
@@ -54,6 +75,8 @@ def _of_stream(config: StreamConfig) -> Iterator[str]:
         yield f"{what} drops what is older than {config.max_age / NANO:g} s (max_age), handled or not"
     if full and config.discard == "old":
         yield f"{what} drops the oldest message when it is full ({', '.join(full)}, discard=old), handled or not"
+    if config.storage == "memory":
+        yield f"{what} keeps messages in memory (storage): a restart of nats-server loses them"
     if config.retention == "interest":
         yield f"{what} has retention=interest: what comes before a channel's first worker is gone"
     if config.retention == "limits" and not (config.max_age or full):
@@ -62,8 +85,18 @@ def _of_stream(config: StreamConfig) -> Iterator[str]:
 
 def _of_consumer(consumer: Consumer, options: Options) -> Iterator[str]:
     config, what = consumer.config, f"consumer {consumer.name} of stream {consumer.stream_name}"
+    if consumer.paused:
+        yield f"{what} is paused (pause_until): nothing is delivered until that is over"
+    if config.inactive_threshold and config.inactive_threshold < LONG_AWAY * NANO:
+        away = config.inactive_threshold / NANO
+        yield f"{what} is deleted when no worker pulls for {away:g} s (inactive_threshold); what was handled then comes again"
+    if config.mem_storage:
+        yield f"{what} keeps in memory what was handled (mem_storage): after a restart of nats-server that comes again"
+    if config.deliver_policy not in ("", "all"):
+        yield f"{what} began with deliver_policy={config.deliver_policy}: messages from before that are not handled"
     if config.max_deliver > 0:
-        yield f"{what} ends after {config.max_deliver} deliveries without a dead letter (max_deliver): set it to -1"
+        times = "1 delivery" if config.max_deliver == 1 else f"{config.max_deliver} deliveries"
+        yield f"{what} ends after {times} without a dead letter (max_deliver): set it to -1"
     if 0 < config.max_ack_pending < FEW:
         yield f"{what} lets all workers together hold {config.max_ack_pending} messages (max_ack_pending)"
     if consumer.lease < SHORTEST:

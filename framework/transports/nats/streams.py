@@ -28,6 +28,7 @@ SETTLING = 0.2
 """Seconds for which an older server must have kept to one of several."""
 NANO = 10**9
 NO_STREAM, NO_CONSUMER, NAME_IN_USE, CONSUMER_EXISTS = 10059, 10014, 10058, 10148
+NO_CLUSTER, MOST_CONSUMERS = 10074, 10026
 _DISABLED = frozenset({10039, 10076, 10035})
 COUNTS = (2, 10, 14)
 """The version from which deliveries are counted right: before it, what is due again while no pull waits counts more than once,
@@ -47,9 +48,18 @@ class Refusal(msgspec.Struct, frozen=True):
     description: str = ""
 
 
+class Transform(msgspec.Struct, frozen=True):
+    src: str = ""
+    dest: str = ""
+
+
 class StreamConfig(msgspec.Struct, frozen=True):
     name: str = ""
     subjects: list[str] = []
+    storage: str = "file"
+    mirror: dict[str, Any] | None = None
+    subject_transform: Transform | None = None
+    max_consumers: int = -1
     retention: str = "limits"
     discard: str = "old"
     max_age: int = 0
@@ -87,6 +97,9 @@ class ConsumerConfig(msgspec.Struct, frozen=True):
     max_batch: int = 0
     max_expires: int = 0
     headers_only: bool = False
+    mem_storage: bool = False
+    inactive_threshold: int = 0
+    priority_groups: list[str] = []
 
 
 class Consumer(msgspec.Struct, frozen=True):
@@ -98,6 +111,7 @@ class Consumer(msgspec.Struct, frozen=True):
     config: ConsumerConfig = ConsumerConfig()
     num_pending: int = 0
     num_ack_pending: int = 0
+    paused: bool = False
     error: Refusal | None = None
 
     @property
@@ -153,11 +167,15 @@ class Api:
         if _is(answer.error, NAME_IN_USE):  # made in this moment by another; or somebody's, of other subjects
             if name := self.stream_of(topic):
                 return name
-            raise NegotiationRefused(
-                "STREAM",
-                str(config["name"]),
-                fix=f"there is such a stream, and it does not keep subject {topic}: add that to its subjects",
-            )
+            found = self.stream(str(config["name"]))
+            mirrors = found is not None and found.config.mirror is not None
+            fix = "it is a mirror, which takes no messages: name another topic" if mirrors else "add that to its subjects"
+            words = f"there is such a stream, and it does not keep subject {topic}: {fix}"
+            raise NegotiationRefused("STREAM", str(config["name"]), fix=words)
+        if _is(answer.error, NO_CLUSTER):
+            lone = f"nats-server {self._session.server} is in no cluster"
+            words = f"{lone}, which replicas={options.replicas} needs: leave that out"
+            raise NegotiationRefused("STREAM", str(config["name"]), fix=words)
         self._good(answer, f"stream {config['name']}")
         return str(config["name"])
 
@@ -212,6 +230,9 @@ class Api:
         answer = self._ask(Consumer, f"CONSUMER.DURABLE.CREATE.{stream}.{name}", request)
         if _is(answer.error, CONSUMER_EXISTS) and (found := self.consumer(stream, name)):
             return found
+        if _is(answer.error, MOST_CONSUMERS):
+            words = f"stream {stream} has as many consumers as it may (max_consumers): let it have more, or remove one"
+            raise NegotiationRefused("CONSUMER", name, fix=words)
         return self._good(answer, f"consumer {stream}/{name}")
 
     def consumers(self, stream: str) -> list[str]:

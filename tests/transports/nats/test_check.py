@@ -93,3 +93,74 @@ def test_a_work_queue_whose_messages_another_consumer_takes_fails_the_check(kit,
     code, said = check()
     assert code == 2
     assert "stream ORDERS is a work queue, whose consumer shipping takes orders.new already" in said
+
+
+def test_a_stream_that_keeps_messages_under_another_name_fails_the_check(kit, check):
+    stream(kit, subject_transform={"src": "orders.new", "dest": "orders.changed"})
+    code, said = check()
+    assert code == 2
+    assert "stream ORDERS keeps what comes to orders.new as orders.changed (subject_transform)" in said
+
+
+def test_a_stream_that_may_have_no_more_consumers_fails_the_check(kit, check):
+    stream(kit, max_consumers=1)
+    consumer(kit, "shipping")
+    code, said = check()
+    assert code == 2
+    assert "stream ORDERS has as many consumers as it may (max_consumers)" in said
+
+
+def test_a_consumer_of_priority_groups_fails_the_check(kit, check):
+    stream(kit)
+    consumer(kit, priority_groups=["a"], priority_policy="overflow")
+    code, said = check()
+    assert code == 2
+    assert "consumer billing of stream ORDERS has priority groups" in said
+
+
+def test_replicas_at_a_server_that_is_alone_fail_the_check(kit, check):
+    code, said = check("?replicas=3")
+    assert code == 2
+    assert f"nats-server {kit.server.address} is in no cluster, which replicas=3 needs: leave that out" in said
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"pause_until": "2199-01-01T00:00:00Z"}, "is paused (pause_until): nothing is delivered until that is over"),
+        ({"inactive_threshold": 4 * 10**9}, "is deleted when no worker pulls for 4 s (inactive_threshold)"),
+        ({"mem_storage": True}, "keeps in memory what was handled (mem_storage)"),
+        ({"deliver_policy": "last"}, "began with deliver_policy=last: messages from before that are not handled"),
+        ({"max_deliver": 1}, "ends after 1 delivery without a dead letter"),
+    ],
+)
+def test_a_consumer_with_an_effect_that_surprises_is_named(kit, check, config: dict, said: str):
+    stream(kit)
+    consumer(kit, **config)
+    code, lines = check()
+    assert code == 0
+    assert f"consumer billing of stream ORDERS {said}" in lines
+
+
+def test_a_stream_in_memory_and_few_in_flight_are_named(kit, check):
+    code, said = check("?max_ack_pending=1")
+    assert (code, "max_ack_pending=1 of the broker URL lets all workers together hold so many" in said) == (0, True)
+    stream(kit, storage="memory")
+    assert "stream ORDERS keeps messages in memory (storage): a restart of nats-server loses them" in check()[1]
+
+
+def test_a_mirror_of_the_topic_s_name_is_no_stream_to_add_subjects_to(kit, tmp_path: Path):
+    make(kit, "STREAM.CREATE.other", {"name": "other", "subjects": ["other"]})
+    make(kit, "STREAM.CREATE.orders", {"name": "orders", "mirror": {"name": "other"}})
+    (tmp_path / "shop.py").write_text('from framework import handler\n@handler("orders", "billing")\ndef f(m: bytes): ...\n')
+    done = call("run", "shop", "--broker", f"nats://{kit.server.address}", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "it is a mirror, which takes no messages: name another topic" in done.stderr
+
+
+@pytest.mark.parametrize("topics", [[], ["orders"]])
+def test_stats_show_a_topic_without_a_channel(kit, tmp_path: Path, topics: list[str]):
+    make(kit, "STREAM.CREATE.orders", {"name": "orders", "subjects": ["orders"]})
+    done = call("stats", *topics, "--broker", f"nats://{kit.server.address}", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "orders" in done.stdout
