@@ -1,16 +1,15 @@
 """The whole demo as its user starts it, Spark included: what comes out, and that nothing is left.
 
-The shipped log goes through it in tests/house/test_readme.py, and what needs no Spark to be seen is in test_demo_ends.py: what
-comes over beanstalkd to the spools, too, that Spark reads.
+The shipped log goes through it in tests/house/test_readme.py in each run of the tests, and another one over brokers that were
+there before here, at length: `python -m tests.chaos`. What needs no Spark to be seen is in test_demo_ends.py: what comes over
+them to the spools that Spark reads, too.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import signal
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,23 +17,9 @@ import pyarrow.dataset as ds
 import pytest
 
 from tests.workers.demos import Run, demos
-from tests.workers.leftovers import left_on_beanstalkd, left_on_nsqd
+from tests.workers.leftovers import LEFTOVERS, MIXED, half_a_gzip, readable_part
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
-
-MIXED = [
-    *(
-        f'10.0.0.{n % 50} - - [12/May/2024:{n // 60:02}:{n % 60:02}:00 +0000] "GET /page/{n % 9} HTTP/1.1" 200 5\r'.encode()
-        for n in range(600)
-    ),
-    *(f'66.0.0.1 - - [13/May/2024:01:00:{n:02} +0000] "GET /{n}/.env HTTP/1.1" 404 5'.encode() for n in range(30)),
-    b'10.0.0.1 - - [13/May/2024:01:00:00 +0000] "GET /caf\xe9 HTTP/1.1" 200 5',
-    b"not \xff a line",
-    b'<b>"half',
-    b"",
-    b"",
-    b"x" * 1_100_000,
-]
 
 
 @pytest.fixture
@@ -43,20 +28,13 @@ def demo(java: None) -> Iterator[Callable[..., Run]]:
         yield start
 
 
-def readable_part(packed: bytes) -> list[bytes]:
-    """The whole lines of a gzip that ends early."""
-    return zlib.decompressobj(wbits=31).decompress(packed).split(b"\n")[:-1]
-
-
-LEFTOVERS = {"nsqd": left_on_nsqd, "beanstalkd": left_on_beanstalkd}
-
-
 @pytest.mark.real
-@pytest.mark.parametrize("broker", ["nsqd", pytest.param("beanstalkd", marks=pytest.mark.at_length)])
+@pytest.mark.at_length
+@pytest.mark.parametrize("broker", ["nsqd", "beanstalkd"])
 def test_half_a_gzip_of_everything_through_a_broker_that_holds_leftovers_has_every_line_accounted_for(
     tmp_path: Path, demo: Callable[..., Run], request: pytest.FixtureRequest, broker: str
 ) -> None:
-    packed = gzip.compress(b"\n".join(MIXED) + b"\n" + os.urandom(4000).hex().encode() + b"\n")[:-1500]
+    packed = half_a_gzip()
     (tmp_path / "log.gz").write_bytes(packed)
     held = LEFTOVERS[broker](request.getfixturevalue(broker))
     run = demo("--input", str(tmp_path / "log.gz"), "--output", str(tmp_path / "out"), "--broker", held)
