@@ -65,11 +65,20 @@ class JetStreamTransport:
         found = self._info(node, session, consumer.lease if consumer else self._options.ack_wait)
         there = api.stream(stream) if stream else None
         if there is None:
-            return found
-        others = api.all_consumers(stream) if consumer is None and there.config.retention == "workqueue" else []
+            return self._about_to_be_made(found, session, topic)
+        shared = there.config.retention == "workqueue" or there.config.max_consumers > 0
+        others = api.all_consumers(stream) if consumer is None and shared else []
         obstacles = judgement.obstacles(there, consumer, others, topic)
         notes = judgement.notes(there, consumer, self._options)
         return replace(found, obstacles=tuple(obstacles), notes=(*found.notes, *notes))
+
+    def _about_to_be_made(self, found: NodeInfo, session: Asking, topic: str) -> NodeInfo:
+        """What would become of a stream for ``topic`` where there is none."""
+        obstacles = found.obstacles
+        if topic and self._options.replicas > 1 and not session.info.cluster:
+            lone = f"nats-server {session.server} is in no cluster, which replicas={self._options.replicas} needs: leave that out"
+            obstacles = (*obstacles, lone)
+        return replace(found, obstacles=obstacles, notes=(*found.notes, *judgement.notes_before(self._options)))
 
     def _info(self, node: str, session: Asking, lease: float) -> NodeInfo:
         version = streams.version_of(session.info)
