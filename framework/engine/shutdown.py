@@ -13,6 +13,7 @@ from framework.engine.slots import Slots
 from framework.engine.unstarted import Kept
 from framework.engine.waiting import Waiting
 from framework.message import Message
+from framework.transports.contract import away
 
 
 class Shutdown:
@@ -114,6 +115,11 @@ class Shutdown:
     def quiet(self) -> bool:
         """Nothing is in flight or unsent, and nothing can come any more."""
         return self.deaf and not self.handling and not any(connection.unsent() for connection in self._flow.accounts)
+
+    @property
+    def unheard(self) -> str:
+        """Why what was settled waits: its node cannot be reached now. Empty: nothing waits for that."""
+        return "; ".join(words for connection in self._flow.accounts if connection.unsent() and (words := away(connection)))
 
     @property
     def goodbye(self) -> float:

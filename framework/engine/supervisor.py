@@ -321,7 +321,11 @@ class Supervisor:
         for consumer in self._consumers:  # on the hub, because it throws into slots, which come back to where it is
             hub.loop.run_callback(consumer.shutdown.abandon)
         gevent.sleep(0.001)
+        self._wait(lambda consumer: not consumer.shutdown.unheard, self._stop.until - time.monotonic(), hurry=True)
         self._wait(lambda consumer: consumer.shutdown.quiet, self._goodbye)
+        for consumer in self._consumers:
+            if why := consumer.shutdown.unheard:
+                log.warning("handler %s: messages that were handled come again, because of (%s)", consumer.spec.name, why)
 
     @property
     def _goodbye(self) -> float:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, words_of
 from framework.transports.nats.dial import CONNECT_TIMEOUT, Line, Way, dial
 from framework.transports.nats.session import Session
+from framework.transports.nats.strangers import strangers
 from framework.transports.nats.urls import Cluster, Options, Secrets
 from framework.transports.shared_sessions import SharedSessions
 
@@ -46,6 +47,10 @@ class Servers:
         if len(failures) == 1 or all(isinstance(error, REFUSALS) for error in failures):
             raise failures[0]
         raise BrokerUnreachable("; ".join(words_of(server, error) for server, error in zip(order, failures, strict=True)))
+
+    def strangers(self, session: Session) -> list[str]:
+        """A sentence for each server of the URL that is of another cluster than ``session``. Raises FrameworkError."""
+        return strangers(session, self._cluster.servers, self._way)
 
     def _order(self, avoid: str) -> list[str]:
         """The server that accepted us last, then those of the URL, then those that they named."""

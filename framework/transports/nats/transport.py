@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from framework.transports.contract import Receiver, Transport
+from gevent.lock import Semaphore
+
+from framework.transports.contract import NodeInfo, Receiver, Transport
 from framework.transports.nats import credentials
 from framework.transports.nats import urls as _urls
+from framework.transports.nats.carrier import Asking
 from framework.transports.nats.connection import JetStreamConnection
 from framework.transports.nats.jetstream import JetStreamTransport, Question
 from framework.transports.nats.place import place
 from framework.transports.nats.producer import NatsProducer
+from framework.transports.nats.session import Session
 from framework.transports.nats.sessions import Loan, Sessions
 
 T = TypeVar("T")
@@ -30,6 +35,8 @@ class NatsTransport(JetStreamTransport):
     def __init__(self, addresses: _urls.Addresses) -> None:
         super().__init__(addresses.clusters, addresses.options)
         self._sessions = Sessions(addresses.clusters, addresses.options, addresses.secrets)
+        self._looking = Semaphore()
+        self._found_strangers: dict[str, list[str]] = {}
 
     def start(self, hub: Any) -> None:
         """Sessions are dialled when they are needed."""
@@ -40,6 +47,18 @@ class NatsTransport(JetStreamTransport):
     def _answer(self, node: str, question: Question[T]) -> T:
         with self._sessions.use(node) as session:
             return question(node, session)
+
+    def _described(self, node: str, session: Asking, topic: str, channel: str) -> NodeInfo:
+        found = super()._described(node, session, topic, channel)
+        return replace(found, obstacles=(*found.obstacles, *self._strangers(node, session)))
+
+    def _strangers(self, node: str, session: Asking) -> list[str]:
+        """Found once: thousands of handlers ask."""
+        with self._looking:
+            if node not in self._found_strangers:
+                assert isinstance(session, Session)
+                self._found_strangers[node] = self._sessions.servers[node].strangers(session)
+            return self._found_strangers[node]
 
     def connect(
         self, node: str, topic: str, channel: str, receiver: Receiver, *, lease: float | None = None

@@ -7,7 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from framework.testing.servers import free_port
 from framework.testing.workers import call
+from framework.transports import open_transports
+
+from .conftest import until
 
 pytestmark = pytest.mark.real
 
@@ -164,3 +168,36 @@ def test_stats_show_a_topic_without_a_channel(kit, tmp_path: Path, topics: list[
     done = call("stats", *topics, "--broker", f"nats://{kit.server.address}", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "orders" in done.stdout
+
+
+def test_servers_of_one_url_that_are_of_two_clusters_are_named(kit, make_kit, tmp_path: Path):
+    (tmp_path / "shop.py").write_text('from framework import handler\n@handler("orders.new", "billing")\ndef f(m: bytes): ...\n')
+    other = make_kit()
+
+    def check(*addresses: str) -> tuple[int, str]:
+        done = call("check", "shop", "--broker", f"nats://{','.join(addresses)}", cwd=tmp_path)
+        return done.returncode, done.stdout
+
+    one, two = kit.server.address, other.server.address
+    words = f"{two} (no cluster) and {one} (no cluster) keep different streams: give each cluster a broker URL of its own"
+    code, said = check(one, two)
+    assert (code, words in said) == (2, True), said
+    stream(kit)
+    stream(other)  # of the same name, and another one
+    assert words in check(one, two)[1]
+    assert check(one, one.replace("127.0.0.1", "localhost"), "127.0.0.1:1")[0] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["2.9", "2.15"])
+def test_servers_of_one_cluster_are_no_strangers(start_nats, version: str):
+    ports = [free_port() for _ in range(3)]
+    routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
+    blocks = [f'cluster {{ name: C1, listen: "127.0.0.1:{port}", routes: [{routes}] }}' for port in ports]
+    members = [start_nats(block, version=version) for block in blocks]
+    (transport,) = open_transports([f"nats://{','.join(one.address for one in members)}?replicas=3"])
+    for topic in ("first", "second"):
+        (info,) = until(lambda: transport.describe("any", "billing"), 60.0)  # nothing while nobody leads
+        assert info.obstacles == ()
+        transport.ensure(topic, ["billing"])
+        transport._found_strangers.clear()
