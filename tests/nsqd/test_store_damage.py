@@ -1,11 +1,10 @@
-"""The storage: what a torn tail, a flipped byte, a lost or wrong index cost, and that they cost nothing else."""
+"""The storage: what a torn tail or a damaged record of the log costs, and that it costs nothing else."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,24 +12,15 @@ import pytest
 
 from framework.nsqd.store import (
     Batch,
-    Declaration,
-    Declare,
-    Declared,
     Retry,
     Store,
     TopicSave,
     log,
-    reading,
     record,
-    recovery,
     segments,
 )
-from framework.nsqd.store.index import Index
-from tests.nsqd.faults import failed_transactions
 from tests.nsqd.storing import (
-    CHANNEL,
     TOPIC,
-    changed_index,
     declared,
     everything,
     flip,
@@ -41,7 +31,6 @@ from tests.nsqd.storing import (
     saved,
     segment,
 )
-from tests.nsqd.taking import run
 
 
 def test_a_torn_tail_is_cut_and_reported_and_nothing_else_is_lost(opened: Store, folder: Path, tmp_path: Path) -> None:
@@ -83,56 +72,6 @@ def test_a_flipped_byte_costs_its_record_and_no_other(folder: Path, tmp_path: Pa
     again.close()
 
 
-def test_a_lost_index_is_rebuilt_from_the_log(opened: Store, folder: Path, tmp_path: Path) -> None:
-    publish(opened, b"a", b"b")
-    opened.append([declared(8, "d")])
-    publish(opened, b"c", topic=8)
-    copy = killed(opened, folder, tmp_path / "killed")
-    for name in ("index.db", "index.db-wal", "index.db-shm"):
-        (copy / name).unlink(missing_ok=True)
-    again = Store(copy)
-    assert (everything(again), everything(again, 8)) == ([b"a", b"b"], [b"c"])
-    assert {topic.name: list(topic.channels) for topic in again.topics.values()} == {"t7": ["c"], "t8": ["d"]}
-    again.close()
-
-
-def test_a_damaged_index_is_set_aside_and_rebuilt(folder: Path) -> None:
-    opened = Store(folder)
-    opened.append([declared(TOPIC, "c")])
-    publish(opened, b"a")
-    opened.close()
-    (folder / "index.db").write_bytes(b"this is no database" * 500)
-    again = Store(folder)
-    assert everything(again) == [b"a"]
-    assert "rebuilt from the log" in again.reports[0]
-    again.close()
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "update batch set off = off + 1 where first = (select min(first) from batch)",
-        "update batch set n = n + 1 where first = (select min(first) from batch)",
-        "delete from batch where first = (select min(first) from batch)",
-        "update batch set first = first + 1 where first = (select max(first) from batch)",
-    ],
-    ids=["a wrong place", "a wrong count", "a lost row", "a wrong number"],
-)
-def test_a_wrong_row_of_the_index_is_corrected_from_the_log(folder: Path, statement: str) -> None:
-    opened = Store(folder)
-    opened.append([declared(TOPIC, "c")])
-    for at in range(3):
-        publish(opened, *[b"%d-%d" % (at, one) for one in range(3)])
-    opened.close()
-    changed_index(folder, statement)
-    again = Store(folder)
-    first = everything(again)
-    wanted = [b"%d-%d" % (at, one) for at in range(3) for one in range(3)]
-    assert sorted(set(first)) == wanted or "corrected" in " ".join(again.reports)
-    assert everything(again) == wanted
-    again.close()
-
-
 def test_a_published_copy_of_the_log_is_no_record(folder: Path) -> None:
     """The salt: whoever publishes bytes that look like a record cannot have them taken for one after damage."""
     opened = Store(folder)
@@ -146,152 +85,6 @@ def test_a_published_copy_of_the_log_is_no_record(folder: Path) -> None:
     segment(folder).write_bytes(data)
     again = Store(folder)
     assert everything(again) == []
-    again.close()
-
-
-@pytest.mark.parametrize("copies", [1, 2], ids=["one of its two copies", "both"])
-def test_a_damaged_declaration_costs_no_message_when_the_index_is_lost(folder: Path, copies: int) -> None:
-    opened = Store(folder)
-    opened.append([declared()])
-    for at in range(5):
-        publish(opened, *[b"%d-%d" % (at, of) for of in range(100)])
-    opened.close()
-    (folder / "index.db").unlink()
-    data = bytearray(segment(folder).read_bytes())
-    place = 0
-    for _ in range(copies):
-        place = data.find(b'"t7"', place) + 1
-        data[place] ^= 1
-    segment(folder).write_bytes(data)
-    again = Store(folder)
-    (topic,) = again.topics.values()
-    assert topic.name == ("t7" if copies == 1 else "recovered-00000007")
-    assert topic.depth == len(everything(again)) == 500
-    assert sum("are damaged: 0 messages lost" in report for report in again.reports) == copies
-    assert any("500 messages wait in topic 'recovered-00000007'" in report for report in again.reports) == (copies == 2)
-    again.close()
-    for lost in (False, True):
-        if lost:
-            (folder / "index.db").unlink()
-        again = Store(folder)
-        assert again.reports == []
-        assert again.topics[TOPIC].depth == len(everything(again)) == 500
-        again.close()
-
-
-def without_first_declaration(folder: Path) -> None:
-    """The index is lost, and both copies of the declaration that came before the messages are damaged."""
-    lose_index(folder)
-    data = segment(folder).read_bytes()
-    segment(folder).write_bytes(data.replace(b'"t7"', b'"t6"', 2))
-
-
-def test_a_channel_that_a_later_declaration_names_gets_what_came_before_it(folder: Path) -> None:
-    opened = Store(folder)
-    opened.append([declared()])
-    (first,) = publish(opened, b"a", b"b")
-    opened.append([Declare(TOPIC, Declaration("t7", channels={"c": Declared(CHANNEL, first.first)}))])
-    opened.close()
-    without_first_declaration(folder)
-    again = Store(folder)
-    assert list(again.topics[TOPIC].channels) == ["c"]
-    assert again.topics[TOPIC].channels["c"].waiting == 2
-    again.close()
-
-
-def test_a_channel_that_a_later_declaration_names_gets_what_it_may_have_had_in_flight(folder: Path) -> None:
-    """A cursor says which messages were delivered, not which were finished."""
-    opened = Store(folder)
-    opened.append([declared()])
-    (first,) = publish(opened, b"a", b"b")
-    opened.append([Declare(TOPIC, Declaration("t7", channels={"c": Declared(CHANNEL, first.end)}))])
-    opened.close()
-    without_first_declaration(folder)
-    again = Store(folder)
-    assert again.topics[TOPIC].channels["c"].waiting == 2
-    assert publish(again, b"c")[0].first >= first.end, "a number is given once"
-    again.close()
-
-
-@pytest.mark.parametrize("paused", [False, True], ids=["serves", "is paused"])
-def test_what_no_channel_had_waits_in_its_topic_though_a_later_declaration_alone_names_it(folder: Path, paused: bool) -> None:
-    opened = Store(folder)
-    opened.append([declared()])
-    publish(opened, b"a", b"b")
-    opened.append([Declare(TOPIC, Declaration("t7", paused=paused))])
-    opened.close()
-    without_first_declaration(folder)
-    again = Store(folder)
-    assert (again.topics[TOPIC].name, again.topics[TOPIC].depth) == ("t7", 2)
-    again.close()
-
-
-@pytest.mark.parametrize("gone", [1, 2], ids=["of one topic", "of both"])
-def test_messages_that_no_declaration_comes_with_wait_in_a_topic_of_their_own(folder: Path, gone: int) -> None:
-    """Nothing is damaged: somebody cut the log's beginning off, and the index is lost."""
-    opened = Store(folder)
-    opened.append([declared(8)])
-    start = opened.log.size
-    opened.append([declared(TOPIC, "c")])
-    end = opened.log.size
-    publish(opened, b"a", b"b")
-    publish(opened, b"c", topic=8)
-    opened.close()
-    (folder / "index.db").unlink()
-    data = segment(folder).read_bytes()
-    segment(folder).write_bytes(data[: start if gone == 1 else 0] + data[end:])
-    again = Store(folder)
-    assert {topic.name: everything(again, topic.id) for topic in again.topics.values()} == {
-        "recovered-00000007": [b"a", b"b"], "t8" if gone == 1 else "recovered-00000008": [b"c"],
-    }  # fmt: skip
-    assert [topic.depth for topic in again.topics.values()] == [len(everything(again, number)) for number in again.topics]
-    assert sum("the name of a topic is damaged" in report for report in again.reports) == len(again.reports) == gone
-    again.close()
-
-
-@pytest.mark.parametrize("cut", [0, 20, 200], ids=["empty", "within a record", "after some of its head"])
-def test_a_segment_whose_head_is_not_whole_is_followed_by_one_that_is(folder: Path, cut: int) -> None:
-    """A process that was killed while it began a segment left one without declarations; what was written there had no topic."""
-    opened = Store(folder)
-    opened.append([declared(TOPIC, "c"), declared(8)])
-    first = publish(opened, b"first")[0]
-    opened._roll()
-    opened.close()
-    os.truncate(segment(folder, 2), cut)
-    (folder / "index.db").unlink()
-    again = Store(folder)
-    publish(again, b"second")
-    publish(again, b"third", topic=8)
-    again.save([TopicSave(TOPIC, first.end)], [saved(first.end)])
-    again.sweep()
-    again.close()
-    assert not segment(folder).exists()
-    (folder / "index.db").unlink()
-    last = Store(folder)
-    assert (everything(last), everything(last, 8)) == ([b"second"], [b"third"])
-    assert {topic.name: list(topic.channels) for topic in last.topics.values()} == {"t7": ["c"], "t8": []}
-    last.close()
-
-
-def test_a_kill_while_a_segment_begins_leaves_no_segment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = Store(folder)
-    opened.append([declared(TOPIC, "c")])
-
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(log.os, "fdatasync", killed)
-    with pytest.raises(KeyboardInterrupt):
-        opened._roll()
-    monkeypatch.undo()
-    copy = folder.with_name("copy")
-    shutil.copytree(folder, copy)
-    opened.close()
-    assert len(list((copy / "log").iterdir())) == 2
-    again = Store(copy)
-    publish(again, b"a")
-    assert [path.name for path in (copy / "log").iterdir()] == [segment(copy).name]
-    assert again.reports == []
     again.close()
 
 
@@ -381,27 +174,6 @@ def test_a_long_record_of_the_log_is_scanned_with_what_it_needs(folder: Path, mo
         (folder / "index.db").unlink()
 
 
-def test_the_number_of_a_topic_that_is_gone_is_not_given_again_while_the_log_may_have_it(folder: Path, tmp_path: Path) -> None:
-    opened = Store(folder)
-    opened.append([declared(TOPIC, "c")])
-    publish(opened, b"old")
-    opened.append([Declare(TOPIC, Declaration("t7", dropped=True))])
-    opened.append([declared(8)])
-    assert (opened.has_number(TOPIC), opened.has_number(8), opened.has_number(9)) == (True, True, False)
-    opened.close()
-    for lost in (False, True):
-        if lost:
-            (folder / "index.db").unlink()
-        again = Store(folder)
-        assert (again.has_number(TOPIC), again.has_number(8), again.has_number(9)) == (True, True, False)
-        again.close()
-    again = Store(folder)
-    again._roll()
-    again.sweep()
-    assert again.index.retired() == []
-    again.close()
-
-
 def test_what_is_kept_of_damage_is_on_the_disk_before_the_log_is_cut(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a power cut it would be in neither."""
     opened = Store(folder)
@@ -443,89 +215,6 @@ def test_damage_right_behind_what_the_index_knows_is_counted(opened: Store, fold
     assert len(again.reports) == 1
     assert "damaged: 5 messages lost" in again.reports[0]
     again.close()
-
-
-def test_damage_before_a_segment_that_is_gone_is_counted_without_the_index(folder: Path) -> None:
-    opened = Store(folder)
-    opened.append([declared(TOPIC, "c")])
-    at = opened.log.size
-    publish(opened, *[b"damaged"] * 5)
-    opened._roll()
-    publish(opened, b"finished")
-    opened._roll()
-    publish(opened, b"behind it")
-    opened.close()
-    segment(folder, 2).unlink()
-    (folder / "index.db").unlink()
-    flip(segment(folder), at + 60)
-    again = Store(folder)
-    assert everything(again) == [b"behind it"]
-    (said,) = [one for one in again.reports if "damaged" in one]
-    assert "damaged: 5 messages lost" in said
-    again.close()
-
-
-@pytest.mark.parametrize(("gone", "words"), [([2], "segment 2"), ([2, 4, 5], "segments 2, 4 to 5")])
-def test_segments_that_are_not_there_are_named_when_nobody_knows_whether_they_were_finished(
-    folder: Path, gone: list[int], words: str
-) -> None:
-    opened = Store(folder)
-    opened.append([declared(TOPIC, "c")])
-    for number in range(6):
-        publish(opened, b"%d" % number)
-        opened._roll()
-    opened.close()
-    for number in gone:
-        segment(folder, number).unlink()
-    (folder / "index.db").unlink()
-    again = Store(folder)
-    assert again.reports == [
-        f"the log has no {words}: such go when all that they had is finished, and with the index it is lost whether it was"
-    ]
-    again.close()
-    last = Store(folder)
-    assert last.reports == [], "once"
-    last.close()
-
-
-@pytest.mark.parametrize(
-    ("harm", "words"),
-    [
-        (Path.unlink, "segment 2 of the log is not there, or is empty: 30 messages lost; all others are served"),
-        (lambda path: os.truncate(path, 0), "segment 2 of the log is not there, or is empty: 30 messages lost"),
-        (lambda path: os.truncate(path, 1000), "segment 2 of the log ends at 1000: "),
-    ],
-    ids=["removed", "emptied", "cut off"],
-)
-def test_a_whole_file_that_is_lost_is_accounted_for_in_one_step(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None], words: str
-) -> None:
-    """Each record took a transaction, an empty file and two syncs: the others waited for minutes."""
-    opened = Store(folder)
-    opened.append([declared(TOPIC, "c")])
-    publish(opened, b"first")
-    opened._roll()
-    for at in range(30):
-        publish(opened, b"%02d" % at * 20)
-    opened._roll()
-    publish(opened, b"last")
-    opened.close()
-    harm(segment(folder, 2))
-    again = Store(folder)
-    changes = []
-    transaction = Index.transaction
-    monkeypatch.setattr(Index, "transaction", lambda self, **how: changes.append(how) or transaction(self, **how))
-    left = everything(again)
-    assert [left[0], left[-1]] == [b"first", b"last"]
-    assert words in again.reports[-1]
-    assert sum(int(re.findall(r"(\d+) messages lost", report)[0]) for report in again.reports) == 32 - len(left)
-    assert len(again.reports) <= 2
-    assert len(changes) <= 3
-    assert all(file.stat().st_size for file in folder.glob("bad/*")), "what is not there is not kept"
-    again.close()
-    last = Store(folder)
-    assert (everything(last), last.reports) == (left, [])
-    last.close()
 
 
 def test_what_waits_for_its_next_try_is_there_at_each_start_after_damage_beside_it(folder: Path) -> None:
@@ -605,103 +294,3 @@ def test_several_damaged_records_at_the_end_are_each_counted(folder: Path) -> No
     lost = re.findall(r"damaged: (\d+) messages lost", " ".join(again.reports))
     assert list(map(int, lost)) == [2, 3, 4]
     again.close()
-
-
-def test_a_gap_that_cannot_be_noted_is_read_over(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the disk has no byte left, consumers go on."""
-    opened = Store(folder)
-    opened.append([declared(TOPIC, "c")])
-    publish(opened, b"a")
-    (gone,) = publish(opened, b"gone")
-    publish(opened, b"b")
-    opened.close()
-    again = Store(folder)
-    again.index.remove_batch(TOPIC, gone.first)
-    monkeypatch.setattr(reading.Reader, "_examine_all", lambda self: None)
-    with failed_transactions():
-        assert again.bodies(TOPIC, [gone.first, gone.end], 100).keys() == {gone.first, gone.end}
-        assert everything(again) == [b"a", b"b"]
-    assert again.index.row(TOPIC, gone.first) is None
-    again.close()
-
-
-def test_of_two_topics_with_one_name_none_is_hidden(folder: Path) -> None:
-    """One was deleted: the record of that is damaged, and the index that knew it is lost."""
-    names = {9: "orders", TOPIC: "orders"}
-    opened = Store(folder)
-    for number, name in names.items():
-        opened.append([Declare(number, Declaration(name, channels={"c": Declared(number * 10, 0)}))])
-        publish(opened, b"of %d" % number, topic=number)
-    opened.close()
-    reports: list[str] = []
-    for lost in (True, False, True):  # each time once more from the log alone
-        if lost:
-            (folder / "index.db").unlink()
-        again = Store(folder)
-        assert {topic.name: everything(again, topic.id) for topic in again.topics.values()} == {
-            "orders": [b"of 7"], "recovered-00000009": [b"of 9"],
-        }  # fmt: skip
-        assert [list(topic.channels) for topic in again.topics.values()] == [["c"], ["c"]]
-        reports += again.reports
-        again.close()
-    assert len(reports) == 1
-    assert "two topics 'orders'" in reports[0]
-
-
-def test_rebuilding_takes_no_more_memory_for_a_longer_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measured in full: 44 MB for 5,000,000 records."""
-    monkeypatch.setattr(segments, "_WINDOW_BYTES", 1 << 16)
-    monkeypatch.setattr(recovery, "_ROWS", 500)
-    peaks = []
-    for count in (2_000, 20_000):
-        opened = Store(folder)
-        opened.append([declared(TOPIC, "c")])
-        first = opened.topics[TOPIC].next
-        opened.log.write([Batch(TOPIC, first + at, 1, 0, 0, payload(b"x" * 20)) for at in range(count)])
-        opened.close()
-        for path in folder.glob("index.db*"):
-            path.unlink()
-        tracemalloc.start()
-        again = Store(folder)
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-        assert again.topics[TOPIC].channels["c"].waiting == count
-        again.close()
-        shutil.rmtree(folder)
-    assert peaks[1] - peaks[0] < 200_000
-
-
-@pytest.mark.usefixtures("small_segments")
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "update topic set next = next - 10",
-        "update topic set next = null",
-        "update topic set id = id + 1",
-        "delete from topic",
-        "update topic set name = null",
-        "update channel set topic = 1",
-        "update channel set name = null",
-        "update channel set inflight = x'ffffffff'",
-        "update channel set inflight = null",
-        "update pos set off = 'abc'",
-        *(f"update batch set {column} = 'abc'" for column in ("n", "dead", "seg", "off", "len")),
-        *(f"update batch set {column} = null where first % 3 = 0" for column in ("n", "dead", "seg", "off", "len")),
-        "update batch set len = 1.5",
-        *(f"insert into later values (7, 3, {values})" for values in ("null, 1", "1, null", "'abc', 1", "1, 'abc'")),
-        "insert into retired values (7, null)",
-    ],
-)
-def test_an_index_that_contradicts_itself_is_made_anew(folder: Path, statement: str) -> None:
-    opened = Store(folder)
-    opened.append([declared(TOPIC, "c")])
-    bodies = [b"%02d" % at + b"x" * 90 for at in range(40)]
-    batches = [publish(opened, body)[0] for body in bodies]
-    end = opened.topics[TOPIC].next
-    opened.save([TopicSave(TOPIC, end)], [saved(batches[15].first, inflight=[batches[3].first])])
-    opened.close()
-    changed_index(folder, statement)
-    got = run(folder)
-    assert set(got.served["t7/c"]) >= {bodies[3], *bodies[15:]}
-    assert any("the index is damaged" in report and "rebuilt from the log" in report for report in got.reports)
-    assert run(folder).reports == []
