@@ -53,6 +53,10 @@ def as_markdown() -> str:
 This page is made from `framework/cli/exit_codes.py` by `python -m framework.cli.exit_codes`.
 
 {items}
+
+A signal in the first hundredths of a second, while Python itself starts, ends the process before any line of `workers`
+has run. A supervisor is told the signal then and no code (-15 in Python's `subprocess`), and a shell shows 129, 130 or
+143. Nothing had been started.
 """
 
 

@@ -137,3 +137,14 @@ def test_no_file_of_the_app_gets_what_is_logged_where_stderr_is_closed(tmp_path:
     )
     assert (done.returncode, done.stdout) == (2, b"")  # it has no handlers
     assert int((tmp_path / "mine").read_text()) > 2
+
+
+def test_before_any_line_of_workers_has_run_a_signal_ends_python_as_the_page_says(tmp_path: Path) -> None:
+    page = " ".join((ROOT / "docs" / "exit-codes.md").read_text().split())
+    assert "A supervisor is told the signal then and no code (-15 in Python's `subprocess`)" in page
+    (tmp_path / "sitecustomize.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
+    done = subprocess.run(
+        [sys.executable, "-m", "framework.cli", *RUN], env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGTERM, "", "")
