@@ -23,10 +23,10 @@ from framework.engine.supervisor import Supervisor
 from framework.handler import HandlerSpec
 from framework.middleware.dead_letter import topic_name
 from framework.publisher import PATIENT, Publisher
-from framework.testing.conformance.process import START
 from framework.testing.conformance.receiver import Held
 from framework.testing.conformance.subject import Node, Subject
 from framework.testing.proxies import Proxies
+from framework.testing.worker_process import START
 from framework.transports.contract import Capabilities, Connection, Receiver, Transport
 
 PATIENCE = 40.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from framework.testing.conformance.bench import Bench, Cases, bodies
-from framework.testing.conformance.process import MAX_ATTEMPTS, PUBLISHED
+from framework.testing.worker_process import MAX_ATTEMPTS, PUBLISHED
 
 
 class Crashes(Cases):

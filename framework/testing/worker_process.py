@@ -1,5 +1,7 @@
 """A worker process for cases in which a process must die; it is patched, as ``workers run`` is, before it imports this.
 
+Not in the suite of conformance: each of hundreds of processes would import pytest.
+
 It appends "attempts body" to the journal for each call before that returns, and prints its ledger when it is told to stop.
 Modes: ``work``: two milliseconds a message; ``die``: the call kills the process, and max_attempts is ``MAX_ATTEMPTS``;
 ``starve``: from the first call on, for ``STARVES`` seconds, the process can open no file and no socket; ``publish``: it
@@ -26,7 +28,7 @@ from framework.transports import open_transports
 MAX_ATTEMPTS = 3
 STARVES = 1.2
 PUBLISHED = 60
-START = f"from gevent import monkey; monkey.patch_all(); import sys; from {__name__} import main; main(*sys.argv[1:])"
+START = f"from framework.cli.patching import patch; patch(); import sys; from {__name__} import main; main(*sys.argv[1:])"
 """For ``python -c``, followed by the arguments of ``main``."""
 
 
