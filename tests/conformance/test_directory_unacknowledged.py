@@ -12,7 +12,7 @@ import pytest
 from framework.errors import AlreadySettled
 from framework.testing.conformance import Core, Subject
 from tests.conformance.directories import Directories
-from tests.conformance.variants import around
+from tests.conformance.variant import around
 
 
 def delivers_once(module: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from framework.testing.conformance import Core, Subject
 from tests.conformance.directories import Directories
-from tests.conformance.variants import around
+from tests.conformance.variant import around
 
 
 def no_delays(module: Any) -> None:
