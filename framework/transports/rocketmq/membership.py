@@ -139,7 +139,7 @@ class Membership:
     def _wanted(self) -> tuple[list[Place], float]:
         """The queues of this broker that are ours, and when to look again."""
         if not self._joined:
-            self._session.ask(Request.HEART_BEAT, {}, self._session.heartbeat)
+            self._session.ask(Request.HEART_BEAT, {}, self._session.heartbeat_of(self._what.group))
             self._joined = self.holds = True
         members = self._members()
         if self._session.client not in members:

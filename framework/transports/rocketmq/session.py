@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from time import monotonic
 
 from framework.errors import BrokerUnreachable, FrameworkError
@@ -22,6 +22,8 @@ from framework.transports.stream import Socket
 
 BEAT = 30.0
 """Seconds between two heartbeats: a server closes after 120 in which nothing was said either way, a parked POP or not."""
+SHOWN = 0.5
+"""Seconds until a heartbeat says who has come."""
 _PULSE = 0.5
 _NUMBERS = 2**31
 _CLEAR = " before it said a word: where it asks for TLS, write rocketmq+tls:// in the broker URL"
@@ -44,6 +46,8 @@ class Session(SharedSession[Frame]):
         self._pending: dict[int, Asked] = {}
         self._numbers = itertools.count(1)
         self._beaten = monotonic()
+        self._newcomers = self._loop.timer(SHOWN, ref=False)
+        self._watchers.append(self._newcomers)
         self._start_reading()
         self._every(_PULSE, self._check_pulse)
         self._every(BEAT, self.beat)
@@ -52,7 +56,8 @@ class Session(SharedSession[Frame]):
 
     def attach(self, owner: Owner) -> None:
         self._owners[owner] = None
-        self.beat()
+        if self.error is None and not self._newcomers.active:  # a broker takes its time for each group of each
+            self._newcomers.start(self._guarded, self.beat)
 
     def leave(self, owner: Owner) -> None:
         """``owner`` has ended: what is answered to it is passed over."""
@@ -121,8 +126,15 @@ class Session(SharedSession[Frame]):
     @property
     def heartbeat(self) -> bytes:
         """Its body."""
-        shown = [owner.subscription for owner in self._owners if owner.shown]
-        return heartbeat(self.client, shown, [owner.subscription.group for owner in self._owners if owner.holds])
+        return self._said_of(self._owners)
+
+    def heartbeat_of(self, group: str) -> bytes:
+        """The body of one that leaves other groups as they are."""
+        return self._said_of([owner for owner in self._owners if owner.subscription.group == group])
+
+    def _said_of(self, owners: Iterable[Owner]) -> bytes:
+        shown = [owner.subscription for owner in owners if owner.shown]
+        return heartbeat(self.client, shown, [owner.subscription.group for owner in owners if owner.holds])
 
     @property
     def signs(self) -> bool:

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 import gevent
+from gevent.lock import Semaphore
 
 from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, NegotiationRefused, words_of
 from framework.observe import hublog
@@ -37,6 +38,9 @@ T = TypeVar("T")
 MAX_GRANT = 5000
 ROUND_TRIP = 0.05
 """Seconds in which a POP or a PULL brings what there is: a few milliseconds nearby, more where brokers are busy or far."""
+MAKING = 2
+"""Topics that are being made at a time, at most: a broker makes one after the other. Of the topics of a thousand handlers, asked
+for at once, most were given up while they waited there."""
 ROUTED = 3.0
 """Seconds in which a topic that was made is known to the name servers."""
 
@@ -84,6 +88,7 @@ class RocketTransport:
         self._servers = NameServers(addresses.name_servers, self._sessions)
         self._masters = Recent(lambda: self._servers.masters_of(self._options.cluster))
         self._looks: dict[str, Recent[Broker]] = {}
+        self._making = Semaphore(MAKING)
 
     def start(self, hub: Any) -> None:
         """Sessions are dialled when they are needed."""
@@ -174,7 +179,8 @@ class RocketTransport:
     def ensure(self, topic: str, channels: Collection[str]) -> None:
         """The topic, on each master of the cluster, where no broker has it. A group is made by its first POP, which begins with
         the first message that there is."""
-        self._make(topic)
+        with self._making:
+            self._make(topic)
 
     def _make(self, topic: str) -> None:
         name = self._names.mapped(topic)

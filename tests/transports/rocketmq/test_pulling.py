@@ -92,7 +92,10 @@ def test_what_was_settled_out_of_order_does_not_come_again_after_a_close(kit: Ki
 
 def test_the_next_messages_are_asked_for_before_those_that_came_are_handled(kit: Kit) -> None:
     """Else a broker has nothing to do while handlers run."""
-    held = kit.hold(kit.open("&mode=pull"), grant=500)
+    transport = kit.open(PULL)
+    transport.ensure(kit.topic, ["billing"])
+    kit.publish(*(b"%d" % number for number in range(100)))  # in one queue
+    held = kit.hold(transport, grant=0)
     connection: Any = held.connection
     asked: list[bool] = []
     take = held.receiver.deliver
@@ -104,8 +107,8 @@ def test_the_next_messages_are_asked_for_before_those_that_came_are_handled(kit:
             by.finish(message)
 
     held.receiver.deliver = handled  # type: ignore[method-assign]
-    kit.publish(*(b"%d" % number for number in range(100)))  # in one queue
-    until(lambda: len(held.taken) == 100)
+    held.grant(500)
+    until(lambda: len(held.taken) == 100, HANDED_ON)
     until(held.balanced)
     assert len(asked) >= 3
     assert all(asked)
