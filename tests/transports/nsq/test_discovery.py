@@ -265,6 +265,15 @@ def test_a_node_at_no_address_is_left_out_and_named_once(fake_http, host, port, 
     assert len(said) < 300
 
 
+def test_no_more_than_a_hundred_nodes_at_no_address_are_named_in_the_life_of_a_process(fake_http, caplog):
+    lookupd = fake_http(http(json.dumps(producers(("h", 1), *((f"{n} is none", 1) for n in range(150)))).encode()))
+    discovery = Discovery([lookupd])
+    with caplog.at_level(logging.WARNING):
+        for topic in ("orders", "others"):
+            assert discovery.lookup(topic) == {"h:1"}
+    assert len({record.getMessage() for record in caplog.records}) == len(caplog.records) == 100
+
+
 def test_a_lookupd_that_stays_away_is_named_once_and_again_when_it_is_back(start_nsqlookupd, caplog):
     lookupd = start_nsqlookupd()
     discovery = Discovery([lookupd.http_address])
