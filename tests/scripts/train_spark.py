@@ -43,7 +43,7 @@ def _stream(training: session.Session, folder: Path) -> None:
         archive(rows, batch, archived=Store(folder / "archive", scratch, by="date"), rejected=Store(folder / "rejected", scratch))
         parsed = parse.parse(rows).persist()
         growth.count(parse.requests(parsed), batch, state=Store(folder / "hours", scratch), output=folder / "growth")
-        evidence = Evidence(training, Store(folder / "evidence", scratch), folder / "spam", lambda _: None)
+        evidence = Evidence(training, Store(folder / "evidence", scratch), folder / "s.sqlite", folder / "spam", lambda _: None)
         evidence.collect(parse.requests(parsed), batch)
         evidence.judge()
 

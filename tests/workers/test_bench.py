@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -30,17 +32,19 @@ def told() -> Told:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, spark: Any, told: Told, monkeypatch: pytest.MonkeyPatch) -> Any:
+def bench(tmp_path: Path, spark: Any, told: Told) -> Any:
     from workers.api_requests.job.session import Session
     from workers.api_requests.job.spam import evidence
     from workers.api_requests.job.store import Store
 
-    monkeypatch.setattr(evidence, "_FILES", 0)
-    return evidence.Evidence(Session(spark), Store(tmp_path / "evidence", tmp_path / "scratch"), tmp_path / "spam", told)
+    kept = Store(tmp_path / "evidence", tmp_path / "scratch")
+    return evidence.Evidence(Session(spark), kept, tmp_path / "spam.sqlite", tmp_path / "spam", told)
 
 
-def addresses(tmp_path: Path, spark: Any) -> list[str]:
-    return sorted(row.address for row in spark.read.parquet(str(tmp_path / "evidence")).select("address").collect())
+def addresses(tmp_path: Path) -> list[tuple[str, int]]:
+    """Whose requests are remembered, and how many."""
+    with closing(sqlite3.connect(tmp_path / "spam.sqlite")) as database:
+        return database.execute("select address, sum(requests) from slots group by address order by address").fetchall()
 
 
 def test_evidence_goes_by_when_the_queue_took_it_whatever_it_dates_itself(tmp_path: Path, spark: Any, bench: Any) -> None:
@@ -53,30 +57,36 @@ def test_evidence_goes_by_when_the_queue_took_it_whatever_it_dates_itself(tmp_pa
         request("of 15 days ago", NOON - 15 * day, NOON - 15 * day),
     ]
     assert bench.collect(spark.createDataFrame(rows, COLUMNS), 0) == 5
-    bench.merge(0)
-    assert addresses(tmp_path, spark) == ["of 13 days ago", "of 1995", "of 2999", "of today"]
+    bench.judge()
+    assert addresses(tmp_path) == [("of 13 days ago", 1), ("of 1995", 1), ("of 2999", 1), ("of today", 1)]
 
 
 def test_a_queue_whose_clock_is_years_ahead_evicts_nothing(tmp_path: Path, spark: Any, bench: Any) -> None:
     now = datetime.now(UTC)
     rows = [request("a", NOON, now), request("b", NOON, datetime(2999, 1, 1, tzinfo=UTC))]
     bench.collect(spark.createDataFrame(rows, COLUMNS), 0)
-    bench.merge(0)
-    assert addresses(tmp_path, spark) == ["a", "b"]
+    bench.judge()
+    assert addresses(tmp_path) == [("a", 1), ("b", 1)]
 
 
-def test_evidence_that_an_earlier_version_kept_is_judged_and_merged(tmp_path: Path, spark: Any, bench: Any) -> None:
-    from workers.api_requests.job.spam import visits
+def test_evidence_that_an_earlier_version_kept_is_judged_with_the_rest(tmp_path: Path, spark: Any, bench: Any) -> None:
+    from workers.api_requests.job.spam.acts import EVIDENCE
 
-    old = spark.createDataFrame([request("old", NOON, NOON)], COLUMNS).select(*visits.EVIDENCE)
-    bench._kept.write(old, 0)
-    bench.merge(0)
-    assert addresses(tmp_path, spark) == ["old"]
+    old = spark.createDataFrame([request("old", NOON, NOON)], COLUMNS).select(*EVIDENCE)
+    bench._kept.merge(old.union(old), 0)
     bench._kept.write(old, 1)
     bench.collect(spark.createDataFrame([request("new", datetime(1995, 7, 1, tzinfo=UTC), NOON)], COLUMNS), 2)
     assert bench.judge() == 0
-    bench.merge(2)
-    assert addresses(tmp_path, spark) == ["new", "old", "old"], "also where Spark would look at the columns of the oldest file"
+    assert addresses(tmp_path) == [("new", 1), ("old", 3)]
+    assert list((tmp_path / "evidence").iterdir()) == []
+
+
+def test_a_batch_that_was_judged_and_runs_again_is_not_counted_again(tmp_path: Path, spark: Any, bench: Any) -> None:
+    rows = spark.createDataFrame([request("a", NOON, NOON)], COLUMNS)
+    for _ in range(2):
+        assert bench.collect(rows, 7) == 1
+        bench.judge()
+    assert addresses(tmp_path) == [("a", 1)]
 
 
 def test_suspects_are_told_before_they_are_listed_and_again_only_when_they_did_more(
@@ -105,3 +115,23 @@ def test_suspects_are_told_before_they_are_listed_and_again_only_when_they_did_m
         "address": "66.0.0.1", "first_seen": "2024-05-12T12:00:00Z", "last_seen": "2024-05-12T12:00:00Z", "requests": 18,
         "reasons": bench.known()[0].reasons,
     }  # fmt: skip
+
+
+def test_who_is_allowed_or_has_not_come_for_long_is_no_suspect(tmp_path: Path, spark: Any, bench: Any, told: Told) -> None:
+    from workers.api_requests.job.spam.allowed import Allowed
+
+    def come(batch: int, when: datetime, *names: str) -> list[str]:
+        rows = [request(name, when, when, f"/{n}/.env") for name in names for n in range(9)]
+        bench.collect(spark.createDataFrame(rows, COLUMNS), batch)
+        bench.judge()
+        return sorted(one.address for one in bench.known())
+
+    assert come(0, NOON, "66.0.0.1", "66.0.1.1") == ["66.0.0.1", "66.0.1.1"]
+    bench._forget = 30
+    assert come(1, NOON + timedelta(days=30), "66.0.2.1") == ["66.0.0.1", "66.0.1.1", "66.0.2.1"], "kept without evidence"
+    bench._allowed = Allowed(["66.0.2.0/24"])
+    assert come(2, NOON + timedelta(days=31), "66.0.1.1", "66.0.2.1", "66.0.3.1") == ["66.0.1.1", "66.0.3.1"]
+    assert [sorted(news) for news in told] == [["66.0.0.1", "66.0.1.1"], ["66.0.2.1"], ["66.0.3.1"]]
+    assert json.loads(told[0]["66.0.1.1"])["requests"] == 9
+    bench._allowed = Allowed(())
+    assert come(3, NOON + timedelta(days=31), "66.0.0.1") == ["66.0.0.1", "66.0.1.1", "66.0.2.1", "66.0.3.1"]

@@ -23,7 +23,6 @@ from workers.api_requests.job import growth, store
 from workers.api_requests.job.folders import Places, take
 from workers.api_requests.job.outbox import Outbox
 from workers.api_requests.job.session import Session
-from workers.api_requests.job.spam import evidence
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 A_BATCH = 60  # lines
@@ -71,7 +70,6 @@ def joins_often(monkeypatch: pytest.MonkeyPatch) -> None:
     tidy = store.Store.tidy
     monkeypatch.setattr(store.Store, "tidy", lambda self, batch, **more: tidy(self, batch, most=0, until=more["until"]))
     monkeypatch.setattr(growth, "_FILES", 0)
-    monkeypatch.setattr(evidence, "_FILES", 0)
 
 
 class Told:

@@ -21,9 +21,9 @@ NOON = datetime(2024, 3, 4, 12, tzinfo=UTC)
 def found(shipped: Any) -> dict[str, Any]:
     """The suspects of the shipped log."""
     from workers.api_requests.job import parse
-    from workers.api_requests.job.spam import visits
+    from workers.api_requests.job.spam import acts, evidence
 
-    return {one.address: one for one in visits.suspects(parse.requests(shipped).select(*visits.EVIDENCE))}
+    return {one.address: one for one in evidence.suspects_of(parse.requests(shipped).select(*acts.EVIDENCE))}
 
 
 def test_every_suspect_of_the_shipped_log_is_labelled_an_abuser(found: dict[str, Any]) -> None:
@@ -68,12 +68,12 @@ class Site:
         self.visit(address, requests, **when)
 
     def suspects(self, spark: Any) -> set[str]:
-        from workers.api_requests.job.spam import visits
+        from workers.api_requests.job.spam import evidence
 
         frame = spark.createDataFrame(
             self.rows, "address string, time timestamp, method string, path string, query string, status int"
         )
-        return {one.address for one in visits.suspects(frame)}
+        return {one.address for one in evidence.suspects_of(frame)}
 
 
 def readers(site: Site, pages: list[str], count: int = 20) -> None:
@@ -267,6 +267,6 @@ def test_nothing_to_judge(spark: Any) -> None:
 
 
 def test_the_user_agent_is_not_even_looked_at() -> None:
-    from workers.api_requests.job.spam import visits
+    from workers.api_requests.job.spam import acts
 
-    assert "agent" not in visits.EVIDENCE
+    assert "agent" not in acts.EVIDENCE

@@ -13,14 +13,15 @@ _PATIENCE = 30.0
 
 
 @contextmanager
-def transaction(path: Path, schema: str) -> Iterator[sqlite3.Connection]:
+def transaction(path: Path, *schema: str) -> Iterator[sqlite3.Connection]:
     """One transaction on the file ``path``, which is made where it is missing; durable at the end. Others may have it open."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(path, timeout=_PATIENCE)) as database:
         _keep_wal(database)
         database.execute("pragma synchronous = full")
         with database:
-            database.execute(schema)
+            for statement in schema:
+                database.execute(statement)
             yield database
 
 

@@ -30,6 +30,7 @@ from workers.api_requests.job import session as sessions
 from workers.api_requests.job.folders import Places, take
 from workers.api_requests.job.outbox import Outbox, Sender
 from workers.api_requests.job.queries import Failed, words_of
+from workers.api_requests.job.spam.allowed import Allowed
 from workers.api_requests.job.stopping import Stopping
 from workers.api_requests.job.streams import Job
 from workers.api_requests.job.watch import Watch, run
@@ -130,6 +131,10 @@ _FOLDER = _Folder(file_okay=False, path_type=Path)
               help="With --follow, how often a batch starts; 10, and 30 for the archive's larger files.")  # fmt: skip
 @click.option("--master", type=_Master(), metavar="URL",
               help="Spark's master; else what Spark's own settings or spark-submit say, else local[*].")  # fmt: skip
+@click.option("--forget", type=click.IntRange(min=1), envvar="API_REQUESTS_FORGET", metavar="DAYS",
+              help="A suspect is none any more when no line of it came for so long; else it stays one.")  # fmt: skip
+@click.option("--allow", multiple=True, envvar="API_REQUESTS_ALLOW", metavar="ADDRESS",
+              help="An address, or a network as 192.0.2.0/24, that is no suspect; may be given several times.")  # fmt: skip
 @click.option("--short", is_flag=True, help="Settings for a run of a minute: Spark starts sooner and works slower.")
 @click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="Where the JVM's messages go; stderr.")
 @click.option("--events", is_flag=True, help="Tell what happens as JSON, a line each.")
@@ -139,6 +144,7 @@ def command(**options: Any) -> int:
     if follow + options["available_now"] + (until is not None) + (summary is not None) != 1:
         raise WrongUse("say one of --follow, --available-now, --until N and --until-summary FILE")
     publisher = Publisher(options["brokers"])  # which connects to nothing, and says what is wrong with a URL
+    allowed = Allowed(options["allow"])
     places = Places(*(options[name].absolute() for name in ("spool", "output", "state")))
     held = take(places)
     tell = _teller(options["events"])
@@ -152,7 +158,8 @@ def command(**options: Any) -> int:
     try:
         tell("ready")
         sender.start()
-        job = Job(session, places, sender, follows=follow or options["available_now"])
+        job = Job(session, places, sender, follows=follow or options["available_now"],
+                  forget=options["forget"], allowed=allowed)  # fmt: skip
         watch = Watch(job, tell, stopping)
         target = None if follow or options["available_now"] else partial(_target, until, summary)
         run(job, watch, target, options["every"] if follow else 0.0, available_now=options["available_now"])

@@ -96,6 +96,17 @@ class Store:
         last = max((number for kind, number, _ in found if kind == "upto"), default=-1)
         return [path for kind, number, path in sorted(found) if number > last or (kind == "upto" and number == last)]
 
+    def after(self, batch: int) -> list[tuple[int, Path]]:
+        """The files of batches after ``batch``, in order, and their numbers. Only for a store that is not parted."""
+        files = [(int(match["number"]), path) for path in self._files() if (match := _BATCH.fullmatch(path.name))]
+        return sorted(one for one in files if one[0] > batch)
+
+    def drop(self, batch: int) -> None:
+        """Let go of all up to ``batch``, this one included: what they hold is kept elsewhere, durably."""
+        for match, path in list(_matches(self.folder)):
+            if int(match["number"]) <= batch:
+                path.unlink()
+
     def merge(self, rows: DataFrame, batch: int) -> None:
         """Let ``rows`` stand for everything up to ``batch``, this one included. A crash anywhere inside loses nothing."""
         write_file(self.folder / f"upto-{batch:09d}.parquet", rows.toArrow())

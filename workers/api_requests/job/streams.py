@@ -17,6 +17,7 @@ from workers.api_requests.job.folders import CHECKPOINTS, TALLY, Places, check_o
 from workers.api_requests.job.outbox import Sender
 from workers.api_requests.job.parse import parse, rejects, requests
 from workers.api_requests.job.session import Session
+from workers.api_requests.job.spam.allowed import Allowed
 from workers.api_requests.job.spam.evidence import Evidence
 from workers.api_requests.job.store import Store
 from workers.api_requests.job.tally import Tally
@@ -97,7 +98,10 @@ def _clear_halves(checkpoint: Path) -> None:
 class Job:
     """The three channels' streams in one session."""
 
-    def __init__(self, session: Session, places: Places, sender: Sender, *, follows: bool) -> None:
+    def __init__(
+        self, session: Session, places: Places, sender: Sender, *, follows: bool,
+        forget: int | None = None, allowed: Allowed | None = None,
+    ) -> None:  # fmt: skip
         scratch = places.state / "scratch"
         self._archived = Store(places.output / "archive", scratch, by="date")
         self._rejected = Store(places.output / "rejected", scratch)
@@ -106,7 +110,10 @@ class Job:
         for name in ("archive", "rejected", "growth", "spam"):
             (places.output / name).mkdir(parents=True, exist_ok=True)  # there also when nothing comes
         self.sender = sender
-        self.evidence = Evidence(session, Store(places.state / "evidence", scratch), places.output / "spam", sender.put)
+        self.evidence = Evidence(
+            session, Store(places.state / "evidence", scratch), places.state / "spam.sqlite", places.output / "spam", sender.put,
+            forget=forget, allowed=allowed,
+        )  # fmt: skip
         self._follows = follows
         self._places = places
         self._session = session
@@ -173,7 +180,6 @@ class Job:
         parsed.unpersist()
         if counts and self._follows:
             self.evidence.judge()
-            self.evidence.merge(batch)
         return counts
 
 

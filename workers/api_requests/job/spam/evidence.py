@@ -2,82 +2,152 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from workers.api_requests.database import transaction
 from workers.api_requests.job.session import Session
-from workers.api_requests.job.spam import suspects, visits
+from workers.api_requests.job.spam import looks, state, suspects, visits
+from workers.api_requests.job.spam.acts import EVIDENCE, SCHEMA, acts
+from workers.api_requests.job.spam.allowed import Allowed
 from workers.api_requests.job.spam.verdict import Suspect
 from workers.api_requests.job.store import Store, write_file
 
-_FILES = 60  # so many small files of evidence before they are merged into one
-_REMEMBERED = "14 days"  # of evidence, from the line that came last back, once files are merged
+_REMEMBERED = 14  # days of evidence, from the line that came last back
+_APPLIED = "applied"
+"""The number of the last batch that the state holds."""
+_HOURS = "select hour, address, sum(requests), sum(errors) from slots where address = ? group by hour"
+_TIME = pa.timestamp("us", tz="UTC")
+_ACTIVITY = pa.schema([("hour", _TIME), ("address", pa.string()), ("requests", pa.int64()), ("errors", pa.int64())])
 
 
 class Evidence:
-    """Where evidence is collected and judged. ``tell`` takes what is to be published of suspects, by address, durably."""
+    """Where evidence is collected and judged. ``tell`` takes what is to be published of suspects, by address, durably.
 
-    def __init__(self, session: Session, kept: Store, output: Path, tell: Callable[[Mapping[str, str]], None]) -> None:
+    ``kept`` holds batches until they are judged; what they come to is in the SQLite file ``counts``. ``forget``: days without a
+    line after which a suspect is none any more; None for never. ``allowed`` are no suspects, whatever they do.
+    """
+
+    def __init__(
+        self, session: Session, kept: Store, counts: Path, output: Path, tell: Callable[[Mapping[str, str]], None],
+        *, forget: int | None = None, allowed: Allowed | None = None,
+    ) -> None:  # fmt: skip
         self._session = session
         self._kept = kept
+        self._counts = counts
         self._file = output / "suspects.parquet"
         self._activity = output / "activity.parquet"
         self._tell = tell
+        self._forget = forget
+        self._allowed = allowed or Allowed(())
 
     def collect(self, requests: DataFrame, batch: int) -> int:
         """Keep the evidence of one batch of parsed requests; returns how many there were."""
-        return self._kept.write(requests.select(*visits.EVIDENCE, f.col("timestamp").alias("taken")), batch)
+        return self._kept.write(acts(requests.select(*EVIDENCE, f.col("timestamp").alias("taken"))), batch)
 
     def judge(self) -> int:
-        """Judge all the evidence, tell of suspects that are new or did more, then keep the list; returns its length.
+        """Judge what has come, tell of suspects that are new or did more, then keep the list; returns its length.
 
-        Told before it is kept: after a crash in between they are told of again, which the block list stands.
+        All in one transaction of the state, whose batches go only when it is durable: after a crash anywhere before they are
+        judged again, and told of again, which the block list stands.
         """
+        with transaction(self._counts, *state.SCHEMA) as database:
+            state.begin(database)
+            last = self._apply(database)
+            today = _today(database)
+            state.evict(database, today - _REMEMBERED)
+            visits.renew(database)
+            listed = self._list(database, today)
+        self._kept.drop(last)
+        return listed
+
+    def _apply(self, database: sqlite3.Connection) -> int:
+        """Add the batches that the state does not hold; returns the number of the last that it holds then."""
+        applied = state.marked(database, _APPLIED, -1)
+        for number, path in self._kept.after(applied):
+            state.add(database, _rows(self._as_acts(path)))
+            applied = number
+        state.mark(database, _APPLIED, applied)
+        return applied
+
+    def _as_acts(self, path: Path) -> Iterator[pa.RecordBatch]:
+        """A batch; one that an earlier version kept holds plain requests."""
+        with pq.ParquetFile(path) as file:
+            if "target" in file.schema_arrow.names:
+                yield from file.iter_batches()
+                return
         self._session.fit(self._session.spark)
-        evidence = self._kept.read(self._session.spark)
-        found = visits.suspects(evidence) if evidence is not None else []
+        yield from acts(self._session.spark.read.parquet(str(path))).toArrow().to_batches()
+
+    def _list(self, database: sqlite3.Connection, today: int) -> int:
         known = {one.address: one for one in self.known()}
-        news = [one for one in found if _differs(one, known.get(one.address))]
-        listed = {**known, **{one.address: one for one in found}}
+        found = {one.address: one for one in looks.suspects(database)}
+        days = _last_days(database, {**known, **found}, today)
+        stay = {one for one in days if not self._is_forgotten(days[one], today) and one not in self._allowed}
+        news = [one for one in found.values() if one.address in stay and _differs(one, known.get(one.address))]
+        listed = [one for one in {**known, **found}.values() if one.address in stay]
         if news:
             self._tell({one.address: suspects.message(one) for one in news})
-        write_file(self._file, suspects.table(sorted(listed.values(), key=lambda one: (-one.requests, one.address))))
-        if evidence is not None:
-            write_file(self._activity, _activity(evidence, list(listed)).toArrow())
+        write_file(self._file, suspects.table(sorted(listed, key=lambda one: (-one.requests, one.address))))
+        write_file(self._activity, _hours(database, sorted(stay)))
         return len(listed)
 
-    def merge(self, batch: int) -> None:
-        """Let go of old evidence, and of small files, when there are many. Suspects stay suspects.
-
-        Old is what the queue took long ago: what a line dates itself, a line of any year, evicts nothing.
-        """
-        if self._kept.count_files() <= _FILES:
-            return
-        evidence = self._kept.read(self._session.spark)
-        if evidence is not None:
-            self._kept.merge(_recent(evidence), batch)
+    def _is_forgotten(self, day: int, today: int) -> bool:
+        return self._forget is not None and day < today - self._forget
 
     def known(self) -> list[Suspect]:
         return suspects.read(self._file)
 
 
-def _recent(evidence: DataFrame) -> DataFrame:
-    taken = f.coalesce("taken", "time") if "taken" in evidence.columns else f.col("time")  # earlier versions kept no `taken`
-    newest = f.least(f.max(taken), f.current_timestamp())  # one clock that is years ahead must not evict all
-    oldest = evidence.agg((newest - f.expr(f"INTERVAL {_REMEMBERED}")).alias("oldest"))
-    return evidence.crossJoin(f.broadcast(oldest)).where(taken >= f.col("oldest")).drop("oldest")
+def _today(database: sqlite3.Connection) -> int:
+    """The day of the line that the queue took last: what a line dates itself, a line of any year, evicts nothing. No day that is
+    still to come: one clock that is years ahead must not evict all."""
+    now = int(time.time() * 1e6)
+    return min(state.marked(database, "newest", now), now) // state.DAY
+
+
+def _last_days(database: sqlite3.Connection, addresses: Mapping[str, Suspect], today: int) -> dict[str, int]:
+    """By address the day on which the queue last took a line of it, also where the evidence of that has gone."""
+    before = dict(database.execute("select address, day from suspected"))
+    days: dict[str, int] = {}
+    for address in addresses:
+        day = database.execute("select max(day) from slots where address = ?", (address,)).fetchone()[0]
+        days[address] = before.get(address, today) if day is None else day
+    database.execute("delete from suspected")
+    database.executemany("insert into suspected values (?, ?)", days.items())
+    return days
+
+
+def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
+    for batch in batches:
+        yield from zip(*(batch.column(name).to_pylist() for name in SCHEMA.names), strict=True)
 
 
 def _differs(new: Suspect, old: Suspect | None) -> bool:
     return old is None or (new.requests, new.reasons) != (old.requests, old.reasons)
 
 
-def _activity(evidence: DataFrame, addresses: Sequence[str]) -> DataFrame:
+def _hours(database: sqlite3.Connection, addresses: Sequence[str]) -> pa.Table:
     """hour, address, requests, errors of the suspects: when they came."""
-    theirs = evidence.where(f.col("address").isin(list(addresses)))
-    return theirs.groupBy(f.date_trunc("hour", "time").alias("hour"), "address").agg(
-        f.count(f.lit(1)).alias("requests"), f.count_if(f.col("status") >= 400).alias("errors")
-    )  # fmt: skip
+    rows = [row for address in addresses for row in database.execute(_HOURS, (address,))]
+    columns = list(zip(*rows, strict=True)) or [()] * 4
+    hours = pa.array(columns[0], pa.int64()).cast(_TIME)
+    rest = [pa.array(one, kind.type) for one, kind in zip(columns[1:], list(_ACTIVITY)[1:], strict=True)]
+    return pa.Table.from_arrays([hours, *rest], schema=_ACTIVITY)
+
+
+def suspects_of(requests: DataFrame) -> list[Suspect]:
+    """The suspects among ``requests`` (columns EVIDENCE) alone, the busiest first."""
+    database = sqlite3.connect(":memory:")
+    state.begin(database)
+    state.add(database, _rows(iter(acts(requests).toArrow().to_batches())))
+    visits.renew(database)
+    return looks.suspects(database)

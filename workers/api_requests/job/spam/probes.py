@@ -136,6 +136,8 @@ FAMILIES = (  # the first that matches counts
     Family(GUESSES, False, "".join(_GUESSES.split())),
 )
 
+CERTAIN = frozenset(index for index, one in enumerate(FAMILIES) if one.certain)
+"""Indices of those families."""
 _GUESSES_INDEX = next(index for index, one in enumerate(FAMILIES) if one.label == GUESSES)
 _HARMLESS = (
     r"\A/?\z|/(?:robots\.txt|favicon[^/]*|apple-touch-icon[^/]*|sitemap[^/]*|ads\.txt|app-ads\.txt|humans\.txt|security\.txt|llms\.txt|"

@@ -1,0 +1,121 @@
+"""The state between batches: the same verdicts however the requests were split into batches, whatever one did to another."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from framework import WrongUse
+from workers.api_requests.job.spam import looks, state, visits
+from workers.api_requests.job.spam.acts import SCHEMA
+from workers.api_requests.job.spam.allowed import Allowed
+from workers.api_requests.job.spam.probes import FAMILIES
+from workers.api_requests.job.spam.verdict import Suspect
+
+LABELS = [one.label for one in FAMILIES]
+PATHS = {  # family; None is no probe
+    "/wp-login.php": "WordPress", "/blog/wp-login.php": "WordPress", "/pma/": "database administration", "/owa/": "mail servers",
+    "/.env": "secret files", "/.git/config": "secret files", "/old.zip": "backups", "/admin": "folders by guessing",
+    "/test": "folders by guessing", "/pma/index.php?lang=en": "database administration", "/x?lang=en": "database administration",
+    "/": None, "/docs": None, "/about": None, "/robots.txt": None, "/favicon.ico": None, "/gone": None,
+}  # fmt: skip
+HOUR = 3_600_000_000
+T0 = 1_714_521_600_000_000
+
+
+def act(address: str, second: float, target: str, status: int, *, day: int = 0) -> tuple[Any, ...]:
+    path, time, label = target.partition("?")[0], T0 + int(second * 1e6), PATHS.get(target)
+    served, missing = status == 200, status == 404
+    harmless = path in ("/", "/robots.txt", "/favicon.ico")
+    row = {
+        "address": address, "time": time, "taken": time + day * state.DAY, "hour": time // HOUR * HOUR, "post": False,
+        "error": status >= 400, "path": path, "shown": path, "target": target, "served": served, "there": served,
+        "missing": missing, "harmless": harmless, "family": LABELS.index(label) if label else None, "telling": label is not None,
+        "item": path if label and missing else None, "place": path.split("/")[1] if missing and not harmless else None,
+        "in_window": 2 if path == "/pma/" else None, "in_all": 3 if path == "/pma/" else None, "let_in": False, "comments": False,
+    }  # fmt: skip
+    return tuple(row[name] for name in SCHEMA.names)
+
+
+def history(chance: random.Random, count: int) -> list[tuple[Any, ...]]:
+    """Few are served a page, which then exists for all; sweepers miss many places, some of which others miss too."""
+    acts = []
+    for _ in range(count):
+        who, second = chance.randrange(40), chance.uniform(0, 3000)
+        if who < 3:
+            acts.append(act(f"sweeper{who}", second / 10, f"/w{chance.randrange(200)}", 404))
+        else:
+            target = chance.choice(list(PATHS) if who % 3 else list(PATHS)[:10])
+            served = chance.random() < (0.5 if who > 35 and PATHS[target] is None else 0.002)
+            acts.append(act(f"visitor{who}", second, target, 200 if served else 404))
+    chance.shuffle(acts)
+    return acts
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.database = sqlite3.connect(":memory:")
+        state.begin(self.database)
+
+    def judge(self, acts: list[tuple[Any, ...]]) -> list[Suspect]:
+        state.add(self.database, acts)
+        visits.renew(self.database)
+        return looks.suspects(self.database)
+
+    def kept(self) -> list[list[Any]]:
+        return [self.database.execute(f"select * from {table}").fetchall() for table in ("visits", "readers", "tells")]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_many_batches_say_after_each_what_one_says_of_all_so_far(seed: int) -> None:
+    chance = random.Random(seed)
+    acts, bench, begin, ever = history(chance, 500), Bench(), 0, set[str]()
+    while begin < len(acts):
+        size = chance.choice((1, 5, 40, 200))
+        found = bench.judge(acts[begin : begin + size])
+        ever |= {one.address for one in found}
+        begin += size
+        whole = Bench()
+        assert found == whole.judge(acts[:begin])
+        assert bench.kept() == whole.kept()
+    assert len(ever) > 5
+
+
+def test_a_page_that_is_found_to_exist_clears_those_who_looked_for_it() -> None:
+    bench = Bench()
+    assert [one.address for one in bench.judge([act(who, 0, "/wp-login.php", 404) for who in ("a", "b")])] == ["a", "b"]
+    assert bench.judge([act("c", 9, "/wp-login.php", 200)]) == []
+
+
+def test_places_that_another_misses_too_are_no_search_any_more() -> None:
+    bench = Bench()
+    assert [one.address for one in bench.judge([act("a", n / 4, f"/w{n}", 404) for n in range(100)])] == ["a"]
+    assert bench.judge([act("b", 3600 + n, f"/w{n}", 404) for n in range(15)]) == []
+
+
+def test_what_goes_with_the_days_leaves_what_the_rest_alone_would_be() -> None:
+    chance = random.Random(5)
+    acts = history(chance, 600)
+    old = [(*row[:2], row[2] - 20 * state.DAY, *row[3:]) for row in history(chance, 600)]
+    bench, rest = Bench(), Bench()
+    mixed = [*acts, *old]
+    chance.shuffle(mixed)
+    state.add(bench.database, mixed)
+    today = T0 // state.DAY
+    assert state.evict(bench.database, today - 14)
+    assert not state.evict(bench.database, today - 14)
+    assert bench.judge([]) == rest.judge(acts)
+    assert bench.kept() == rest.kept()
+
+
+def test_who_is_allowed() -> None:
+    allowed = Allowed(["192.0.2.0/24", "2001:DB8::/32", "10.0.0.1", "Monitor.example"])
+    assert all(name in allowed for name in ("192.0.2.7", "2001:db8::1", "10.0.0.1", "monitor.example"))
+    assert not any(name in allowed for name in ("192.0.3.7", "10.0.0.2", "example", ""))
+    with pytest.raises(WrongUse, match=r"--allow 192.0.2.1/24: 192.0.2.1/24 has host bits set; say an address"):
+        Allowed(["192.0.2.1/24"])

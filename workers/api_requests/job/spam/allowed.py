@@ -1,0 +1,38 @@
+"""Addresses and networks that are no suspects, whatever they do: monitors, colleagues, those who test the site by order."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+
+from framework import WrongUse
+
+
+class Allowed:
+    """``names``: addresses, networks as 192.0.2.0/24, or names of hosts where the log has those. Raises WrongUse."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        given = [name.strip() for name in names]
+        self._names = {name.lower() for name in given if "/" not in name}
+        self._networks = [_network(name) for name in given if "/" in name]
+        self._names |= {str(address) for name in given if (address := _address(name)) is not None}
+
+    def __contains__(self, address: object) -> bool:
+        found = _address(str(address))
+        if found is None:
+            return str(address).lower() in self._names
+        return str(found) in self._names or any(found in network for network in self._networks)
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
+
+
+def _network(name: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    try:
+        return ipaddress.ip_network(name)
+    except ValueError as error:
+        raise WrongUse(f"--allow {name}: {error}; say an address, or a network as 192.0.2.0/24") from None
