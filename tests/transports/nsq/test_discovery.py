@@ -58,6 +58,16 @@ def test_a_lookupd_that_goes_away_takes_no_node_with_it(start_nsqd, start_nsqloo
         transport.discover("orders")
 
 
+@pytest.mark.real
+def test_the_clock_of_a_node_is_never_behind_and_at_most_a_second_ahead(nsqd):
+    """It tells whole seconds: what it is taken for may have been reached and never passed."""
+    (transport,) = open_transports([f"nsq://{nsqd.address}?http_port={nsqd.http_port}"])
+    before, after = 0.0, 1.0
+    while int(before) != int(after):
+        before, clock, after = time.time(), transport.clock_of(nsqd.address), time.time()
+    assert before <= clock <= after + 1.0
+
+
 @pytest.mark.parametrize("topics", [1, 40], ids=["topic by topic", "all at once"])
 def test_a_node_that_is_lost_is_named_for_a_while_longer_and_then_is_gone(start_nsqd, start_nsqlookupd, monkeypatch, topics):
     """Most that are lost are being restarted."""
