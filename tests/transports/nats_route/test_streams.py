@@ -281,28 +281,11 @@ def test_what_was_settled_while_nobody_leads_is_not_said_after_its_lease(streams
     assert (held.tally.finished, held.tally.lease_lost) == (0, 2)
 
 
-def test_what_runs_while_all_routes_are_gone_is_settled_by_the_next(streams: Streams):
-    transport = streams.open()
-    transport.producer().publish("gone", [b"x", b"y"])
-    held = streams.hold(transport, "gone")
-    until(lambda: len(held.taken) == 2)
-    for route in list(peer_of(transport).routes):
-        route.end(BrokerUnreachable("it was cut"))
-    assert "it was cut" in held.connection.away
-    held.connection.finish(held.taken[0])
-    until(lambda: held.tally.finished == 1)
-    held.connection.finish(held.taken[1])
-    until(lambda: held.tally.finished == 2)
-    until(lambda: transport.backlog("gone", "billing") == {held.connection.node: 0})
-    assert (held.tally.lease_lost, held.receiver.closings, len(held.taken)) == (0, 0, 2)
-    end(held)
-
-
 def test_a_lease_that_is_changed_while_calls_run_is_gone_by(streams: Streams, monkeypatch):
     monkeypatch.setattr(changes, "REGULARLY", 0.5)
     transport, client = streams.open(), streams.client()
     transport.producer().publish("shorter", [b"x"])
-    held = streams.hold(transport, "shorter")
+    held = streams.hold(transport, "shorter", grant=1)  # else it comes again just before, and is held anew
     until(lambda: held.taken)
     changed(client, "shorter", ack_wait=2 * 10**9)
     until(lambda: held.connection.limits.lease == 2.0)
