@@ -123,7 +123,8 @@ class JetStreamConnection:
         return self._replies.pop(message)
 
     def forget_lease(self, message: Message) -> None:
-        """As the guard asks for."""
+        """As the guard asks for. Another may be asked for in its place."""
+        self._session.wants_to_speak(self)
         self._replies.pop(message, None)
         self._leases.drop(message)
 
