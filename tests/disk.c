@@ -68,6 +68,7 @@ static size_t total(const struct iovec *parts, int count) {
 #define REAL(type, name, ...) ((type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, name))
 
 int fsync(int fd) { return slow() ? -1 : REAL(int, "fsync", int)(fd); }
+int msync(void *at, size_t size, int flags) { return slow() ? -1 : REAL(int, "msync", void *, size_t, int)(at, size, flags); }
 int fdatasync(int fd) { return slow() ? -1 : REAL(int, "fdatasync", int)(fd); }
 
 #define PWRITE(name)                                                                                        \

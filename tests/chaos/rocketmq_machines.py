@@ -1,22 +1,31 @@
-"""The faults of the machine that a broker of RocketMQ runs on."""
+"""The faults of the machine that a broker of RocketMQ runs on: it stands still, its clock is set, its disk is slow."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from tests.chaos.rocketmq_faults import running, trying, until_handled
+from framework.testing.rocketmq import RocketMQ, real_rocketmq
+from tests.chaos.rocketmq_faults import MODES, trying, until_handled
 from tests.chaos.trial import BURST, Scenario, Trial, Verdict
+from tests.clocks import Clock
+from tests.disks import Disk, library
 
+DAY = 86_400.0
 STILL = (1.0, 3.0, 8.0, 15.0, 40.0)
 """Seconds: less than a lease, and more than an answer is waited for."""
+SET = (300.0, 0.0, -300.0, 0.0, DAY, 0.0, -DAY, 0.0)
+"""Seconds by which a clock is ahead."""
+SYNCS = (0.2, 1.0, 6.0)
+"""Seconds that a sync takes. After five a broker answers that it has stored a message, and could not sync it."""
 
 
 def stands_still(folder: Path, times: int, mode: str) -> Verdict:
     """The broker, by SIGSTOP."""
-    with running(folder, mode) as server, trying(folder, server.address, mode) as trial:
+    with _server(folder, mode) as server, trying(folder, server.address, mode) as trial:
         for n in range(times):
             _busy(trial)
             with trial.fault("broker stands still"), server.broker.frozen():
@@ -25,15 +34,67 @@ def stands_still(folder: Path, times: int, mode: str) -> Verdict:
     return trial.verdict(f"rocketmq by {mode}: broker stands still")
 
 
+def clock_set(folder: Path, times: int, mode: str) -> Verdict:
+    """That of the broker. Only by PULL: by POP a broker goes by its clock for all that is in flight."""
+    clock = Clock(folder)
+    with (
+        _server(folder, mode, lambda server: clock.under(server.broker)) as server,
+        trying(folder, server.address, mode) as trial,
+    ):
+        for n in range(times):
+            _busy(trial)
+            with trial.fault("clock set"):
+                clock.ahead(SET[n % len(SET)])
+                trial.between(1.0, 3.0)
+        until_handled(trial)
+    return trial.verdict(f"rocketmq by {mode}: clock of the broker set")
+
+
+def disk_slow(folder: Path, times: int, mode: str) -> Verdict:
+    """A broker that syncs each message before it answers."""
+    disk = Disk(library(folder), folder / "faults")
+    with (
+        _server(folder, mode, lambda server: disk.under(server.broker), {"flushDiskType": "SYNC_FLUSH"}) as server,
+        trying(folder, server.address, mode) as trial,
+    ):
+        for n in range(times):
+            _busy(trial)
+            with trial.fault("slow disk"):
+                disk.sync_takes(SYNCS[n % len(SYNCS)])
+                trial.between(8.0, 10.0)
+                disk.sync_takes(0.0)
+        until_handled(trial)
+    return trial.verdict(f"rocketmq by {mode}: slow disk")
+
+
 def _busy(trial: Trial) -> None:
     trial.until_published(3 * BURST)
     until_handled(trial)
 
 
-_FAULTS: dict[str, tuple[Callable[[Path, int, str], Verdict], int]] = {"still": (stands_still, len(STILL))}
+@contextmanager
+def _server(
+    folder: Path, mode: str, prepare: Callable[[RocketMQ], object] | None = None, settings: dict[str, str] | None = None
+) -> Iterator[RocketMQ]:
+    data = folder / "rocketmq"
+    data.mkdir()
+    server = real_rocketmq(data, {**MODES[mode][0], **(settings or {})})
+    if prepare is not None:
+        prepare(server)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+_FAULTS: dict[str, tuple[Callable[[Path, int, str], Verdict], int, tuple[str, ...]]] = {
+    "still": (stands_still, len(STILL), ("pop", "pull")), "clock": (clock_set, len(SET), ("pull",)),
+    "slow-disk": (disk_slow, len(SYNCS), ("pop", "pull")),
+}  # fmt: skip
 ALL: dict[str, tuple[Scenario, int, int]] = {
     f"rocketmq-{name}-{mode}": (partial(scenario, mode=mode), times, 0)
-    for name, (scenario, times) in _FAULTS.items()
-    for mode in ("pop", "pull")
+    for name, (scenario, times, modes) in _FAULTS.items()
+    for mode in modes
 }
 """As ``scenarios.ALL``. None of them in CI."""
