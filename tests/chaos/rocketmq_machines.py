@@ -1,7 +1,8 @@
-"""The faults of the machine that a broker of RocketMQ runs on: it stands still, its clock is set, its disk is slow."""
+"""The faults of the machine that a broker of RocketMQ runs on: it stands still, its clock is set, its disk is slow, or full."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from framework.testing.rocketmq import RocketMQ, real_rocketmq
 from tests.chaos.rocketmq_faults import MODES, trying, until_handled
 from tests.chaos.trial import BURST, Scenario, Trial, Verdict
 from tests.clocks import Clock
-from tests.disks import Disk, library
+from tests.disks import Disk, library, tmpfs
 
 DAY = 86_400.0
 STILL = (1.0, 3.0, 8.0, 15.0, 40.0)
@@ -21,6 +22,11 @@ SET = (300.0, 0.0, -300.0, 0.0, DAY, 0.0, -DAY, 0.0)
 """Seconds by which a clock is ahead."""
 SYNCS = (0.2, 1.0, 6.0)
 """Seconds that a sync takes. After five a broker answers that it has stored a message, and could not sync it."""
+STORE = 1024 * 1024 * 1024
+"""Bytes of the disk that is full."""
+LEFT = STORE // 50
+"""What is left of it: a broker stores nothing where 97 % are in use, for which it looks every ten seconds. Where nothing is left,
+what it has mapped and not written yet cannot be written, and it loses what it had stored."""
 
 
 def stands_still(folder: Path, times: int, mode: str) -> Verdict:
@@ -67,6 +73,41 @@ def disk_slow(folder: Path, times: int, mode: str) -> Verdict:
     return trial.verdict(f"rocketmq by {mode}: slow disk")
 
 
+def disk_full(folder: Path, times: int, mode: str) -> Verdict:
+    """It stores nothing, and says so, until there is room again, for which it looks every ten seconds."""
+    store = folder / "store"
+    settings = {"storePathRootDir": str(store), "storePathCommitLog": str(store / "commitlog")}
+    with tmpfs(store, STORE), _server(folder, mode, None, settings) as server, trying(folder, server.address, mode) as trial:
+        for _ in range(times):
+            _busy(trial)
+            with trial.fault("full disk"):
+                _until(trial, lambda: _filled(store), stored=False)
+                trial.between(1.0, 3.0)
+                (store / "ballast").unlink()
+                _until(trial, lambda: None, stored=True)
+        until_handled(trial)
+    return trial.verdict(f"rocketmq by {mode}: full disk")
+
+
+def _filled(store: Path) -> None:
+    """But for ``LEFT``."""
+    space = os.statvfs(store)
+    room = space.f_bavail * space.f_frsize - LEFT
+    with (store / "ballast").open("ab") as file:
+        file.write(bytes(max(0, room)))
+
+
+def _until(trial: Trial, work: Callable[[], None], *, stored: bool) -> None:
+    until = time.monotonic() + 90.0
+    while True:
+        work()
+        before = len(trial.confirmed)
+        time.sleep(1.0)
+        if (len(trial.confirmed) > before) is stored:
+            return
+        assert time.monotonic() < until, f"it still {'refuses' if stored else 'takes'} what is published"
+
+
 def _busy(trial: Trial) -> None:
     trial.until_published(3 * BURST)
     until_handled(trial)
@@ -90,7 +131,7 @@ def _server(
 
 _FAULTS: dict[str, tuple[Callable[[Path, int, str], Verdict], int, tuple[str, ...]]] = {
     "still": (stands_still, len(STILL), ("pop", "pull")), "clock": (clock_set, len(SET), ("pull",)),
-    "slow-disk": (disk_slow, len(SYNCS), ("pop", "pull")),
+    "slow-disk": (disk_slow, len(SYNCS), ("pop", "pull")), "full-disk": (disk_full, 1, ("pull",)),
 }  # fmt: skip
 ALL: dict[str, tuple[Scenario, int, int]] = {
     f"rocketmq-{name}-{mode}": (partial(scenario, mode=mode), times, 0)
