@@ -111,7 +111,8 @@ class Settlements:
 
     def unsent(self) -> int:
         """Bytes."""
-        waiting = sum(map(len, self._naks)) + sum(len(each) + ACK_MORE for each in [*self.acks, *self._terms, *self._touches])
+        alike = [*self.acks, *self._terms, *self._touches]
+        waiting = sum(map(len, [*self._naks, *alike])) + len(alike) * ACK_MORE + len(self._terms)  # +TERM has a letter more
         return waiting + self._under_way
 
     def recall(self, waiting: list[Said]) -> None:
