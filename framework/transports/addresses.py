@@ -94,11 +94,11 @@ def _parameters(url: str, known: Sequence[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def size(name: str, given: Mapping[str, str], default: int) -> int:
-    """The option ``name`` as a whole number from 1 up: of bytes, or of what its name says."""
+def size(name: str, given: Mapping[str, str], default: int, unit: str = "bytes") -> int:
+    """The option ``name`` as a number of ``unit``, from 1 up."""
     text = given.get(name, str(default))
     if not re.fullmatch(r"[1-9]\d{0,9}", text):
-        raise BadSetting(f"{name}={text!r} in a broker URL: write a number, such as {name}={default}")
+        raise BadSetting(f"{name}={text!r} in a broker URL: write a number of {unit}, such as {name}={default}")
     return int(text)
 
 

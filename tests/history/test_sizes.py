@@ -61,4 +61,4 @@ def test_what_each_of_many_takes_that_has_times_of_its_own(tmp_path: Path) -> No
 
 def test_what_one_takes_that_is_written_alone(tmp_path: Path) -> None:
     found = bytes_each(tmp_path / "db", [[entry(number)] for number in range(1000)], 1000)
-    assert found == pytest.approx(figure(r"alone in a quarter of a second about (\d+)"), rel=0.25)
+    assert found == pytest.approx(figure(r"alone within a quarter of a second takes about (\d+)"), rel=0.25)

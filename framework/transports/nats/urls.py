@@ -120,7 +120,7 @@ def of_streams(given: Mapping[str, str]) -> Options:
     default = Options()
     return Options(
         ack_wait=addresses.seconds("ack_wait", given, default.ack_wait, SHORTEST, 86_400.0),
-        max_ack_pending=addresses.size("max_ack_pending", given, default.max_ack_pending),
+        max_ack_pending=addresses.size("max_ack_pending", given, default.max_ack_pending, "messages"),
         replicas=_replicas(given.get("replicas", "1")),
         retention=_retention(given.get("retention", default.retention)),
     )

@@ -77,7 +77,7 @@ def read(given_urls: Sequence[str]) -> Addresses:
         listen=_place(given, "listen"),
         advertise=_place(given, "advertise"),
         ping_interval=addresses.seconds("ping_interval", given, default.ping_interval, 0.2, 120.0),
-        backlog=addresses.size("backlog", given, default.backlog),
+        backlog=addresses.size("backlog", given, default.backlog, "messages"),
         jetstream=_jetstream(given),
         streams=urls.of_streams(given),
     )
