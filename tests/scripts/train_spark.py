@@ -12,8 +12,9 @@ from pyspark.sql import functions as f
 
 from framework import Batch, Message, Spool
 from tests.origins import Source
-from workers.api_requests.job import growth, parse, session
+from workers.api_requests.job import parse, session
 from workers.api_requests.job.archive import archive
+from workers.api_requests.job.growth.counts import Growth
 from workers.api_requests.job.spam.evidence import Evidence
 from workers.api_requests.job.store import Store
 
@@ -42,7 +43,8 @@ def _stream(training: session.Session, folder: Path) -> None:
         scratch = folder / "scratch"
         archive(rows, batch, archived=Store(folder / "archive", scratch, by="date"), rejected=Store(folder / "rejected", scratch))
         parsed = parse.parse(rows).persist()
-        growth.count(parse.requests(parsed), batch, state=Store(folder / "hours", scratch), output=folder / "growth")
+        growth = Growth(Store(folder / "hours", scratch), folder / "g.sqlite", folder / "growth")
+        growth.count(parse.requests(parsed), batch)
         evidence = Evidence(training, Store(folder / "evidence", scratch), folder / "s.sqlite", folder / "spam", lambda _: None)
         evidence.collect(parse.requests(parsed), batch)
         evidence.judge()

@@ -71,9 +71,10 @@ def test_a_queue_whose_clock_is_years_ahead_evicts_nothing(tmp_path: Path, spark
 
 def test_evidence_that_an_earlier_version_kept_is_judged_with_the_rest(tmp_path: Path, spark: Any, bench: Any) -> None:
     from workers.api_requests.job.spam.acts import EVIDENCE
+    from workers.api_requests.job.store import write_file
 
     old = spark.createDataFrame([request("old", NOON, NOON)], COLUMNS).select(*EVIDENCE)
-    bench._kept.merge(old.union(old), 0)
+    write_file(bench._kept.folder / "upto-000000000.parquet", old.union(old).toArrow())
     bench._kept.write(old, 1)
     bench.collect(spark.createDataFrame([request("new", datetime(1995, 7, 1, tzinfo=UTC), NOON)], COLUMNS), 2)
     assert bench.judge() == 0

@@ -19,10 +19,13 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tests.workers.test_job import line, path
-from workers.api_requests.job import growth, store
+from workers.api_requests.job import store
 from workers.api_requests.job.folders import Places, take
+from workers.api_requests.job.growth import history
+from workers.api_requests.job.growth import state as counts
 from workers.api_requests.job.outbox import Outbox
 from workers.api_requests.job.session import Session
+from workers.api_requests.job.spam import state as evidence
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 A_BATCH = 60  # lines
@@ -60,6 +63,8 @@ def kill(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kill]:
         kill.before(os, name, monkeypatch)
     kill.before(store, "exchange", monkeypatch)
     kill.before(Outbox, "put", monkeypatch)
+    for state in (counts, evidence):
+        kill.before(state, "mark", monkeypatch)  # within its transaction
     yield kill
     kill.left = 0
 
@@ -69,7 +74,7 @@ def joins_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are merged and joined in each batch."""
     tidy = store.Store.tidy
     monkeypatch.setattr(store.Store, "tidy", lambda self, batch, **more: tidy(self, batch, most=0, until=more["until"]))
-    monkeypatch.setattr(growth, "_FILES", 0)
+    monkeypatch.setattr(history, "_MANY", 2)
 
 
 class Told:

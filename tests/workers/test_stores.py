@@ -240,22 +240,6 @@ class TestTheArchive:
         assert [path.name for path in store.folder.iterdir()] == ["batch-000000000.parquet"], "which has the columns"
         assert list((tmp_path / "scratch" / "s").iterdir()) == []
 
-    def test_a_file_that_went_is_an_error_whatever_spark_is_told(self, tmp_path: Path, spark: Any) -> None:
-        from workers.api_requests.job.store import Store
-
-        store = Store(tmp_path / "s", tmp_path / "scratch")
-        for batch in (0, 1):
-            store.write(spark.range(5), batch)
-        spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
-        try:
-            rows = store.read(spark)
-            assert rows is not None
-            (tmp_path / "s" / "batch-000000000.parquet").unlink()
-            with pytest.raises(Exception, match=r"FAILED_READ_FILE|does not exist"):
-                rows.collect()
-        finally:
-            spark.conf.unset("spark.sql.files.ignoreMissingFiles")
-
     def test_it_holds_every_row_whatever_spark_is_told_of_the_size_of_files(self, tmp_path: Path, spark: Any) -> None:
         from workers.api_requests.job.store import Store
 
@@ -268,22 +252,6 @@ class TestTheArchive:
         finally:
             spark.conf.unset("spark.sql.files.maxRecordsPerFile")
 
-    def test_a_store_that_was_merged_reads_the_same(self, tmp_path: Path, spark: Any) -> None:
-        from workers.api_requests.job.store import Store
-
-        store = Store(tmp_path / "s", tmp_path / "scratch")
-        for batch in range(3):
-            store.write(spark.range(batch * 10, batch * 10 + 10).coalesce(1), batch)
-        known = store.read(spark)
-        assert known is not None
-        store.merge(known, 1)  # as if 2 were yet to come
-        assert [path.name for path in sorted((tmp_path / "s").glob("*.parquet"))] == [
-            "batch-000000002.parquet",
-            "upto-000000001.parquet",
-        ]
-        store.write(spark.range(5).coalesce(1), 1)  # batch 1 runs again after a crash: it is in the merged file
-        assert store.count_files() == 2
-
 
 @pytest.mark.spark
 @pytest.mark.slow
@@ -291,7 +259,7 @@ class TestGrowth:
     def test_is_exact_in_whatever_order_the_lines_come(self, tmp_path: Path, shipped: Any) -> None:
         from pyspark.sql import functions as f
 
-        from workers.api_requests.job import growth
+        from workers.api_requests.job.growth.counts import Growth
         from workers.api_requests.job.parse import requests
         from workers.api_requests.job.store import Store
 
@@ -300,8 +268,8 @@ class TestGrowth:
         random.Random(3).shuffle(order)
         for batch, part in enumerate([*order, order[-1]]):  # the last one runs again
             some = good.where(f.pmod(f.xxhash64("raw"), f.lit(3)) == part)
-            state = Store(tmp_path / "state", tmp_path / "scratch")
-            growth.count(some, min(batch, 2), state=state, output=tmp_path / "growth")
+            kept = Store(tmp_path / "hours", tmp_path / "scratch")
+            Growth(kept, tmp_path / "growth.sqlite", tmp_path / "growth").count(some, min(batch, 2))
         days = pq.read_table(tmp_path / "growth" / "by_day.parquet").to_pylist()
         assert {str(d["date"]): (d["requests"], d["addresses"], d["new_addresses"]) for d in days} == DAYS
         hours = pq.read_table(tmp_path / "growth" / "by_hour.parquet").to_pylist()
@@ -314,7 +282,7 @@ class TestGrowth:
 
     def test_a_line_of_long_ago_is_a_period_of_its_own(self, tmp_path: Path, as_lines: Any) -> None:
         """Also one of an address that comes today; and one that is a few hours ahead completes nothing."""
-        from workers.api_requests.job import growth
+        from workers.api_requests.job.growth.counts import Growth
         from workers.api_requests.job.parse import parse, requests
         from workers.api_requests.job.store import Store
 
@@ -326,7 +294,8 @@ class TestGrowth:
         days: list[dict[str, Any]] = []
         for name, some in (("plain", lines), ("odd", [*lines, *odd])):
             parsed = requests(parse(as_lines(some, taken=datetime(2024, 5, 13, 8, tzinfo=UTC))))
-            growth.count(parsed, 0, state=Store(tmp_path / name, tmp_path / "scratch"), output=tmp_path / f"{name}-out")
+            kept = Store(tmp_path / name, tmp_path / "scratch")
+            Growth(kept, tmp_path / f"{name}.sqlite", tmp_path / f"{name}-out").count(parsed, 0)
             rows = pq.read_table(tmp_path / f"{name}-out" / "by_day.parquet").to_pylist()
             days.append({str(row.pop("date")): row for row in rows})
         plain, odd_days = days

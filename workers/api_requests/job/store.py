@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as f
 
 from framework import FrameworkError
@@ -80,16 +80,6 @@ class Store:
                 made.mkdir(exist_ok=True)
             durable.replace(part, folder / f"batch-{batch:09d}.parquet")
 
-    def read(self, spark: SparkSession) -> DataFrame | None:
-        """All rows; None while there are none. Only for a store that is not parted.
-
-        A column that older files lack is null there. A file that an executor does not see, or cannot read, is an
-        error, whatever Spark's settings are.
-        """
-        files = [str(path) for path in self._files()]
-        read = spark.read.options(mergeSchema=True, ignoreMissingFiles=False, ignoreCorruptFiles=False)
-        return read.parquet(*files) if files else None
-
     def _files(self) -> list[Path]:
         """Those that count: the newest ``upto``, and the batches after it."""
         found = [(match["kind"], int(match["number"]), path) for match, path in _matches(self.folder)]
@@ -106,17 +96,6 @@ class Store:
         for match, path in list(_matches(self.folder)):
             if int(match["number"]) <= batch:
                 path.unlink()
-
-    def merge(self, rows: DataFrame, batch: int) -> None:
-        """Let ``rows`` stand for everything up to ``batch``, this one included. A crash anywhere inside loses nothing."""
-        write_file(self.folder / f"upto-{batch:09d}.parquet", rows.toArrow())
-        keep = set(self._files())
-        for _, path in _matches(self.folder):
-            if path not in keep:
-                path.unlink()
-
-    def count_files(self) -> int:
-        return len(self._files())
 
     def tidy(self, batch: int, *, most: int = 8, until: str | None = None) -> int:
         """In every sub-folder but the newest, join files of batches before ``batch`` when there are more than ``most``.

@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from workers.api_requests.channels.topics import CHANNELS
-from workers.api_requests.job import growth
 from workers.api_requests.job.archive import archive
 from workers.api_requests.job.folders import CHECKPOINTS, TALLY, Places, check_output
+from workers.api_requests.job.growth.counts import Growth
 from workers.api_requests.job.outbox import Sender
 from workers.api_requests.job.parse import parse, rejects, requests
 from workers.api_requests.job.session import Session
@@ -105,8 +105,8 @@ class Job:
         scratch = places.state / "scratch"
         self._archived = Store(places.output / "archive", scratch, by="date")
         self._rejected = Store(places.output / "rejected", scratch)
-        self._hours = Store(places.state / "hours", scratch)
-        self._growth = places.output / "growth"
+        hours = Store(places.state / "hours", scratch)
+        self._growth = Growth(hours, places.state / "growth.sqlite", places.output / "growth")
         for name in ("archive", "rejected", "growth", "spam"):
             (places.output / name).mkdir(parents=True, exist_ok=True)  # there also when nothing comes
         self.sender = sender
@@ -169,7 +169,7 @@ class Job:
         parsed = parse(rows).drop("value", "raw").persist()
         counts = _counts(requests(parsed).count(), rejects(parsed).count())
         if counts:
-            growth.count(requests(parsed), batch, state=self._hours, output=self._growth)
+            self._growth.count(requests(parsed), batch)
         parsed.unpersist()
         return counts
 
