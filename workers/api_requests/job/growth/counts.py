@@ -26,9 +26,12 @@ from workers.api_requests.job.store import Store, write_file
 _log = logging.getLogger(__name__)
 LATENESS = HOUR
 _TIME = pa.timestamp("us", tz="UTC")
-_FIGURES = [("requests", pa.int64()), ("addresses", pa.int64()), ("new_addresses", pa.int64()), ("complete", pa.bool_())]
-_BY_HOUR = pa.schema([("hour", _TIME), *_FIGURES])
-_BY_DAY = pa.schema([("date", pa.date32()), *_FIGURES, ("change", pa.float64())])
+_FIGURES = [
+    pa.field("requests", pa.int64()), pa.field("addresses", pa.int64(), nullable=False),
+    pa.field("new_addresses", pa.int64(), nullable=False), pa.field("complete", pa.bool_()),
+]  # fmt: skip
+_BY_HOUR = pa.schema([pa.field("hour", _TIME), *_FIGURES])
+_BY_DAY = pa.schema([pa.field("date", pa.date32()), *_FIGURES, pa.field("change", pa.float64())])
 _APPLIED, _ZONE = "applied", "zone"
 
 
