@@ -6,6 +6,7 @@ JetStream tells nobody. So it is looked at again now and then, and at once where
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from datetime import timedelta
 from time import monotonic
 from typing import Protocol
@@ -15,6 +16,7 @@ import gevent
 from framework.errors import BrokerUnreachable, FrameworkError
 from framework.transports.nats import headers, judgement, wire
 from framework.transports.nats.carrier import Carrier
+from framework.transports.nats.history import History, Mark
 from framework.transports.nats.place import Place
 from framework.transports.nats.streams import Api, Consumer, version_of
 
@@ -22,6 +24,8 @@ REGULARLY = 30.0
 """Seconds between two looks."""
 AGAIN = 1.0
 """Seconds after a look that got no answer."""
+HISTORY_TIMEOUT = 2.0
+"""Seconds that a server may take to say when a message was stored."""
 EXACT = (2, 12)
 """A version whose servers always say the same of when a consumer was created."""
 ROUGHLY = timedelta(milliseconds=50)
@@ -30,6 +34,9 @@ ROUGHLY = timedelta(milliseconds=50)
 
 class Affected(Protocol):
     """Who uses the consumer."""
+
+    def unsettled(self) -> Iterable[Mark]:
+        """What it has delivered, and is not known to be settled."""
 
     def go_by(self, found: Consumer) -> None:
         """It serves, and has these limits."""
@@ -56,8 +63,13 @@ class Changes:
         self.sure = True
         """Whatever is settled now reaches the consumer that delivered it, and none that was made in its place."""
         self._times_unsure = 0
+        self._history = History()
         self._doubtful: list[tuple[wire.Msg, float]] = []
         """What has come, and when: nobody has it before a look that began later has shown that bodies are not left out."""
+
+    @property
+    def _what(self) -> str:
+        return f"consumer {self._place.consumer} of stream {self._place.stream} on {self._place.node}"
 
     @property
     def in_doubt(self) -> int:
@@ -76,6 +88,7 @@ class Changes:
         has found it, nothing may be settled: numbers begin at 1 again, and what is said of an old message settles a new one."""
         self.sure = False
         self._times_unsure += 1
+        self._history.note(self._affected.unsettled())
         self.suspect()
 
     def ask(self, session: Carrier) -> None:
@@ -93,12 +106,16 @@ class Changes:
         session, times, count = self._session, self._times_unsure, len(self._doubtful)
         try:
             found = Api(session).consumer(self._place.stream, self._place.consumer)
+            older = found is not None and self._history.contradicts(Api(session, HISTORY_TIMEOUT), self._place.stream)
         except FrameworkError:  # the session's own pulse tells whether anybody is there
             self._due = min(self._due, monotonic() + AGAIN)
         else:
             if times == self._times_unsure:  # else it went out of sight meanwhile, and is to be looked for again
                 doubtful, self._doubtful = self._doubtful[:count], self._doubtful[count:]
-                self._judge(found, doubtful, session)
+                if older:
+                    self._affected.gone(BrokerUnreachable(f"{self._what} has an older store than it had"))
+                else:
+                    self._judge(found, doubtful, session)
         finally:
             self._looking = False
         if times != self._times_unsure:
@@ -108,17 +125,17 @@ class Changes:
         """One that is gone answers nothing on 2.9; one that is there has lost its pulls, as with its leader."""
         here = self._place
         exact = version_of(session.info) >= EXACT
-        what = f"consumer {here.consumer} of stream {here.stream} on {here.node}"
         if found is None:
-            self._affected.gone(BrokerUnreachable(f"{what} is gone"))
+            self._affected.gone(BrokerUnreachable(f"{self._what} is gone"))
         elif abs(found.created - here.created) > (timedelta(0) if exact else ROUGHLY):
-            self._affected.gone(BrokerUnreachable(f"{what} was deleted and made anew"))
+            self._affected.gone(BrokerUnreachable(f"{self._what} was deleted and made anew"))
         elif words := judgement.refusal(found, here.topic):
             self._affected.gone(BrokerUnreachable(words))
         else:
             self._affected.go_by(found)
             if not (self.sure or session.away):
                 self.sure = True
+                self._history.forget()
                 self._affected.sure_again()
             self._affected.let_through(doubtful)
 

@@ -24,6 +24,7 @@ from framework.transports.nats.away import Away
 from framework.transports.nats.carrier import Carrier
 from framework.transports.nats.changes import Changes, lacks_its_body
 from framework.transports.nats.deliveries import Deliveries
+from framework.transports.nats.history import Mark
 from framework.transports.nats.leases import Leases
 from framework.transports.nats.place import Place
 from framework.transports.nats.pulling import Pulling
@@ -354,6 +355,9 @@ class JetStreamConnection:
             self._leases.change(found.lease)
             self._guard.close()
             self._guard.begin()
+
+    def unsettled(self) -> list[Mark]:
+        return self._deliveries.marks(self._settlements.finishing())
 
     def sure_again(self) -> None:
         if monotonic() >= self._say_by:

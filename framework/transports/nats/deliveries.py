@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from framework.message import Message
 from framework.transports.contract import TOUCH_AT
 from framework.transports.nats import headers, wire
+from framework.transports.nats.history import Mark
 from framework.transports.nats.leases import Leases
 from framework.transports.nats.settling import metadata, snapshot
 
@@ -66,6 +67,12 @@ class Deliveries:
                 self._touched[said.reply] = now
                 due.append(said.reply)
         return [reply for reply in due if reply]
+
+    def marks(self, finished: Iterable[bytes]) -> list[Mark]:
+        """Of what is in flight, and of what was delivered to be settled at ``finished``."""
+        held = [Mark(int(message.id), message.timestamp) for message in self._in_flight]
+        said = [Mark(int(sequence), timestamp) for _, sequence, timestamp in map(metadata, finished)]
+        return held + said
 
     def clear(self) -> None:
         self._in_flight.clear()

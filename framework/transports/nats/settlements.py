@@ -109,6 +109,11 @@ class Settlements:
         self.acks[:0] = [reply for said in some for reply in said.some.acks]
         self._terms[:0] = [reply for said in some for reply in said.some.terms]
 
+    def finishing(self) -> list[bytes]:
+        """Where each message is settled that is finished, and the server is not known to have read it."""
+        unread = [reply for said in self._unread for reply in (*said.some.acks, *said.some.terms)]
+        return [*self.acks, *self._terms, *unread]
+
     def unsent(self) -> int:
         """Bytes."""
         alike = [*self.acks, *self._terms, *self._touches]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import gevent
@@ -27,7 +27,7 @@ FRESH = 2.0
 SETTLING = 0.2
 """Seconds for which an older server must have kept to one of several."""
 NANO = 10**9
-NO_STREAM, NO_CONSUMER, NAME_IN_USE, CONSUMER_EXISTS = 10059, 10014, 10058, 10148
+NO_STREAM, NO_CONSUMER, NO_MESSAGE, NAME_IN_USE, CONSUMER_EXISTS = 10059, 10014, 10037, 10058, 10148
 NO_CLUSTER, MOST_CONSUMERS = 10074, 10026
 _DISABLED = frozenset({10039, 10076, 10035})
 COUNTS = (2, 10, 14)
@@ -72,6 +72,8 @@ class StreamConfig(msgspec.Struct, frozen=True):
 
 class StreamState(msgspec.Struct, frozen=True):
     messages: int = 0
+    first_seq: int = 0
+    last_seq: int = 0
     subjects: dict[str, int] | None = None
 
 
@@ -120,6 +122,17 @@ class Consumer(msgspec.Struct, frozen=True):
         return min([self.config.ack_wait, *self.config.backoff]) / NANO
 
 
+class _StoredMessage(msgspec.Struct, frozen=True):
+    time: datetime = NEVER
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """STREAM.MSG.GET."""
+
+    message: _StoredMessage = _StoredMessage()
+    error: Refusal | None = None
+
+
 class _Page(msgspec.Struct, frozen=True):
     """A part of a list, which has ``total`` entries."""
 
@@ -129,7 +142,7 @@ class _Page(msgspec.Struct, frozen=True):
     error: Refusal | None = None
 
 
-Answer = TypeVar("Answer", Stream, Consumer, _Page)
+Answer = TypeVar("Answer", Stream, Consumer, _Page, _Stored)
 
 
 class Api:
@@ -154,6 +167,18 @@ class Api:
         body = {"subjects_filter": subjects} if subjects else {}
         answer = self._ask(Stream, f"STREAM.INFO.{name}", body)
         return None if _is(answer.error, NO_STREAM) else self._good(answer, f"stream {name}")
+
+    def state(self, name: str) -> StreamState:
+        """Empty where there is no such stream."""
+        found = self.stream(name)
+        return found.state if found is not None else StreamState()
+
+    def stored(self, stream: str, sequence: int) -> int | None:
+        """When the message of this number was stored: nanoseconds since 1970, of whole microseconds. None: there is none."""
+        answer = self._ask(_Stored, f"STREAM.MSG.GET.{stream}", {"seq": sequence})
+        if _is(answer.error, NO_MESSAGE):
+            return None
+        return (self._good(answer, f"stream {stream}").message.time - NEVER) // timedelta(microseconds=1) * 1000
 
     def ensure_stream(self, topic: str, options: Options) -> str:
         """The name of the stream that keeps ``topic``, made if there is none."""

@@ -1,0 +1,65 @@
+"""Whether a stream still has under its numbers what it has delivered by them: a server may come back with an older store.
+
+As from a backup, or after a power cut that came before ``sync_interval``. It then gives the same numbers to other messages, of a
+consumer that was created when it always was, and what is said of an old message would settle a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import nlargest
+from typing import NamedTuple
+
+from framework.errors import BrokerError, TryLater
+from framework.transports.nats.streams import Api
+
+MOST = 8
+"""Messages of one time that are looked for, the newest first, where streams have dropped some."""
+_ALIKE = 1_000_000
+"""Nanoseconds: what a server says of a message's time is rounded here."""
+
+
+class Mark(NamedTuple):
+    """A message that was delivered: its number in the stream, and when it was stored (ns)."""
+
+    sequence: int
+    timestamp: int
+
+
+class History:
+    """What was delivered before each time that the consumer was out of sight. A store that has the newest of these has all."""
+
+    def __init__(self) -> None:
+        self._times: list[list[Mark]] = []
+
+    def note(self, delivered: Iterable[Mark]) -> None:
+        """The consumer goes out of sight, and these are yet to be settled."""
+        newest = nlargest(MOST, delivered)
+        if newest and newest not in self._times:
+            self._times.append(newest)
+
+    def forget(self) -> None:
+        """The stream has them all."""
+        self._times.clear()
+
+    def contradicts(self, api: Api, stream: str) -> bool:
+        """Whether the store is older than what it has delivered. Raises FrameworkError where nobody knows now."""
+        return any(_is_older(api, stream, newest) for newest in list(self._times))
+
+
+def _is_older(api: Api, stream: str, newest: list[Mark]) -> bool:
+    for sequence, timestamp in newest:
+        try:
+            stored = api.stored(stream, sequence)
+        except TryLater:
+            raise
+        except BrokerError:  # our user may not look
+            return False
+        if stored is not None:
+            return abs(stored - timestamp) > _ALIKE
+        state = api.state(stream)
+        if sequence > state.last_seq:
+            return True
+        if sequence < state.first_seq:  # all were dropped: nothing can be settled there
+            return False
+    return len(newest) == MOST
