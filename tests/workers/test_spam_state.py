@@ -98,19 +98,36 @@ def test_places_that_another_misses_too_are_no_search_any_more() -> None:
     assert bench.judge([act("b", 3600 + n, f"/w{n}", 404) for n in range(15)]) == []
 
 
-def test_what_goes_with_the_days_leaves_what_the_rest_alone_would_be() -> None:
-    chance = random.Random(5)
+@pytest.mark.parametrize("seed", range(6))
+def test_what_goes_with_the_days_leaves_what_the_rest_alone_would_be(seed: int) -> None:
+    chance = random.Random(seed)
     acts = history(chance, 600)
-    old = [(*row[:2], row[2] - 20 * state.DAY, *row[3:]) for row in history(chance, 600)]
     bench, rest = Bench(), Bench()
+    old = [old_one(one, f"{one[0]}, long ago" if chance.random() < 0.8 else one[0]) for one in history(chance, 600)]
     mixed = [*acts, *old]
     chance.shuffle(mixed)
-    state.add(bench.database, mixed)
+    bench.judge(mixed)
     today = T0 // state.DAY
     assert state.evict(bench.database, today - 14)
     assert not state.evict(bench.database, today - 14)
     assert bench.judge([]) == rest.judge(acts)
     assert bench.kept() == rest.kept()
+
+
+def old_one(one: tuple[Any, ...], address: str) -> tuple[Any, ...]:
+    return (address, one[1], one[2] - 20 * state.DAY, *one[3:])
+
+
+def test_only_those_are_judged_anew_whom_it_concerns_that_others_go() -> None:
+    bench = Bench()
+    acts = [act(who, n, f"/{who}/{n}", 404) for who in ("stays", "lost some", "shared", "knocked") for n in range(3)]
+    acts += [old_one(act("gone", 0, path, 404), "gone") for path in ("/shared/1", "/elsewhere")]
+    acts += [old_one(act("lost some", 0, "/", 200), "lost some"), act("knocked", 0, "/pma/", 404)]
+    acts += [old_one(act("gone", 0, "/pma/", 200), "gone")]
+    bench.judge(acts)
+    state.evict(bench.database, T0 // state.DAY - 14)
+    changed = [address for (address,) in bench.database.execute("select address from changed order by address")]
+    assert changed == ["gone", "knocked", "lost some", "shared"]
 
 
 def test_who_is_allowed() -> None:

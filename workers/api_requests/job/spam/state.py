@@ -112,6 +112,15 @@ _TOUCH_LAST = (  # who had missed a page alone that others miss now
     f"insert or ignore into changed select address from missed where path in (select path from lone b where {SHARED})"
 )
 
+_TOUCH_OLD = (  # before anything goes
+    "insert or ignore into changed select distinct address from slots where day < ?",
+    "insert or ignore into changed select address from probes where path in (select path from there where day < ?)",
+    f"insert into lone select path from (select distinct path from missed where plain = 1 and day < ?) b where {SHARED}",
+)
+_TOUCH_LEFT = (  # who has missed a page alone that others had missed too
+    f"insert or ignore into changed select address from missed where path in (select path from lone b where not {SHARED})"
+)
+
 
 def begin(database: sqlite3.Connection) -> None:
     """Make the tables where they are missing, and what lasts for this connection alone."""
@@ -136,13 +145,17 @@ def add(database: sqlite3.Connection, acts: Iterable[Sequence[Any]]) -> None:
 def evict(database: sqlite3.Connection, before: int) -> bool:
     """Let go of what the queue took before the day ``before`` (days since 1970); whether there was anything.
 
-    It looks through everything where there was, which is once a day: then anybody's figures may be others.
+    It looks through everything where there was, which is once a day. ``changed`` has the addresses that lose something then, and
+    those whose figures are others because a page, or what another missed, goes.
     """
     if marked(database, "oldest", before) >= before:
         return False
-    database.execute("insert or ignore into changed select distinct address from slots")
+    database.execute("delete from lone")
+    for statement in _TOUCH_OLD:
+        database.execute(statement, (before,))
     for table in _DATED:
         database.execute(f"delete from {table} where day < ?", (before,))
+    database.execute(_TOUCH_LEFT)
     mark(database, "oldest", before)
     return True
 
