@@ -16,13 +16,15 @@ from framework.engine.supervisor import Supervisor
 from framework.errors import AlreadySettled, BrokerError, BrokerUnreachable
 from framework.handler import HandlerSpec
 from framework.message import Message
+from framework.testing.servers import Server
 from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver
+from tests.engine import real
 
 
 class FakeConnection:
-    lasting_ids = False
-
     """A subscription on a node of the FakeBroker. What is said is heard by the node in the same hub turn."""
+
+    lasting_ids = False
 
     def __init__(self, node: FakeNode, topic: str, channel: str, receiver: Receiver) -> None:
         self.node, self.topic, self.channel = node.name, topic, channel
@@ -315,6 +317,23 @@ def run(broker: FakeBroker) -> Iterator[Callable[..., Running]]:
         specs = [h if isinstance(h, HandlerSpec) else make_spec(h, **options) for h in handlers]
         publish = dead or broker.publish
         one = Running(Supervisor(specs, [broker], publish=publish, **(supervisor or {})))
+        started.append(one)
+        return one
+
+    yield start
+    for one in started:
+        if not one.greenlet.dead:
+            one.supervisor.stop(now=True)
+            one.greenlet.join(timeout=10)
+
+
+@pytest.fixture
+def run_real() -> Iterator[Callable[..., real.Running]]:
+    """``run_real(nsqd, spec(function))``: handlers on one real nsqd, or several, running."""
+    started: list[real.Running] = []
+
+    def start(servers: Server | Sequence[Server], *specs: HandlerSpec, **options: Any) -> real.Running:
+        one = real.Running([servers] if isinstance(servers, Server) else servers, specs, **options)
         started.append(one)
         return one
 

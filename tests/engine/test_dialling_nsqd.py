@@ -13,7 +13,7 @@ from framework.app import App
 from framework.settings import Settings
 from framework.testing.proxy import Proxy
 from framework.testing.servers import Server
-from tests.engine.test_nsqd import publish, run, spec  # noqa: F401 - the fixture `run`
+from tests.engine.real import publish, spec
 
 pytestmark = pytest.mark.real
 
@@ -25,7 +25,7 @@ def found_by(*lookupds: Server) -> list[str]:
 
 
 def test_an_nsqd_that_restarts_is_used_again_at_once_though_nsqlookupd_had_dropped_it(
-    start_nsqd: Start, start_nsqlookupd: Start, run: Any  # noqa: F811
+    start_nsqd: Start, start_nsqlookupd: Start, run_real: Any
 ) -> None:  # fmt: skip
     lookupds = [start_nsqlookupd(), start_nsqlookupd()]
     flags = [f"--lookupd-tcp-address={lookupd.address}" for lookupd in lookupds]
@@ -33,7 +33,7 @@ def test_an_nsqd_that_restarts_is_used_again_at_once_though_nsqlookupd_had_dropp
     done: list[bytes] = []
     for server in (first, second):
         publish(server, [b"before"])
-    worker = run([], spec(lambda message: done.append(message.body)), urls=found_by(*lookupds))
+    worker = run_real([], spec(lambda message: done.append(message.body)), urls=found_by(*lookupds))
     worker.until(lambda: len(done) == 2)
     first.kill()
     gevent.sleep(1.5)  # it is forgotten in the look-up that follows the end of the connection
@@ -45,13 +45,13 @@ def test_an_nsqd_that_restarts_is_used_again_at_once_though_nsqlookupd_had_dropp
 
 
 def test_a_topic_that_is_deleted_is_not_made_anew_by_dialling(
-    start_nsqd: Start, start_nsqlookupd: Start, run: Any  # noqa: F811
+    start_nsqd: Start, start_nsqlookupd: Start, run_real: Any
 ) -> None:  # fmt: skip
     lookupd = start_nsqlookupd()
     server = start_nsqd(f"--lookupd-tcp-address={lookupd.address}")
     publish(server, [b"x"])
     done: list[bytes] = []
-    worker = run([], spec(lambda message: done.append(message.body)), urls=found_by(lookupd))
+    worker = run_real([], spec(lambda message: done.append(message.body)), urls=found_by(lookupd))
     worker.until(lambda: done)
     lookupd.http(f"/topic/tombstone?topic=orders&node={server.http_address}", b"")  # as nsqadmin does it
     server.http("/topic/delete?topic=orders", b"")
@@ -85,7 +85,7 @@ def until(condition: Callable[[], Any], seconds: float) -> None:
 
 
 def test_a_proxy_that_cuts_every_second_costs_a_tenth_of_one(
-    start_nsqd: Start, start_proxy: Callable[[str], Proxy], run: Any  # noqa: F811
+    start_nsqd: Start, start_proxy: Callable[[str], Proxy], run_real: Any
 ) -> None:  # fmt: skip
     server = start_nsqd("--msg-timeout=1s")
     proxy = start_proxy(server.address)
@@ -95,7 +95,7 @@ def test_a_proxy_that_cuts_every_second_costs_a_tenth_of_one(
         gevent.sleep(0.01)
         done.append(time.monotonic())
 
-    worker = run([], spec(function, max_attempts=0), urls=[f"nsq://{proxy.address}?heartbeat=1s"])
+    worker = run_real([], spec(function, max_attempts=0), urls=[f"nsq://{proxy.address}?heartbeat=1s"])
     publish(server, [b"%d" % i for i in range(5000)])
     worker.until(lambda: len(done) > 10)
     pauses = []

@@ -12,9 +12,7 @@ from gevent.server import StreamServer
 
 from framework.transports.nsq import wire
 from framework.transports.nsq.http import Lookupd
-from tests.engine.test_nsqd import publish, run, spec
-
-__all__ = ["run"]
+from tests.engine.real import publish, spec
 
 pytestmark = pytest.mark.real
 
@@ -28,7 +26,7 @@ def ready_count(server) -> int:
 
 @pytest.mark.slow
 def test_a_new_nsqd_gets_its_first_rdy_within_a_poll_and_a_second_though_the_others_hold_all_there_is(
-    start_nsqd, start_nsqlookupd, run
+    start_nsqd, start_nsqlookupd, run_real
 ):
     lookupd = start_nsqlookupd()
     first = [start_nsqd(f"--lookupd-tcp-address={lookupd.address}") for _ in range(2)]
@@ -41,7 +39,7 @@ def test_a_new_nsqd_gets_its_first_rdy_within_a_poll_and_a_second_though_the_oth
     for server in first:
         publish(server, [b"%d" % i for i in range(2000)])
     poll = 2.0
-    worker = run([], spec(function, max_in_flight=2), urls=[f"nsq+lookupd://{lookupd.http_address}"], poll_interval=poll)
+    worker = run_real([], spec(function, max_in_flight=2), urls=[f"nsq+lookupd://{lookupd.http_address}"], poll_interval=poll)
     worker.until(lambda: len(done) > 50)
     late = start_nsqd(f"--lookupd-tcp-address={lookupd.address}")
     publish(late, [b"late"])
@@ -55,7 +53,7 @@ def test_a_new_nsqd_gets_its_first_rdy_within_a_poll_and_a_second_though_the_oth
 
 
 @pytest.mark.slow
-def test_nsqlookupds_that_answer_nonsense_or_never_stop_nothing(start_nsqd, start_nsqlookupd, run, caplog):
+def test_nsqlookupds_that_answer_nonsense_or_never_stop_nothing(start_nsqd, start_nsqlookupd, run_real, caplog):
     answers = {
         "html": b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>",
         "error": b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n",
@@ -81,7 +79,7 @@ def test_nsqlookupds_that_answer_nonsense_or_never_stop_nothing(start_nsqd, star
     done = []
     with caplog.at_level(logging.WARNING):
         urls = ["nsq+lookupd://" + ",".join([*places, good.http_address])]
-        worker = run([], spec(lambda message: done.append(message.body)), urls=urls, poll_interval=0.2)
+        worker = run_real([], spec(lambda message: done.append(message.body)), urls=urls, poll_interval=0.2)
         worker.until(lambda: len(done) == 100)
         late = start_nsqd(f"--lookupd-tcp-address={good.address}")
         publish(late, [b"late"])
@@ -106,7 +104,7 @@ GARBAGE = {
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
 def test_a_peer_that_sends_garbage_is_named_with_its_bytes_and_dialled_less_and_less_and_the_others_go_on(
-    nsqd, run, caplog, garbage
+    nsqd, run_real, caplog, garbage
 ):
     dials = []
 
@@ -129,7 +127,9 @@ def test_a_peer_that_sends_garbage_is_named_with_its_bytes_and_dialled_less_and_
     publish(nsqd, [b"%d" % i for i in range(500)])
     address = f"127.0.0.1:{peer.server_port}"
     with caplog.at_level(logging.WARNING):
-        worker = run([], spec(lambda message: done.append(message.body)), urls=[f"nsq://{nsqd.address},{address}?heartbeat=1s"])
+        worker = run_real(
+            [], spec(lambda message: done.append(message.body)), urls=[f"nsq://{nsqd.address},{address}?heartbeat=1s"]
+        )
         worker.until(lambda: len(done) == 500)
         worker.until(lambda: len(dials) >= 5)
     said = [record.getMessage() for record in caplog.records if address in record.getMessage()]
@@ -143,7 +143,7 @@ def test_a_peer_that_sends_garbage_is_named_with_its_bytes_and_dialled_less_and_
 
 
 @pytest.mark.parametrize("fault", ["half-open", "does not read", "killed"])
-def test_a_dead_connection_does_not_hold_the_stop(start_nsqd, start_proxy, run, fault):
+def test_a_dead_connection_does_not_hold_the_stop(start_nsqd, start_proxy, run_real, fault):
     """Neither what runs, which ends, nor what has not started, which cannot be given back."""
     server, silent = start_nsqd(), StreamServer(("127.0.0.1", 0), lambda sock, _: sock.recv(1) and gevent.sleep(60))
     silent.start()  # where a dial hangs
@@ -155,7 +155,7 @@ def test_a_dead_connection_does_not_hold_the_stop(start_nsqd, start_proxy, run, 
         release.wait()
 
     urls = [f"nsq://{proxy.address},127.0.0.1:{silent.server_port}?heartbeat=30s"]
-    worker = run([], spec(function, concurrency=5), urls=urls, drain=60.0)
+    worker = run_real([], spec(function, concurrency=5), urls=urls, drain=60.0)
     publish(server, [b"%d" % i for i in range(100)])
     worker.until(lambda: len(running) == 5)
     {"half-open": proxy.swallow, "does not read": proxy.hold, "killed": server.kill}[fault]()

@@ -4,95 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
 
 import gevent
 import pytest
 from gevent.event import Event
 
-from framework.engine.supervisor import Supervisor
 from framework.errors import HandlerTimeout
-from framework.handler import HandlerSpec
 from framework.testing.servers import Server
-from framework.transports import open_transports
 from framework.transports.nsq import connection
+from tests.engine.real import publish, spec
 
 pytestmark = pytest.mark.real
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-class Running:
-    """A supervisor on real nsqds, in a greenlet."""
-
-    def __init__(self, servers: Sequence[Server], specs: Sequence[HandlerSpec], urls: Sequence[str] = (), **options: Any) -> None:
-        transports = open_transports(urls or [f"nsq://{server.address}?heartbeat=1s" for server in servers])
-        self.producer = transports[0].producer()
-        publish = lambda topic, body: self.producer.publish(topic, [body])  # noqa: E731
-        self.supervisor = Supervisor(specs, transports, publish=publish, **options)
-        self.greenlet = gevent.spawn(self.supervisor.run)
-
-    def until(self, condition: Callable[[], Any], seconds: float = 20.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if self.greenlet.dead:
-                self.greenlet.get()
-            assert time.monotonic() < deadline, "the condition did not become true in time"
-            gevent.sleep(0.005)
-
-    def stop(self) -> dict[str, int]:
-        """Stop, and check that every ledger adds up."""
-        self.supervisor.stop()
-        return self.end()
-
-    def end(self) -> dict[str, int]:
-        self.greenlet.get(timeout=40)
-        self.producer.close()
-        for ledger in self.supervisor.ledgers.values():
-            assert ledger.balance(0) == 0, ledger
-        return next(iter(self.supervisor.ledgers.values())).as_dict()
-
-
-def spec(function: Callable[[Any], Any], **options: Any) -> HandlerSpec:
-    defaults: dict[str, Any] = {
-        "topic": "orders", "channel": "billing", "decode": None, "concurrency": 10, "max_in_flight": 200, "timeout": 30.0,
-        "max_attempts": 5, "batch": 0, "linger": 0.05,
-    }  # fmt: skip
-    return HandlerSpec(function=function, **{**defaults, **options})
-
-
-@pytest.fixture
-def run() -> Iterator[Callable[..., Running]]:
-    started: list[Running] = []
-
-    def start(servers: Server | Sequence[Server], *specs: HandlerSpec, **options: Any) -> Running:
-        one = Running([servers] if isinstance(servers, Server) else servers, specs, **options)
-        started.append(one)
-        return one
-
-    yield start
-    for one in started:
-        if not one.greenlet.dead:
-            one.supervisor.stop(now=True)
-            one.greenlet.join(timeout=10)
-
-
-def publish(server: Server, bodies: Sequence[bytes], topic: str = "orders") -> None:
-    for start in range(0, len(bodies), 5000):
-        server.http(f"/mpub?topic={topic}", b"\n".join(bodies[start : start + 5000]))
-
-
-def test_every_message_is_finished_as_nsqd_counts_it(nsqd, run):
+def test_every_message_is_finished_as_nsqd_counts_it(nsqd, run_real):
     seen = Counter()
-    worker = run(nsqd, spec(lambda message: seen.update([message.body]), max_in_flight=2500))
+    worker = run_real(nsqd, spec(lambda message: seen.update([message.body]), max_in_flight=2500))
     bodies = [b"%d" % i for i in range(20_000)]
     publish(nsqd, bodies)
     worker.until(lambda: len(seen) == 20_000)
@@ -102,9 +31,9 @@ def test_every_message_is_finished_as_nsqd_counts_it(nsqd, run):
     assert (stats["depth"], stats["in_flight_count"], stats["requeue_count"], stats["timeout_count"]) == (0, 0, 0, 0)
 
 
-def test_a_lone_message_is_handled_within_milliseconds(nsqd, run):
+def test_a_lone_message_is_handled_within_milliseconds(nsqd, run_real):
     delays = []
-    worker = run(nsqd, spec(lambda message: delays.append(time.time() - message.timestamp / 1e9), max_in_flight=2500))
+    worker = run_real(nsqd, spec(lambda message: delays.append(time.time() - message.timestamp / 1e9), max_in_flight=2500))
     worker.until(lambda: worker.supervisor.ready)
     for i in range(60):
         worker.producer.publish("orders", [b"%d" % i])
@@ -114,7 +43,7 @@ def test_a_lone_message_is_handled_within_milliseconds(nsqd, run):
 
 
 @pytest.mark.slow
-def test_a_handler_longer_than_two_heartbeats_and_two_leases_keeps_its_connection_and_its_message(start_nsqd, run):
+def test_a_handler_longer_than_two_heartbeats_and_two_leases_keeps_its_connection_and_its_message(start_nsqd, run_real):
     server = start_nsqd("--msg-timeout=2s")
     calls = []
 
@@ -122,7 +51,7 @@ def test_a_handler_longer_than_two_heartbeats_and_two_leases_keeps_its_connectio
         calls.append(message.attempts)
         gevent.sleep(5)
 
-    worker = run(server, spec(function, concurrency=2, max_in_flight=6))
+    worker = run_real(server, spec(function, concurrency=2, max_in_flight=6))
     publish(server, [b"%d" % i for i in range(4)])  # two run, two wait for longer than a lease
     worker.until(lambda: server.channel_stats("orders", "billing").get("depth") == 0 and len(calls) >= 2)
     connected = server.channel_stats("orders", "billing")["clients"][0]["connect_ts"]
@@ -138,7 +67,7 @@ def test_a_handler_longer_than_two_heartbeats_and_two_leases_keeps_its_connectio
 
 
 @pytest.mark.slow
-def test_a_lease_is_kept_no_longer_than_the_timeout(start_nsqd, run):
+def test_a_lease_is_kept_no_longer_than_the_timeout(start_nsqd, run_real):
     server = start_nsqd("--msg-timeout=1s")
 
     timed_out = Event()
@@ -150,7 +79,7 @@ def test_a_lease_is_kept_no_longer_than_the_timeout(start_nsqd, run):
             except HandlerTimeout:
                 pass
 
-    worker = run(server, spec(stubborn, timeout=1.0))
+    worker = run_real(server, spec(stubborn, timeout=1.0))
     publish(server, [b"x"])
     # late by up to five seconds: so often does nsqd look for new channels to scan
     worker.until(lambda: server.channel_stats("orders", "billing").get("timeout_count") == 1, seconds=12)
@@ -160,7 +89,7 @@ def test_a_lease_is_kept_no_longer_than_the_timeout(start_nsqd, run):
     assert worker.stop() == {"received": 2, "finished": 1, "requeued": 0, "dead": 0, "lease_lost": 1}
 
 
-def test_in_flight_as_nsqd_counts_it_never_exceeds_max_in_flight_over_three_nsqds(start_nsqd, run):
+def test_in_flight_as_nsqd_counts_it_never_exceeds_max_in_flight_over_three_nsqds(start_nsqd, run_real):
     servers = [start_nsqd() for _ in range(3)]
     done, most = [], 0
 
@@ -168,7 +97,7 @@ def test_in_flight_as_nsqd_counts_it_never_exceeds_max_in_flight_over_three_nsqd
         gevent.sleep(0.004)
         done.append(message.body)
 
-    worker = run(servers, spec(function, concurrency=20, max_in_flight=10))
+    worker = run_real(servers, spec(function, concurrency=20, max_in_flight=10))
     for number, server in enumerate(servers):
         publish(server, [b"%d.%d" % (number, i) for i in range(400)])
     threadpool = gevent.get_hub().threadpool
@@ -180,7 +109,7 @@ def test_in_flight_as_nsqd_counts_it_never_exceeds_max_in_flight_over_three_nsqd
     assert worker.stop()["finished"] == 1200
 
 
-def test_one_busy_nsqd_of_three_is_not_starved_by_the_idle_ones(start_nsqd, run):
+def test_one_busy_nsqd_of_three_is_not_starved_by_the_idle_ones(start_nsqd, run_real):
     servers = [start_nsqd() for _ in range(3)]
     done, running, together = [], set(), []
 
@@ -191,7 +120,7 @@ def test_one_busy_nsqd_of_three_is_not_starved_by_the_idle_ones(start_nsqd, run)
         running.remove(message)
         done.append(message.body)
 
-    worker = run(servers, spec(function, concurrency=20, max_in_flight=10))
+    worker = run_real(servers, spec(function, concurrency=20, max_in_flight=10))
     worker.until(lambda: len(worker.supervisor._consumers) == 1 and len(worker.supervisor._consumers[0].accounts) == 3)
     publish(servers[1], [b"%d" % i for i in range(800)])
     worker.until(lambda: len(done) == 800)
@@ -199,22 +128,22 @@ def test_one_busy_nsqd_of_three_is_not_starved_by_the_idle_ones(start_nsqd, run)
     worker.stop()
 
 
-def test_more_nsqds_than_max_in_flight_are_all_served(start_nsqd, run):
+def test_more_nsqds_than_max_in_flight_are_all_served(start_nsqd, run_real):
     servers = [start_nsqd() for _ in range(3)]
     done = []
-    worker = run(servers, spec(lambda message: done.append(message.body), max_in_flight=1))
+    worker = run_real(servers, spec(lambda message: done.append(message.body), max_in_flight=1))
     for server in servers:
         publish(server, [b"%d" % i for i in range(50)])
     worker.until(lambda: len(done) == 150)
     assert worker.stop()["finished"] == 150
 
 
-def test_nsqds_are_found_through_nsqlookupd(start_nsqd, start_nsqlookupd, run):
+def test_nsqds_are_found_through_nsqlookupd(start_nsqd, start_nsqlookupd, run_real):
     lookupd = start_nsqlookupd()
     server = start_nsqd(f"--lookupd-tcp-address={lookupd.address}")
     done = []
     url = f"nsq+lookupd://{lookupd.http_address}"
-    worker = run([], spec(lambda message: done.append(message.body)), urls=[url], connect_deadline=0.2, poll_interval=0.5)
+    worker = run_real([], spec(lambda message: done.append(message.body)), urls=[url], connect_deadline=0.2, poll_interval=0.5)
     gevent.sleep(0.4)  # past the deadline: the topic does not exist yet, and that is no error
     publish(server, [b"x"])
     worker.until(lambda: done)
@@ -222,10 +151,10 @@ def test_nsqds_are_found_through_nsqlookupd(start_nsqd, start_nsqlookupd, run):
 
 
 @pytest.mark.slow
-def test_a_killed_nsqd_that_comes_back_is_used_again_and_the_other_one_all_the_time(start_nsqd, run):
+def test_a_killed_nsqd_that_comes_back_is_used_again_and_the_other_one_all_the_time(start_nsqd, run_real):
     servers = [start_nsqd(), start_nsqd()]
     done = []
-    worker = run(servers, spec(lambda message: done.append(message.body)))
+    worker = run_real(servers, spec(lambda message: done.append(message.body)))
     worker.until(lambda: worker.supervisor.ready)
     servers[0].kill()
     publish(servers[1], [b"while %d" % i for i in range(100)])
@@ -237,7 +166,7 @@ def test_a_killed_nsqd_that_comes_back_is_used_again_and_the_other_one_all_the_t
 
 
 @pytest.mark.slow
-def test_an_nsqd_killed_in_the_middle_loses_no_message_that_it_still_has(start_nsqd, run):
+def test_an_nsqd_killed_in_the_middle_loses_no_message_that_it_still_has(start_nsqd, run_real):
     server = start_nsqd("--mem-queue-size=0", "--msg-timeout=2s", "--sync-every=1")
     seen = Counter()
 
@@ -245,7 +174,7 @@ def test_an_nsqd_killed_in_the_middle_loses_no_message_that_it_still_has(start_n
         seen[message.body] += 1
         gevent.sleep(0.001)
 
-    worker = run(server, spec(function, concurrency=5, max_in_flight=20))
+    worker = run_real(server, spec(function, concurrency=5, max_in_flight=20))
     publish(server, [b"%d" % i for i in range(400)])
     worker.until(lambda: len(seen) > 100)
     server.kill()
@@ -255,7 +184,7 @@ def test_an_nsqd_killed_in_the_middle_loses_no_message_that_it_still_has(start_n
     worker.stop()
 
 
-def test_poison_goes_to_the_dead_letter_topic_by_nsqds_count_of_attempts_and_pauses_nobody(nsqd, run, monkeypatch):
+def test_poison_goes_to_the_dead_letter_topic_by_nsqds_count_of_attempts_and_pauses_nobody(nsqd, run_real, monkeypatch):
     monkeypatch.setattr("framework.engine.backoff.RETRY_BASE", 0.0)
     attempts, fine, letters = [], [], []
 
@@ -265,7 +194,7 @@ def test_poison_goes_to_the_dead_letter_topic_by_nsqds_count_of_attempts_and_pau
             raise ValueError("never")
         fine.append(message.body)
 
-    worker = run(
+    worker = run_real(
         nsqd,
         spec(function, concurrency=1, max_attempts=3),
         spec(lambda message: letters.append(message.body), topic="orders.billing.dead", channel="look"),
@@ -279,16 +208,18 @@ def test_poison_goes_to_the_dead_letter_topic_by_nsqds_count_of_attempts_and_pau
     assert worker.stop() == {"received": 503, "finished": 500, "requeued": 2, "dead": 1, "lease_lost": 0}
 
 
-def test_a_batch_handler_gets_full_batches(nsqd, run):
+def test_a_batch_handler_gets_full_batches(nsqd, run_real):
     sizes = []
-    worker = run(nsqd, spec(lambda batch: sizes.append(len(batch)), batch=500, linger=1.0, max_in_flight=2500, concurrency=1))
+    worker = run_real(
+        nsqd, spec(lambda batch: sizes.append(len(batch)), batch=500, linger=1.0, max_in_flight=2500, concurrency=1)
+    )
     publish(nsqd, [b"%d" % i for i in range(5000)])
     worker.until(lambda: sum(sizes) == 5000)
     assert sizes == [500] * 10
     assert worker.stop()["finished"] == 5000
 
 
-def test_on_stop_what_has_not_started_is_with_another_consumer_within_a_second(nsqd, run):
+def test_on_stop_what_has_not_started_is_with_another_consumer_within_a_second(nsqd, run_real):
     started, elsewhere = [], []
     gate = Event()
 
@@ -296,13 +227,13 @@ def test_on_stop_what_has_not_started_is_with_another_consumer_within_a_second(n
         started.append(message.id)
         gate.wait()
 
-    first = run(nsqd, spec(slow, concurrency=2, max_in_flight=100))
+    first = run_real(nsqd, spec(slow, concurrency=2, max_in_flight=100))
     consumer = first.supervisor._consumers
     first.until(lambda: first.supervisor.ready)
     consumer[0].flow.credit._concurrency = 50  # prefetch as if the handlers had been quick until now
     publish(nsqd, [b"%d" % i for i in range(50)])
     first.until(lambda: nsqd.channel_stats("orders", "billing").get("in_flight_count", 0) >= 30)
-    second = run(nsqd, spec(lambda message: elsewhere.append(time.monotonic()), max_in_flight=100))
+    second = run_real(nsqd, spec(lambda message: elsewhere.append(time.monotonic()), max_in_flight=100))
     second.until(lambda: second.supervisor.ready)
     began = time.monotonic()
     first.supervisor.stop()
@@ -315,107 +246,6 @@ def test_on_stop_what_has_not_started_is_with_another_consumer_within_a_second(n
     assert nsqd.channel_stats("orders", "billing")["timeout_count"] == 0
 
 
-WORKER = """
-import os, signal, sys, time
-from gevent import monkey; monkey.patch_all()
-import gevent
-from framework.engine.supervisor import Supervisor
-from framework.errors import HandlerTimeout
-from framework.handler import HandlerSpec
-from framework.transports import open_transports
-
-url, journal = sys.argv[1:]
-out = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-
-def function(message):
-    gevent.sleep(0.002)
-    os.write(out, message.body + b"\\n")
-
-spec = HandlerSpec("orders", "billing", function, None, 20, 200, 60.0, 0, 0, 0.0)
-supervisor = Supervisor([spec], open_transports([url]), publish=print)
-gevent.signal_handler(signal.SIGTERM, supervisor.stop)
-supervisor.run()
-print(supervisor.ledgers["orders/billing"].as_dict(), flush=True)
-"""
-
-
-class Process:
-    """A worker process of its own, that writes each body it has handled to a journal."""
-
-    def __init__(self, server: Server, folder: Path) -> None:
-        self.journal = folder / "journal"
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", WORKER, f"nsq://{server.address}", str(self.journal)],
-            cwd=ROOT, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def handled(self) -> list[bytes]:
-        return self.journal.read_bytes().split(b"\n")[:-1] if self.journal.exists() else []
-
-    def until(self, condition: Callable[[], Any], seconds: float = 60.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert self.process.poll() is None, "the worker ended"
-            assert time.monotonic() < deadline, "the condition did not become true in time"
-            time.sleep(0.02)
-
-    def end(self, sig: signal.Signals) -> str:
-        os.kill(self.process.pid, sig)
-        return self.process.communicate(timeout=30)[0]
-
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Callable[[Server], Process]]:
-    started: list[Process] = []
-
-    def start(server: Server) -> Process:
-        started.append(Process(server, tmp_path))
-        return started[-1]
-
-    yield start
-    for one in started:
-        if one.process.poll() is None:
-            one.process.kill()
-            one.process.communicate()
-
-
-@pytest.mark.slow
-def test_a_worker_killed_in_the_middle_of_ten_thousand_messages_loses_none(start_nsqd, processes):
-    server = start_nsqd("--msg-timeout=2s")
-    bodies = [b"%d" % i for i in range(10_000)]
-    publish(server, bodies)
-    first = processes(server)
-    first.until(lambda: len(first.handled()) > 2000)
-    first.end(signal.SIGKILL)
-    assert len(first.handled()) < 9000
-    second = processes(server)
-    second.until(lambda: server.channel_stats("orders", "billing")["clients"] and len(set(second.handled())) == 10_000)
-    second.until(lambda: server.channel_stats("orders", "billing")["in_flight_count"] == 0)
-    assert set(second.handled()) == set(bodies)
-    assert len(second.handled()) <= 10_000 + 200
-    second.end(signal.SIGTERM)
-
-
-@pytest.mark.slow
-def test_sigterm_in_the_middle_finishes_or_gives_back_everything_and_nothing_is_handled_twice(start_nsqd, processes):
-    server = start_nsqd("--msg-timeout=60s")
-    bodies = [b"%d" % i for i in range(10_000)]
-    publish(server, bodies)
-    first = processes(server)
-    first.until(lambda: len(first.handled()) > 2000)
-    began = time.monotonic()
-    first.end(signal.SIGTERM)
-    assert time.monotonic() - began < 5
-    assert first.process.returncode == 0
-    stats = server.channel_stats("orders", "billing")
-    assert (stats["in_flight_count"], stats["timeout_count"]) == (0, 0)
-    assert stats["depth"] + stats["deferred_count"] == 10_000 - len(first.handled())
-    second = processes(server)
-    second.until(lambda: len(second.handled()) == 10_000)
-    assert set(second.handled()) == set(bodies)
-    second.end(signal.SIGTERM)
-
-
 def give_twice(server: Server) -> None:
     """Have the first message of the channel's queue there twice, as after a crash whose note of what was read is older."""
     server.stop()
@@ -426,7 +256,7 @@ def give_twice(server: Server) -> None:
     server.start()
 
 
-def test_a_message_that_nsqd_has_twice_does_not_leave_the_handler_without_any(start_nsqd, run, monkeypatch, caplog):
+def test_a_message_that_nsqd_has_twice_does_not_leave_the_handler_without_any(start_nsqd, run_real, monkeypatch, caplog):
     """nsqd then counts one in flight for ever, and a grant of 1 is none."""
     caplog.set_level(logging.DEBUG)
     monkeypatch.setattr(connection, "RENEWAL", 0.1)
@@ -444,7 +274,7 @@ def test_a_message_that_nsqd_has_twice_does_not_leave_the_handler_without_any(st
         seen.append(message.body)
         both.set() if len(seen) == 2 else both.wait(20)
 
-    worker = run(server, spec(function))
+    worker = run_real(server, spec(function))
     worker.until(lambda: worker.supervisor.ledgers["orders/billing"].lease_lost == 1)
     for body in (b"first after", b"second after"):
         publish(server, [body])

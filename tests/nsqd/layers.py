@@ -112,10 +112,6 @@ class Session:
         self.sock.close()
 
 
-def sized(body: bytes) -> bytes:
-    return struct.pack(">i", len(body)) + body
-
-
 def wait_for(what: Callable[[], Any], seconds: float = 20.0) -> None:
     until = time.monotonic() + seconds
     while not what():

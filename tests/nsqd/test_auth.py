@@ -15,7 +15,8 @@ import pytest
 
 from framework.testing.certificates import Authority
 from framework.testing.servers import Server
-from tests.nsqd.layers import Servers, Session, sized
+from tests.nsqd.layers import Servers, Session
+from tests.nsqd.speaking import sized
 
 pytestmark = pytest.mark.real
 

@@ -21,15 +21,12 @@ from framework.testing.servers import Server, ServerMissing, own_nsqd, running
 from tests.conftest import missing
 from tests.disks import Disk, tmpfs
 from tests.nsqd.conftest import logged
+from tests.nsqd.speaking import sized
 
 KILLS = int(os.environ.get("NSQD_KILLS", "10"))
 """20 and more are for the evening before a release: NSQD_KILLS=20."""
 LATE_ROUNDS = int(os.environ.get("NSQD_LATE_ROUNDS", "3"))
 PUBLISHERS = 4
-
-
-def sized(body: bytes) -> bytes:
-    return struct.pack(">i", len(body)) + body
 
 
 def mpub(topic: bytes, bodies: list[bytes]) -> bytes:

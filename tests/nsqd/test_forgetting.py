@@ -15,7 +15,7 @@ from framework.nsqd.broker import Broker
 from framework.nsqd.options import Options
 from framework.nsqd.store import Entry, Store
 from framework.testing.servers import Server
-from tests.nsqd.test_delivery import bodies, eventually, fin, mpub, pub, sized
+from tests.nsqd.speaking import bodies, eventually, fin, mpub, pub, sized
 
 Talks = Callable[..., Any]
 FINISHED = -1

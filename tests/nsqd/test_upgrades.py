@@ -15,7 +15,8 @@ import pytest
 from framework.testing import servers
 from framework.testing.certificates import Authority
 from framework.testing.servers import Server
-from tests.nsqd.layers import VARIES, Servers, Session, sized, wait_for
+from tests.nsqd.layers import VARIES, Servers, Session, wait_for
+from tests.nsqd.speaking import sized
 
 pytestmark = pytest.mark.real
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from types import ModuleType
 
 import gevent
@@ -14,7 +12,6 @@ import pytest
 
 import framework
 from framework import (
-    Backoff,
     BadMessage,
     Batch,
     Message,
@@ -22,34 +19,12 @@ from framework import (
     Reject,
     Retry,
     Skip,
-    UndecodablePayload,
     WrongUse,
     handler,
 )
-from framework.handler import _registry, registered
+from framework.handler import registered
 from framework.testing.fixtures import memory_broker, runner
-
-
-@dataclass
-class Order:
-    id: int
-
-
-@pytest.fixture(autouse=True)
-def _no_handlers_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_registry, "entries", {})
-
-
-@pytest.fixture
-def broker() -> Iterator[object]:
-    with memory_broker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def worker(broker) -> Iterator[object]:
-    with runner(broker) as worker:
-        yield worker
+from tests.testing.conftest import Order
 
 
 def test_it_runs_a_handler_on_what_was_published_and_returns_how_every_message_ended(broker, worker):
@@ -95,130 +70,6 @@ def test_every_channel_of_a_topic_gets_what_was_published_before_the_first_run(b
     framework.publish("orders", {"id": 8}, delay=60)
     assert worker.run(bill, audit).finished == 4
     assert {name: ledger.finished for name, ledger in worker.ledgers.items()} == {"orders/billing": 2, "orders/audit": 2}
-
-
-def test_an_error_of_a_handler_is_the_tests_at_its_first_occurrence(broker, worker):
-    calls = []
-
-    @handler("orders", "billing", concurrency=1)
-    def bill(order: Order) -> None:
-        calls.append(order.id)
-        raise ZeroDivisionError("the total")
-
-    broker.publish_many("orders", [{"id": 7}, {"id": 8}])
-    with pytest.raises(ZeroDivisionError, match="the total") as caught:
-        worker.run(bill)
-    assert calls == [7]
-    assert worker.errors == [caught.value]
-    assert len(broker.waiting("orders", "billing")) == 2
-    shown = [entry.name for entry in caught.traceback if not entry.ishidden(caught)]
-    assert shown == [sys._getframe().f_code.co_name, "bill"]
-
-
-def test_a_body_that_the_handler_cannot_take_is_an_error_too(broker, worker):
-    @handler("orders", "billing")
-    def bill(order: Order) -> None: ...
-
-    framework.publish("orders", {"number": 7})
-    with pytest.raises(UndecodablePayload, match="does not decode to Order"):
-        worker.run(bill)
-
-
-def test_on_request_what_fails_is_retried_as_in_production_without_waiting(broker, worker):
-    @handler("orders", "billing", max_attempts=9)
-    def bill(message: Message) -> None:
-        if message.attempts < 9:  # exponential: minutes, in real time
-            raise ConnectionError("the bank is closed")
-
-    framework.publish("orders", {"id": 7})
-    began = time.monotonic()
-    ledger = worker.run(bill, raise_errors=False)
-    assert (ledger.finished, ledger.requeued) == (1, 8)
-    assert [type(error) for error in worker.errors] == [ConnectionError] * 8
-    assert time.monotonic() - began < 5
-
-
-@pytest.mark.parametrize("delay", [3600, 30 * 86_400])
-def test_a_retry_is_no_error_and_its_delay_passes_at_once(broker, worker, delay):
-    @handler("orders", "billing")
-    def bill(message: Message) -> None:
-        if message.attempts == 1:
-            raise Retry("later", delay=delay)
-
-    framework.publish("orders", {"id": 7})
-    began = broker.clock.now()
-    assert worker.run(bill).requeued == 1
-    assert delay <= broker.clock.now() - began < delay + 60
-
-
-def test_without_advance_what_is_due_later_is_left(broker, worker):
-    attempts = []
-
-    @handler("orders", "billing")
-    def bill(message: Message) -> None:
-        attempts.append(message.attempts)
-        if message.attempts == 1:
-            raise Retry("later", delay=60)
-
-    framework.publish("orders", {"id": 7})
-    worker.run(bill, advance=False)
-    assert attempts == [1]
-    broker.clock.advance(59)
-    assert worker.run(bill, advance=False).received == 0
-    broker.clock.advance(1.1)
-    assert worker.run(bill, advance=False).finished == 1
-    assert attempts == [1, 2]
-
-
-def test_backing_off_is_a_handlers_own_word_and_fails_no_test(broker, worker):
-    tries = []
-
-    @handler("orders", "billing")
-    def bill(message: Message) -> None:
-        tries.append(message.attempts)
-        if len(tries) == 1:
-            raise Backoff("the bank is down", delay=1)
-
-    framework.publish("orders", {"id": 7})
-    worker.run(bill)
-    assert len(tries) == 2
-    assert [type(error) for error in worker.errors] == [Backoff]
-
-
-def test_a_retry_that_does_not_count_takes_no_time_and_no_attempts(broker, worker):
-    attempts = []
-
-    @handler("orders", "billing", max_attempts=2)
-    def bill(message: Message) -> None:
-        attempts.append(message.attempts)
-        if len(attempts) < 20:
-            raise Retry("the bank is closed", delay=600, count=False)
-
-    began = broker.clock.now()
-    broker.publish("orders", {"id": 7})
-    ledger = worker.run(bill)
-    assert attempts == [1] * 20
-    assert (ledger.finished, ledger.requeued, ledger.dead) == (1, 19, 0)
-    assert broker.clock.now() - began >= 19 * 600
-    assert broker.waiting("orders.billing.later") == []
-
-
-def test_without_advance_it_waits_for_its_time(broker, worker):
-    calls = []
-
-    @handler("orders", "billing", max_attempts=1)
-    def bill(message: Message) -> None:
-        calls.append(message.body)
-        if len(calls) == 1:
-            raise Retry("the bank is closed", delay=600, count=False)
-
-    broker.publish("orders", {"id": 7})
-    worker.run(bill, advance=False)
-    broker.clock.advance(599)
-    assert worker.run(bill, advance=False).finished == 0
-    broker.clock.advance(1.1)
-    assert worker.run(bill, advance=False).finished == 1
-    assert len(calls) == 2
 
 
 def test_what_was_given_up_can_be_looked_at(broker, worker):
@@ -270,25 +121,6 @@ def test_whatever_its_slots_a_handler_runs_in_the_tests_thread(broker, worker):
     assert threads == {threading.get_ident()}
 
 
-def test_a_lost_finish_a_broken_connection_and_a_lost_lease_cost_a_delivery(broker, worker):
-    attempts = []
-
-    @handler("orders", "billing")
-    def bill(message: Message) -> None:
-        attempts.append(message.attempts)
-        if message.attempts == 2:
-            broker.drop()
-            gevent.sleep(0.01)
-        if message.attempts == 3:
-            broker.expire()
-
-    broker.lose_finishes(1)
-    framework.publish("orders", {"id": 7})
-    ledger = worker.run(bill)
-    assert attempts == [1, 2, 3, 4]
-    assert (ledger.finished, ledger.lease_lost) == (2, 2)
-
-
 def test_a_module_or_its_name_stands_for_what_it_declares_and_nothing_for_all(broker, worker, monkeypatch):
     module = ModuleType("shop_of_this_test")
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -304,36 +136,6 @@ def test_what_is_no_handler_is_refused(broker, worker):
         worker.run(print)
     with pytest.raises(WrongUse, match=r"<module 'time' .*is no handler"):
         worker.run(time)
-
-
-def test_handlers_that_never_come_to_an_end_are_stopped_and_said(broker, worker):
-    @handler("orders", "billing", max_attempts=0)
-    def bill(message: Message) -> None:
-        raise Retry("for ever")
-
-    framework.publish("orders", {"id": 7})
-    with pytest.raises(TimeoutError, match=r"the handlers still had work after 0.2 s: [01] messages to handle now, [01] later"):
-        worker.run(bill, timeout=0.2)
-
-
-def test_a_handler_that_hangs_is_stopped_at_the_end_of_the_time(broker, worker):
-    @handler("orders", "billing")
-    def bill(message: Message) -> None:
-        gevent.sleep(60)
-
-    framework.publish("orders", {"id": 7})
-    with pytest.raises(TimeoutError, match=r"still had work after 0.2 s: 1 messages to handle now"):
-        worker.run(bill, timeout=0.2)
-    assert broker.waiting("orders", "billing") == [b'{"id":7}']
-
-
-def test_a_broker_that_is_down_is_said(broker, worker):
-    @handler("orders", "billing")
-    def bill(message: Message) -> None: ...
-
-    broker.stop()
-    with pytest.raises((framework.BrokerUnreachable, TimeoutError)):
-        worker.run(bill, timeout=0.3)
 
 
 def test_many_runs_are_quick(broker, worker):
@@ -455,20 +257,6 @@ def test_middleware_is_around_the_calls_and_an_error_is_what_it_makes_of_one(bro
         worker.run(bill)
     shown = [entry.name for entry in caught.traceback if not entry.ishidden(caught)]
     assert shown[:2] == [sys._getframe().f_code.co_name, "around"]
-
-
-def test_an_item_of_a_batch_that_the_handler_cannot_take_is_an_error_too(broker, worker):
-    billed = []
-
-    @handler("orders", "billing", batch=10)
-    def bill(orders: list[Order]) -> None:
-        billed.extend(orders)
-
-    broker.publish_many("orders", [{"id": 7}, {"number": 8}])
-    with pytest.raises(UndecodablePayload, match="does not decode to Order"):
-        worker.run(bill)
-    assert worker.run(bill, raise_errors=False) is not None
-    assert Order(7) in billed
 
 
 def test_each_run_starts_and_stops_middleware_and_has_it_hear_of_outcomes(broker, worker):

@@ -15,7 +15,7 @@ from framework.handler import HandlerSpec
 from framework.message import Message
 from framework.testing.servers import Server
 from framework.transports import open_transports
-from framework.transports.beanstalkd import wire
+from framework.transports.beanstalkd import Client, wire
 from framework.transports.beanstalkd.connection import BeanstalkdConnection
 from framework.transports.beanstalkd.dial import dial
 from framework.transports.beanstalkd.transport import connect
@@ -182,3 +182,23 @@ def subscribe(receiver: Recorder) -> Iterator[Callable[..., BeanstalkdConnection
         one.close()
     until(lambda: len(receiver.ends) == len(made))
     assert receiver.tally.balance(0) == 0
+
+
+@pytest.fixture
+def server(start_beanstalkd):
+    return start_beanstalkd("-F")
+
+
+@pytest.fixture
+def client(server):
+    with Client(server.address, use="orders", watch="orders") as one:
+        yield one
+
+
+def finished(count: int, **others: int) -> dict[str, int]:
+    return {"received": count, "finished": count, "requeued": 0, "dead": 0, "lease_lost": 0, **others}
+
+
+def put(server, bodies, tube: str = "orders", **options) -> list[int]:
+    with Client(server.address, use=tube) as client:
+        return client.put_many(bodies, **options)

@@ -20,11 +20,6 @@ pytestmark = pytest.mark.real
 
 
 @pytest.fixture
-def server(start_beanstalkd):
-    return start_beanstalkd("-F")
-
-
-@pytest.fixture
 def one(server):
     with Client(server.address, use="orders", watch="orders") as connected:
         yield connected

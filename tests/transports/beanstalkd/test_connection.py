@@ -9,29 +9,18 @@ import gevent
 import pytest
 from gevent.server import StreamServer
 
-from framework.errors import AlreadySettled, BrokerError, BrokerUnreachable, ProtocolError
+from framework.errors import AlreadySettled
 from framework.message import Message
-from framework.testing.servers import free_port
-from framework.transports.beanstalkd import Client, reserved_job, unasked, waiters
 from framework.transports.beanstalkd import connection as connection_module
+from framework.transports.beanstalkd import unasked, waiters
 from framework.transports.beanstalkd.client import TimedOut
-from framework.transports.beanstalkd.transport import connect
 
 from .conftest import job_stats, server_stats, tube_stats, until
 
 pytestmark = pytest.mark.real
+
+
 VERBS = {"finish": "delete", "requeue": "release", "bury": "bury", "touch": "touch"}
-
-
-@pytest.fixture
-def server(start_beanstalkd):
-    return start_beanstalkd("-F")
-
-
-@pytest.fixture
-def client(server):
-    with Client(server.address, use="orders", watch="orders") as one:
-        yield one
 
 
 def test_nothing_comes_before_a_grant_and_no_more_than_granted(server, client, receiver, subscribe):
@@ -264,139 +253,3 @@ def test_a_job_that_was_deleted_before_it_could_be_delivered_is_never_received(r
     until(lambda: receiver.tally.finished == 1)
     assert receiver.tally.received == 1
     fake.stop(timeout=1)
-
-
-def test_a_waiter_that_breaks_loses_its_own_job_and_no_other(server, client, receiver, subscribe):
-    connection = subscribe(server.address, grant=8)
-    for i in range(3):
-        client.put(b"%d" % i)
-        until(lambda: len(receiver.messages) == i + 1)  # noqa: B023
-    waiter = connection._jobs[receiver.messages[1]].keeper
-    waiter.hub_socket._sock.shutdown(2)
-    until(lambda: receiver.losses)
-    assert receiver.losses[0][0] == b"1"
-    until(lambda: len(receiver.messages) == 4)  # it comes again
-    assert (receiver.messages[3].body, receiver.messages[3].attempts) == (b"1", 2)
-    for message in list(connection.in_flight):
-        connection.finish(message)
-    until(lambda: tube_stats(server)["cmd-delete"] == 3)
-    assert not receiver.ends
-
-
-def test_a_poller_that_breaks_ends_it_all_at_once(server, client, receiver, subscribe):
-    connection = subscribe(server.address, grant=50)
-    client.put_many([b"%d" % i for i in range(30)])
-    until(lambda: len(receiver.messages) == 30)
-    connection._poller.hub_socket._sock.shutdown(2)
-    until(lambda: receiver.ends)
-    assert isinstance(receiver.ends[0], BrokerUnreachable)
-    assert (receiver.tally.received, receiver.tally.lease_lost) == (30, 30)
-    until(lambda: tube_stats(server)["current-jobs-ready"] == 30)
-
-
-def test_draining_returns_when_nothing_can_come_any_more(server, client, receiver, subscribe):
-    connection = subscribe(server.address, grant=5)
-    client.put_many([b"a", b"b"])
-    until(lambda: len(receiver.messages) == 2)
-    connection.drain()
-    until(lambda: receiver.drains)
-    client.put(b"c")
-    gevent.sleep(0.1)
-    connection.finish(receiver.messages[0])
-    connection.requeue(receiver.messages[1], 0.0)  # at once, for another worker
-    until(lambda: not connection.unsent())
-    assert len(receiver.messages) == 2
-    assert (tube_stats(server)["current-jobs-ready"], receiver.drains) == (2, 1)
-
-
-def test_half_open_connections_hold_the_stop_for_a_moment_only(server, client, receiver, start_proxy):
-    proxy = start_proxy(server.address)
-    connection = connect(proxy.address, "orders", "billing", "orders", receiver, ttr=60.0)
-    connection.grant(3)
-    client.put(b"x")
-    until(lambda: receiver.messages)
-    proxy.swallow()
-    began = time.monotonic()
-    connection.finish(receiver.messages[0])
-    connection.drain()
-    until(lambda: receiver.drains)
-    connection.close()
-    until(lambda: receiver.ends)
-    assert time.monotonic() - began < 6
-    assert receiver.tally.balance(0) == 0
-
-
-def test_a_close_long_after_the_drain_still_waits_for_what_the_server_says(server, client, receiver, start_proxy):
-    """The time that a drain gives the waiters was over: what was left of it, nothing, was all that a close had."""
-    proxy = start_proxy(server.address)
-    connection = connect(proxy.address, "orders", "billing", "orders", receiver, ttr=60.0)
-    connection.grant(3)
-    client.put(b"x")
-    until(lambda: receiver.messages)
-    connection.drain()
-    gevent.sleep(connection_module.CLOSE_FLUSH + 0.2)
-    proxy.delay(0.2)
-    connection.finish(receiver.messages[0])
-    connection.close()
-    until(lambda: receiver.ends)
-    assert not connection.unsent()
-    assert tube_stats(server)["cmd-delete"] == 1
-    assert (receiver.tally.finished, receiver.tally.lease_lost) == (1, 0)
-
-
-def test_where_no_waiter_can_be_had_the_tube_is_looked_at_now_and_then_and_no_more(server, receiver, subscribe, monkeypatch):
-    looks = []
-    connection = subscribe(server.address)
-    monkeypatch.setattr(waiters, "MOST", 0)
-    connection.waiters._spare.clear()
-    look = connection.look
-    monkeypatch.setattr(connection, "look", lambda: (looks.append(1), look()))
-    connection.grant(5)
-    gevent.sleep(1.0)
-    assert 3 <= len(looks) <= 12  # every 0.1 s
-
-
-def test_a_waiter_that_is_still_being_dialled_holds_up_no_stop(server, receiver, subscribe):
-    connection = subscribe(server.address)
-    connection.waiters._dial(pause=600.0)
-    connection.drain()
-    until(lambda: receiver.drains)
-    assert not receiver.ends
-
-
-@pytest.mark.slow
-def test_a_server_that_is_gone_without_a_word_is_noticed(server, client, receiver, start_proxy, monkeypatch):
-    monkeypatch.setattr(connection_module, "_PULSE", 0.2)
-    monkeypatch.setattr(reserved_job, "GRACE", 1.0)
-    proxy = start_proxy(server.address)
-    connection = connect(proxy.address, "orders", "billing", "orders", receiver, ttr=60.0)
-    connection.grant(3)
-    gevent.sleep(1.5)
-    assert not receiver.ends  # silence alone is nothing: a question was answered
-    proxy.swallow()
-    until(lambda: receiver.ends)
-    assert "gave no answer for 1 s" in str(receiver.ends[0])
-
-
-def test_waiters_that_were_not_needed_are_closed_after_a_while(server, client, receiver, subscribe, monkeypatch):
-    monkeypatch.setattr(connection_module, "_PULSE", 0.1)
-    monkeypatch.setattr(waiters, "SPARE", 0.3)
-    connection = subscribe(server.address, grant=20)
-    for i in range(10):
-        client.put(b"%d" % i)
-        until(lambda: len(receiver.messages) == i + 1)  # noqa: B023
-    for message in receiver.messages:
-        connection.finish(message)
-    assert len(connection.waiters.all) >= 10
-    until(lambda: len(connection.waiters.all) <= 2)
-    client.put(b"more")
-    until(lambda: receiver.messages[-1].body == b"more")
-
-
-def test_what_cannot_be_reached_or_is_no_beanstalkd_is_an_error_that_names_it(receiver, nsqd):
-    port = free_port()
-    with pytest.raises(BrokerUnreachable, match=f"beanstalkd 127.0.0.1:{port} cannot be reached"):
-        connect(f"127.0.0.1:{port}", "orders", "billing", "orders", receiver, ttr=60.0)
-    for address in (nsqd.address, nsqd.http_address):
-        with pytest.raises((ProtocolError, BrokerError, BrokerUnreachable), match=address):
-            connect(address, "orders", "billing", "orders", receiver, ttr=60.0)

@@ -20,11 +20,6 @@ TTR = 1
 
 
 @pytest.fixture
-def server(start_beanstalkd):
-    return start_beanstalkd("-F")
-
-
-@pytest.fixture
 def aside(server):
     """Says something to the server without a turn of the hub, and returns the first line of the answer."""
     with socket.create_connection(("127.0.0.1", server.tcp_port), 20) as sock:

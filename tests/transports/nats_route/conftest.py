@@ -9,6 +9,7 @@ from typing import Any
 import gevent
 import pytest
 
+from framework.errors import BrokerRefuses
 from framework.testing.conformance.receiver import Held
 from framework.testing.servers import Server, await_port, free_port
 from framework.transports import open_transports
@@ -163,3 +164,11 @@ def make_cluster(start_nats: Callable[..., Server]) -> Iterator[Callable[..., Cl
 def one(request: pytest.FixtureRequest, make_cluster: Callable[..., Cluster]) -> Cluster:
     """A cluster of one server, of either version."""
     return make_cluster(request.param)
+
+
+def refusal(transport, kind: type[Exception] = BrokerRefuses) -> str:
+    with pytest.raises(kind) as refused:
+        transport.probe()
+    assert "\n" not in str(refused.value)
+    assert "hush" not in str(refused.value)
+    return str(refused.value)

@@ -12,11 +12,13 @@ import pytest
 from gevent.server import StreamServer
 
 from framework.message import Message
-from framework.testing.servers import Server
+from framework.testing.certificates import Authority
+from framework.testing.servers import Server, ServerMissing, free_port
 from framework.transports.nsq import wire
 from framework.transports.nsq.connection import NsqConnection, connect
 from framework.transports.nsq.producer import NsqProducer
 from framework.transports.nsq.urls import Options
+from tests.conftest import missing
 
 TOPIC, CHANNEL = "orders", "billing"
 
@@ -204,3 +206,29 @@ def fake_http():
     yield start
     for server in servers:
         server.stop(0)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    try:
+        return Authority(tmp_path_factory.mktemp("ca"))
+    except ServerMissing as error:
+        missing(str(error))
+
+
+@pytest.fixture(scope="module")
+def pair(authority):
+    return authority.sign("nsqd")
+
+
+@pytest.fixture
+def start_tls_nsqd(start_nsqd, pair):
+    def start(*flags):
+        return start_nsqd(*tls_flags(pair), *flags)
+
+    return start
+
+
+def tls_flags(pair):
+    """With a port for HTTPS as well: its own would be 4152, for each of them."""
+    return f"--tls-cert={pair.cert}", f"--tls-key={pair.key}", f"--https-address=127.0.0.1:{free_port()}"
