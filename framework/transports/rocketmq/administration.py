@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -11,10 +11,11 @@ from time import monotonic
 import gevent
 import msgspec
 
+from framework.errors import FrameworkError
 from framework.transports.rocketmq.routes import READABLE, WRITABLE, read_json
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.wire.codes import Request
-from framework.transports.rocketmq.wire.errors import JavaException, NoPermission, QueryNotFound, TopicMissing
+from framework.transports.rocketmq.wire.errors import JavaException, NoPermission, QueryNotFound, RocketError, TopicMissing
 from framework.transports.rocketmq.wire.frames import number_in
 from framework.transports.rocketmq.wire.handles import RETRY_V1, RETRY_V2, retry_topic
 
@@ -22,6 +23,8 @@ FIRST_5 = 413
 """The number of 5.0.0."""
 QUEUES = 4
 """Of the topics that are made here, on each master."""
+LIST_PATIENCE = 20.0
+"""Seconds in which many topics are made."""
 INDEXED = 1.0
 """Seconds."""
 _OFFSETS = re.compile(rb'"brokerOffset":(\d+),"consumerOffset":(-?\d+),"lastTimestamp":\d+(?:,"pullOffset":(-?\d+))?')
@@ -64,7 +67,7 @@ class Broker:
 
 def look_at(session: Session) -> Broker:
     """Raises BrokerUnreachable, RocketError."""
-    answer = session.ask(Request.HEART_BEAT, {}, session.heartbeat)
+    answer = session.ask(Request.HEART_BEAT, {}, session.nobody)  # a broker takes its time for each who subscribes
     return Broker(version_name(answer.version), _settings(session))
 
 
@@ -88,10 +91,40 @@ def _settings(session: Session) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def make_topic(session: Session, topic: str) -> None:
-    """``topic`` with ``QUEUES`` queues, on one master where it is not."""
+def make_topics(session: Session, topics: Sequence[str]) -> dict[str, FrameworkError]:
+    """Each with ``QUEUES`` queues, on one master where they are not: several by one request, where it knows that. Returns why it
+    refused some. Raises BrokerUnreachable."""
+    errors: dict[str, FrameworkError] = {}
+    if len(topics) > 1:
+        try:
+            session.ask(Request.UPDATE_AND_CREATE_TOPIC_LIST, {}, _list_of(topics), LIST_PATIENCE)
+        except RocketError:  # of 5.3, and with rights of its own
+            pass
+        else:
+            return errors
+    for topic in topics:
+        try:
+            _make_topic(session, topic)
+        except RocketError as error:
+            errors[topic] = error
+    return errors
+
+
+def _list_of(topics: Iterable[str]) -> bytes:
+    same = {"perm": READABLE | WRITABLE, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False, "attributes": {}}
+    sizes = {topic: dict.fromkeys(("readQueueNums", "writeQueueNums"), _queues_of(topic)) for topic in topics}
+    return msgspec.json.encode({"topicConfigList": [{"topicName": topic, **size, **same} for topic, size in sizes.items()]})
+
+
+def _queues_of(topic: str) -> int:
+    """A retry topic has as many as a broker gives it."""
+    return 1 if topic.startswith("%RETRY%") else QUEUES
+
+
+def _make_topic(session: Session, topic: str) -> None:
+    queues = str(_queues_of(topic))
     fields = {
-        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES),
+        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": queues, "writeQueueNums": queues,
         "perm": str(READABLE | WRITABLE), "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
     }  # fmt: skip
     session.ask(Request.UPDATE_AND_CREATE_TOPIC, fields)

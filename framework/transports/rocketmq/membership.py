@@ -8,7 +8,7 @@ offset that was committed. Source: RebalanceImpl and RebalanceLockManager of Roc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from time import monotonic
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from framework.errors import FrameworkError, ProtocolError
 from framework.observe import hublog
 from framework.transports.rocketmq import requests
 from framework.transports.rocketmq.heartbeat import Subscription
+from framework.transports.rocketmq.question import Question
 from framework.transports.rocketmq.queues import Place, Reading, allocated
 from framework.transports.rocketmq.routes import read_json
 from framework.transports.rocketmq.session import Session
@@ -32,11 +33,15 @@ log = hublog.get(__name__)
 BALANCE = 20.0
 """Seconds between two looks at who there is, and which queues: as Java's client. A change is also told by the broker. Its locks
 last for 60 s."""
+RECENT = 30.0
+"""Seconds for which the queues of a topic are not asked for again: as Java's client."""
 AGAIN = 0.1
 """Seconds until it is tried again to have a queue that another member drains, or to be known to the broker."""
 ROUTED = 1.0
 """Seconds until the retry topic is looked for again, while the name server does not have it yet."""
 FAILED = 1.0
+PATIENCE = 5.0
+"""Seconds in which the broker says how far the group is, or notes it down."""
 FIRST = 3.0
 """Seconds that ``connect`` waits for the first queues."""
 
@@ -90,6 +95,7 @@ class Membership:
         """It is known as one that may hold a queue."""
         self._renewed = -math.inf
         self._known: dict[str, Collection[Place]] = {}
+        self._asked: dict[str, float] = {}
         self._changed = Event()
         self._first = Event()
         self._greenlet = gevent.spawn(self._run)
@@ -126,8 +132,8 @@ class Membership:
         self._let_go([reading for reading in readings.values() if reading.leaving])
         self._reader.balanced()
         missing = [place for place in wanted if place not in readings]
-        for place in self._taken(missing):
-            readings[place] = Reading(place, self._offset(place))
+        for place, offset in self._offsets(self._taken(missing)):
+            readings[place] = Reading(place, offset)
         self._renew()
         if self.holds and not (self._joined or readings):
             self.holds = False
@@ -159,8 +165,12 @@ class Membership:
         return read_json(answer, _Members).consumer_id_list
 
     def _places_of(self, topic: str) -> Collection[Place]:
+        now = monotonic()
+        if self._known.get(topic) and now - self._asked[topic] < RECENT:
+            return self._known[topic]
         try:
             self._known[topic] = self._places(topic)
+            self._asked[topic] = now
         except FrameworkError:
             if topic not in self._known:
                 raise
@@ -183,6 +193,8 @@ class Membership:
         if not places:
             return places
         ours = self._lock(places)
+        if not self._reader.readings:
+            self._renewed = monotonic()
         if len(ours) < len(places) and not self._others_hold():
             return places
         return [place for place in places if place in ours]
@@ -216,7 +228,8 @@ class Membership:
         try:
             for reading in gone:
                 reading.telling = True  # nobody else tells the broker of it meanwhile
-                self._session.ask(Request.UPDATE_CONSUMER_OFFSET, requests.commit(self._what, reading.place, reading.mark))
+            for question in [self._committed(reading) for reading in gone if reading.mark != reading.told or not reading.mark]:
+                question.wait(PATIENCE)
             if gone:
                 self._session.ask(Request.UNLOCK_BATCH_MQ, {}, self._lock_body(reading.place for reading in gone))
         finally:
@@ -225,11 +238,20 @@ class Membership:
         for reading in gone:
             del self._reader.readings[reading.place]
 
-    def _offset(self, place: Place) -> int:
-        """Where the group goes on; 0, and so the first message that there is, where it has never read."""
-        fields = requests.queue(self._what, place) | {"setZeroIfNotFound": "false"}
+    def _committed(self, reading: Reading) -> Question:
+        return self._session.question(Request.UPDATE_CONSUMER_OFFSET, requests.commit(self._what, reading.place, reading.mark))
+
+    def _offsets(self, places: Iterable[Place]) -> Iterator[tuple[Place, int]]:
+        """Where the group goes on in each, all asked at once."""
+        code, more = Request.QUERY_CONSUMER_OFFSET, {"setZeroIfNotFound": "false"}
+        asked = [(place, self._session.question(code, requests.queue(self._what, place) | more)) for place in places]
+        for place, question in asked:
+            yield place, self._offset(place, question)
+
+    def _offset(self, place: Place, question: Question) -> int:
+        """0, and so the first message that there is, where it has never read."""
         try:
-            answer = self._session.ask(Request.QUERY_CONSUMER_OFFSET, fields)
+            answer = question.wait(PATIENCE)
         except QueryNotFound:
             return 0
         offset = number_in(answer.fields, "offset")

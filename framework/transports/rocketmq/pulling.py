@@ -186,10 +186,10 @@ class PullConnection(Unleased):
 
     @property
     def wants_queues(self) -> bool:
-        """Not while it is granted nothing: then others have room."""
+        """Not while it is granted nothing: then others have room. Before it is in use, nothing can be granted."""
         if self._draining or self._closing or self._closed:
             return False
-        return self.granted > 0 or monotonic() - self._idle_since < PAUSED
+        return self.granted > 0 or not self._opened or monotonic() - self._idle_since < PAUSED
 
     shown = wants_queues
 
@@ -278,13 +278,13 @@ class PullConnection(Unleased):
 
     def _pull(self) -> None:
         """Where it is answered at once, it commits as well: a request for that alone was half of what the broker had to do."""
-        room, wait = self.granted - len(self.in_flight), self._options.poll + requests.CHECKED
+        room, wait = self.granted - len(self.in_flight), requests.PARKED + requests.CHECKED
         for reading in self.readings.values():
             if not reading.asking and (count := min(requests.MOST, room, reading.room)) > 0:
                 reading.asking = True
                 done = reading.mark if reading.more and not reading.telling else None
                 reading.telling = reading.telling or done is not None
-                fields = requests.pull(self.subscription, reading.place, reading.next, count, self._options.poll, done=done)
+                fields = requests.pull(self.subscription, reading.place, reading.next, count, done=done)
                 self._session.put(self, Request.PULL_MESSAGE, fields, partial(self._answered, reading, done), wait=wait)
 
     def _answered(self, reading: Reading, done: int | None, answer: Frame | FrameworkError, at: float) -> None:

@@ -16,6 +16,8 @@ DEAD = -1
 """In place of the level of a delay."""
 MOST = 32
 """Messages that a broker gives to one PULL."""
+PARKED = 15.0
+"""Seconds that a PULL waits there, as that of Java's client: nobody has to wait for its answer."""
 CHECKED = 5.0
 """Seconds between two looks of a broker at the PULLs that wait there."""
 _NEVER = str(2**31 - 1)
@@ -64,7 +66,9 @@ def commit(what: Subscription, place: Place, offset: int) -> dict[str, str]:
     return queue(what, place) | {"commitOffset": str(offset)}
 
 
-def pull(what: Subscription, place: Place, offset: int, count: int, wait: float, *, done: int | None = None) -> dict[str, str]:
+def pull(
+    what: Subscription, place: Place, offset: int, count: int, wait: float = PARKED, *, done: int | None = None
+) -> dict[str, str]:
     """The fields of PULL_MESSAGE. ``wait``: seconds that it may wait at its broker, which looks every five. ``done``: it commits
     that offset as well, before it waits."""
     tags = "" if place.topic == what.retry_topic else what.tags

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import TypeVar
 
 import msgspec
+from gevent import monkey
 
 from framework.errors import BadSetting, BrokerUnreachable, FrameworkError, ProtocolError, words_of
 from framework.transports.rocketmq.queues import Place
+from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.sessions import Sessions
 from framework.transports.rocketmq.wire.codes import Request
 from framework.transports.rocketmq.wire.errors import RocketError, TopicMissing
 from framework.transports.rocketmq.wire.frames import Frame
 
 T = TypeVar("T")
+_get_ident = monkey.get_original("_thread", "get_ident")
 
+OLDEST = 5.0
+"""Seconds for which an answer is kept."""
 MASTER = "0"
 READABLE, WRITABLE = 4, 2
 _BARE_NUMBER = re.compile(rb'("(?:[^"\\]|\\.)*")|([{,])(-?\d+):')
@@ -67,11 +75,24 @@ class NameServers:
     def __init__(self, servers: Sequence[str], sessions: Sessions) -> None:
         self._servers = list(servers)
         self._sessions = sessions
+        self._recent: dict[str, tuple[float, _Route]] = {}
+        """The oldest first."""
+        self._kept: dict[str, Session] = {}
+        """Of the hub that asks all the time: else each question of its own would be a dial."""
+        self._keeper: int | None = None
 
-    def route(self, topic: str) -> dict[str, Master]:
-        """Broker name -> the master that has ``topic`` (RocketMQ's name); empty: there is none. Raises BrokerUnreachable,
-        RocketError."""
-        route = self._route(topic)
+    def keep(self) -> None:
+        """From now on keep the connections that are dialled on this hub, until ``Sessions.close``."""
+        self._keeper = _get_ident()
+
+    def forget(self) -> None:
+        """What was answered before now will not do any more."""
+        self._recent.clear()
+
+    def route(self, topic: str, *, within: float = 0.0) -> dict[str, Master]:
+        """Broker name -> the master that has ``topic`` (RocketMQ's name); empty: there is none. ``within``: an answer will
+        do that is no older (seconds). Raises BrokerUnreachable, RocketError."""
+        route = self._route(topic, within)
         there = {one.broker_name: one for one in route.queue_datas if one.perm}
         return {
             name: replace(one, perm=there[name].perm, queues=there[name].write_queue_nums)
@@ -79,16 +100,29 @@ class NameServers:
             if name in there
         }
 
-    def _route(self, topic: str) -> _Route:
+    def _route(self, topic: str, within: float) -> _Route:
+        asked, last = monotonic(), self._recent.get(topic)
+        if last is not None and asked - last[0] < within and _get_ident() == self._keeper:
+            return last[1]
         try:
             answer = self._ask(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"})
         except TopicMissing:
-            return _Route()
-        return read_json(answer, _Route)
+            return self._remembered(topic, asked, _Route())
+        return self._remembered(topic, asked, read_json(answer, _Route))
+
+    def _remembered(self, topic: str, asked: float, found: _Route) -> _Route:
+        if _get_ident() == self._keeper:
+            self._recent.pop(topic, None)
+            if found.queue_datas:
+                self._recent[topic] = asked, found
+            for old in list(itertools.takewhile(lambda one: asked - self._recent[one][0] >= OLDEST, self._recent)):
+                del self._recent[old]
+        return found
 
     def queues(self, topic: str) -> list[Place]:
-        """All queues of ``topic`` (RocketMQ's name) that may be read. Raises BrokerUnreachable, RocketError."""
-        route = self._route(topic)
+        """All queues of ``topic`` (RocketMQ's name) that may be read, as an answer had them that is not old. Raises
+        BrokerUnreachable, RocketError."""
+        route = self._route(topic, OLDEST)
         readable = [one for one in route.queue_datas if one.perm & READABLE]
         return [Place(topic, one.broker_name, number) for one in readable for number in range(one.read_queue_nums)]
 
@@ -119,7 +153,7 @@ class NameServers:
         failures: list[str] = []
         for server in list(self._servers):
             try:
-                with self._sessions.use(server) as session:
+                with self._session(server) as session:
                     answer = session.ask(code, fields)
             except RocketError:
                 raise
@@ -131,6 +165,16 @@ class NameServers:
                 self._servers.sort(key=lambda one: one != server)
                 return answer
         raise BrokerUnreachable("; ".join(failures))
+
+    @contextmanager
+    def _session(self, server: str) -> Iterator[Session]:
+        with self._sessions.use(server) as session:
+            if _get_ident() == self._keeper and self._kept.get(server) is not session:
+                taken = self._sessions.take(server)
+                last, self._kept[server] = self._kept.get(server), taken
+                if last is not None:
+                    self._sessions.give_back(last)
+            yield session
 
 
 def _masters(brokers: Iterable[_Broker]) -> dict[str, Master]:

@@ -24,6 +24,9 @@ BEAT = 30.0
 """Seconds between two heartbeats: a server closes after 120 in which nothing was said either way, a parked POP or not."""
 SHOWN = 0.5
 """Seconds until a heartbeat says who has come."""
+QUIET = 5.0
+"""Seconds without a word after which a server is asked for one, where somebody subscribes: a PULL may wait there for longer than
+a server may be silent."""
 _PULSE = 0.5
 _NUMBERS = 2**31
 _CLEAR = " before it said a word: where it asks for TLS, write rocketmq+tls:// in the broker URL"
@@ -41,13 +44,16 @@ class Session(SharedSession[Frame]):
         self._made_at = self.heard_at
         self._options, self._secrets, self.client = options, secrets, client
         self._owners: dict[Owner, None] = {}
+        self._of_group: dict[str, dict[Owner, None]] = {}
         self._dirty: dict[Owner, None] = {}
         self._laden: dict[Owner, None] = {}
         self._pending: dict[int, Asked] = {}
         self._numbers = itertools.count(1)
-        self._beaten = monotonic()
-        self._newcomers = self._loop.timer(SHOWN, ref=False)
-        self._watchers.append(self._newcomers)
+        self._beaten = self._probed = monotonic()
+        self._newcomers: dict[str, None] = {}
+        """Groups that no heartbeat has shown."""
+        self._soon = self._loop.timer(SHOWN, ref=False)
+        self._watchers.append(self._soon)
         self._start_reading()
         self._every(_PULSE, self._check_pulse)
         self._every(BEAT, self.beat)
@@ -56,8 +62,10 @@ class Session(SharedSession[Frame]):
 
     def attach(self, owner: Owner) -> None:
         self._owners[owner] = None
-        if self.error is None and not self._newcomers.active:  # a broker takes its time for each group of each
-            self._newcomers.start(self._guarded, self.beat)
+        self._of_group.setdefault(owner.subscription.group, {})[owner] = None
+        self._newcomers[owner.subscription.group] = None
+        if self.error is None and not self._soon.active:  # a broker takes its time for each group of each
+            self._soon.start(self._guarded, self._show)
 
     def leave(self, owner: Owner) -> None:
         """``owner`` has ended: what is answered to it is passed over."""
@@ -67,7 +75,10 @@ class Session(SharedSession[Frame]):
         for number in [number for number, asked in self._pending.items() if asked.owner is owner]:
             self._pending.pop(number, None)
         group = owner.subscription.group
-        if all(other.subscription.group != group for other in self._owners):
+        its = self._of_group.get(group, {})
+        its.pop(owner, None)
+        if not its:
+            self._of_group.pop(group, None)
             self.tell(Request.UNREGISTER_CLIENT, {"clientID": self.client, "consumerGroup": group, "producerGroup": group})
 
     def wants_to_speak(self, owner: Owner) -> None:
@@ -114,14 +125,24 @@ class Session(SharedSession[Frame]):
 
     def ask(self, code: int, fields: dict[str, str], body: bytes = b"", timeout: float = 5.0) -> Frame:
         """The answer to a request; blocks its greenlet. Raises BrokerUnreachable, RocketError."""
+        return self.question(code, fields, body).wait(timeout)
+
+    def question(self, code: int, fields: dict[str, str], body: bytes = b"") -> Question:
+        """As ``ask``, without waiting for the answer. Raises BrokerUnreachable."""
         if self.error is not None:
             raise self.error
-        return Question(self, code, fields, body).wait(timeout)
+        return Question(self, code, fields, body)
 
     def beat(self) -> None:
         """A heartbeat: it shows who subscribes, and keeps the socket."""
         self._beaten = monotonic()
         self.tell(Request.HEART_BEAT, {}, self.heartbeat)
+
+    def _show(self) -> None:
+        """A heartbeat of those who have come: a broker has its work with each group that one names."""
+        groups, self._newcomers = self._newcomers, {}
+        owners = [owner for group in groups for owner in self._of_group.get(group, ())]
+        self.tell(Request.HEART_BEAT, {}, self._said_of(owners))
 
     @property
     def heartbeat(self) -> bytes:
@@ -130,7 +151,12 @@ class Session(SharedSession[Frame]):
 
     def heartbeat_of(self, group: str) -> bytes:
         """The body of one that leaves other groups as they are."""
-        return self._said_of([owner for owner in self._owners if owner.subscription.group == group])
+        return self._said_of(self._of_group.get(group, ()))
+
+    @property
+    def nobody(self) -> bytes:
+        """The body of one that leaves all as they are."""
+        return heartbeat(self.client, ())
 
     def _said_of(self, owners: Iterable[Owner]) -> bytes:
         shown = [owner.subscription for owner in owners if owner.shown]
@@ -183,8 +209,9 @@ class Session(SharedSession[Frame]):
     def _asked_of_us(self, frame: Frame) -> None:
         """A server tells its clients who has come and gone, and asks after transactions, of which we have none."""
         if frame.code == Request.NOTIFY_CONSUMER_IDS_CHANGED:
-            for owner in list(self._owners):
-                owner.others_changed(frame.fields.get("consumerGroup", ""))
+            group = frame.fields.get("consumerGroup", "")
+            for owner in list(self._of_group.get(group, ())):
+                owner.others_changed(group)
         if not frame.is_oneway:
             words = f"request type {frame.code} not supported"
             refused = Frame(Answer.REQUEST_CODE_NOT_SUPPORTED, frame.opaque, flag=frames.RESPONSE, remark=words)
@@ -192,6 +219,9 @@ class Session(SharedSession[Frame]):
 
     def _check_pulse(self) -> None:
         """A hub that was blocked has answers waiting in the socket: read before judging the peer dead."""
+        if self._owners and monotonic() - max(self.heard_at, self._probed) >= QUIET:
+            self._probed = monotonic()
+            self.tell(Request.HEART_BEAT, {}, self.nobody)
         late = self._overdue()
         if late:
             self._read()
@@ -252,6 +282,7 @@ class Session(SharedSession[Frame]):
         for asked in pending:
             asked.then(error, monotonic())
         self._owners.clear()
+        self._of_group.clear()
 
 
 def _pass_over(answer: Frame | FrameworkError, at: float) -> None:

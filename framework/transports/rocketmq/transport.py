@@ -7,11 +7,9 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from time import monotonic
 from typing import Any, TypeVar
 
 import gevent
-from gevent.lock import Semaphore
 
 from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, NegotiationRefused, words_of
 from framework.observe import hublog
@@ -19,7 +17,7 @@ from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiv
 from framework.transports.lease_guard import CERTAIN
 from framework.transports.publish_link import Refused
 from framework.transports.recent import Recent
-from framework.transports.rocketmq import administration, judgement, tls
+from framework.transports.rocketmq import administration, judgement, tls, topics
 from framework.transports.rocketmq import urls as _urls
 from framework.transports.rocketmq.administration import Broker
 from framework.transports.rocketmq.connection import PopConnection
@@ -31,18 +29,17 @@ from framework.transports.rocketmq.pulling import PullConnection
 from framework.transports.rocketmq.routes import READABLE, Master, NameServers
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.sessions import Sessions
+from framework.transports.rocketmq.topics import TopicMaker
 
 log = hublog.get(__name__)
 T = TypeVar("T")
 
 MAX_GRANT = 5000
+SETTLED, JUST_NOW = 5.0, 1.0
+"""Seconds for which the route of a topic is not asked for again, while all connections stand: to see whether a broker has joined,
+and to dial where it leads. A thousand handlers ask for as many, and each every second at first."""
 ROUND_TRIP = 0.05
 """Seconds in which a POP or a PULL brings what there is: a few milliseconds nearby, more where brokers are busy or far."""
-MAKING = 2
-"""Topics that are being made at a time, at most: a broker makes one after the other. Of the topics of a thousand handlers, asked
-for at once, most were given up while they waited there."""
-ROUTED = 3.0
-"""Seconds in which a topic that was made is known to the name servers."""
 
 
 def open(urls: Sequence[str]) -> Transport:
@@ -88,10 +85,11 @@ class RocketTransport:
         self._servers = NameServers(addresses.name_servers, self._sessions)
         self._masters = Recent(lambda: self._servers.masters_of(self._options.cluster))
         self._looks: dict[str, Recent[Broker]] = {}
-        self._making = Semaphore(MAKING)
+        self._maker = TopicMaker(self._make_together)
 
     def start(self, hub: Any) -> None:
-        """Sessions are dialled when they are needed."""
+        """Sessions are dialled when they are needed, and those to name servers are kept."""
+        self._servers.keep()
 
     def close(self) -> None:
         self._sessions.close()
@@ -145,7 +143,7 @@ class RocketTransport:
 
     def discover(self, topic: str, channel: str) -> set[str]:
         """The masters that have ``topic`` for reading."""
-        route = self._servers.route(self._names.mapped(topic))
+        route = self._servers.route(self._names.mapped(topic), within=SETTLED)
         return {name for name, master in route.items() if master.perm & READABLE}
 
     def channels(self, topic: str) -> set[str]:
@@ -179,35 +177,38 @@ class RocketTransport:
     def ensure(self, topic: str, channels: Collection[str]) -> None:
         """The topic, on each master of the cluster, where no broker has it. A group is made by its first POP, which begins with
         the first message that there is."""
-        with self._making:
-            self._make(topic)
-
-    def _make(self, topic: str) -> None:
         name = self._names.mapped(topic)
-        if self._servers.route(name):
-            return
+        if not self._servers.route(name):
+            pulls = not self.capabilities.touch
+            what = [self._subscription(topic, channel, pulls=True) for channel in channels if pulls]
+            self._maker.make(name, *(one.retry_topic for one in what))  # else a broker makes those one after the other
+
+    def _make_together(self, wanted: Sequence[str]) -> dict[str, FrameworkError]:
         masters = self._masters()
         if not masters:
             raise BrokerUnreachable("the name server knows no broker: is one started with this namesrvAddr?")
-        self._ask_all(masters, lambda master, session: self._made(master, session, topic))
-        self._await_route(name)
+        answers = self._ask_all(masters, lambda master, session: self._made(master, session, wanted))
+        failures = [(topic, node, error) for node, errors in answers.items() for topic, error in errors.items()]
+        refused: dict[str, FrameworkError] = {topic: BrokerUnreachable(words_of(node, error)) for topic, node, error in failures}
+        if made := [topic for topic in wanted if topic not in refused]:  # the last is known when all are
+            topics.await_route(lambda: bool(self._servers.route(made[-1])))
+        return refused
 
-    def _await_route(self, name: str) -> None:
-        """A broker tells the name servers of a new topic behind its answer."""
-        until = monotonic() + ROUTED
-        while monotonic() < until and not self._servers.route(name):
-            gevent.sleep(0.005)
-
-    def _made(self, master: Master, session: Session, topic: str) -> None:
+    def _made(self, master: Master, session: Session, wanted: Sequence[str]) -> dict[str, FrameworkError]:
         if not self.looked_at(master).allows("autoCreateTopicEnable"):
-            raise NegotiationRefused("TOPIC", "", fix=judgement.no_topic(topic, master.name))
-        administration.make_topic(session, self._names.mapped(topic))
+            words = {name: judgement.no_topic(self._names.unmapped(name) or name, master.name) for name in wanted}
+            return {name: NegotiationRefused("TOPIC", "", fix=words[name]) for name in wanted}
+        return administration.make_topics(session, wanted)
 
     def connect(self, node: str, topic: str, channel: str, receiver: Receiver) -> PopConnection | PullConnection:
-        master = self._servers.route(self._names.mapped(topic)).get(node)
+        master = self._servers.route(self._names.mapped(topic), within=JUST_NOW).get(node)
         if master is None:
             raise BrokerUnreachable(f"the name server has no route to topic {topic!r} on {node}")
-        session = self._sessions.take(master.address)
+        try:
+            session = self._sessions.take(master.address)
+        except FrameworkError:
+            self._servers.forget()
+            raise
         try:
             broker = self.looked_at(master)
             pulls = self._pulls(broker)
@@ -219,12 +220,17 @@ class RocketTransport:
             made: Any = partial(PullConnection, places=self._servers.queues) if pulls else PopConnection
             found: PopConnection | PullConnection = made(
                 session, (node, topic, channel), what, receiver, limits=self._limits(broker), options=self._options,
-                ended=self._sessions.give_back,
+                ended=self._over,
             )  # fmt: skip
         except BaseException:
-            self._sessions.give_back(session)
+            self._over(session)
             raise
         return found
+
+    def _over(self, session: Session) -> None:
+        """Perhaps its broker is elsewhere now."""
+        self._servers.forget()
+        self._sessions.give_back(session)
 
     def producer(self) -> RocketProducer:
         return RocketProducer(self._writable, self._link, self._names, self._options)
@@ -248,7 +254,7 @@ class RocketTransport:
         route = self._servers.route(self._names.mapped(topic))
         if route and node not in route:
             raise Refused(f"topic {topic!r} is on {', '.join(sorted(route))}, and not on {node}")
-        self._make(topic)
+        self.ensure(topic, [])
 
     def probe(self) -> list[NodeInfo]:
         answers = self._ask_each(self._servers.masters_of(self._options.cluster), self._info)
