@@ -261,7 +261,8 @@ class Outliving(Protocol):
 
 def away(connection: Connection) -> str:
     """Why its node cannot be reached now; empty: it can."""
-    return connection.away if isinstance(connection, Outliving) else ""
+    words: str = getattr(connection, "away", "")  # isinstance(connection, Outliving) takes a hundred times as long
+    return words
 
 
 class Producer(Protocol):

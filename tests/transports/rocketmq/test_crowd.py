@@ -1,4 +1,4 @@
-"""What many handlers by PULL ask of a real RocketMQ to be subscribed, and then while nothing comes: how often, whatever the load."""
+"""How often many handlers by PULL ask a real RocketMQ to be subscribed, and while nothing comes: whatever the load."""
 
 from __future__ import annotations
 
