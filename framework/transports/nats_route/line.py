@@ -133,15 +133,25 @@ class Line(Opening[route_wire.RouteEvent]):
 
     # --- the side that was dialled -------------------------------------------------------------------------
 
-    def admit(self, card: Card, tls: ssl.SSLContext | None) -> wire.Info:
-        """Have the server say who it is. Raises AccessDenied, NegotiationRefused, BrokerUnreachable, ProtocolError."""
+    def greeting(self, tls: ssl.SSLContext | None, timeout: float) -> route_wire.Connect | None:
+        """What a server that has dialled says at once; None: it has not within ``timeout`` seconds. Raises as ``admit``."""
         if tls is not None:
             self.start_tls(Tls(tls, None, server_side=True))
-        self.send(card.info())  # 2.15 says nothing of itself before that
+        with gevent.Timeout(timeout, False):
+            return self._connect()
+        return None
+
+    def _connect(self) -> route_wire.Connect:
         said = self.next()
         if not isinstance(said, route_wire.Connect):
             raise ProtocolError(f"{self.server} began with {_word(said)}, and a server that dials begins with CONNECT")
-        self._check(said, card)
+        return said
+
+    def admit(self, card: Card, greeting: route_wire.Connect | None) -> wire.Info:
+        """Have the server say who it is, behind its ``greeting``. Raises AccessDenied, NegotiationRefused, BrokerUnreachable,
+        ProtocolError."""
+        self.send(card.info())  # 2.15 says nothing more of itself before that
+        self._check(greeting or self._connect(), card)
         while not isinstance(said := self.next(), wire.Info):
             if said is wire.Word.PING:
                 self.send(wire.PONG)

@@ -9,21 +9,19 @@ from __future__ import annotations
 import base64
 import random
 import secrets as random_bytes
-import socket
 from time import monotonic
 from typing import Any, Protocol
 
 import gevent
-from gevent import socket as gsocket
 from gevent.event import Event
 
-from framework.errors import REFUSALS, BadSetting, BrokerUnreachable, FrameworkError, NegotiationRefused, words_of
-from framework.forked import forget_in_child, let_go
+from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, NegotiationRefused, words_of
 from framework.observe import hublog
 from framework.transports.addresses import join_address, split_address
 from framework.transports.nats import wire
 from framework.transports.nats.urls import Secrets
 from framework.transports.nats_route import line as lines
+from framework.transports.nats_route.door import Door
 from framework.transports.nats_route.line import Card, Line
 from framework.transports.nats_route.route import Owner, Route
 from framework.transports.nats_route.tls import contexts
@@ -37,8 +35,11 @@ _TRIES = 8
 """Dials of a server that others told of, until it is forgotten."""
 _JITTER = 0.1
 """Seconds, at most, before a dial anew: two servers that dialled one another at once would do so again."""
-_BACKLOG = 64
 _NAME = "workers-"
+_HOLD = 1.0
+"""Seconds for which whoever dials us waits, at most, until our own dials are decided: a peer like us gives up a little later."""
+_GREETING = 0.02
+"""Seconds within which a server that has dialled says who it is. A peer like us waits until we have."""
 _MOST = 1000
 """Addresses that are dialled: a server that tells of more is mistaken."""
 
@@ -81,16 +82,19 @@ class Mesh:
         """Servers that we were told to dial. Only to a route that we dialled do they tell the others of us, and us of them."""
         self._tried: dict[str, tuple[float, Exception]] = {}
         """Address -> when the last dial that failed was begun, and why it did."""
+        self._meeting: dict[str, str] = {}
+        """Seeds that are being dialled -> the server_id that each has told, or empty."""
+        self._decided = Event()
+        """Set while there are none of these."""
+        self._decided.set()
         self._hurry = Event()
-        self._listener: Any = None
-        self._accepting: gevent.Greenlet | None = None
+        self._door: Door | None = None
         self._closed = False
-        forget_in_child(self)
 
     @property
     def port(self) -> int:
         """Where it listens; 0: nowhere."""
-        return int(self._listener.getsockname()[1]) if self._listener is not None else 0
+        return self._place()[1]
 
     # --- what its user says --------------------------------------------------------------------------------
 
@@ -128,25 +132,20 @@ class Mesh:
         return BrokerUnreachable("; ".join(map(words_of, self._seeds, errors)))
 
     def _open(self) -> None:
-        if self._listener is None:
-            self._listen()
+        if self._door is None:
+            self._door = Door(self._options.listen or ("127.0.0.1:0" if self._local else ""), self._admit)
         for seed in self._seeds:
             self._keep(seed, told=False)
         if self.cluster:
-            self._accept()
+            self._door.open()
 
     def close(self) -> None:
         self._closed = True
-        gevent.killall([one for one in (*self._keepers.values(), self._accepting) if one is not None], block=False)
-        if self._listener is not None:
-            self._listener.close()
+        gevent.killall(list(self._keepers.values()), block=False)
+        if self._door is not None:
+            self._door.close()
         for route in list(self.routes.values()):
             route.close()
-
-    def forget(self) -> None:
-        """In a forked child: the listener is the parent's."""
-        if self._listener is not None and not self._closed:
-            let_go(self._listener.fileno())
 
     # --- who we are ----------------------------------------------------------------------------------------
 
@@ -158,7 +157,7 @@ class Mesh:
         )  # fmt: skip
 
     def _place(self) -> tuple[str, int]:
-        return self._listener.getsockname()[:2] if self._listener is not None else ("127.0.0.1", 0)
+        return self._door.address if self._door is not None else ("127.0.0.1", 0)
 
     def _renew(self) -> None:
         """A server that has not noticed the end of our last route takes no other with the same id."""
@@ -187,6 +186,8 @@ class Mesh:
         failures, left = 0, False
         while not self._closed:
             began = monotonic()
+            if not told:
+                self._meet(address, "")
             try:
                 route = self._dial(address, gossip=not told)
             except FrameworkError as error:
@@ -199,12 +200,16 @@ class Mesh:
                 self._hurry.wait(_pause(failures))
                 gevent.sleep(_JITTER * random.random())
                 continue
+            finally:
+                self._met(address)
             if route is None:  # it is ourselves
                 break
             failures = 0
             self._tried.pop(address, None)
             route.over.wait()
             left = True
+            if not told:
+                self._meet(address, "")
             gevent.sleep(_JITTER * random.random())
         self._keepers.pop(address, None)
 
@@ -222,6 +227,7 @@ class Mesh:
                 return None
             if gossip and not is_peer(info):
                 self._seed_names.add(info.server_name)
+                self._meet(address, info.server_id)
             if (known := self._known(info)) is not None:
                 return known
             self._check_twins(info, address)
@@ -230,7 +236,8 @@ class Mesh:
             if (known := self._known(info)) is not None:  # it has dialled us meanwhile
                 return known
             self._learn(info, address)  # it may be the second one of two that were dialled at a time
-            self._accept()
+            if self._door is not None:  # it is known whose cluster it is: whoever dials is told
+                self._door.open()
             return self._join(line)
 
     def _known(self, info: wire.Info) -> Route | None:
@@ -250,42 +257,25 @@ class Mesh:
 
     # --- listening -----------------------------------------------------------------------------------------
 
-    def _listen(self) -> None:
-        place = self._options.listen or ("127.0.0.1:0" if self._local else "")
-        if not place:
-            return
-        host, port = split_address(place)
-        listener = gsocket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)  # create_server's is not gevent's
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-            listener.listen(_BACKLOG)
-            self._listener = listener
-        except OSError as error:
-            listener.close()
-            raise BadSetting(f"listen={place} in a broker URL: {error.strerror or error}; name another address or port") from None
+    def _meet(self, seed: str, server_id: str) -> None:
+        self._meeting[seed] = server_id
+        self._decided.clear()
 
-    def _accept(self) -> None:
-        """Once it is known whose cluster it is: whoever dials is told."""
-        if self._accepting is None and self._listener is not None and not self._closed:
-            self._accepting = gevent.spawn(self._accept_all)
-
-    def _accept_all(self) -> None:
-        while not self._closed:
-            try:
-                sock, address = self._listener.accept()
-            except OSError as error:
-                if self._closed:
-                    return
-                log.warning("no other server can dial us for a moment: %s", error)
-                gevent.sleep(_FIRST_PAUSE)
-                continue
-            gevent.spawn(self._admit, sock, join_address(*address[:2]))
+    def _met(self, seed: str) -> None:
+        self._meeting.pop(seed, None)
+        if not self._meeting:
+            self._decided.set()
 
     def _admit(self, sock: Any, address: str) -> None:
+        """A server that knows us by the connection that it has dialled closes the one that we have, and dials again whenever its
+        own is closed: for as long as both went on neither was a route. So it is not told who we are while we dial it."""
         try:
             with lines.accepted(address, sock) as line:
-                info = line.admit(self._card(gossip=False), contexts(self._secrets).server)
+                self._decided.wait(_HOLD)
+                said = line.greeting(contexts(self._secrets).server, _GREETING)
+                if said is not None and said.name and said.name in {*self.routes, *self._meeting.values()}:
+                    return
+                info = line.admit(self._card(gossip=False), said)
                 if info.server_id in self._ids or self._closed or self._known(info) is not None:
                     return
                 if info.server_name in self._seed_names:  # it misses the route that ended, and so do we: ours comes with gossip

@@ -135,7 +135,7 @@ def test_a_listener_is_on_the_loopback_interface_unless_told_otherwise(one):
     port = peer_of(transport)._mesh.port
     with gsocket.create_connection(("127.0.0.1", port)):
         pass
-    (address,) = {peer_of(transport)._mesh._listener.getsockname()[0]}
+    (address,) = {peer_of(transport)._mesh._place()[0]}
     assert address == "127.0.0.1"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 import gevent
@@ -16,7 +17,7 @@ from framework.transports.nats import wire
 from framework.transports.nats_route import mesh
 from framework.transports.nats_route.route import Route
 
-from .conftest import peer_of, routed, until
+from .conftest import VERSIONS, peer_of, routed, until
 from .workers import Worker
 
 pytestmark = pytest.mark.real
@@ -178,6 +179,25 @@ def test_a_server_of_the_url_that_misses_its_route_waits_for_our_dial(one):
             assert sock.recv(4096) == b""
         assert not routed(transport)
     until(lambda: len(routed(transport)) == 1)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_server_of_the_url_that_dials_us_first_does_not_take_our_own_dial_for_a_second_one(
+    make_cluster, start_proxy, caplog, version
+):  # fmt: skip
+    """It would close ours, and dial again as soon as its own is turned away: 20 times a second, and no route came of any."""
+    caplog.set_level(logging.DEBUG, logger=mesh.__name__)
+    cluster = make_cluster(version, version)
+    (way_there := start_proxy(f"127.0.0.1:{cluster.routes[1]}")).delay(0.2)
+    (way_here := start_proxy(f"127.0.0.1:{(port := free_port())}")).delay(0.3)
+    url = f"nats-route://127.0.0.1:{cluster.routes[0]},{way_there.address}"
+    transport = cluster.open(url=f"{url}?listen=127.0.0.1:{port}&advertise={way_here.address}")
+    transport.start(None)
+    peer_of(transport).reach()
+    until(lambda: len(routed(transport)) == 2, 4.0)
+    gevent.sleep(0.5)
+    assert len(routed(transport)) == 2
+    assert "no route to nats-server" not in caplog.text
 
 
 def test_a_third_peer_is_told_of_by_a_peer_as_by_a_server(make_cluster):
