@@ -16,7 +16,9 @@ FAR: Final = 2**50
 """Milliseconds since 1970: later than any clock. A broker answers a POP from then at once, with its own time."""
 
 WINDOW = 30.0
-"""Seconds: a clock that is set, at the broker, is followed within two of these."""
+"""Seconds: what two clocks that drift apart are to each other is followed within two of these."""
+SET = 0.1
+"""Seconds: what seems to have happened so long before it was asked for shows that the broker's clock was set back."""
 
 
 class BrokerClock:
@@ -27,12 +29,17 @@ class BrokerClock:
         self._before = self._shortest = math.inf
         """Our clock less the broker's: the least that was seen, in the last window and in this one."""
 
-    def at(self, told: int, heard: float) -> float:
-        """The monotonic time of what happened at ``told`` (ms since 1970 there), and was ``heard`` of then; never after that."""
+    def at(self, told: int, heard: float, asked: float) -> float:
+        """The monotonic time of what happened at ``told`` (ms since 1970 there), was ``asked`` for and ``heard`` of then; never
+        after that, and not before."""
         if heard - self._since >= WINDOW:
             self._since, self._before, self._shortest = heard, self._shortest, math.inf
-        self._shortest = min(self._shortest, heard - told / 1000)
-        return min(heard, told / 1000 + min(self._before, self._shortest))
+        apart = heard - told / 1000
+        self._shortest = min(self._shortest, apart)
+        found = told / 1000 + min(self._before, self._shortest)
+        if found < asked - SET:  # else all that comes would be late, for as long as the old time is remembered
+            self._before, self._shortest = math.inf, apart
+        return min(heard, max(asked, found))
 
 
 class Born:

@@ -186,10 +186,11 @@ class PopConnection:
         self._settling.collect()
         if self._session.leaving or self._draining or self._closing or monotonic() < self._retry_at:
             return
+        now = monotonic()
         for count in self._pops.wanted(self.granted - len(self.in_flight)):
             born, poll = self._born.of_pop(time(), self._options.poll)
             fields = requests.pop(self.subscription, count, self._options.lease, poll, born)
-            self._session.put(None, Request.POP_MESSAGE, fields, partial(self._popped, count), wait=poll)
+            self._session.put(None, Request.POP_MESSAGE, fields, partial(self._popped, count, now), wait=poll)
 
     def keep(self, now: float, expired: Collection[Message]) -> None:
         """What waits to be sent, and touches of what has held a third of its lease."""
@@ -219,23 +220,23 @@ class PopConnection:
 
     # --- what comes ----------------------------------------------------------------------------------------
 
-    def _popped(self, count: int, answer: Frame | FrameworkError, at: float) -> None:
+    def _popped(self, count: int, asked: float, answer: Frame | FrameworkError, at: float) -> None:
         self._pops.ended(count)
         if isinstance(answer, Frame):
             self._born.answered(answer.fields, answer.remark, time())
         if self._closed:
-            self._give_back(answer, at)
+            self._give_back(answer, asked, at)
         elif isinstance(answer, FrameworkError):
             self._end(answer)
         elif answer.code == Answer.SUCCESS:
-            self._take(answer, at)
+            self._take(answer, asked, at)
         elif answer.code != Answer.POLLING_TIMEOUT:
             self._refused(answer, at)
         self._confirm()
         self._speak()
 
-    def _take(self, answer: Frame, at: float) -> None:
-        found = self._messages(answer, at)  # all are read before one is taken: what cannot be read ends the session
+    def _take(self, answer: Frame, asked: float, at: float) -> None:
+        found = self._messages(answer, asked, at)  # all are read before one is taken: what cannot be read ends the session
         messages = list(found)
         self._deliveries.update(found)
         self.in_flight.update(dict.fromkeys(messages, at))
@@ -246,11 +247,11 @@ class PopConnection:
         elif messages:
             self._receiver.deliver(self, messages)
 
-    def _messages(self, answer: Frame, at: float) -> dict[Message, Delivery]:
+    def _messages(self, answer: Frame, asked: float, at: float) -> dict[Message, Delivery]:
         """Those whose lease is not over: the hub may have been blocked since the broker sent them."""
         said = handles.Popped(answer.fields, self.node)
         self._pops.rest = said.rest
-        began = self._settling.clock.at(said.pop_time, at)
+        began = self._settling.clock.at(said.pop_time, at, asked)
         found: dict[Message, Delivery] = {}
         if monotonic() - began >= self.limits.lease:
             return found
@@ -271,11 +272,11 @@ class PopConnection:
             found[message] = Delivery(first, offset, began, at, at, message.id, back)
         return found
 
-    def _give_back(self, answer: Frame | FrameworkError, at: float) -> None:
+    def _give_back(self, answer: Frame | FrameworkError, asked: float, at: float) -> None:
         """What came for a connection that has ended, on a session that others still use."""
         if isinstance(answer, FrameworkError) or answer.code != Answer.SUCCESS:
             return
-        for one in self._messages(answer, at).values():
+        for one in self._messages(answer, asked, at).values():
             fields = requests.change(self.subscription, one.handle, 0)
             self._session.tell(Request.CHANGE_MESSAGE_INVISIBLETIME, fields)
 

@@ -210,7 +210,7 @@ class Settling:
             counted += ends and not known
             fields = requests.change(self._what, one.handle, invisible)
             self._put(
-                Request.CHANGE_MESSAGE_INVISIBLETIME, fields, partial(self._changed, one, invisible, ends),
+                Request.CHANGE_MESSAGE_INVISIBLETIME, fields, partial(self._changed, one, invisible, ends, asked=now),
                 anywhere=not ends,
             )  # fmt: skip
         if self._changes:
@@ -266,7 +266,9 @@ class Settling:
             return
         self._acked(acks, answer, at)
 
-    def _changed(self, one: Delivery, invisible: int, ends: bool, answer: Frame | FrameworkError, at: float) -> None:
+    def _changed(
+        self, one: Delivery, invisible: int, ends: bool, answer: Frame | FrameworkError, at: float, *, asked: float
+    ) -> None:
         """Of a touch in any thread, while the hub stands."""
         self._unheard -= 1
         if isinstance(answer, FrameworkError):
@@ -276,7 +278,7 @@ class Settling:
             self._not_changed(one, invisible, ends, answer)
             return
         said = requests.Changed.of(answer.fields)
-        apart = one.changed(*said, began=self.clock.at(said.pop_time, at), heard=at)
+        apart = one.changed(*said, began=self.clock.at(said.pop_time, at, asked), heard=at)
         if not apart:
             self._changes.append((one, invisible, ends, True))
             self._speak_soon()

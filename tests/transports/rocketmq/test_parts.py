@@ -132,22 +132,41 @@ def test_never_more_may_come_than_there_is_room_for(steps: list[tuple[int, int, 
 
 def test_a_brokers_clock_is_read_by_what_arrived_fastest() -> None:
     clock = BrokerClock()
-    assert clock.at(1_000_000, 50.0) == 50.0
-    assert clock.at(1_001_000, 50.9) == pytest.approx(50.9)  # it arrived faster
-    assert clock.at(1_002_000, 57.0) == pytest.approx(51.9)  # and this five seconds later than it could
+    assert clock.at(1_000_000, 50.0, 40.0) == 50.0
+    assert clock.at(1_001_000, 50.9, 40.0) == pytest.approx(50.9)  # it arrived faster
+    assert clock.at(1_002_000, 57.0, 40.0) == pytest.approx(51.9)  # and this five seconds later than it could
 
 
-def test_a_brokers_clock_that_is_set_is_followed_and_never_into_the_future() -> None:
+def test_a_brokers_clock_that_falls_behind_is_followed_and_one_that_is_set_forward_never_into_the_future() -> None:
     clock = BrokerClock()
-    clock.at(1_000_000, 50.0)
-    assert clock.at(1_100_000, 50.5) == 50.5  # set forward: not in our future
+    clock.at(1_000_000, 50.0, 0.0)
+    assert clock.at(1_100_000, 50.5, 0.0) == 50.5
     clock = BrokerClock()
-    clock.at(1_000_000, 50.0)
-    assert clock.at(991_000, 51.0) == pytest.approx(41.0)  # set back: believed to be long ago
-    assert clock.at(1_000_000 + round(WINDOW * 1000), 60.0 + WINDOW) == pytest.approx(50.0 + WINDOW)
+    clock.at(1_000_000, 50.0, 0.0)
+    assert clock.at(991_000, 51.0, 0.0) == pytest.approx(41.0)  # believed to be long ago
+    assert clock.at(1_000_000 + round(WINDOW * 1000), 60.0 + WINDOW, 0.0) == pytest.approx(50.0 + WINDOW)
     late = 60.0 + 2 * WINDOW
-    clock.at(1_000_000 + round(2 * WINDOW * 1000), late)
-    assert clock.at(1_000_000 + round(3 * WINDOW * 1000), late + WINDOW) == late + WINDOW
+    clock.at(1_000_000 + round(2 * WINDOW * 1000), late, 0.0)
+    assert clock.at(1_000_000 + round(3 * WINDOW * 1000), late + WINDOW, 0.0) == late + WINDOW
+
+
+def test_a_brokers_clock_that_is_set_back_is_followed_at_once_because_nothing_happens_before_it_is_asked_for() -> None:
+    clock = BrokerClock()
+    assert clock.at(1_000_000, 50.0, 49.9) == 50.0
+    assert clock.at(701_000, 51.0, 50.5) == 50.5  # 300 s back: this POP may have been parked meanwhile
+    assert clock.at(702_500, 52.5, 52.0) == pytest.approx(52.5)
+    assert clock.at(703_000, 58.0, 52.6) == pytest.approx(53.0)  # what arrives late is told again
+
+
+@given(st.floats(0, 100), st.floats(0, 5), st.floats(0, 5), st.floats(-1e6, 1e6))
+def test_what_happened_at_a_broker_is_not_before_it_was_asked_for_nor_after_it_was_heard_of(
+    asked: float, way: float, back: float, behind: float
+) -> None:
+    clock = BrokerClock()
+    clock.at(2_000_000_000, 0.0, 0.0)
+    heard = asked + way + back
+    found = clock.at(2_000_000_000 + round(1000 * (asked + way - behind)), heard, asked)
+    assert asked <= found <= heard
 
 
 def test_a_pop_that_must_say_when_it_was_made_says_it_by_its_brokers_clock() -> None:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from framework.errors import BrokerUnreachable, FrameworkError
+from framework.transports.rocketmq import settling
 from framework.transports.rocketmq.delivery import Delivery
 from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.settling import Settling
@@ -167,12 +168,15 @@ def test_no_change_is_sent_in_the_milliseconds_after_the_delivery(desk: Desk) ->
     assert [code for code, _, _, _ in desk.take()] == [CHANGE]
 
 
-def test_what_was_too_late_when_its_touch_was_answered_is_not_said(desk: Desk) -> None:
+def test_what_was_too_late_when_its_touch_was_answered_is_not_said(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     one = desk.delivery()
     desk.settling.touch(one, monotonic())
-    ((_, _, then, _),) = desk.take()
+    with monkeypatch.context() as long_ago:
+        long_ago.setattr(settling, "monotonic", lambda: monotonic() - 1000.0)
+        one.heard -= 1000.0
+        ((_, _, then, _),) = desk.take()
     desk.settling.requeue(one, 0.0)
-    desk.settling.clock.at(BORN, monotonic() - 1000.0)
+    desk.settling.clock.at(BORN, monotonic() - 1000.0, monotonic() - 1000.0)
     then(changed(BORN + 1), monotonic())
     assert (desk.take(), desk.settling.late, desk.settling.waits) == ([], 1, 0)
 
