@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import struct
@@ -210,6 +211,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments end after two kilobytes, and are tidied at once."""
     monkeypatch.setattr(store, "SEGMENT_BYTES", 2000)
     monkeypatch.setattr(store, "_ROLL_BYTES", 500)
+    monkeypatch.setattr(store, "_EXAMINE_SECONDS", math.inf)  # else how far one sweep gets depends on the machine
     monkeypatch.setattr(compaction, "_SHARE", 0)
 
 
