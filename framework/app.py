@@ -183,11 +183,6 @@ class App:
         """Every handler can be called, and none is to stop. From any thread."""
         return self._supervisor is not None and self._supervisor.ready and not self._supervisor.stopping
 
-    @property
-    def left_behind(self) -> bool:
-        """After ``run``: a handler still runs, in a thread that cannot be ended."""
-        return self._supervisor is not None and self._supervisor.left_behind
-
     def stop(self, now: bool = False) -> None:
         """Stop taking messages and let ``run`` return; may be called from a signal handler.
 

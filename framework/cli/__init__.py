@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Run ``workers`` with the arguments of this process, and exit with one of ``exit_codes``."""
     if sys.argv[1:2] == ["run"]:
         from framework.cli.patching import patch  # noqa: PLC0415
@@ -15,6 +16,7 @@ def main() -> None:
     from framework.cli.root import run_command  # noqa: PLC0415
     from framework.observe import stderr  # noqa: PLC0415
     from framework.observe.logging import setup  # noqa: PLC0415
+    from framework.process_end import end_process  # noqa: PLC0415
 
     if sys.argv[1:2] not in (["run"], ["nsqd"], ["nsqlookupd"], ["publish"]):  # which take the signals themselves
         signals.as_before()
@@ -22,4 +24,4 @@ def main() -> None:
         setup("warning")  # `run` has a setting for it
         code = run_command(sys.argv[1:])
     ending.exit_code(code)
-    sys.exit(code)
+    end_process(code)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -69,8 +67,6 @@ def command(modules: tuple[str, ...], settings: Settings, load: Callable[[], Set
             app.run(leave=lambda: ending.at_once(signals.exit_code))
         finally:
             ending.within(app.time_left, signals.exit_code)
-    if app.left_behind:
-        _leave(signals.exit_code)
     return signals.exit_code
 
 
@@ -91,10 +87,3 @@ def _check_alone(settings: Settings) -> None:
     for name in ("max_tasks", "max_rss"):
         if getattr(settings, name) is not None:
             raise BadSetting(f"{TABLE[name].flag} has a master replace processes: give --processes as well, 1 or more")
-
-
-def _leave(code: int) -> NoReturn:
-    """End the process under the feet of the threads that still run: an interpreter that ends beside them may crash."""
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    ending.at_once(code)

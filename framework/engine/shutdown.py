@@ -130,8 +130,3 @@ class Shutdown:
     def ended(self) -> bool:
         """After ``close``: the connections have ended, and all that ran calls as far as it can."""
         return not self._flow.accounts and (self._remote is None or self._remote.ended)
-
-    @property
-    def left_behind(self) -> bool:
-        """After the end: some call still runs, in a thread, which cannot be ended."""
-        return self._remote is not None and bool(self._remote.running())

@@ -38,7 +38,14 @@ log = hublog.get(__name__)
 
 PATIENCE = 1.0
 """Seconds, at most, until it is known how a process has ended whose socket is closed."""
-_BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv.pop()); from framework.engine.slot_child import main; main()"
+_BOOT = """
+import sys, json
+sys.path[:] = json.loads(sys.argv.pop())
+from framework.engine.slot_child import main
+from framework.process_end import end_process
+main()
+end_process(0)
+"""
 _READ, _WRITE = 1, 2
 _CHUNK = 65536
 

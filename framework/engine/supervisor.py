@@ -118,11 +118,6 @@ class Supervisor:
         return bool(self._consumers) and all(consumer.able for consumer in self._consumers)
 
     @property
-    def left_behind(self) -> bool:
-        """After ``run``: a handler still runs, in a thread that cannot be ended."""
-        return any(consumer.shutdown.left_behind for consumer in self._consumers)
-
-    @property
     def time_left(self) -> float:
         """Seconds until what runs is given back; infinity before a stop."""
         return max(0.0, self._stop.until - time.monotonic())

@@ -3,5 +3,6 @@
 import sys
 
 from framework.nsqd.server import main
+from framework.process_end import end_process
 
-sys.exit(main(sys.argv[1:]))
+end_process(main(sys.argv[1:]))
