@@ -133,6 +133,9 @@ class JetStreamConnection:
         before = self.in_flight.get(message, 0.0)
         self._guard.take(message)
         self.in_flight[message] = now = monotonic()
+        if not self._changes.sure:  # it may be another's message
+            self._leases.untouched(message, before)
+            return
         self._leases.touched(message, before, now)
         self._settlements.touch(self._replies[message])
         self._session.wants_to_speak(self)
@@ -268,6 +271,7 @@ class JetStreamConnection:
 
     def moved(self) -> tuple[bytes, Callable[[], None]]:
         """What was asked of the server that led comes no more, but for what is on its way."""
+        self._leases.carry_over(self._session)
         self._changes.doubt_consumer()
         self._changes.look_when_due(monotonic())
         said, sids = self._pulling.moved()
@@ -309,9 +313,6 @@ class JetStreamConnection:
         session.attend(self, self._place.deletions)
         self._leases.carry_over(session)
         self._settlements.carry_over(session)
-        for message in list(self.in_flight):
-            with suppress(AlreadySettled):  # its lease is over since the last look
-                self.touch(message)
         self._changes.ask(session)
 
     # --- leases --------------------------------------------------------------------------------------------
@@ -364,6 +365,9 @@ class JetStreamConnection:
             self._end(self._is_gone(_UNCERTAIN))
             return
         self._say_by = math.inf
+        for message in list(self.in_flight):
+            with suppress(AlreadySettled):  # its lease is over since the last look
+                self.touch(message)
         self._session.wants_to_speak(self)
 
     def let_through(self, said: list[tuple[wire.Msg, float]]) -> None:

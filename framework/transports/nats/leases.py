@@ -33,6 +33,10 @@ class Leases:
         if asked <= self._session.proven:  # else that one counts first
             self.known[message] = (max(began, asked), now)
 
+    def untouched(self, message: Message, before: float) -> None:
+        """The server is not told of it yet: its lease goes on from ``before``."""
+        self.known.setdefault(message, (before, 0.0))
+
     def drop(self, message: Message) -> None:
         self.known.pop(message, None)
         self._touched.pop(message, None)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import suppress
 
 import gevent.event
 import pytest
 
-from framework.errors import BrokerUnreachable
+from framework.errors import AlreadySettled, BrokerUnreachable
 from framework.transports.nats import away, wire
 
 from .conftest import until
@@ -329,3 +330,30 @@ def test_what_a_stream_has_dropped_meanwhile_keeps_nobody_from_settling_the_rest
     until(lambda: held.tally.finished == 3)
     until(lambda: left(kit, transport) == 0)
     assert (held.tally.lease_lost, held.receiver.closings) == (0, 0)
+
+
+def test_a_lease_ends_while_nobody_says_which_consumer_is_there_however_often_it_is_touched(kit, monkeypatch):
+    """A touch waits then, and an answer to a PING says nothing of it."""
+    held = holding(kit, kit.open("?ack_wait=2s"), 1)
+    monkeypatch.setattr(type(held.connection._changes), "look_when_due", lambda self, now: None)
+    held.connection._changes.doubt_consumer()
+    began = time.monotonic()
+    while not held.receiver.lost_messages and time.monotonic() - began < 4.0:
+        with suppress(AlreadySettled):
+            held.connection.touch(held.taken[0])
+        held.connection._session.ping()
+        gevent.sleep(0.1)
+    assert held.tally.lease_lost == 1
+    assert time.monotonic() - began < 2.5
+
+
+def test_a_lease_goes_on_from_when_the_consumer_has_been_seen_again(kit):
+    held = holding(kit, kit.open("?ack_wait=2s"), 1)
+    gevent.sleep(1.0)
+    held.connection._changes.doubt_consumer()
+    held.connection.touch(held.taken[0])
+    until(lambda: held.connection._changes.sure)
+    gevent.sleep(1.5)
+    held.connection.finish(held.taken[0])
+    until(lambda: held.tally.finished == 1)
+    assert held.tally.lease_lost == 0
