@@ -250,19 +250,15 @@ class JetStreamConnection:
         if self._draining and not (self._drained or self._pulls):
             self._session.ping(self._confirm_drain)
         back = self._pulling.taken_back(room, wanted=bool(self.granted))
-        parts = [*taken.first, *back, *self._pulling.asked_for(room), *taken.last]
-        if taken.touches or taken.finished:
+        if taken.matters:
             self._session.prove()
-        return b"".join(parts), self._settlements.leave(self, taken, sum(map(len, parts)))
+        return self._settlements.said(self, taken, [*back, *self._pulling.asked_for(room)])
 
     def keep(self, heard: list[wire.Msg], now: float, expired: Collection[Message]) -> tuple[bytes, Sent | None]:
         """What waits to be sent, and what is to be touched: of the messages in flight, and of those that came meanwhile."""
         if not self._changes.sure:
             return b"", None
-        taken = self._settlements.take(self._deliveries.due(heard, now, expired, self.limits.lease))
-        parts = [*taken.first, *taken.last]
-        size = sum(map(len, parts))
-        return b"".join(parts), self._settlements.leave(self, taken, size) if size else None
+        return self._settlements.said(self, self._settlements.take(self._deliveries.due(heard, now, expired, self.limits.lease)))
 
     def resumed(self) -> None:
         for message, at in self._leases.kept():
@@ -291,7 +287,7 @@ class JetStreamConnection:
         if self._renew is None or self._closed or self._closing:
             self._end(error)
             return
-        self._settlements.recall(self._session.leave(self))
+        self._settlements.recall(self._session.leave(self), self.limits.lease)
         if not (self.in_flight or self._settlements):
             self._end(error)
             return

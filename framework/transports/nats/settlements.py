@@ -5,8 +5,9 @@ While the hub is blocked another native thread takes from it: each step is one t
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import NamedTuple
 
@@ -14,6 +15,22 @@ from framework.transports.contract import Tally
 from framework.transports.nats.carrier import Carrier
 from framework.transports.nats.outbox import Owner, Said
 from framework.transports.nats.settling import ACK_MORE, ack, nak, taken, term, touch
+
+SURELY_HELD = 0.5
+"""The part of a lease for which a message was held, at least, when it was settled: it had been touched at a third."""
+
+
+class Nak(NamedTuple):
+    """A message to be given back: where, after how many seconds from ``at``, and until when nobody else can have it, which is
+    known of what is said again."""
+
+    reply: bytes
+    delay: float
+    at: float
+    until: float = math.inf
+
+    def left(self, now: float) -> float:
+        return max(0.0, self.at + self.delay - now) if self.until < math.inf else self.delay
 
 
 class Taken(NamedTuple):
@@ -24,15 +41,20 @@ class Taken(NamedTuple):
     acks: list[bytes]
     """Where messages are finished with it, and in ``terms`` terminated."""
     terms: list[bytes]
-    naks: int
+    naks: list[Nak]
     touches: int
 
     @property
     def finished(self) -> int:
         return len(self.acks) + len(self.terms)
 
+    @property
+    def matters(self) -> bool:
+        """Whether to have it confirmed that it is read."""
+        return bool(self.touches or self.acks or self.terms or any(one.delay for one in self.naks))
 
-NOTHING = Taken([], [], [], [], 0, 0)
+
+NOTHING = Taken([], [], [], [], [], 0)
 
 
 class Settlements:
@@ -44,12 +66,12 @@ class Settlements:
         self.acks: list[bytes] = []
         """Where each message that is finished is acknowledged."""
         self._touches: list[bytes] = []
-        self._naks: list[bytes] = []
+        self._naks: list[Nak] = []
         self._terms: list[bytes] = []
         """Where each message that was given up is terminated."""
         self._under_way = 0
         self._unread: deque[Sent] = deque()
-        """What finishes, and the server is not known to have read: a connection that breaks takes it along."""
+        """What the server is not known to have read, and is to be said again then: a connection that breaks takes it along."""
         self.carry_over(session)
 
     def carry_over(self, session: Carrier) -> None:
@@ -69,14 +91,24 @@ class Settlements:
 
     def give_back(self, reply: bytes, delay: float) -> None:
         """``delay``: seconds."""
-        self._naks.append(nak(reply, delay, self._commands))
+        self._naks.append(Nak(reply, delay, monotonic()))
 
     def take(self, due: Sequence[bytes] = ()) -> Taken:
         """All of it. ``due``: what is to be touched beside."""
         acks, terms, naks, touches = taken(self.acks), taken(self._terms), taken(self._naks), taken(self._touches)
         touches += due
         first = [touch(touches, self._commands), ack(acks, self._commands), *(term(one, self._commands) for one in terms)]
-        return Taken(first, naks, acks, terms, len(naks), len(touches))
+        now = monotonic()
+        held = [one for one in naks if now < one.until]
+        self._tally.lease_lost += len(naks) - len(held)
+        last = [nak(one.reply, one.left(now), self._commands) for one in held]
+        return Taken(first, last, acks, terms, held, len(touches))
+
+    def said(self, owner: Owner, some: Taken, asked: Iterable[bytes] = ()) -> tuple[bytes, Sent | None]:
+        """``some`` of what ``owner`` has settled, with what it asks for in between."""
+        parts = [*some.first, *asked, *some.last]
+        size = sum(map(len, parts))
+        return b"".join(parts), self.leave(owner, some, size) if size else None
 
     def leave(self, owner: Owner, some: Taken, size: int) -> Sent:
         """``some`` of what ``owner`` has settled is on its way, in so many bytes."""
@@ -84,7 +116,7 @@ class Settlements:
         said = Sent(owner, self, some, size)
         while self._unread and self._unread[0].read(self._session.proven):
             self._unread.popleft()
-        if said.acks:
+        if some.matters:
             self._unread.append(said)
         return said
 
@@ -109,6 +141,19 @@ class Settlements:
         self.acks[:0] = [reply for said in some for reply in said.some.acks]
         self._terms[:0] = [reply for said in some for reply in said.some.terms]
 
+    def _give_back_again(self, unread: list[Sent], waiting: list[Said], lease: float) -> None:
+        """What is to come after a while, and is not due yet: nobody else has it, and to say it twice does no harm. The rest comes
+        again by itself."""
+        now = monotonic()
+        lost = len(self._naks) + sum(each.naks for each in waiting)
+        late = [one for said in unread for one in said.some.naks] + self._naks
+        held = now + SURELY_HELD * lease
+        again = [one._replace(until=min(one.until, held, one.at + one.delay)) for one in late if now < one.at + one.delay]
+        told = [one for said in unread if said.counted for one in said.some.naks if now < one.at + one.delay]
+        self._tally.requeued -= len(told)
+        self._tally.lease_lost += lost - (len(again) - len(told))
+        self._naks[:] = again
+
     def finishing(self) -> list[bytes]:
         """Where each message is settled that is finished, and the server is not known to have read it."""
         unread = [reply for said in self._unread for reply in (*said.some.acks, *said.some.terms)]
@@ -117,18 +162,19 @@ class Settlements:
     def unsent(self) -> int:
         """Bytes."""
         alike = [*self.acks, *self._terms, *self._touches]
-        waiting = sum(map(len, [*self._naks, *alike])) + len(alike) * ACK_MORE + len(self._terms)  # +TERM has a letter more
+        naks = [nak(one.reply, one.delay, self._commands) for one in self._naks]
+        waiting = sum(map(len, [*naks, *alike])) + len(alike) * ACK_MORE + len(self._terms)  # +TERM has a letter more
         return waiting + self._under_way
 
-    def recall(self, waiting: list[Said]) -> None:
+    def recall(self, waiting: list[Said], lease: float) -> None:
         """The session has ended: what finishes, and was not read for certain, is to be said again, which does no harm to what was
-        read. What gives back is lost, and comes again by itself. ``waiting`` was only begun to be said."""
+        read. So is what gives back after a delay; without one it is lost, and comes again when its lease ends. ``waiting`` was
+        only begun to be said. ``lease``: seconds."""
         unread = [said for said in self._unread if not said.read(self._session.proven)]
         self._unread.clear()
         self._tally.finished -= sum(said.acks for said in unread if said.counted)
-        self._tally.lease_lost += len(self._naks) + sum(each.naks for each in waiting)
         self._say_again(unread)
-        self._naks.clear()
+        self._give_back_again(unread, waiting, lease)
         self._touches.clear()
         self._under_way = 0
 
@@ -152,7 +198,7 @@ class Sent:
 
     def __init__(self, owner: Owner, settlements: Settlements, some: Taken, size: int) -> None:
         self.owner, self._settlements, self.some, self.size = owner, settlements, some, size
-        self.acks, self.naks = some.finished, some.naks
+        self.acks, self.naks = some.finished, len(some.naks)
         self.at = monotonic()
         self.counted = False
 

@@ -6,10 +6,13 @@ Source: the JetStream API reference, acknowledgements.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from framework.errors import ProtocolError
 from framework.message import Message
 from framework.transports.nats.commands import OF_CLIENTS, Commands
+
+T = TypeVar("T")
 
 _ACK = b" 4\r\n+ACK\r\n"
 _WPI = b" 4\r\n+WPI\r\n"
@@ -53,7 +56,7 @@ def metadata(reply: bytes) -> tuple[int, bytes, int]:
         raise ProtocolError(f"not a message of JetStream: it is to be acknowledged at {reply[:80]!r}") from None
 
 
-def taken(waiting: list[bytes]) -> list[bytes]:
+def taken(waiting: list[T]) -> list[T]:
     """All of it, from a list to which the hub may be adding: each step is one that nothing interrupts."""
     count = len(waiting)
     some = waiting[:count]

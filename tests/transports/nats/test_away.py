@@ -357,3 +357,45 @@ def test_a_lease_goes_on_from_when_the_consumer_has_been_seen_again(kit):
     held.connection.finish(held.taken[0])
     until(lambda: held.tally.finished == 1)
     assert held.tally.lease_lost == 0
+
+
+@pytest.mark.parametrize("sent", [True, False], ids=["as it is sent", "before it is"])
+def test_what_is_given_back_with_a_delay_as_the_connection_breaks_comes_after_it_and_not_before(kit, sent):
+    held = holding(kit, kit.open("?ack_wait=2s"), 2)
+    session = held.connection._session
+    if sent:
+        held.connection.requeue(held.taken[0], 5.0)
+        with session._lock:
+            session._outbox.send(Nowhere())
+        session._outbox.tell()
+        assert held.tally.requeued == 1
+    else:
+        held.connection.requeue(held.taken[0], 5.0)
+    began = time.monotonic()
+    session.end(BrokerUnreachable("it broke"))
+    assert (held.tally.requeued, held.tally.lease_lost) == (0, 0)
+    held.connection.finish(held.taken[1])
+    until(lambda: len(held.taken) == 3)
+    assert 4.5 < time.monotonic() - began < 8.0
+    held.connection.finish(held.taken[2])
+    until(held.balanced)
+    assert (held.tally.finished, held.tally.requeued, held.tally.lease_lost) == (2, 1, 0)
+
+
+def test_what_was_due_again_before_there_is_a_session_is_left_to_its_lease(kit):
+    held = holding(kit, kit.open("?ack_wait=2s"), 1)
+    back, dial = gevent.event.Event(), held.connection._renew
+    held.connection._renew = lambda: back.wait() and dial()
+    held.connection.requeue(held.taken[0], 0.3)
+    held.connection._session.end(BrokerUnreachable("it broke"))
+    gevent.sleep(0.5)
+    back.set()
+    until(lambda: held.tally.lease_lost == 1)
+    assert held.tally.requeued == 0
+
+
+class Nowhere:
+    """A socket that takes all, of which nothing arrives."""
+
+    def send(self, data):
+        return len(data)
