@@ -81,6 +81,8 @@ class Failover(Generic[Command]):
         until = monotonic() + timeout
         refusing: set[str] = set()
         answers = self._try_each(commands, until, timeout, refusing)
+        if answers.count(None) == len(answers):  # nearly always; what follows looks at each several times
+            return [None] * len(answers)
         doubts: dict[int, InDoubt] = {}
         for attempt in itertools.count():
             left = [i for i, each in enumerate(answers) if each is not None and not isinstance(each, PublishError)]
@@ -106,9 +108,10 @@ class Failover(Generic[Command]):
         except FrameworkError as error:
             return [error] * len(commands)
         answers = link.ask_each(commands, timeout)
-        if any(isinstance(each, Refused) for each in answers):
+        stored = answers.count(None)
+        if stored < len(answers) and any(isinstance(each, Refused) for each in answers):
             refusing.add(link.node)
-        if None in answers:
+        if stored:
             self._heard(link)
         return answers
 

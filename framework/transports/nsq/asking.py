@@ -76,7 +76,7 @@ class Run:
         """An answer, for the oldest command without one. The window is filled when some of it is answered: to fill it at
         each answer costs a send for each."""
         self._answers.append(outcome)
-        if isinstance(outcome, NoAnswer):
+        if outcome is not None and isinstance(outcome, NoAnswer):
             self._silence = outcome
         unanswered = self._begun - len(self._answers)
         if unanswered == WINDOW - REFILL and self._sender.error is None and self._silence is None:
