@@ -36,7 +36,7 @@ _ELSEWHERE = {
     "endingoffsetsbytimestamp": _NO_REPLAY,
 }
 _SCHEMES = {"nsqdTcpAddresses": "nsq://", "lookupdHttpAddresses": "nsq+lookupd://", "broker": ""}
-_EMBEDDED_ONLY = (*_SCHEMES, "topic", "channel", "maxInFlight", "segmentMaxMessages", "segmentLinger")
+_EMBEDDED_ONLY = (*_SCHEMES, "topic", "channel", "maxInFlight", "maxSpoolBytes", "segmentMaxMessages", "segmentLinger")
 _SPARKS_OWN = {"checkpointlocation", "queryname"}
 
 
@@ -166,6 +166,11 @@ STREAM_READ = [
         f"and how many of the newest rows `retention=commit` leaves ({WINDOW})",
     ),
     Option("maxInFlight", _whole, "the most messages received and not yet durable (5000)"),
+    Option(
+        "maxSpoolBytes",
+        _whole,
+        "a spool that holds as much takes nothing more, and messages stay at the broker, until some of it is deleted (no limit)",
+    ),
     Option("segmentMaxMessages", _whole, "the most messages in a segment (2500)"),
     Option("segmentLinger", _seconds, "how long a segment waits to fill (250ms)"),
 ]
@@ -193,6 +198,7 @@ class ReadOptions:
     trim: bool
     dedupe_window: int
     max_in_flight: int
+    max_spool_bytes: int | None
     segment_max_messages: int
     segment_linger: float
 
@@ -286,6 +292,7 @@ def _read_options(values: Mapping[str, Any]) -> ReadOptions:
         trim=values.get("retention", "commit" if embedded else "keep") == "commit",
         dedupe_window=values.get("dedupeWindow", WINDOW),
         max_in_flight=in_flight,
+        max_spool_bytes=values.get("maxSpoolBytes"),
         segment_max_messages=segment,
         segment_linger=values.get("segmentLinger", 0.25),
     )

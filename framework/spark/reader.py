@@ -38,6 +38,7 @@ from framework.spark.offsets import (
 from framework.spark.options import ReadOptions
 from framework.spark.rows import rows_of
 from framework.spool import SpoolError
+from framework.spool.limit import to_keep
 from framework.spool.root import collectors, ensure_epoch, epoch
 from framework.spool.segment import Segment, listing, trim
 
@@ -85,6 +86,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, Cursor] | None = None
         self._found: Listing = {}
         self._list_at = 0.0
+        self._trimmed: Mapping[str, Cursor] = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's names, here and below)
         root = self._options.spool_dir
@@ -110,6 +112,10 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         self._collect()
         begin = self._continue_from(Offset.of(start))
+        # Batches up to here are done, and Spark calls commit for the last one only once there is a next: a spool that is full
+        # would wait for the one, and the next batch for the spool.
+        if begin.cursors != self._trimmed:
+            self._trim(begin.cursors)
         new = {name: self._new(name, begin.cursors) for name in self._listed()}
         available = {name: sum(span.rows for span in some) for name, some in new.items() if some}
         if not available:
@@ -151,10 +157,15 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Delete what no batch will need again, if retention says so."""
+        self._trim(Offset.of(end).cursors)
+
+    def _trim(self, cursors: Mapping[str, Cursor]) -> None:
         if not self._options.trim:
             return
-        for name, cursor in Offset.of(end).cursors.items():
-            trim(self._options.spool_dir / name, cursor.segment, self._options.dedupe_window)
+        for name, cursor in cursors.items():
+            folder = self._options.spool_dir / name
+            trim(folder, cursor.segment, self._options.dedupe_window, to_keep(folder))
+        self._trimmed = dict(cursors)
 
     def stop(self) -> None:
         if self._collector is not None:

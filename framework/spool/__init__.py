@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from framework.spool.limit import SpoolFull
 from framework.spool.segment import SpoolError
 
 if TYPE_CHECKING:
     from framework.spool.spool import Spool as Spool
 
-__all__ = ["Spool", "SpoolError"]
+__all__ = ["Spool", "SpoolError", "SpoolFull"]
 
 
 def __getattr__(name: str) -> Any:

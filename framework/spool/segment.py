@@ -209,17 +209,27 @@ def recover(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def trim(folder: Path, before: int, keep_rows: int) -> int:
+def size(one: Segment) -> int:
+    """Its bytes; 0 when it has gone."""
+    try:
+        return one.path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def trim(folder: Path, before: int, keep_rows: int, keep_bytes: int | None = None) -> int:
     """Delete the segments numbered under ``before``, but keep the newest that hold ``keep_rows`` rows; returns how many went.
 
-    The kept ones are where an opening spool finds the ids that it has, and the last one keeps the numbering.
+    The kept ones are where an opening spool finds the ids that it has, and the last one keeps the numbering. ``keep_bytes``: the
+    most that is kept for the ids.
     """
-    segments = listing(folder)
-    newer = 0
-    removed = 0
-    for segment in reversed(segments):
-        if newer >= max(keep_rows, 1) and segment.number < before:
-            segment.path.unlink(missing_ok=True)
+    newer_rows = newer_bytes = removed = 0
+    for one in reversed(listing(folder)):
+        own_bytes = 0 if keep_bytes is None else size(one)
+        is_over = keep_bytes is not None and newer_rows > 0 and newer_bytes + own_bytes > keep_bytes
+        if one.number < before and (newer_rows >= max(keep_rows, 1) or is_over):
+            one.path.unlink(missing_ok=True)
             removed += 1
-        newer += segment.rows
+        newer_rows += one.rows
+        newer_bytes += own_bytes
     return removed

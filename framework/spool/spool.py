@@ -22,6 +22,7 @@ import gevent.monkey
 
 from framework.errors import WrongUse
 from framework.spool import segment as segments
+from framework.spool.limit import Limit, to_keep
 from framework.spool.root import COLLECTOR, EPOCH, ensure_epoch, folder_of
 from framework.spool.seen import WINDOW, Key, Seen, key_of
 from framework.spool.segment import SpoolError
@@ -44,13 +45,16 @@ class Spool:
 
     ``retention``: seconds after which a segment is deleted, read or not; None keeps them all. ``window``: how many
     message ids are remembered at the least, to drop what the broker delivers again; the segments that hold them stay.
+    ``max_bytes``: a spool that holds as much takes nothing more until some is deleted; of what was read no more than half as much
+    is kept for the ids. None for no limit.
 
-    Raises WrongUse for a folder that is a URL, a bad collector name or retention.
+    Raises WrongUse for a folder that is a URL, a bad collector name, retention or limit.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], collector: str = "main", *, retention: float | None = None, window: int = WINDOW
-    ) -> None:
+        self, folder: str | os.PathLike[str], collector: str = "main", *, retention: float | None = None, window: int = WINDOW,
+        max_bytes: int | None = None,
+    ) -> None:  # fmt: skip
         if not COLLECTOR.fullmatch(collector) or collector == EPOCH:
             raise WrongUse(f"collector name {collector!r} is not valid: use 1 to 64 of the characters a-z A-Z 0-9 . _ -")
         if retention is not None and not retention > 0:
@@ -58,6 +62,7 @@ class Spool:
         self.root = folder_of(folder)
         self.collector = collector
         self.folder = self.root / collector
+        self._limit = Limit(self.folder, max_bytes)
         self._retention = retention
         self._expire_at = 0.0
         self._window = window
@@ -73,7 +78,8 @@ class Spool:
 
         When it returns, every message of the batch may be finished. On a hub the waiting for the disk is done in its
         threadpool, so heartbeats and other handlers go on. Raises SpoolError (a full disk: nothing was landed, let
-        the batch be requeued) and WrongUse (another process is this collector).
+        the batch be requeued), SpoolFull (``max_bytes``: nothing was landed, and the handler pauses) and WrongUse
+        (another process is this collector).
         """
         return self._off_hub(lambda: self._land(batch))
 
@@ -114,6 +120,8 @@ class Spool:
         with self._mutex:
             self._ensure_open()
             new = self._new(batch)
+            if new:
+                self._limit.check()
             for keys in _by_size(new):
                 self._write(keys, [new[key] for key in keys])
             self._expire()
@@ -126,6 +134,7 @@ class Spool:
             # After a failed sync only the disk knows what is there: forget, and learn it anew.
             self._forget()
             raise SpoolError(f"spool {self.folder}: {len(keys)} messages could not be written: {error.strerror}") from error
+        self._limit.add(landed.path)
         self._next = landed.number + 1
         self._seen.update(keys)
 
@@ -138,7 +147,7 @@ class Spool:
             kept = segments.listing(self.folder)
             expired = list(takewhile(lambda one: one.path.stat().st_mtime < now - (self._retention or 0), kept))
             if expired:
-                segments.trim(self.folder, expired[-1].number + 1, self._window)
+                segments.trim(self.folder, expired[-1].number + 1, self._window, to_keep(self.folder))
         except OSError as error:  # what was landed is durable all the same; the next round tries again
             _log.warning("spool %s: expired segments were not deleted: %s", self.folder, error)
 
@@ -163,6 +172,7 @@ class Spool:
             # A collector killed between the link and this sync left a name that a power cut may still take; its
             # messages come again and will be dropped as known, so the name must be durable first.
             segments.sync_folder(self.folder)
+            self._limit.begin()
             self._learn()
         except OSError as error:
             self._forget()

@@ -92,6 +92,30 @@ def test_a_channel_is_landed_and_finished(nsqd: Server, tmp_path: Path, collect:
     assert collector.counts() == {"received": 10_000, "finished": 10_000, "requeued": 0, "dead": 0, "lease_lost": 0}
 
 
+def test_what_a_full_spool_does_not_take_stays_at_the_broker_until_there_is_room(
+    nsqd: Server, tmp_path: Path, collect: Callable[..., Collector], caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(nsqd, 0, 10_000)
+    collector = collect(nsqd.address, maxSpoolBytes="100000", segmentMaxMessages="500", maxInFlight="500")
+    wait_for(lambda: "is full" in caplog.text, collector)
+    wait_for(lambda: nsqd.channel_stats("orders", "archive")["in_flight_count"] == 0, collector)
+    count = sum(landed(tmp_path).values())
+    assert 500 < count < 5000
+    stats = nsqd.channel_stats("orders", "archive")
+    assert stats["depth"] + stats["deferred_count"] == 10_000 - count
+    read: dict[int, Counter[bytes]] = {}
+
+    def query() -> int:
+        for one in segment.listing(tmp_path / "spool" / NAME):
+            read[one.number] = Counter(segment.read(one.path, ["value"])["value"].to_pylist())
+        segment.trim(tmp_path / "spool" / NAME, 10**9, 0)
+        return sum(rows.total() for rows in read.values())
+
+    wait_for(lambda: query() == 10_000, collector, 60)
+    assert sum(read.values(), Counter()) == Counter(b"m%d" % n for n in range(10_000))
+    assert caplog.text.count("its messages stay at the broker") == caplog.text.count("has room again") >= 1
+
+
 def test_a_channel_counts_as_drained_only_when_nothing_has_come_for_a_while(
     nsqd: Server, tmp_path: Path, collect: Callable[..., Collector]
 ) -> None:

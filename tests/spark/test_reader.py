@@ -116,6 +116,28 @@ def test_commit_deletes_only_what_no_batch_needs_and_the_ids_do_not(land: Land) 
     assert source.latestOffset(later, EVERYTHING)["collectors"] == {"a": [12, 0]}
 
 
+def test_what_the_last_batch_read_is_deleted_before_there_is_a_next_one(land: Land) -> None:
+    """Spark says commit of a batch when it plans the next, which never comes where the collectors wait for room."""
+    for n in range(0, 100, 10):
+        folder = land(n, n + 10)
+    source = reader(folder, retention="commit", dedupeWindow="25")
+    end = source.latestOffset(source.initialOffset(), EVERYTHING)
+    assert len(segment.listing(folder / "a")) == 10, "a batch that is planned may run again"
+    assert len(ids(source, source.initialOffset(), end)) == 100
+    assert source.latestOffset(end, EVERYTHING) == end
+    assert [one.number for one in segment.listing(folder / "a")] == [8, 9, 10]
+
+
+def test_of_what_was_read_a_spool_with_a_limit_keeps_half_as_much(land: Land) -> None:
+    for n in range(0, 100, 10):
+        folder = land(n, n + 10, body=lambda n: b"x" * 1000)
+    (folder / "a" / "limit").write_text("80000\n")
+    source = reader(folder, retention="commit")
+    end = source.latestOffset(source.initialOffset(), EVERYTHING)
+    source.commit(end)
+    assert [one.number for one in segment.listing(folder / "a")] == [8, 9, 10]
+
+
 def test_latest_skips_what_is_there_already(land: Land) -> None:
     folder = land(0, 10)
     source = reader(folder, startingOffsets="latest")

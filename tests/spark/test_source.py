@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from framework.spool import Spool
+from framework.spool import Spool, segment
 
 pytestmark = pytest.mark.spark
 Land = Callable[..., Path]
@@ -102,6 +102,29 @@ def test_a_batch_that_was_planned_and_not_committed_is_planned_the_same_again(sp
     land(100, 200)
     assert run_available(spark, folder, tmp_path, maxMessagesPerTrigger=1000) == [20, 100]
     assert ids(spark, tmp_path) == Counter(f"{n:016x}" for n in range(200))
+
+
+def test_a_batch_that_fails_finds_its_rows_again_and_what_all_batches_read_is_deleted(
+    spark: Any, land: Land, tmp_path: Path
+) -> None:
+    for n in range(0, 100, 10):
+        folder = land(n, n + 10)
+    done: list[str] = []
+    left: list[int] = []
+
+    def process(rows: Any, batch: int) -> None:
+        left.append(len(segment.listing(folder / "a")))
+        assert batch != 2 or len(left) > 3, "fails once"
+        done.extend(row.message_id for row in rows.collect())
+
+    rows = external(spark.readStream, folder, collector="external", retention="commit", dedupeWindow=1, maxMessagesPerTrigger=30)
+    stream = rows.load().writeStream.foreachBatch(process).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with pytest.raises(Exception, match="fails once"):
+        stream.trigger(availableNow=True).start().awaitTermination(60)
+    assert stream.trigger(availableNow=True).start().awaitTermination(60)
+    assert sorted(done) == [f"{n:016x}" for n in range(100)]
+    assert left == [10, 7, 4, 4, 1]
+    assert len(segment.listing(folder / "a")) == 1, "without a next batch"
 
 
 def test_a_running_query_sees_what_lands_and_a_new_collector(spark: Any, land: Land, tmp_path: Path) -> None:

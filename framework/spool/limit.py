@@ -1,0 +1,83 @@
+"""How large a collector's folder may become. The collector says it in a file there, so that readers that delete know it as well.
+
+A full folder takes nothing more: its messages stay at the broker. What has been read makes room, so of that no more than half of
+the limit is kept for the ids in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+from framework.errors import Backoff, WrongUse
+from framework.spool import segment as segments
+from framework.spool.segment import SpoolError
+
+_log = logging.getLogger(__name__)
+_FILE = "limit"
+
+
+class SpoolFull(SpoolError, Backoff):
+    """The spool is as large as it may be. A handler that raises it gets no messages for a while, and they stay at the broker."""
+
+
+class Limit:
+    """Of one collector's ``folder``: ``most`` bytes, or None for no limit. Raises WrongUse for other than a number above 0."""
+
+    def __init__(self, folder: Path, most: int | None) -> None:
+        if most is not None and (not isinstance(most, int) or most < 1):
+            raise WrongUse(f"Spool(max_bytes={most!r}): a number of bytes above 0 is needed, or None for no limit")
+        self._folder = folder
+        self._most = most
+        self._held = 0
+        self._is_full = False
+
+    def begin(self) -> None:
+        """Say in the folder what the limit is, and measure what it holds. Under the collector's lock; raises OSError."""
+        path = self._folder / _FILE
+        if self._most is None:
+            path.unlink(missing_ok=True)
+            return
+        if to_keep(self._folder) != self._most // 2:
+            fresh = self._folder / f"{uuid4().hex}.tmp"
+            fresh.write_text(f"{self._most}\n")
+            os.replace(fresh, path)
+        self._held = _size(self._folder)
+
+    def check(self) -> None:
+        """Before anything is written. Raises SpoolFull; a folder that has less than its limit takes one batch more."""
+        if self._most is None or self._held < self._most:
+            return
+        self._held = _size(self._folder)  # what readers deleted since
+        full = self._held >= self._most
+        if full and not self._is_full:
+            _log.warning("%s; its messages stay at the broker until a query has read and deleted some", self._words())
+        if self._is_full and not full:
+            _log.warning("spool %s: has room again", self._folder)
+        self._is_full = full
+        if full:
+            raise SpoolFull(self._words())
+
+    def add(self, path: Path) -> None:
+        """A segment was written."""
+        if self._most is not None:
+            self._held += path.stat().st_size
+
+    def _words(self) -> str:
+        return f"spool {self._folder}: is full, with {self._held:,} bytes of {self._most:,} that it may have (max_bytes)"
+
+
+def to_keep(folder: Path) -> int | None:
+    """How many bytes of what was read may be kept in a collector's folder; None where it has no limit."""
+    with suppress(FileNotFoundError, ValueError):
+        return int((folder / _FILE).read_text()) // 2
+    return None
+
+
+def _size(folder: Path) -> int:
+    """Of the segments. Of one alone none: it keeps the numbering, so that nobody deletes it, however large it is."""
+    found = segments.listing(folder)
+    return sum(segments.size(one) for one in found) if len(found) > 1 else 0

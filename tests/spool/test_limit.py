@@ -1,0 +1,85 @@
+"""A spool with a limit takes nothing more when it is full, and has room again when something was read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from framework import Backoff
+from framework.errors import WrongUse
+from framework.spool import Spool, SpoolError, SpoolFull, limit, segment
+from tests.spool.rows import MakeBatch, ids
+
+BODY = b"x" * 10_000
+
+
+def size(spool: Spool) -> int:
+    return sum(one.path.stat().st_size for one in segment.listing(spool.folder))
+
+
+def fill(spool: Spool, batch: MakeBatch, first: int = 0) -> int:
+    """Land batches of five until it is full; returns the first number that was not landed."""
+    for n in range(first, first + 500, 5):
+        try:
+            spool.land(batch(n, n + 5, body=BODY))
+        except SpoolFull:
+            return n
+    pytest.fail("it is never full")
+
+
+def test_a_full_spool_takes_nothing_more_and_says_so_once(
+    tmp_path: Path, batch: MakeBatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spool = Spool(tmp_path, max_bytes=300_000)
+    last = fill(spool, batch)
+    assert 300_000 <= size(spool) < 300_000 + 6 * len(BODY), "one batch more than it may have, at the most"
+    for _ in range(3):
+        with pytest.raises(SpoolFull, match=r"is full, with 3\d\d,\d{3} bytes of 300,000 that it may have \(max_bytes\)") as full:
+            spool.land(batch(last, last + 5, body=BODY))
+    assert isinstance(full.value, Backoff), "so that the handler gets no messages for a while"
+    assert isinstance(full.value, SpoolError)
+    assert len(ids(spool)) == last
+    assert spool.land(batch(0, last)) == 0, "what is there already may be finished"
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    segment.trim(spool.folder, before=4, keep_rows=0)
+    assert spool.land(batch(last, last + 5, body=BODY)) == 5
+    assert "has room again" in caplog.text
+
+
+def test_what_was_read_keeps_no_more_than_half_of_it(tmp_path: Path, batch: MakeBatch) -> None:
+    """Else a spool whose window of ids is larger than its limit would stay full for ever."""
+    spool = Spool(tmp_path, max_bytes=300_000)
+    last = fill(spool, batch)
+    newest = segment.listing(spool.folder)[-1].number
+    segment.trim(spool.folder, newest + 1, 500_000, limit.to_keep(spool.folder))
+    assert 80_000 < size(spool) <= 150_000
+    assert spool.land(batch(last - 10, last)) == 0, "their ids are known all the same"
+    assert fill(spool, batch, last) > last + 10
+
+
+def test_one_segment_alone_is_not_waited_for_because_nobody_deletes_it(tmp_path: Path, batch: MakeBatch) -> None:
+    spool = Spool(tmp_path, max_bytes=1000)
+    assert spool.land(batch(0, 5, body=BODY)) == 5
+    assert spool.land(batch(5, 10, body=BODY)) == 5
+    with pytest.raises(SpoolFull):
+        spool.land(batch(10, 15))
+    segment.trim(spool.folder, 3, 500_000, limit.to_keep(spool.folder))
+    assert spool.land(batch(10, 15)) == 5
+
+
+def test_a_new_process_measures_what_is_there_and_its_limit_counts(tmp_path: Path, batch: MakeBatch) -> None:
+    with Spool(tmp_path, max_bytes=300_000) as first:
+        last = fill(first, batch)
+    with Spool(tmp_path, max_bytes=200_000) as second, pytest.raises(SpoolFull):
+        second.land(batch(last, last + 1))
+    assert limit.to_keep(second.folder) == 100_000
+    with Spool(tmp_path) as third:
+        assert third.land(batch(last, last + 1)) == 1
+    assert limit.to_keep(third.folder) is None
+
+
+@pytest.mark.parametrize("most", [0, -1, 1.5, "1 GB"])
+def test_a_limit_is_a_number_of_bytes(tmp_path: Path, most: int) -> None:
+    with pytest.raises(WrongUse, match=r"Spool\(max_bytes=.*\): a number of bytes above 0 is needed, or None for no limit"):
+        Spool(tmp_path, max_bytes=most)
