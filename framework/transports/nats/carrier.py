@@ -26,6 +26,10 @@ class Asking(Protocol):
     def info(self) -> wire.Info:
         """What that says of itself; of several servers what all of them can do."""
 
+    @property
+    def patience(self) -> float:
+        """Seconds that an answer may take."""
+
     def ask(self, to: bytes, body: bytes, timeout: float) -> wire.Msg:
         """Publish a request and wait for its answer; blocks its greenlet. Raises BrokerUnreachable, BrokerError."""
 

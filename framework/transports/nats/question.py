@@ -10,6 +10,9 @@ from framework.errors import BrokerError, BrokerUnreachable
 from framework.transports.nats import wire
 from framework.transports.nats.outbox import Listening, Owner
 
+TIMEOUT = 5.0
+"""Seconds that a server may take. A missing consumer answers nothing at all on 2.9, nor does a cluster without a leader."""
+
 
 class Asked(Protocol):
     """The session, as a question uses it."""
@@ -26,6 +29,9 @@ class Asked(Protocol):
 
     def request(self, sid: int, to: bytes, body: bytes) -> None:
         """Publish it, to be answered on ``sid``."""
+
+    def settles(self, answer: wire.Msg) -> bool:
+        """Else another may come, which says more."""
 
     def withdraw(self, sid: int) -> None:
         """Nobody waits for that answer any more."""
@@ -48,6 +54,8 @@ class Question(Listening):
         self._to = to
         self._waiter: Waiter[wire.Msg | Exception] = Waiter()
         self._over = False
+        self._meanwhile: wire.Msg | None = None
+        """The answer of one who could not know."""
         self._sid = session.sid(self)
         self._inbox = b"%b.%d" % (session.inbox, self._sid)
 
@@ -58,7 +66,7 @@ class Question(Listening):
         session.request(self._sid, to, body)
         slow = BrokerUnreachable(f"nats-server {session.server} gave no answer to {to.decode()} for {timeout:g} s")
         alarm = get_hub().loop.timer(timeout)
-        alarm.start(self._answer, slow)
+        alarm.start(lambda: self._answer(self._meanwhile or slow))
         try:
             answer: wire.Msg | Exception = self._waiter.get()
         finally:
@@ -78,7 +86,11 @@ class Question(Listening):
             get_hub().loop.run_callback(self._waiter.switch, answer)  # a Waiter is switched to from the hub only
 
     def heard(self, messages: list[wire.Msg], at: float) -> None:
-        self._answer(messages[0])
+        for message in messages:
+            if self._session.settles(message):
+                self._answer(message)
+                return
+            self._meanwhile = message
 
     def refused(self, words: str) -> bool:
         mine = f'"{self._to.decode()}"' in words or f'"{self._inbox.decode()}"' in words

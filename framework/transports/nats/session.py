@@ -14,7 +14,7 @@ from framework.transports.nats import wire
 from framework.transports.nats.commands import OF_CLIENTS
 from framework.transports.nats.dial import Line, refusal
 from framework.transports.nats.outbox import Outbox, Owner, Said
-from framework.transports.nats.question import ask
+from framework.transports.nats.question import TIMEOUT, ask
 from framework.transports.shared_session import SharedSession
 from framework.transports.stream import RECV_SIZE
 
@@ -27,6 +27,7 @@ class Session(SharedSession[wire.ClientEvent]):
     words = "the connection to nats-server"
     _outbox: Outbox
     commands = OF_CLIENTS
+    patience = TIMEOUT
 
     def __init__(self, line: Line, ping_interval: float) -> None:
         feed = line.decoder.feed
@@ -124,6 +125,10 @@ class Session(SharedSession[wire.ClientEvent]):
     def request(self, sid: int, to: bytes, body: bytes) -> None:
         inbox = b"%b.%d" % (self.inbox, sid)
         self.say(wire.sub(inbox, sid) + wire.pub(to, body, inbox))
+
+    def settles(self, answer: wire.Msg) -> bool:
+        """One server answers."""
+        return True
 
     def withdraw(self, sid: int) -> None:
         self.drop(sid)

@@ -20,8 +20,6 @@ from framework.transports.nats import headers, wire
 from framework.transports.nats.carrier import Asking
 from framework.transports.nats.urls import Options, mapped
 
-TIMEOUT = 5.0
-"""Seconds that a server may take. A missing consumer answers nothing at all on 2.9, nor does a cluster without a leader."""
 FRESH = 2.0
 """Seconds for which a stream is a new one."""
 SETTLING = 0.2
@@ -29,7 +27,9 @@ SETTLING = 0.2
 NANO = 10**9
 NO_STREAM, NO_CONSUMER, NO_MESSAGE, NAME_IN_USE, CONSUMER_EXISTS = 10059, 10014, 10037, 10058, 10148
 NO_CLUSTER, MOST_CONSUMERS = 10074, 10026
-_DISABLED = frozenset({10039, 10076, 10035})
+NO_LEADER = 10008
+"""Of a server that has known of no leader of the cluster's JetStream for 10 s."""
+_DISABLED = frozenset({10039, 10076, 10035, NO_LEADER})
 COUNTS = (2, 10, 14)
 """The version from which deliveries are counted right: before it, what is due again while no pull waits counts more than once,
 and then once more from 1 (nats-server#5305)."""
@@ -146,12 +146,13 @@ Answer = TypeVar("Answer", Stream, Consumer, _Page, _Stored)
 
 
 class Api:
-    """Requests to the JetStream of the servers behind a session. Each blocks its greenlet, ``timeout`` seconds at most.
+    """Requests to the JetStream of the servers behind a session. Each blocks its greenlet, ``timeout`` seconds at most; None:
+    as long as the session's answers may take.
 
     Raise BrokerUnreachable, TryLater (JetStream is not ready), BrokerError, ProtocolError.
     """
 
-    def __init__(self, session: Asking, timeout: float = TIMEOUT) -> None:
+    def __init__(self, session: Asking, timeout: float | None = None) -> None:
         self._session = session
         self._timeout = timeout
 
@@ -282,7 +283,7 @@ class Api:
                 return
 
     def _ask(self, kind: type[Answer], what: str, body: Mapping[str, object]) -> Answer:
-        answer = self._session.ask(f"$JS.API.{what}".encode(), msgspec.json.encode(body), self._timeout)
+        answer = self._session.ask(f"$JS.API.{what}".encode(), msgspec.json.encode(body), self._timeout or self._session.patience)
         if headers.status(answer.headers)[0] == 503:
             raise TryLater(
                 "503", f"nats-server {self._session.server} has no JetStream that answers {what}: start it with --jetstream"

@@ -10,18 +10,18 @@ from framework.transports.nats.carrier import Asking
 from framework.transports.nats.connection import JetStreamConnection
 from framework.transports.nats.jetstream import JetStreamTransport, Question
 from framework.transports.nats.place import place
-from framework.transports.nats.streams import TIMEOUT, Api
+from framework.transports.nats.streams import Api
 from framework.transports.nats.urls import mapped
 from framework.transports.nats_route import judgement, urls
 from framework.transports.nats_route.homes import Homes
 from framework.transports.nats_route.peer import Peer
 from framework.transports.nats_route.publishes import CONNECT_TIMEOUT
-from framework.transports.nats_route.session import RouteSession
+from framework.transports.nats_route.session import ELECTION, RouteSession
 from framework.transports.nats_route.stored import StoredProducer
 
 T = TypeVar("T")
 
-_QUESTION = CONNECT_TIMEOUT + 4 * TIMEOUT
+_QUESTION = CONNECT_TIMEOUT + 4 * ELECTION
 """Seconds that several requests may take, to a cluster that answers none of them."""
 
 

@@ -22,8 +22,9 @@ from framework.transports.contract import Rescuable
 from framework.transports.nats import wire
 from framework.transports.nats.commands import OfPeers
 from framework.transports.nats.outbox import Owner, Said
-from framework.transports.nats.question import ask
+from framework.transports.nats.question import TIMEOUT, ask
 from framework.transports.nats.route_wire import Routed
+from framework.transports.nats.streams import NO_LEADER
 from framework.transports.nats_route.route import Route
 
 SYSTEM = OfPeers(b"$SYS")
@@ -31,6 +32,10 @@ NOBODY = b"NATS/1.0 503\r\n\r\n"
 """What a server tells a client of a publish that nobody takes."""
 AGAIN = 1.0
 """Seconds after which a request that nobody has answered is said again: a cluster may be without a leader for a moment."""
+ELECTION = 15.0
+"""Seconds that an answer may take. Servers of which all were started again elect a leader after 4 to 9 s, and later where votes
+are split (5 to 10 s were seen, and 14 by a client); until then nobody answers."""
+_NO_LEADER = b'"err_code":%d' % NO_LEADER
 DESERTED = 10.0
 """Seconds without a server that leads, after which it is looked whether there is a consumer at all."""
 
@@ -167,6 +172,11 @@ class RouteSession:
 
     # --- asking and publishing -----------------------------------------------------------------------------
 
+    @property
+    def patience(self) -> float:
+        """Where no server has JetStream at all, none is going to answer."""
+        return ELECTION if any(route.info.jetstream for route in self._peer.servers) else TIMEOUT
+
     def ask(self, to: bytes, body: bytes, timeout: float) -> wire.Msg:
         """As ``carrier.Asking``."""
         return ask(self, to, body, timeout)
@@ -188,6 +198,10 @@ class RouteSession:
             self.joined(route)
         if not self._requests:
             self._again.stop()
+
+    def settles(self, answer: wire.Msg) -> bool:
+        """A server that is cut off from the others says at once that nobody leads; the one that does is asked as well."""
+        return _NO_LEADER not in answer.body
 
     def withdraw(self, sid: int) -> None:
         self._requests.pop(sid, None)

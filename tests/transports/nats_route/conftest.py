@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import gevent
 import pytest
 
 from framework.errors import BrokerRefuses
 from framework.testing.conformance.receiver import Held
-from framework.testing.servers import Server, await_port, free_port
+from framework.testing.servers import Server, ServerMissing, await_port, free_port
 from framework.transports import open_transports
 from framework.transports.nats import wire
 from framework.transports.nats.dial import dial
 from framework.transports.nats.session import Session
+from tests.conftest import missing
+
+from .streams import Streams
+from .waiting import until
 
 VERSIONS = ("2.9", "2.15")
-
-
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """Turn the hub until ``condition`` holds; fails the test when it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        gevent.sleep(0.002)
-    return value
 
 
 class Client:
@@ -172,3 +165,23 @@ def refusal(transport, kind: type[Exception] = BrokerRefuses) -> str:
     assert "\n" not in str(refused.value)
     assert "hush" not in str(refused.value)
     return str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def cluster_of_streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
+    try:
+        made = Streams(tmp_path_factory.mktemp("streams"))
+    except ServerMissing as error:
+        missing(str(error))
+        raise
+    for server in made.servers:
+        server.start()
+    yield made
+    for server in made.servers:
+        server.kill()
+
+
+@pytest.fixture
+def streams(cluster_of_streams: Streams) -> Iterator[Streams]:
+    yield cluster_of_streams
+    cluster_of_streams.close()

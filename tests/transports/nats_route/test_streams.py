@@ -9,109 +9,23 @@ from time import monotonic
 from typing import Any
 
 import gevent
-import msgspec
 import pytest
 
 from framework.engine.refusals import refusals
-from framework.errors import AlreadySettled, BadSetting, BrokerRefuses, BrokerUnreachable
+from framework.errors import AlreadySettled, BadSetting, BrokerRefuses
 from framework.handler import make_spec
 from framework.message import Message
 from framework.testing import servers
-from framework.testing.conformance.receiver import Held
 from framework.transports import open_transports
 from framework.transports.nats import changes, wire
-from framework.transports.nats.dial import dial
 from framework.transports.nats.route_wire import Routed
-from framework.transports.nats.session import Session
 from framework.transports.nats.streams import Api
 from framework.transports.nats_route import judgement
-from tests.conftest import missing
 
 from .conftest import peer_of, until
+from .streams import Streams, asked, changed, end, step_down
 
 pytestmark = pytest.mark.real
-
-
-class Streams:
-    """Three servers that keep streams together, and what uses them as peers."""
-
-    def __init__(self, folder: Path) -> None:
-        ports = [servers.free_port() for _ in range(3)]
-        routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
-        self.servers = []
-        for port in ports:
-            (data := folder / f"member-{port}").mkdir()
-            block = f'cluster {{ name: C1, listen: "127.0.0.1:{port}", routes: [{routes}] }}'
-            self.servers.append(servers.real_nats(data, block))
-        self.url = f"nats-route://{','.join(f'127.0.0.1:{port}' for port in ports)}?jetstream=true&replicas=3"
-        self._closing: list[Any] = []
-
-    def open(self, options: str = "") -> Any:
-        (transport,) = open_transports([self.url + options])
-        self._closing.append(transport)
-        return transport
-
-    def hold(self, transport: Any, topic: str, *, grant: int = 10) -> Held:
-        (node,) = transport.discover(topic, "billing")
-        held = Held(lambda receiver: transport.connect(node, topic, "billing", receiver))
-        held.grant(grant)
-        return held
-
-    def client(self) -> Session:
-        """Of a server, which knows nothing of peers."""
-        with dial(self.servers[0].address) as line:
-            session = Session(line, 30.0)
-        self._closing.append(session)
-        return session
-
-    def close(self) -> None:
-        while self._closing:
-            self._closing.pop().close()
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
-    try:
-        made = Streams(tmp_path_factory.mktemp("streams"))
-    except servers.ServerMissing as error:
-        missing(str(error))
-        raise
-    for server in made.servers:
-        server.start()
-    yield made
-    for server in made.servers:
-        server.kill()
-
-
-@pytest.fixture
-def streams(cluster: Streams) -> Iterator[Streams]:
-    yield cluster
-    cluster.close()
-
-
-def end(held: Held) -> None:
-    held.connection.close()
-    until(lambda: held.receiver.closings)
-    held.check()
-
-
-def leader(session: Session, stream: str, consumer: str = "") -> str:
-    """The name of the server that leads it; empty while none does."""
-    what = f"CONSUMER.INFO.{stream}.{consumer}" if consumer else f"STREAM.INFO.{stream}"
-    try:
-        answer = msgspec.json.decode(session.ask(f"$JS.API.{what}".encode(), b"", 0.5).body)
-    except BrokerUnreachable:
-        return ""
-    return str(answer.get("cluster", {}).get("leader", ""))
-
-
-def step_down(session: Session, stream: str, consumer: str = "") -> str:
-    """Have another server lead it; returns which one did."""
-    before = leader(session, stream, consumer)
-    what = f"CONSUMER.LEADER.STEPDOWN.{stream}.{consumer}" if consumer else f"STREAM.LEADER.STEPDOWN.{stream}"
-    session.ask(f"$JS.API.{what}".encode(), b"", 5.0)
-    until(lambda: leader(session, stream, consumer) not in ("", before))
-    return before
 
 
 def test_handlers_that_need_a_second_delivery_are_taken_with_streams_and_refused_without():
@@ -232,18 +146,6 @@ def test_what_others_publish_to_our_inbox_is_passed_over_and_ends_no_route(strea
     assert list(routes) == before
     assert caplog.text.count("it is to be acknowledged at b'not.an.ack'") == 1
     end(held)
-
-
-def asked(client: Session, what: str, **body: Any) -> dict[str, Any]:
-    answer = msgspec.json.decode(client.ask(f"$JS.API.{what}".encode(), msgspec.json.encode(body), 5.0).body)
-    assert "error" not in answer, answer
-    return answer
-
-
-def changed(client: Session, topic: str, **limits: Any) -> None:
-    """Set these of the consumer of ``topic``."""
-    config = asked(client, f"CONSUMER.INFO.{topic}.billing")["config"] | limits
-    asked(client, f"CONSUMER.CREATE.{topic}.billing.{topic}", stream_name=topic, config=config)
 
 
 @pytest.mark.parametrize("busy", [True, False], ids=["busy", "with room"])
