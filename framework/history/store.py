@@ -39,7 +39,8 @@ _TABLES = """
     CREATE INDEX IF NOT EXISTS by_time ON blocks (last);
 """
 
-_OLDEST = "SELECT number, length(rows) FROM blocks ORDER BY last LIMIT 1000"
+_OLDEST = "SELECT number, length(rows) FROM blocks ORDER BY number LIMIT 1000"
+"""As they were written: what a clock that was ahead has dated is no younger."""
 
 JUMP, HELD = 60.0, 3600.0
 """Seconds by which the clock may be set while a process runs; after more it deletes nothing for its age for so long: a clock that

@@ -148,6 +148,16 @@ def test_it_is_bounded_by_age_and_by_size(tmp_path: Path) -> None:
     assert found[0]["started"] - found[-1]["started"] < 20, "the oldest went first"
 
 
+def test_what_a_clock_that_was_ahead_has_dated_goes_by_its_place_where_the_size_is_reached(tmp_path: Path) -> None:
+    file, now = tmp_path / "history.db", time.time()
+    store = Store(file, age=3600, size=200_000)
+    store.write([row(0, id="ahead", started=now + 365 * 86400)])
+    for part in range(30):
+        store.write([row(part, id=os.urandom(8).hex(), started=now + n / 1000) for n in range(1000)])
+    store.close()
+    assert not search(file, id="ahead")
+
+
 def until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 20
     while not condition():
