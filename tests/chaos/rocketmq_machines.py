@@ -41,7 +41,7 @@ def stands_still(folder: Path, times: int, mode: str) -> Verdict:
 
 
 def clock_set(folder: Path, times: int, mode: str) -> Verdict:
-    """That of the broker. Only by PULL: by POP a broker goes by its clock for all that is in flight."""
+    """That of the broker, which goes by it for all that is in flight by POP."""
     clock = Clock(folder)
     with (
         _server(folder, mode, lambda server: clock.under(server.broker)) as server,
@@ -130,7 +130,7 @@ def _server(
 
 
 _FAULTS: dict[str, tuple[Callable[[Path, int, str], Verdict], int, tuple[str, ...]]] = {
-    "still": (stands_still, len(STILL), ("pop", "pull")), "clock": (clock_set, len(SET), ("pull",)),
+    "still": (stands_still, len(STILL), ("pop", "pull")), "clock": (clock_set, len(SET), ("pop", "kv", "pull")),
     "slow-disk": (disk_slow, len(SYNCS), ("pop", "pull")), "full-disk": (disk_full, 1, ("pull",)),
 }  # fmt: skip
 ALL: dict[str, tuple[Scenario, int, int]] = {
