@@ -101,6 +101,9 @@ class Carrier(Asking, Proving, Protocol):
     def away(self) -> str:
         """Why nobody is there of whom messages could come; empty: somebody is."""
 
+    def doubt(self, limit: float) -> None:
+        """Whoever listens has not confirmed for ``limit`` seconds what was said: it ends, where another can be dialled."""
+
     def leave(self, owner: Owner) -> list[Said]:
         """It has ended. Returns what it has said and is not known to have been sent."""
 

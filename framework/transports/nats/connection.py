@@ -34,6 +34,8 @@ from framework.transports.nats.streams import COUNTS, Consumer, version_of
 log = hublog.get(__name__)
 
 CLOSE_FLUSH = 1.0
+PROMPT, PATIENCE = 1.0, 3.0
+"""Seconds that a server may take to confirm what is settled while the worker stops, before words and before it is dialled anew."""
 _UNCERTAIN = "for as long as a lease is nobody has said that it is the one that it was"
 _EXPIRED = "nobody has heard of it for as long as its lease is: it is delivered again"
 
@@ -84,8 +86,10 @@ class JetStreamConnection:
     @property
     def away(self) -> str:
         """As in ``contract.Outliving``."""
-        away = self._away
-        return str(away.error) if away is not None else self._session.away
+        if self._away is not None:
+            return str(self._away.error)
+        deaf = self._draining and self._settlements.unheard() > PROMPT
+        return self._session.away or (f"nats-server {self._session.server} does not answer" if deaf else "")
 
     @property
     def exposed(self) -> int:
@@ -154,7 +158,7 @@ class JetStreamConnection:
             self._receiver.drained(self)
 
     def unsent(self) -> int:
-        return self._settlements.unsent()
+        return self._settlements.unsent(unread=self._draining)
 
     def close(self) -> None:
         """What is in flight is given back: another worker need not wait until its lease is over."""
@@ -166,8 +170,13 @@ class JetStreamConnection:
         self._closing, self.granted = True, 0
         self._give_back(list(self.in_flight))
         self._session.wants_to_speak(self)
-        self._deadline.start(self._end, None)
+        self._deadline.start(self._unheard)
         self._session.ping(lambda: self._end(None))
+
+    def _unheard(self) -> None:
+        """What no server is known to have read comes again, for all that is known."""
+        self._settlements.recall(self._session.leave(self), self.limits.lease)
+        self._end(None)
 
     def _give_back(self, messages: list[Message]) -> None:
         for message in messages:
@@ -325,6 +334,9 @@ class JetStreamConnection:
         if now >= self._say_by or (self._away is not None and not (self.in_flight or self._settlements)):
             self._end(self._away.error if self._away is not None else self._is_gone(_UNCERTAIN))
         if self._closed or self._away is not None:
+            return
+        if self._draining and self._settlements.unheard() > PATIENCE:  # there is no time to wait for the pulse
+            self._session.doubt(PATIENCE)
             return
         if late := self._pulling.look(now):
             log.debug("%s/%s: %d pulls are forgotten by nats-server %s", self.topic, self.channel, late, self._session.server)

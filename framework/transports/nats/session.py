@@ -180,13 +180,16 @@ class Session(SharedSession[wire.ClientEvent]):
     def _check_pulse(self) -> None:
         """A hub that was blocked has answers waiting in the socket: read before judging the peer dead. One that was asked nothing
         owes no answer."""
-        limit = 2 * self._interval
+        self.doubt(2 * self._interval)
+        if self.error is None and not self._outbox.pings:
+            self.ping()
+
+    def doubt(self, limit: float) -> None:
+        """End it where the server has owed an answer for more than ``limit`` seconds."""
         if self._owed() > limit:
             self._read()
         if self._owed() > limit and self.error is None:
             self.end(BrokerUnreachable(f"nats-server {self.server} was silent for {limit:g} s: the connection is dead"))
-        elif not self._outbox.pings:
-            self.ping()
 
     def _owed(self) -> float:
         """Seconds for which the server has said nothing although it was asked."""

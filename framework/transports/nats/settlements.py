@@ -159,11 +159,18 @@ class Settlements:
         unread = [reply for said in self._unread for reply in (*said.some.acks, *said.some.terms)]
         return [*self.acks, *self._terms, *unread]
 
-    def unsent(self) -> int:
-        """Bytes."""
+    def unheard(self) -> float:
+        """Seconds for which a server has not confirmed that it has read what is to be read; 0: there is nothing."""
+        waiting = [said.at for said in self._unread if not said.read(self._session.proven)]
+        return monotonic() - waiting[0] if waiting else 0.0
+
+    def unsent(self, *, unread: bool = False) -> int:
+        """Bytes; with ``unread`` also those that no server is known to have read."""
         alike = [*self.acks, *self._terms, *self._touches]
         naks = [nak(one.reply, one.delay, self._commands) for one in self._naks]
         waiting = sum(map(len, [*naks, *alike])) + len(alike) * ACK_MORE + len(self._terms)  # +TERM has a letter more
+        if unread:
+            waiting += sum(said.size for said in self._unread if said.counted and not said.read(self._session.proven))
         return waiting + self._under_way
 
     def recall(self, waiting: list[Said], lease: float) -> None:

@@ -251,6 +251,9 @@ class RouteSession:
             return ""
         return str(self.error or f"no nats-server of {self._peer.node} leads what is asked at {self.consumer.decode()}")
 
+    def doubt(self, limit: float) -> None:
+        """A route says by itself when it is dead, and nothing is counted here that was not read."""
+
     def leave(self, owner: Owner) -> list[Said]:
         for sid in [sid for sid, one in self._owners.items() if one is owner]:
             del self._owners[sid]
