@@ -34,8 +34,8 @@ from framework.transports.nats.streams import COUNTS, Consumer, version_of
 log = hublog.get(__name__)
 
 CLOSE_FLUSH = 1.0
-PROMPT, PATIENCE = 1.0, 3.0
-"""Seconds that a server may take to confirm what is settled while the worker stops, before words and before it is dialled anew."""
+PATIENCE = 3.0
+"""Seconds that a server may take to confirm what is settled while the worker stops, before it is dialled anew."""
 _UNCERTAIN = "for as long as a lease is nobody has said that it is the one that it was"
 _EXPIRED = "nobody has heard of it for as long as its lease is: it is delivered again"
 
@@ -72,7 +72,6 @@ class JetStreamConnection:
         self._replies = self._deliveries.replies
         self._changes = Changes(session, place, self)
         self._settlements = Settlements(session, receiver.tally)
-        self._warned = ""
         self._draining = self._drained = self._closing = self._closed = False
         session.attend(self, place.deletions)
         self._guard = LeaseGuard(self, receiver, self._leases, words=_EXPIRED, regularly=self._look)
@@ -88,8 +87,8 @@ class JetStreamConnection:
         """As in ``contract.Outliving``."""
         if self._away is not None:
             return str(self._away.error)
-        deaf = self._draining and self._settlements.unheard() > PROMPT
-        return self._session.away or (f"nats-server {self._session.server} does not answer" if deaf else "")
+        deaf = self._draining and self._settlements.unheard()
+        return self._session.away or (f"nats-server {self._session.server} has not confirmed what it was told" if deaf else "")
 
     @property
     def exposed(self) -> int:
@@ -191,7 +190,7 @@ class JetStreamConnection:
         gone = ""
         for each in messages:
             if each.headers and (status := headers.status(each.headers))[0]:
-                gone = self._status(each.sid, *status, at) or gone
+                gone = self._pulling.status(each.sid, *status, at, busy=bool(self.in_flight)) or gone
             elif not each.body and each.reply and lacks_its_body(each):
                 self._pulls.brought(each.sid, at)
                 self._changes.doubt_body(each, at)
@@ -214,7 +213,7 @@ class JetStreamConnection:
         try:
             return self._deliveries.message(said, at)
         except ProtocolError as error:
-            self._warn("%s/%s: passed over what nats-server %s brought: %s", str(error))
+            self._pulling.warn("%s/%s: passed over what nats-server %s brought: %s", str(error))
             return None
 
     def _take(self, batch: list[Message]) -> None:
@@ -224,25 +223,8 @@ class JetStreamConnection:
         else:
             self._receiver.deliver(self, batch)
 
-    def _status(self, sid: int, code: int, words: str, at: float) -> str:
-        """Why the consumer is gone; empty: it is not."""
-        if not (words := self._pulling.status(sid, code, words, at)):
-            return ""
-        if "deleted" in words.lower() or (code == 503 and not self.in_flight):  # with calls running it may yet get a leader
-            return words
-        self._pulling.refused(at)
-        self._changes.suspect()  # it may have a new limit
-        self._warn("%s/%s: nats-server %s refuses a pull: %s", words)
-        return ""
-
     def _is_gone(self, words: str) -> BrokerUnreachable:
         return BrokerUnreachable(f"consumer of {self.topic}/{self.channel} on {self.node} is gone ({words})")
-
-    def _warn(self, form: str, words: str) -> None:
-        """Once, of what comes again and again."""
-        if words != self._warned:
-            self._warned = words
-            log.warning(form, self.topic, self.channel, self._session.server, words)
 
     def turn(self) -> None:
         if self._settlements:
@@ -338,9 +320,7 @@ class JetStreamConnection:
         if self._draining and self._settlements.unheard() > PATIENCE:  # there is no time to wait for the pulse
             self._session.doubt(PATIENCE)
             return
-        if late := self._pulling.look(now):
-            log.debug("%s/%s: %d pulls are forgotten by nats-server %s", self.topic, self.channel, late, self._session.server)
-        if late or self._session.deserted(now):
+        if self._pulling.look(now) or self._session.deserted(now):
             self._changes.suspect()
         self._changes.look_when_due(now)
         if self._settlements:  # as what went to a server that is gone, and is said again

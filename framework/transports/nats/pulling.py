@@ -10,10 +10,13 @@ from time import monotonic
 from gevent.hub import get_hub
 
 from framework.alarm import Countdown
+from framework.observe import hublog
 from framework.transports.nats.carrier import Carrier
 from framework.transports.nats.outbox import Owner
 from framework.transports.nats.place import Place
 from framework.transports.nats.pulls import HURRY, QUIET, Pulls, request
+
+log = hublog.get(__name__)
 
 RETRY = 1.0
 """Seconds before a pull is sent again that the server has refused."""
@@ -30,6 +33,9 @@ class Pulling:
     def __init__(self, session: Carrier, owner: Owner, place: Place) -> None:
         self._session = session
         self._owner = owner
+        self._place = place
+        self._odd = False
+        self._warned = ""
         self._commands = session.commands
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{place.stream}.{place.consumer}".encode()
         self.longest = place.longest_pull
@@ -79,8 +85,8 @@ class Pulling:
                 yield self._commands.sub(inbox, sid)
             yield self._commands.pub(self._next, request(count, self.longest), inbox)
 
-    def status(self, sid: int, code: int, words: str, at: float) -> str:
-        """What the server says of a pull, in words where it is more than a sign of life, or that nothing came in time."""
+    def status(self, sid: int, code: int, words: str, at: float, *, busy: bool) -> str:
+        """What the server says of a pull: why the consumer is gone; empty: it is not. ``busy``: calls run."""
         if code == 100:
             self.pulls.alive(sid, at)
             return ""
@@ -90,23 +96,37 @@ class Pulling:
         if (limit := _MAX_BATCH.search(words)) is not None:
             self.pulls.largest = int(limit[1])
             return ""
-        return f"{code} {words or _WORDS.get(code, '')}"
-
-    def refused(self, at: float) -> None:
-        """The server does not take one: it is asked again in a while."""
+        words = f"{code} {words or _WORDS.get(code, '')}"
+        if "deleted" in words.lower() or (code == 503 and not busy):  # with calls running it may yet get a leader
+            return words
         self._retry_at = at + RETRY
+        self._odd = True
+        self.warn("%s/%s: nats-server %s refuses a pull: %s", words)
+        return ""
+
+    def warn(self, form: str, words: str) -> None:
+        """Once, of what comes again and again."""
+        if words != self._warned:
+            self._warned = words
+            log.warning(form, self._place.topic, self._place.channel, self._session.server, words)
 
     def is_mine(self, words: str) -> bool:
         """A server says of what it is asked by that it may not be said."""
         return f'"{self._next.decode()}"' in words
 
-    def look(self, now: float) -> int:
-        """Takes back those of which nothing is heard; how many there are."""
+    def look(self, now: float) -> bool:
+        """Takes back those of which nothing is heard. Whether the consumer may have changed, as in its limits."""
         late = self.pulls.silent(now)
         self._cancels += late
         if late or (self._retry_at and now >= self._retry_at):
             self._session.wants_to_speak(self._owner)
-        return len(late)
+        if late:
+            server = self._session.server
+            log.debug(
+                "%s/%s: %d pulls are forgotten by nats-server %s", self._place.topic, self._place.channel, len(late), server
+            )
+        odd, self._odd = self._odd or bool(late), False
+        return odd
 
     def moved(self) -> tuple[bytes, list[int]]:
         """What was asked of the server that led comes no more, but for what is on its way.
