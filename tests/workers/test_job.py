@@ -137,8 +137,11 @@ def test_without_a_broker_only_the_suspects_wait_and_killed_and_stopped_in_its_b
 ) -> None:
     land(tmp_path / "spool", 0, 1000)
     running = job(tmp_path, "--follow", "--every=0")
-    while min(sum(counts.values()) for counts in events(running, "lines")["done"].values()) < 1000:
-        pass  # all three have, although there is nobody to publish to
+    done = 0
+    while done < 1000:  # all three have, although there is nobody to publish to
+        said = events(running, "lines")
+        done = min(sum(counts.values()) for counts in said["done"].values())
+        assert bool(said["waiting"]) == (done < 1000)
     outbox = Outbox(tmp_path / "state" / "outbox.sqlite")
     assert [json.loads(letter.body)["address"] for letter in outbox.waiting()] == ["66.0.0.1"]
     land(tmp_path / "spool", 1000, 2000)
@@ -157,7 +160,11 @@ def test_without_a_broker_only_the_suspects_wait_and_killed_and_stopped_in_its_b
         out, err = ended.communicate(timeout=300)
         assert (ended.returncode, err) == (0, "")
         assert nsqd.channel_stats("spam_suspects", "blocklist")["depth"] >= 1, "told of before the kill, and after it"
-    assert json.loads(out.splitlines()[-1])["event"] == "done"
+    told = [json.loads(line) for line in out.splitlines()]
+    assert told[-1]["event"] == "done"
+    waited = [one["waiting"] for one in told if one["event"] == "lines"]
+    assert max((one["rows"] for one in waited[0].values()), default=0) <= 1000, "what is kept for its ids does not wait"
+    assert waited[-1] == {}
     paths = ds.dataset(tmp_path / "out" / "archive").to_table(["path"])["path"].to_pylist()
     assert Counter(paths) == Counter(path(n) for n in range(2000) if n % 5)
     raw = ds.dataset(tmp_path / "out" / "rejected").to_table(["raw"])["raw"].to_pylist()

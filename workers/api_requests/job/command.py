@@ -54,7 +54,9 @@ def _teller(events: bool) -> Callable[..., None]:
             click.echo(json.dumps({"event": event, **more}))
         elif event == "lines":
             words = (f"{name} {sum(counts.values()):,}" for name, counts in more["done"].items())
-            click.echo(f"job: lines done: {', '.join(words)}")
+            waits = (f"{name} {one['rows']:,} for {one['seconds']:,.0f} s" for name, one in more["waiting"].items())
+            waiting = f"; waiting: {', '.join(waits)}" if more["waiting"] else ""
+            click.echo(f"job: lines done: {', '.join(words)}{waiting}")
         else:
             click.echo(f"job: {event} {' '.join(f'{k}={v}' for k, v in more.items())}".rstrip())
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from pyspark_nsq import Lag, lag
 from workers.api_requests.channels.topics import CHANNELS
 from workers.api_requests.job.archive import archive
+from workers.api_requests.job.checkpoint import Checkpoint
 from workers.api_requests.job.folders import CHECKPOINTS, TALLY, Places, check_output
 from workers.api_requests.job.growth.counts import Growth
 from workers.api_requests.job.outbox import Sender
@@ -50,15 +51,16 @@ class Stream:
         self._process = process
         self._working = threading.Lock()
         self._spool = places.spool / name
-        self._checkpoint = places.state / CHECKPOINTS / name
+        self._checkpoint = Checkpoint(places.state / CHECKPOINTS / name)
+        self._done = self._checkpoint.last_done()
 
     def start(self, session: Session, every: float | None) -> StreamingQuery:
         """``every``: seconds between the starts of batches; None to do what is there, and end."""
-        _clear_halves(self._checkpoint)
+        self._checkpoint.clear_halves()
         lines = session.spark.readStream.format("nsq").option("spoolDir", str(self._spool)).option("collector", "external")
         lines = lines.option("parallelism", session.parallelism).option("retention", "commit")
         stream = lines.load().writeStream.queryName(self.name)
-        stream = stream.option("checkpointLocation", str(self._checkpoint)).trigger(
+        stream = stream.option("checkpointLocation", str(self._checkpoint.folder)).trigger(
             **({"availableNow": True} if every is None else {"processingTime": f"{round(1000 * every)} milliseconds"})
         )
         return stream.foreachBatch(self._batch).start()
@@ -69,6 +71,13 @@ class Stream:
         if idle:
             self._working.release()
         return idle
+
+    def behind(self) -> Lag | None:
+        """What its spool holds and it has not done; None where that cannot be told just now."""
+        if self._done is None:
+            return lag(self._spool, None)
+        end = self._checkpoint.end_of(self._done)
+        return None if end is None else lag(self._spool, end)
 
     def _batch(self, rows: DataFrame, batch: int) -> None:
         with self._working:
@@ -83,16 +92,9 @@ class Stream:
                 raise Stopped from None  # not swallowed: the batch must run again
             check_output(self._places)  # which says more than what came of it
             raise
+        self._done = batch
         if counts:
             self.tally.add(batch, counts)
-
-
-def _clear_halves(checkpoint: Path) -> None:
-    """Remove what Spark did not get to rename: a kill or a full disk leaves it, and the first batch does not begin beside it."""
-    for log in ("offsets", "commits"):
-        for pattern in (".*.tmp", "..*.tmp.crc"):
-            for half in (checkpoint / log).glob(pattern):
-                half.unlink(missing_ok=True)
 
 
 class Job:
@@ -143,6 +145,11 @@ class Job:
 
     def done(self) -> dict[str, dict[str, int]]:
         return {stream.name: stream.tally.totals() for stream in self._streams}
+
+    def behind(self) -> dict[str, Lag]:
+        """By channel, where lines wait in the spool."""
+        found = {stream.name: stream.behind() for stream in self._streams}
+        return {name: one for name, one in found.items() if one is not None and one.rows}
 
     def check_output(self) -> None:
         """Raises Gone when what the streams wrote is not there any more."""

@@ -10,6 +10,7 @@ from workers.api_requests.job.stopping import Stopping
 from workers.api_requests.job.streams import Job
 
 _POLL = 0.2  # seconds
+_OFTEN = 10.0  # seconds after which is told again how many lines wait
 _PATIENCE = 60.0  # seconds without a new line before --until gives up
 
 
@@ -20,6 +21,7 @@ class Watch:
         self._job = job
         self._tell = tell
         self._told: dict[str, dict[str, int]] = {}
+        self._tell_again = 0.0
         self._stopping = stopping
         self._moved = time.monotonic()
 
@@ -46,10 +48,16 @@ class Watch:
         return False
 
     def _report(self) -> None:
-        done = self._job.done()
+        done, now = self._job.done(), time.monotonic()
         if done != self._told:
-            self._told, self._moved = done, time.monotonic()
-            self._tell("lines", done=done)
+            self._told, self._moved = done, now
+        elif now < self._tell_again:
+            return
+        behind = self._job.behind()
+        self._tell_again = now + _OFTEN
+        if self._moved == now or behind:
+            waiting = {name: {"rows": one.rows, "seconds": round(one.seconds, 1)} for name, one in behind.items()}
+            self._tell("lines", done=done, waiting=waiting)
 
 
 def run(

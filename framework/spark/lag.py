@@ -1,0 +1,40 @@
+"""How far a query is behind its spool, told by the offset that Spark keeps of it. It needs no session."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+from framework.spark.offsets import Offset, end_of, spans, start_of
+from framework.spool.root import collectors, epoch, folder_of
+from framework.spool.segment import listing
+
+
+class Lag(NamedTuple):
+    """What a query has not read."""
+
+    rows: int
+    seconds: float
+    """Since the first of the rows was landed; 0 where none waits."""
+
+
+def lag(spool_dir: str | os.PathLike[str], offset: str | None) -> Lag:
+    """How far a query is behind the spool in ``spool_dir``.
+
+    ``offset``: how far it is, in JSON as ``lastProgress`` and a query listener have it (``sources[0].endOffset``); None before
+    its first batch. An offset of another spool counts as none. Raises WrongUse for a folder that is a URL.
+    """
+    root = folder_of(spool_dir)
+    known = None if offset is None else Offset.of(json.loads(offset))
+    cursors = known.cursors if known is not None and known.epoch == epoch(root) else {}
+    rows, landed = 0, []
+    for name in collectors(root):
+        segments = listing(root / name)
+        waiting = spans(name, segments, cursors.get(name) or start_of(segments), end_of(segments))
+        rows += sum(span.rows for span in waiting)
+        with suppress(FileNotFoundError):  # a query has read and deleted it just now
+            landed += [span.segment.path.stat().st_mtime for span in waiting[:1]]
+    return Lag(rows, max(0.0, time.time() - min(landed)) if landed else 0.0)
