@@ -24,6 +24,7 @@ from framework.deadletters import (
     moment,
     topic_of,
 )
+from framework.decoding import prepared
 from framework.errors import FrameworkError, WrongUse
 from framework.middleware.dead_letter import topic_name
 from framework.transports.contract import Transport
@@ -35,6 +36,7 @@ BODY = 65_536
 """Characters of a body, and of a traceback, that are shown."""
 
 
+@prepared
 class Chosen(msgspec.Struct, forbid_unknown_fields=True):
     """Which letters, and what to do with them: the body of a replay or a purge, and the query of a look."""
 

@@ -17,6 +17,7 @@ import gevent
 import msgspec
 from gevent import socket, ssl
 
+from framework.decoding import prepared
 from framework.errors import FrameworkError
 from framework.transports.nsq.urls import split_address
 
@@ -45,6 +46,7 @@ class Authorization(msgspec.Struct):
         )
 
 
+@prepared
 class State(msgspec.Struct):
     """What a server said of a client; ``ttl`` in seconds."""
 

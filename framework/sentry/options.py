@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from framework.decoding import prepared
 from framework.observe.system import system_of
 from framework.settings import Settings
 
 
+@prepared
 class Options(msgspec.Struct, frozen=True):
     """``dsn`` is empty where the app itself calls ``sentry_sdk.init``."""
 

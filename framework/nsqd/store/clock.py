@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from framework.decoding import prepared
 from framework.nsqd.store.files import FILE_MODE
 
 CREDIBLE_SECONDS = 30 * 86_400
@@ -26,6 +27,7 @@ _KEPT_SECONDS = 600.0
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
+@prepared
 class Anchor(msgspec.Struct, frozen=True):
     """One moment, by all clocks; in ms."""
 

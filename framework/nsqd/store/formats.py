@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from framework.decoding import prepared
 from framework.errors import WrongUse
 from framework.nsqd.store.files import explain, sync_folder, write_synced
 
@@ -24,12 +25,14 @@ class FolderUnusable(WrongUse):
     """The folder cannot be made, read or written, or was written by a newer version."""
 
 
+@prepared
 class _Numbered(msgspec.Struct, frozen=True):
     """What ``meta.json`` says in every format, of newer versions too."""
 
     format: int
 
 
+@prepared
 class Meta(_Numbered, frozen=True):
     """What it says in this one."""
 

@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from framework.decoding import prepared
+
 MAGIC = b"\xa9NQ1"
 _HEADER = struct.Struct(">4sIIIQIqQ")
 _SIZE = struct.Struct(">i")
@@ -61,6 +63,7 @@ class Declared(msgspec.Struct, frozen=True):
     paused: bool = False
 
 
+@prepared
 class Declaration(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a record with count 0 says of its topic, so that the log alone suffices to rebuild the index."""
 

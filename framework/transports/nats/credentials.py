@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from framework.decoding import prepared
 from framework.errors import BadSetting, TlsFailed
 from framework.transports.addresses import split_address
 from framework.transports.client_tls import client_context, words_of_handshake
@@ -22,6 +23,7 @@ _PART = re.compile(rb"-{3,} *BEGIN [A-Z ]*\b(JWT|NKEY SEED) *-{3,}\s+(\S+)\s+-{3
 """Of a credentials file."""
 
 
+@prepared
 class _Claims(msgspec.Struct, frozen=True):
     """Of a JWT. ``sub``: a public key."""
 

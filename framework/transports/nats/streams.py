@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import gevent
 import msgspec
 
+from framework.decoding import prepared
 from framework.errors import BrokerError, NegotiationRefused, ProtocolError, TryLater
 from framework.transports.nats import headers, wire
 from framework.transports.nats.carrier import Asking
@@ -77,6 +78,7 @@ class StreamState(msgspec.Struct, frozen=True):
     subjects: dict[str, int] | None = None
 
 
+@prepared
 class Stream(msgspec.Struct, frozen=True):
     """STREAM.INFO, and an entry of STREAM.LIST."""
 
@@ -104,6 +106,7 @@ class ConsumerConfig(msgspec.Struct, frozen=True):
     priority_groups: list[str] = []
 
 
+@prepared
 class Consumer(msgspec.Struct, frozen=True):
     """CONSUMER.INFO."""
 
@@ -126,6 +129,7 @@ class _StoredMessage(msgspec.Struct, frozen=True):
     time: datetime = NEVER
 
 
+@prepared
 class _Stored(msgspec.Struct, frozen=True):
     """STREAM.MSG.GET."""
 
@@ -133,6 +137,7 @@ class _Stored(msgspec.Struct, frozen=True):
     error: Refusal | None = None
 
 
+@prepared
 class _Page(msgspec.Struct, frozen=True):
     """A part of a list, which has ``total`` entries."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from framework.decoding import prepared
 from framework.transports.nsq.urls import join_address
 
 
@@ -37,6 +38,7 @@ class Producer(msgspec.Struct):
         return bool(self.topics) and len(self.tombstones) == len(self.topics) and all(self.tombstones)
 
 
+@prepared
 class Lookup(msgspec.Struct):
     """The nsqds that have a topic."""
 
@@ -44,18 +46,22 @@ class Lookup(msgspec.Struct):
     channels: list[str] = []
 
 
+@prepared
 class Nodes(msgspec.Struct):
     producers: list[Producer] = []
 
 
+@prepared
 class Topics(msgspec.Struct):
     topics: list[str] = []
 
 
+@prepared
 class Channels(msgspec.Struct):
     channels: list[str] = []
 
 
+@prepared
 class Info(msgspec.Struct):
     """What a server says of itself; nsqlookupd says no more than its version. Intervals in nanoseconds."""
 
@@ -162,6 +168,7 @@ class Memory(msgspec.Struct):
     gc_total_runs: int = 0
 
 
+@prepared
 class Stats(msgspec.Struct):
     version: str = ""
     health: str = ""

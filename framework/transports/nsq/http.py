@@ -23,6 +23,7 @@ import gevent
 import msgspec
 from gevent import socket as gsocket
 
+from framework.decoding import prepared
 from framework.errors import BadSetting, BrokerError, BrokerUnreachable, ProtocolError
 from framework.transports.nsq import credentials, wire
 from framework.transports.nsq.answers import (
@@ -56,6 +57,7 @@ class _Answer(NamedTuple):
     """When, by the server's clock; it may be empty."""
 
 
+@prepared
 class _Wrapped(msgspec.Struct):
     """How servers before 1.0 answered."""
 
@@ -63,6 +65,7 @@ class _Wrapped(msgspec.Struct):
     data: msgspec.Raw
 
 
+@prepared
 class _TlsRequired(msgspec.Struct):
     """How an nsqd with --tls-required answers HTTP in clear."""
 

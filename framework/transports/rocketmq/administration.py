@@ -11,6 +11,7 @@ from time import monotonic
 import gevent
 import msgspec
 
+from framework.decoding import prepared
 from framework.errors import FrameworkError
 from framework.transports.rocketmq.routes import READABLE, WRITABLE, read_json
 from framework.transports.rocketmq.session import Session
@@ -30,10 +31,12 @@ INDEXED = 1.0
 _OFFSETS = re.compile(rb'"brokerOffset":(\d+),"consumerOffset":(-?\d+),"lastTimestamp":\d+(?:,"pullOffset":(-?\d+))?')
 
 
+@prepared
 class _Table(msgspec.Struct):
     table: dict[str, str] = {}
 
 
+@prepared
 class _Groups(msgspec.Struct, rename="camel"):
     group_list: list[str] = []
 

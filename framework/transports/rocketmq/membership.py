@@ -16,6 +16,7 @@ import gevent
 import msgspec
 from gevent.event import Event
 
+from framework.decoding import prepared
 from framework.errors import FrameworkError, ProtocolError
 from framework.observe import hublog
 from framework.transports.rocketmq import requests
@@ -46,6 +47,7 @@ FIRST = 3.0
 """Seconds that ``connect`` waits for the first queues."""
 
 
+@prepared
 class _Members(msgspec.Struct, rename="camel"):
     consumer_id_list: list[str] = []
 
@@ -56,6 +58,7 @@ class _Queue(msgspec.Struct, rename="camel"):
     queue_id: int
 
 
+@prepared
 class _Locked(msgspec.Struct):
     lockOKMQSet: list[_Queue] = []  # noqa: N815 - its name there
 
@@ -64,6 +67,7 @@ class _Holder(msgspec.Struct, rename="camel"):
     client_id: str = ""
 
 
+@prepared
 class _Holders(msgspec.Struct, rename="camel"):
     connection_set: list[_Holder] = []
 

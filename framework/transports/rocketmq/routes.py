@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 from gevent import monkey
 
+from framework.decoding import prepared
 from framework.errors import BadSetting, BrokerUnreachable, FrameworkError, ProtocolError, words_of
 from framework.transports.rocketmq.queues import Place
 from framework.transports.rocketmq.session import Session
@@ -44,15 +45,18 @@ class _Broker(msgspec.Struct, rename="camel"):
     cluster: str = ""
 
 
+@prepared
 class _Route(msgspec.Struct, rename="camel"):
     queue_datas: list[_Queues] = []
     broker_datas: list[_Broker] = []
 
 
+@prepared
 class _Cluster(msgspec.Struct, rename="camel"):
     broker_addr_table: dict[str, _Broker] = {}
 
 
+@prepared
 class _Topics(msgspec.Struct, rename="camel"):
     topic_list: list[str] = []
 
