@@ -14,14 +14,19 @@ from typing import Protocol
 import gevent
 
 from framework.errors import BrokerUnreachable, FrameworkError
+from framework.observe import hublog
 from framework.transports.nats import headers, judgement, wire
 from framework.transports.nats.carrier import Carrier
 from framework.transports.nats.history import History, Mark
 from framework.transports.nats.place import Place
 from framework.transports.nats.streams import Api, Consumer, version_of
 
+log = hublog.get(__name__)
+
 REGULARLY = 30.0
 """Seconds between two looks."""
+SUBJECT = 120.0
+"""Seconds between two looks at which stream keeps the subject: one server of a cluster answers these of all handlers."""
 AGAIN = 1.0
 """Seconds after a look that got no answer."""
 HISTORY_TIMEOUT = 2.0
@@ -64,6 +69,9 @@ class Changes:
         """Whatever is settled now reaches the consumer that delivered it, and none that was made in its place."""
         self._times_unsure = 0
         self._history = History()
+        self._moved = ""
+        """Words that were said of the stream that keeps the subject now."""
+        self._follow_at = monotonic() + SUBJECT * random.uniform(0.5, 1.0)
         self._doubtful: list[tuple[wire.Msg, float]] = []
         """What has come, and when: nobody has it before a look that began later has shown that bodies are not left out."""
 
@@ -138,6 +146,27 @@ class Changes:
                 self._history.forget()
                 self._affected.sure_again()
             self._affected.let_through(doubtful)
+            if monotonic() >= self._follow_at:
+                self._follow_at = monotonic() + SUBJECT
+                gevent.spawn(self._follow, found, session)
+
+    def _follow(self, found: Consumer, session: Carrier) -> None:
+        """The subject may have gone to another stream: nothing new comes here then."""
+        here = self._place
+        try:
+            streams = Api(session).streams_of(here.topic)
+        except FrameworkError:
+            return
+        if here.stream in streams:
+            self._moved = ""
+            return
+        now = f"stream {streams[0]} does" if streams else "no stream does"
+        words = f"stream {here.stream} on {here.node} keeps subject {here.topic} no more: {now}"
+        if streams and not (found.num_pending or found.num_ack_pending):
+            self._affected.gone(BrokerUnreachable(words))
+        elif words != self._moved:
+            log.warning("%s; what waits here is handled first", words)
+            self._moved = words
 
 
 def lacks_its_body(said: wire.Msg) -> bool:

@@ -165,8 +165,12 @@ class Api:
 
     def stream_of(self, topic: str) -> str:
         """The name of the stream that keeps ``topic``; empty where there is none."""
-        names = list(self._pages("STREAM.NAMES", "streams", {"subject": topic}))
+        names = self.streams_of(topic)
         return names[0] if names else ""
+
+    def streams_of(self, topic: str) -> list[str]:
+        """As ``stream_of``: two may overlap where they have wildcards."""
+        return list(self._pages("STREAM.NAMES", "streams", {"subject": topic}))
 
     def stream(self, name: str, subjects: str = "") -> Stream | None:
         """Its configuration, and how many messages it has of ``subjects``; None where there is none."""

@@ -185,3 +185,41 @@ def _first_held(kit: Kit, topic: str) -> Held:
     kit.producer(transport).publish(topic, [b"x"])
     until(lambda: held.taken)
     return held
+
+
+def take_subject(kit: Kit) -> None:
+    """The stream orders keeps it no more."""
+    config = _asked(kit, "STREAM.INFO.orders", {})["config"] | {"subjects": ["old"]}
+    answer = _asked(kit, "STREAM.UPDATE.orders", config)
+    assert "error" not in answer, answer
+
+
+def test_who_has_handled_all_of_a_stream_that_keeps_the_subject_no_more_goes_to_the_one_that_does(kit, monkeypatch, caplog):
+    monkeypatch.setattr(changes, "REGULARLY", 0.3)
+    monkeypatch.setattr(changes, "SUBJECT", 0.3)
+    held = kit.hold(kit.open())
+    producer = kit.producer(kit.open())
+    producer.publish("orders", [b"before"])
+    until(lambda: held.taken)
+    take_subject(kit)
+    assert "error" not in _asked(kit, "STREAM.CREATE.moved", {"name": "moved", "subjects": ["orders"]})
+    producer.publish("orders", [b"after"])
+    until(lambda: "keeps subject orders no more: stream moved does" in caplog.text)
+    gevent.sleep(1.0)
+    assert not held.receiver.closings
+    held.connection.finish(held.taken[0])
+    until(lambda: held.receiver.closings)
+    assert (held.tally.finished, held.tally.lease_lost) == (1, 0)
+    again = kit.hold(kit.open())
+    until(lambda: again.bodies == [b"after"])
+
+
+def test_a_subject_that_no_stream_keeps_any_more_is_named(kit, monkeypatch, caplog):
+    monkeypatch.setattr(changes, "REGULARLY", 0.3)
+    monkeypatch.setattr(changes, "SUBJECT", 0.3)
+    held = kit.hold(kit.open())
+    take_subject(kit)
+    until(lambda: "keeps subject orders no more: no stream does" in caplog.text)
+    gevent.sleep(1.0)
+    assert caplog.text.count("no more") == 1
+    assert not held.receiver.closings
