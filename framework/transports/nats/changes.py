@@ -80,6 +80,11 @@ class Changes:
         return f"consumer {self._place.consumer} of stream {self._place.stream} on {self._place.node}"
 
     @property
+    def unsure(self) -> str:
+        """Why nothing is settled now; empty: it is."""
+        return "" if self.sure else f"{self._what} has not been found again yet"
+
+    @property
     def in_doubt(self) -> int:
         return len(self._doubtful)
 

@@ -88,7 +88,8 @@ class JetStreamConnection:
         if self._away is not None:
             return str(self._away.error)
         deaf = self._draining and self._settlements.unheard()
-        return self._session.away or (f"nats-server {self._session.server} has not confirmed what it was told" if deaf else "")
+        unread = f"nats-server {self._session.server} has not confirmed what it was told" if deaf else ""
+        return self._session.away or (self._changes.unsure if self._settlements else "") or unread
 
     @property
     def exposed(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from framework.errors import BrokerUnreachable
 from framework.transports.contract import NodeInfo, Receiver
 from framework.transports.nats.carrier import Asking
 from framework.transports.nats.connection import JetStreamConnection
@@ -64,12 +65,35 @@ class RouteJetStream(JetStreamTransport):
         """``lease`` changes nothing: it belongs to the consumer, which all workers of the channel share."""
         peer = self._homes.here(node).peer
         consumer = _answered(peer, node, lambda _, session: self._consumer(session, topic, channel))
-        session = RouteSession(peer.sessions, f"$JS.API.CONSUMER.MSG.NEXT.{consumer.stream_name}.{consumer.name}".encode())
-        limits = self._info(node, session, consumer.lease).limits
-        return JetStreamConnection(session, place(node, topic, channel, consumer), limits, receiver, ended=session.close)
+        here = place(node, topic, channel, consumer)
+        mine = _Mine(peer, f"$JS.API.CONSUMER.MSG.NEXT.{here.stream}.{here.consumer}".encode())
+        limits = self._info(node, mine.session, consumer.lease).limits
+        return JetStreamConnection(mine.session, here, limits, receiver, ended=mine.close, renew=mine.renew)
 
     def producer(self) -> StoredProducer:
         return StoredProducer(self._homes.all, self._options)
+
+
+class _Mine:
+    """The session of one connection, and what takes its place when all routes had ended."""
+
+    def __init__(self, peer: Peer, consumer: bytes) -> None:
+        self._peer = peer
+        self._consumer = consumer
+        self._over = False
+        self.session = RouteSession(peer.sessions, consumer)
+
+    def renew(self) -> RouteSession:
+        """Blocks until there is a route. Raises as ``Sessions.reach``, and BrokerUnreachable when it is not used any more."""
+        self._peer.sessions.reach(CONNECT_TIMEOUT)
+        if self._over:
+            raise BrokerUnreachable(f"the routes of {self._peer.node} are not used here any more")
+        self.session = RouteSession(self._peer.sessions, self._consumer)
+        return self.session
+
+    def close(self) -> None:
+        self._over = True
+        self.session.close()
 
 
 def _answered(peer: Peer, node: str, question: Question[T]) -> T:
