@@ -40,8 +40,8 @@ ROUGHLY = timedelta(milliseconds=50)
 class Affected(Protocol):
     """Who uses the consumer."""
 
-    def unsettled(self) -> Iterable[Mark]:
-        """What it has delivered, and is not known to be settled."""
+    def unsettled(self) -> tuple[Iterable[Mark], Iterable[Mark]]:
+        """What it has delivered and is in flight, and what is finished and not known to be settled."""
 
     def go_by(self, found: Consumer) -> None:
         """It serves, and has these limits."""
@@ -101,7 +101,7 @@ class Changes:
         has found it, nothing may be settled: numbers begin at 1 again, and what is said of an old message settles a new one."""
         self.sure = False
         self._times_unsure += 1
-        self._history.note(self._affected.unsettled())
+        self._history.note(*self._affected.unsettled())
         self.suspect()
 
     def ask(self, session: Carrier) -> None:

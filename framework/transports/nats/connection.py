@@ -346,7 +346,7 @@ class JetStreamConnection:
             self._guard.close()
             self._guard.begin()
 
-    def unsettled(self) -> list[Mark]:
+    def unsettled(self) -> tuple[list[Mark], list[Mark]]:
         return self._deliveries.marks(self._settlements.finishing())
 
     def sure_again(self) -> None:

@@ -68,11 +68,10 @@ class Deliveries:
                 due.append(said.reply)
         return [reply for reply in due if reply]
 
-    def marks(self, finished: Iterable[bytes]) -> list[Mark]:
+    def marks(self, finished: Iterable[bytes]) -> tuple[list[Mark], list[Mark]]:
         """Of what is in flight, and of what was delivered to be settled at ``finished``."""
         held = [Mark(int(message.id), message.timestamp) for message in self._in_flight]
-        said = [Mark(int(sequence), timestamp) for _, sequence, timestamp in map(metadata, finished)]
-        return held + said
+        return held, [Mark(int(sequence), timestamp) for _, sequence, timestamp in map(metadata, finished)]
 
     def clear(self) -> None:
         self._in_flight.clear()

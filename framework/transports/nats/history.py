@@ -13,8 +13,8 @@ from typing import NamedTuple
 from framework.errors import BrokerError, TryLater
 from framework.transports.nats.streams import Api
 
-MOST = 8
-"""Messages of one time that are looked for, the newest first, where streams have dropped some."""
+MOST = 4
+"""Messages that are looked for, the newest first, where the stream has dropped some: nothing can be settled there."""
 _ALIKE = 1_000_000
 """Nanoseconds: what a server says of a message's time is rounded here."""
 
@@ -32,11 +32,12 @@ class History:
     def __init__(self) -> None:
         self._times: list[list[Mark]] = []
 
-    def note(self, delivered: Iterable[Mark]) -> None:
-        """The consumer goes out of sight, and these are yet to be settled."""
-        newest = nlargest(MOST, delivered)
-        if newest and newest not in self._times:
-            self._times.append(newest)
+    def note(self, *delivered: Iterable[Mark]) -> None:
+        """The consumer goes out of sight. Each of ``delivered`` is a kind that the stream may have dropped together."""
+        for some in delivered:
+            newest = nlargest(MOST, some)
+            if newest and newest not in self._times:
+                self._times.append(newest)
 
     def forget(self) -> None:
         """The stream has them all."""
@@ -44,22 +45,19 @@ class History:
 
     def contradicts(self, api: Api, stream: str) -> bool:
         """Whether the store is older than what it has delivered. Raises FrameworkError where nobody knows now."""
-        return any(_is_older(api, stream, newest) for newest in list(self._times))
-
-
-def _is_older(api: Api, stream: str, newest: list[Mark]) -> bool:
-    for sequence, timestamp in newest:
         try:
-            stored = api.stored(stream, sequence)
+            return any(_is_older(api, stream, newest) for newest in list(self._times))
         except TryLater:
             raise
         except BrokerError:  # our user may not look
             return False
+
+
+def _is_older(api: Api, stream: str, newest: list[Mark]) -> bool:
+    for sequence, timestamp in newest:
+        stored = api.stored(stream, sequence)
         if stored is not None:
             return abs(stored - timestamp) > _ALIKE
-        state = api.state(stream)
-        if sequence > state.last_seq:
+        if sequence == newest[0].sequence and sequence > api.state(stream).last_seq:
             return True
-        if sequence < state.first_seq:  # all were dropped: nothing can be settled there
-            return False
-    return len(newest) == MOST
+    return False

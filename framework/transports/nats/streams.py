@@ -73,7 +73,6 @@ class StreamConfig(msgspec.Struct, frozen=True):
 
 class StreamState(msgspec.Struct, frozen=True):
     messages: int = 0
-    first_seq: int = 0
     last_seq: int = 0
     subjects: dict[str, int] | None = None
 

@@ -399,3 +399,19 @@ class Nowhere:
 
     def send(self, data):
         return len(data)
+
+
+def test_what_a_work_queue_has_forgotten_since_it_was_handled_keeps_nobody_from_settling_the_rest(kit, monkeypatch):
+    transport = kit.open("?retention=workqueue")
+    held = holding(kit, transport, 30)
+    monkeypatch.setattr(held.connection._session, "_ponged", lambda: None)
+    for message in held.taken[2:]:
+        held.connection.finish(message)
+    until(lambda: kit.api.consumer("orders", "billing").num_ack_pending == 2)
+    held.connection._session.end(BrokerUnreachable("it broke"))
+    assert held.tally.finished == 0
+    for message in held.taken[:2]:
+        held.connection.finish(message)
+    until(lambda: held.tally.finished == 30)
+    assert (held.tally.lease_lost, held.receiver.closings) == (0, 0)
+    until(lambda: left(kit, transport) == 0)
