@@ -23,10 +23,14 @@ from framework.testing import servers
 from framework.testing.certificates import Authority
 from framework.testing.proxy import Proxy, proxies
 from framework.testing.rocketmq import PROMPT, RocketMQ, real_rocketmq, with_certificate
+from tests import forked
 
 # What is ignored here, as under nohup or in the background of a shell, the processes that tests start would ignore as well.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Most of what it costs to start a worker is importing it, a thousand times.
+forked.install()
 
 AT_LENGTH = bool(os.environ.get("AT_LENGTH"))
 """Also what ``python -m tests.chaos`` runs alone."""
@@ -105,6 +109,16 @@ def missing(reason: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+@pytest.fixture(autouse=True)
+def _real_start(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What the test starts is started for real, where it is marked so."""
+    if request.node.get_closest_marker("real_start") is None:
+        yield
+        return
+    with forked.real_starts():
+        yield
 
 
 @contextmanager

@@ -15,6 +15,8 @@ import pytest
 
 from framework.testing.servers import ROOT
 
+pytestmark = pytest.mark.real_start
+
 SIGNALS_ITSELF = """
 import os, sys
 

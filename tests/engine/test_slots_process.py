@@ -24,6 +24,7 @@ from framework.engine import slot_process, valve
 from framework.engine import slot_wire as wire
 from framework.errors import BadHandler, Reject, Retry
 from framework.testing.processes import has_ended
+from tests import forked
 
 MODULES = Path(__file__).parent / "modules"
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,7 +45,9 @@ def journal(tmp_path: Path) -> Callable[[], list[str]]:
 
 
 def children() -> list[psutil.Process]:
-    return [one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
+    """But for those that stay for all tests."""
+    alive = [one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
+    return [one for one in alive if one.pid not in forked.templates()]
 
 
 def longest_standstill(worker, condition: Callable[[], object]) -> float:
