@@ -61,7 +61,7 @@ def pytest_runtest_call() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """In several processes those of a file stay together, and so do all that share the Spark session, or the RocketMQ.
 
-    A test that starts Spark in processes of its own goes wherever there is room. What starts Spark has longer to end, too:
+    A test that starts Spark in processes of its own goes wherever there is room, and so does each fault of the chaos runs. What starts Spark has longer to end, too:
     interrupted in the middle, it takes the session from all that come after it.
 
     What takes longest comes first, so that nothing long begins when all else is over: tools/test has slow tests keep this order.
@@ -73,21 +73,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         shares_spark = "spark" in getattr(item, "fixturenames", ())
         shares_rocketmq = "rocketmq" in getattr(item, "fixturenames", ())
         shared = "spark" if shares_spark else "rocketmq" if shares_rocketmq else item.nodeid.partition("::")[0]
-        group = item.nodeid if starts_spark and not shares_spark else shared
+        alone = (starts_spark and not shares_spark) or item.nodeid.startswith(SCENARIOS)
+        group = item.nodeid if alone else shared
         item.add_marker(pytest.mark.xdist_group(group))
         if starts_spark and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(400))
     items.sort(key=_place)
 
 
+SCENARIOS = "tests/chaos/test_chaos.py::"
 LONG = ("tests/nsqd/test_gnsq_suite.py", "tests/chaos/")
 """What takes a minute and does not start Spark."""
 
 
 def _place(item: pytest.Item) -> int:
-    """The session of Spark that many share, then what starts one of its own, then what else is long."""
+    """The session of Spark and the RocketMQ that many share, one after the other, then what starts a Spark of its own, then
+    what else is long."""
+    shares = getattr(item, "fixturenames", ())
     if item.get_closest_marker("spark") is not None:
-        return 0 if "spark" in getattr(item, "fixturenames", ()) else 1
+        return 0 if "spark" in shares else 1
+    if "rocketmq" in shares:
+        return 0
     return 2 if item.nodeid.startswith(LONG) else 3
 
 

@@ -69,8 +69,9 @@ def free_port(count: int = 1) -> int:
     ports = range(10_000, 32_768)
     worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
     if worker:
-        share = len(ports) // 8
-        ports = ports[(start := int(worker) % 8 * share) : start + share]
+        shares = max(8, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT") or 8))
+        share = len(ports) // shares
+        ports = ports[(start := int(worker) % shares * share) : start + share]
     while True:
         first = random.randrange(ports.start, ports.stop - count)
         wanted = range(first, first + count)
