@@ -61,8 +61,8 @@ def pytest_runtest_call() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """In several processes those of a file stay together, and so do all that share the Spark session, or the RocketMQ.
 
-    A test that starts Spark in processes of its own goes wherever there is room, and so does each fault of the chaos runs. What starts Spark has longer to end, too:
-    interrupted in the middle, it takes the session from all that come after it.
+    A test that starts Spark in processes of its own goes wherever there is room, and so does each fault of the chaos runs.
+    What starts Spark has longer to end, too: interrupted in the middle, it takes the session from all that come after it.
 
     What takes longest comes first, so that nothing long begins when all else is over: tools/test has slow tests keep this order.
     """

@@ -105,6 +105,7 @@ class Forked(_real):  # type: ignore[type-arg,valid-type,misc]
         if not (_is_known(words) and _is_usual(how) and _starts_alike(environ)):
             super()._execute_child(*all_of_it)
             return
+        sys.audit("subprocess.Popen", words[0], words, how["cwd"], how["env"])
         where = os.path.join(os.getcwd(), how["cwd"] or "")
         os.stat(where)  # raises as a real start would
         what = {
