@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import msgspec
 
 from framework.errors import ProtocolError
@@ -42,6 +44,20 @@ class About(msgspec.Struct, gc=False):
     """By POP the broker writes it into a delivery that is a further one, unless the publisher gave one; else empty."""
 
 
+class _Tail:
+    """What stood behind the body of the last message: the next one's is the same but for its id, more often than not."""
+
+    def __init__(self, lead: bytes, id: int, back: bytes, topic: str, about: About) -> None:
+        """``lead``, ``back``: all before the id and behind it. ``id``: its bytes."""
+        self.lead, self.back, self.topic, self.about = lead, back, topic, about
+        shape = struct.Struct(f"{len(lead)}s{id}s{len(back)}s")
+        self.parts, self.size = shape.unpack_from, shape.size
+
+
+_NEVER = _Tail(_NOTHING, 1, _NOTHING, "", About({}, "", ""))
+"""That of no message."""
+
+
 class Opener:
     """For one connection. Most messages of a topic differ in their ids alone: what else their properties say is remembered,
     because to read them took longer than everything else that is done for a message."""
@@ -49,8 +65,8 @@ class Opener:
     def __init__(self, connection: Origin) -> None:
         self._connection = connection
         self._known: dict[tuple[bytes, bytes], About] = {}
-        self._last: tuple[bytes, bytes, About] = (_NOTHING, _NOTHING, About({}, "", ""))
-        """What stood before the id of the last message and behind it."""
+        self._tails: dict[tuple[bytes, bytes, int, bytes], _Tail] = {}
+        self._last = _NEVER
 
     def opened(self, data: bytes) -> list[tuple[Record, Message | None, About]]:
         """All that stands in the body of an answer. None: it cannot be unpacked here, which is logged; another worker can
@@ -58,10 +74,10 @@ class Opener:
 
         All in one place, and without a ``Stored``: those cost a third of what a message costs here."""
         connection, read, head = self._connection, PLAIN.unpack_from, PLAIN.size
-        front, back, about = self._last
-        ahead, behind = len(front), len(back)
+        tail = self._last
+        lead, back, topic, about, parts, tail_size = tail.lead, tail.back, tail.topic, tail.about, tail.parts, tail.size
         found: list[tuple[Record, Message | None, About]] = []
-        at, end, name, topic = 0, len(data), b"", ""
+        at, end = 0, len(data)
         try:
             while at < end:
                 size, magic, queue, offset, physical, flags, born, stored_at, reconsumed, body_size = read(data, at)
@@ -69,27 +85,30 @@ class Opener:
                     at = self._open_another(data, at, found)
                     continue
                 body_at, following = at + head, at + size
-                topic_at = body_at + body_size + 1
-                properties_at = topic_at + data[topic_at - 1] + 2
-                properties_end = properties_at + (data[properties_at - 2] << 8 | data[properties_at - 1])
-                if not body_at < topic_at < properties_end <= following <= end:
-                    raise ValueError(f"{size} bytes are not its size")
-                if (said := data[topic_at : properties_at - 2]) != name:
-                    name, topic = said, said.decode()
-                record = Record(topic, queue, offset, physical, stored_at, reconsumed)
-                id = data[properties_at + ahead : properties_end - behind]
-                if not (
-                    id.isalnum() and data.startswith(front, properties_at) and data.endswith(back, properties_at, properties_end)
-                ):
+                body_end = body_at + body_size
+                said = id = after = b""
+                if body_end + tail_size == following <= end and body_size >= 0:
+                    said, id, after = parts(data, body_end)
+                if said == lead and after == back and id.isalnum():
+                    record = Record(topic, queue, offset, physical, stored_at, reconsumed)
+                else:
+                    topic_at = body_end + 1
+                    properties_at = topic_at + data[body_end] + 2
+                    properties_end = properties_at + (data[properties_at - 2] << 8 | data[properties_at - 1])
+                    if not body_at <= body_end < properties_end <= following <= end:
+                        raise ValueError(f"{size} bytes are not its size")
+                    topic = data[topic_at : properties_at - 2].decode()
+                    record = Record(topic, queue, offset, physical, stored_at, reconsumed)
                     front, back, about, id = self._read(data[properties_at:properties_end], record)
-                    ahead, behind = len(front), len(back)
+                    tail = self._tail_of(data[body_end:properties_at], front, len(id), back, topic=topic, about=about)
+                    lead, back, parts, tail_size = tail.lead, tail.back, tail.parts, tail.size
                 headers = about.headers.copy() if about.headers else NONE
                 # By its publisher's clock, because the time at which it was stored is another one in each delivery.
                 timestamp = born * 1_000_000 if -_FAR < born < _FAR else timestamp_of(born)
-                body = data[body_at : topic_at - 1]
+                body = data[body_at:body_end]
                 found.append((record, Message(id, timestamp, reconsumed + 1, body, connection, headers), about))
                 at = following
-            self._last = front, back, about
+            self._last = tail
         except UNREADABLE as error:
             raise unreadable(error, data, at) from None
         return found
@@ -127,6 +146,17 @@ class Opener:
             self._known.clear()
         self._known[before, behind] = about
         return before + mark, end + behind, about, own
+
+    def _tail_of(self, named: bytes, front: bytes, id: int, back: bytes, *, topic: str, about: About) -> _Tail:
+        """``named``: the name of the topic and the size of the properties, as they stand there. ``id``: its bytes."""
+        if front is _NOTHING:
+            return _NEVER
+        key = named, front, id, back
+        if (found := self._tails.get(key)) is None:
+            if len(self._tails) >= _KNOWN:
+                self._tails.clear()
+            found = self._tails[key] = _Tail(named + front, id, back, topic, about)
+        return found
 
     def _unpacked(self, stored: Stored, record: Record) -> bytes | None:
         try:

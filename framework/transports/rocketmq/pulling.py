@@ -57,8 +57,7 @@ class PullConnection(Unleased):
         """As ``PopConnection``. ``places(topic)``: all queues of a topic; blocks."""
         self.node, self.topic, self.channel = names
         self.subscription = what
-        self.limits = limits
-        self.granted = 0
+        self.limits, self.granted = limits, 0
         self.in_flight: dict[Message, float] = {}
         self.readings: dict[Place, Reading] = {}
         self._session, self._options, self._receiver, self._ended = session, options, receiver, ended
@@ -74,8 +73,7 @@ class PullConnection(Unleased):
         self._back: list[Pulled] = []
         self._sent_back: dict[Pulled, None] = {}
         """What was sent back, and is counted, and not answered for."""
-        self._retry_at, self._refusal = 0.0, ""
-        self._idle_since = monotonic()
+        self._retry_at, self._refusal, self._idle_since = 0.0, "", monotonic()
         self._opened = self._draining = self._drained = self._closing = self._closed = False
         loop = get_hub().loop
         self._timer = loop.timer(LOOK, LOOK)
@@ -116,7 +114,9 @@ class PullConnection(Unleased):
         if self.in_flight.pop(message, None) is None:
             raise AlreadySettled.of(message.id)
         reading, record = self._pulled.pop(message)
-        reading.settled(record.queue_offset)
+        reading.unsettled.pop(offset := record.queue_offset, None)  # as ``settled``, in one place: most messages end here
+        if offset > reading.last_settled:  # noqa: PLR1730 - as there
+            reading.last_settled = offset
         self._finished += 1
         if reading.leaving or not self._spoken:
             self._settled(reading)
@@ -317,17 +317,17 @@ class PullConnection(Unleased):
         if not found:
             raise garbage("an answer to a PULL without the messages that it announces", answer.body, 0)
         tags = self._tags if reading.place.topic != self.subscription.retry_topic else None
-        in_flight, pulled, took, batch = self.in_flight, self._pulled, reading.took, self._fresh
+        in_flight, pulled, unsettled, batch = self.in_flight, self._pulled, reading.unsettled, self._fresh
         before, room = len(batch), self.granted - len(in_flight)
         for record, message, about in found:
             if room <= 0:
                 break
             if (offset := record.queue_offset) < reading.next:
                 continue
+            reading.next = offset + 1
             if tags and about.tags not in tags:  # a broker compares their hashes
-                reading.next = offset + 1
                 continue
-            took(offset)
+            unsettled[offset] = None
             if message is None:
                 self._send_back(Pulled(reading, record, record.message_id.encode(), counted=False), UNREADABLE)
                 continue

@@ -57,17 +57,18 @@ class Reading:
         """It is another member's by now: nothing more is pulled, and it is let go of once it is idle."""
         self.sent_back = 0
         """Messages of it that the broker is being asked to take back."""
-        self._unsettled: dict[int, None] = {}
-        self._last_settled = -1
+        self.unsettled: dict[int, None] = {}
+        """The offsets of what is in flight, in order. For each message ``pulling`` adds to them itself, and takes off."""
+        self.last_settled = -1
 
     @property
     def mark(self) -> int:
         """All before it is settled: the offset at which the group goes on, whatever happens."""
-        return next(iter(self._unsettled), self.next)
+        return next(iter(self.unsettled), self.next)
 
     @property
     def idle(self) -> bool:
-        return not self._unsettled
+        return not self.unsettled
 
     @property
     def room(self) -> int:
@@ -76,7 +77,7 @@ class Reading:
 
     def took(self, offset: int) -> None:
         """The message there is in flight."""
-        self._unsettled[offset] = None
+        self.unsettled[offset] = None
         self.next = offset + 1
 
     def moved(self, offset: int) -> bool:
@@ -89,10 +90,10 @@ class Reading:
 
     def settled(self, offset: int) -> None:
         """It need not come again."""
-        self._unsettled.pop(offset, None)
-        if offset > self._last_settled:  # noqa: PLR1730 - max() takes twice as long
-            self._last_settled = offset
+        self.unsettled.pop(offset, None)
+        if offset > self.last_settled:  # noqa: PLR1730 - max() takes twice as long
+            self.last_settled = offset
 
     def would_repeat(self, offset: int) -> bool:
         """Whether something behind ``offset`` is settled, which comes again unless the message there is settled too."""
-        return offset < self._last_settled
+        return offset < self.last_settled
