@@ -2,7 +2,7 @@
 
 Seconds from the start of ``workers run`` until all are subscribed, CPU and memory once that is over and nothing comes, seconds
 from SIGTERM to the end. The topics exist before: to make one costs nsqd a write of all their names. ``--fresh``: they do not.
-``--lookupd``: nsqd is found through an nsqlookupd.
+``--lookupd``: nsqd is found through an nsqlookupd. ``--rocketmq``: on a real RocketMQ, which has to make the topics.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 import psutil
 
 from framework.testing import servers
+from framework.testing.rocketmq import real_rocketmq
 from framework.testing.workers import Worker
 from framework.transports.nsq.http import Nsqd
 
@@ -50,24 +51,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _options(arguments)
     print(f"{'handlers':>8} {'subscribed s':>13} {'idle CPU %':>11} {'RSS MB':>8} {'stopped s':>10}")
     for handlers in options.handlers:
-        cost = run(handlers, settle=options.settle, seconds=options.seconds, lookupd=options.lookupd, fresh=options.fresh)
+        cost = run(handlers, options)
         print(f"{handlers:8} {cost.subscribe:13.1f} {cost.cpu * 100:11.2f} {cost.rss:8.0f} {cost.stop:10.1f}", flush=True)
 
 
-def run(handlers: int, *, settle: float, seconds: float, lookupd: bool = False, fresh: bool = False) -> Cost:
+def run(handlers: int, options: argparse.Namespace) -> Cost:
     """Measure over ``seconds``, ``settle`` seconds after all are subscribed. Raises RuntimeError when nsqd saw fewer of them."""
     _allow(handlers + DESCRIPTORS)
-    with tempfile.TemporaryDirectory() as name, _brokers(Path(name), handlers, lookupd=lookupd, fresh=fresh) as (nsqd, url):
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
+        if options.rocketmq:
+            nsqd, url = None, stack.enter_context(_rocketmq(folder, options.rocketmq))
+        else:
+            nsqd, url = stack.enter_context(_brokers(folder, handlers, lookupd=options.lookupd, fresh=options.fresh))
         (folder / "idle.py").write_text(MODULE.format(handlers=handlers))
         began = time.monotonic()
         worker = Worker("run", "idle", "--broker", url, "--connect-deadline", "never", "--log-level", "info", cwd=folder)
         try:
             worker.wait_until(lambda: any(line.endswith("ready") for line in worker.err[-50:]), deadline=300.0)
             subscribed = time.monotonic() - began
-            _check(nsqd, handlers)
-            time.sleep(settle)
-            cpu, rss = _watch(worker.process.pid, seconds)
+            if nsqd is not None:
+                _check(nsqd, handlers)
+            time.sleep(options.settle)
+            cpu, rss = _watch(worker.process.pid, options.seconds)
             told = time.monotonic()
             worker.signal(signal.SIGTERM)
             code = worker.wait(deadline=120.0)
@@ -98,6 +104,17 @@ def _brokers(folder: Path, handlers: int, *, lookupd: bool, fresh: bool) -> Iter
         yield nsqd, f"nsq+lookupd://{registry.http_address}" if lookupd else f"nsq://{nsqd.address}"
 
 
+@contextmanager
+def _rocketmq(folder: Path, mode: str) -> Iterator[str]:
+    (data := folder / "rocketmq").mkdir()
+    server = real_rocketmq(data, {})
+    server.start()
+    try:
+        yield f"rocketmq://{server.address}?mode={mode}"
+    finally:
+        server.kill()
+
+
 def _topic(number: int) -> dict[str, object]:
     """As nsqd writes it down."""
     return {"name": f"idle{number}", "paused": False, "channels": [{"name": "bench", "paused": False}]}
@@ -125,6 +142,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--settle", type=float, default=5.0, help="seconds between the last subscription and the first look")
     parser.add_argument("--seconds", type=float, default=20.0, help="seconds of idleness that are looked at")
     parser.add_argument("--lookupd", action="store_true", help="find nsqd through an nsqlookupd")
+    parser.add_argument("--rocketmq", choices=["pop", "pull"], help="how a real RocketMQ is read, in place of nsqd")
     parser.add_argument("--fresh", action="store_true", help="have nsqd make the topics when they are subscribed to")
     options = parser.parse_args(arguments)
     if min(options.handlers) < 1 or options.seconds <= 0:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from framework.testing.rocketmq import RocketMQ, real_rocketmq
-from tests.chaos.rocketmq_faults import MODES, trying, until_handled
+from tests.chaos.rocketmq_faults import AGAIN, MODES, trying, until_handled
 from tests.chaos.trial import BURST, Scenario, Trial, Verdict
 from tests.clocks import Clock
 from tests.disks import Disk, library, tmpfs
@@ -20,6 +20,7 @@ STILL = (1.0, 3.0, 8.0, 15.0, 40.0)
 """Seconds: less than a lease, and more than an answer is waited for."""
 SET = (300.0, 0.0, -300.0, 0.0, DAY, 0.0, -DAY, 0.0)
 """Seconds by which a clock is ahead."""
+SET_BY_POP = (60.0, 0.0, -60.0, 0.0)
 SYNCS = (0.2, 1.0, 6.0)
 """Seconds that a sync takes. After five a broker answers that it has stored a message, and could not sync it."""
 STORE = 1024 * 1024 * 1024
@@ -41,17 +42,29 @@ def stands_still(folder: Path, times: int, mode: str) -> Verdict:
 
 
 def clock_set(folder: Path, times: int, mode: str) -> Verdict:
-    """That of the broker, which goes by it for all that is in flight by POP."""
+    """That of the broker. By POP it goes by it for all that is in flight: what a connection held that ended meanwhile comes again
+    when the clock is where it was, and what was acknowledged may. So it is set by no more than can be waited for, while messages
+    go on, and all that is one fault."""
     clock = Clock(folder)
     with (
         _server(folder, mode, lambda server: clock.under(server.broker)) as server,
         trying(folder, server.address, mode) as trial,
     ):
-        for n in range(times):
-            _busy(trial)
-            with trial.fault("clock set"):
-                clock.ahead(SET[n % len(SET)])
-                trial.between(1.0, 3.0)
+        if mode == "pull":
+            for n in range(times):
+                _busy(trial)
+                with trial.fault("clock set"):
+                    clock.ahead(SET[n % len(SET)])
+                    trial.between(1.0, 3.0)
+        else:
+            with trial.fault("clock set again and again"):
+                for n in range(times):
+                    _busy(trial)
+                    clock.ahead(SET_BY_POP[n % len(SET_BY_POP)])
+                    trial.between(1.0, 3.0)
+                clock.ahead(0.0)
+                time.sleep(max(SET_BY_POP) + AGAIN)
+            trial.harmless += times - 1
         until_handled(trial)
     return trial.verdict(f"rocketmq by {mode}: clock of the broker set")
 
