@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,10 @@ from framework.markdown import item
 from framework.spool.root import folder_of
 from framework.spool.seen import WINDOW
 
-_NO_REPLAY = "NSQ cannot replay: a query begins with what the spool holds, startingOffsets is earliest or latest of the spool"
+_NO_REPLAY = (
+    "NSQ cannot replay: a query begins with what the spool holds, startingOffsets is earliest or latest of the spool, and "
+    "startingTimestamp a time in it"
+)
 _ELSEWHERE = {
     "subscribe": "say topic (and channel, which NSQ has in place of a consumer group)",
     "subscribepattern": "say topic: one query reads one topic's channel",
@@ -29,8 +33,7 @@ _ELSEWHERE = {
     "groupidprefix": "say channel",
     "maxoffsetspertrigger": "say maxMessagesPerTrigger",
     "path": "say spoolDir for the source; the sink has a topic and no path",
-    "startingtimestamp": _NO_REPLAY,
-    "startingoffsetsbytimestamp": _NO_REPLAY,
+    "startingoffsetsbytimestamp": "say startingTimestamp",
     "endingoffsets": _NO_REPLAY,
     "endingtimestamp": _NO_REPLAY,
     "endingoffsetsbytimestamp": _NO_REPLAY,
@@ -85,6 +88,17 @@ def _starting(name: str, value: str) -> str:
     if value.strip().lower() not in ("earliest", "latest"):
         raise BadSetting(f"option {name}={value!r}: {_NO_REPLAY}")
     return value.strip().lower()
+
+
+def _instant(name: str, value: str) -> int:
+    """Nanoseconds since 1970, as segments have them."""
+    try:
+        at = datetime.fromisoformat(value.strip())
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise BadSetting(f"option {name}={value!r}: a time with its zone is needed, such as 2024-06-01T00:00:00Z")
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
 
 
 def _addresses(name: str, value: str) -> tuple[str, ...]:
@@ -155,6 +169,12 @@ STREAM_READ = [
     Option("maxMessagesPerTrigger", _whole, "the most rows in a micro-batch; default: all there are"),
     Option("startingOffsets", _starting, "earliest or latest of the spool, for a query without a checkpoint (earliest)"),
     Option(
+        "startingTimestamp",
+        _instant,
+        "in place of it: the first row in each collector's order that its broker took then or later, such as "
+        "2024-06-01T00:00:00Z; rows of before may lie behind it",
+    ),
+    Option(
         "retention",
         _one_of("commit", "keep"),
         "`commit` deletes what is committed, `keep` nothing (embedded: commit, external: keep)",
@@ -194,6 +214,8 @@ class ReadOptions:
     max_records: int
     max_messages: int | None
     from_latest: bool
+    from_time: int | None
+    """Nanoseconds since 1970."""
     fail_on_data_loss: bool
     trim: bool
     dedupe_window: int
@@ -277,6 +299,8 @@ def _read_options(values: Mapping[str, Any]) -> ReadOptions:
     segment = values.get("segmentMaxMessages", min(2500, in_flight))
     if segment > in_flight:
         raise BadSetting(f"option segmentMaxMessages={segment} can never fill with maxInFlight={in_flight}: raise maxInFlight")
+    if "startingOffsets" in values and "startingTimestamp" in values:
+        raise BadSetting("startingOffsets and startingTimestamp say two beginnings: leave one out")
     return ReadOptions(
         spool_dir=values["spoolDir"],
         embedded=embedded,
@@ -287,6 +311,7 @@ def _read_options(values: Mapping[str, Any]) -> ReadOptions:
         parallelism=values.get("parallelism"),
         max_records=values.get("maxRecordsPerPartition", 50_000),
         max_messages=values.get("maxMessagesPerTrigger"),
+        from_time=values.get("startingTimestamp"),
         from_latest=values.get("startingOffsets", "earliest") == "latest",
         fail_on_data_loss=values.get("failOnDataLoss", True),
         trim=values.get("retention", "commit" if embedded else "keep") == "commit",

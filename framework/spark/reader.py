@@ -36,7 +36,7 @@ from framework.spark.offsets import (
     start_of,
 )
 from framework.spark.options import ReadOptions
-from framework.spark.rows import rows_of
+from framework.spark.rows import first_since, rows_of
 from framework.spool import SpoolError
 from framework.spool.limit import to_keep
 from framework.spool.root import collectors, ensure_epoch, epoch
@@ -90,8 +90,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's names, here and below)
         root = self._options.spool_dir
-        mark = end_of if self._options.from_latest else start_of
-        cursors = {name: mark(segments) for name, segments in list_spool(root).items()}
+        cursors = {name: self._beginning(segments) for name, segments in list_spool(root).items()}
         return Offset(ensure_epoch(root), cursors, 1, self._options.max_records).as_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -170,6 +169,11 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._collector is not None:
             self._collector.stop()
+
+    def _beginning(self, segments: list[Segment]) -> Cursor:
+        if self._options.from_time is not None:
+            return first_since(segments, self._options.from_time)
+        return end_of(segments) if self._options.from_latest else start_of(segments)
 
     def _collect(self) -> None:
         if not self._options.embedded:

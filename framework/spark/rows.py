@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from framework.spark.offsets import Span
+from framework.spark.offsets import Cursor, Span, end_of
 from framework.spool import segment
+from framework.spool.segment import Segment
 
 DDL = (
     "value binary, message_id string, timestamp timestamp, attempts int, topic string, nsqd string, "
@@ -28,6 +31,20 @@ ARROW = pa.schema(
         ("position", pa.int32()),
     ]
 )
+
+
+def first_since(segments: Sequence[Segment], time: int) -> Cursor:
+    """The first row that a broker took at ``time`` (ns since 1970) or later; the end where there is none. Opens every segment of
+    before."""
+    for one in segments:
+        try:
+            times = segment.read(one.path, ["timestamp_ns"])["timestamp_ns"]
+        except FileNotFoundError:  # a query has read and deleted it just now
+            continue
+        row = pc.index(pc.greater_equal(times, time), value=True).as_py()
+        if row >= 0:
+            return Cursor(one.number, row)
+    return end_of(segments)
 
 
 def rows_of(span: Span) -> list[pa.RecordBatch]:

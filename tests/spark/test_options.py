@@ -60,7 +60,9 @@ def test_an_external_spool_is_kept_unless_its_only_reader_says_otherwise() -> No
         ("subscribe", "orders", "say topic"),
         ("kafka.bootstrap.servers", "k:9092", "say nsqdTcpAddresses or lookupdHttpAddresses"),
         ("maxOffsetsPerTrigger", "5", "say maxMessagesPerTrigger"),
-        ("startingTimestamp", "1", "NSQ cannot replay"),
+        ("startingTimestamp", "1717200000000", "a time with its zone is needed, such as 2024-06-01T00:00:00Z"),
+        ("startingTimestamp", "2024-06-01T00:00:00", "a time with its zone is needed"),
+        ("startingOffsetsByTimestamp", "{}", "say startingTimestamp"),
         ("endingOffsets", "latest", "NSQ cannot replay"),
         ("startingOffsets", '{"orders":{"0":23}}', "NSQ cannot replay"),
         ("path", "/x", "say spoolDir"),
@@ -85,6 +87,11 @@ def test_a_wrong_option_is_answered_in_one_sentence(name: str, value: str, answe
     with pytest.raises(WrongUse, match=answer) as error:
         options.stream_read({**EMBEDDED, name: value})
     assert "\n" not in str(error.value)
+
+
+def test_one_beginning_is_enough() -> None:
+    with pytest.raises(WrongUse, match="startingOffsets and startingTimestamp say two beginnings: leave one out"):
+        options.stream_read({**EMBEDDED, "startingOffsets": "latest", "startingTimestamp": "2024-06-01T00:00:00Z"})
 
 
 @pytest.mark.parametrize("name", ["spoolDir", "topic", "channel", "nsqdTcpAddresses"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from framework.message import Batch, Message
 from framework.spark import options
 from framework.spark.reader import NsqBatchReader, NsqStreamReader
 from framework.spool import Spool, SpoolError, segment
+from tests.origins import Source
 from tests.spark.conftest import messages
 
 Land = Callable[..., Path]
@@ -145,6 +148,25 @@ def test_latest_skips_what_is_there_already(land: Land) -> None:
     assert source.latestOffset(start, EVERYTHING) is start
     land(10, 12)
     assert ids(source, start, source.latestOffset(start, EVERYTHING)) == ["000000000000000a", "000000000000000b"]
+
+
+def test_a_time_to_begin_at_is_looked_for_in_what_the_spool_holds(tmp_path: Path) -> None:
+    def taken(*seconds: int, collector: str) -> None:
+        rows = [Message(b"%016x" % at, at * 10**9 + 999, 1, b"m", Source(node=collector)) for at in seconds]
+        with Spool(tmp_path, collector) as spool:
+            spool.land(Batch(rows))
+
+    taken(10, 11, 9, collector="a")
+    taken(20, 12, 21, collector="a")  # 12 came again, and late
+    taken(15, collector="b")
+    for begin, expected in ((0, [10, 11, 9, 20, 12, 21, 15]), (11, [11, 9, 20, 12, 21, 15]), (12, [20, 12, 21, 15]),
+                            (21, [21]), (22, [])):  # fmt: skip
+        source = reader(tmp_path, startingTimestamp=datetime.fromtimestamp(begin, UTC).isoformat(), minPartitions="1")
+        start = source.initialOffset()
+        found = ids(source, start, source.latestOffset(start, EVERYTHING))
+        assert [int(name, 16) for name in found] == expected
+    taken(23, collector="a")
+    assert [int(name, 16) for name in ids(source, start, source.latestOffset(start, EVERYTHING))] == [23]
 
 
 def test_another_spool_under_an_old_checkpoint_is_an_error(land: Land) -> None:

@@ -155,7 +155,7 @@ def test_a_wrong_option_fails_the_load_with_one_sentence(spark: Any, tmp_path: P
     with pytest.raises(Exception, match="did you mean maxMessagesPerTrigger"):
         external(spark.readStream, tmp_path, maxMessagePerTriger=5).load()
     with pytest.raises(Exception, match="NSQ cannot replay"):
-        external(spark.readStream, tmp_path, startingTimestamp="1").load()
+        external(spark.readStream, tmp_path, endingTimestamp="1").load()
     with pytest.raises(Exception, match="there is no spool in this folder"):
         external(spark.read, tmp_path / "typo").load().count()
     assert not (tmp_path / "typo").exists()

@@ -30,6 +30,22 @@ def test_importing_them_touches_no_disk(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_spool_may_have_as_much_as_the_environment_says(tmp_path: Path) -> None:
+    code = """
+from framework import BadSetting
+try:
+    from workers.api_requests.channels import landing
+    print([spool._limit._most for spool in (landing._archive, landing._growth, landing._spam)])
+except BadSetting as error:
+    print(error)
+"""
+    assert python(code, API_REQUESTS_SPOOL_BYTES="1000000") == "[1000000, 1000000, 1000000]"
+    assert python(code, API_REQUESTS_SPOOL_BYTES="") == "[None, None, None]"
+    for wrong in ("0", "1e9", "-1", "5 GB"):
+        said = f"API_REQUESTS_SPOOL_BYTES={wrong}: a whole number above 0 is needed"
+        assert python(code, API_REQUESTS_SPOOL_BYTES=wrong) == said
+
+
 def test_a_suspect_is_put_on_the_list_that_the_environment_names(tmp_path: Path) -> None:
     code = """
 from datetime import UTC, datetime

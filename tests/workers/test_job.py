@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,9 +59,9 @@ def line(n: int) -> bytes:
     return f'{who} - - [{12 + n % 3}/May/2024:06:07:08 +0000] "GET {path(n)} HTTP/1.1" {status} 1'.encode()
 
 
-def land(folder: Path, first: int, last: int) -> None:
+def land(folder: Path, first: int, last: int, taken: Callable[[int], int] = lambda n: TAKEN) -> None:
     """Lines ``first`` to ``last`` in the spools of the three channels."""
-    messages = [Message(b"%016x" % n, TAKEN, 1, line(n), Source(topic="api_requests")) for n in range(first, last)]
+    messages = [Message(b"%016x" % n, taken(n), 1, line(n), Source(topic="api_requests")) for n in range(first, last)]
     for channel in ("archive", "growth", "spam"):
         with Spool(folder / channel) as spool:
             spool.land(Batch(messages))
@@ -173,6 +174,28 @@ def test_without_a_broker_only_the_suspects_wait_and_killed_and_stopped_in_its_b
     assert (sum(day["requests"] for day in days), sum(day["new_addresses"] for day in days)) == (1600, 10)
     tallies = [json.loads((tmp_path / "state" / "tally" / f"{name}.json").read_text()) for name in ("archive", "growth", "spam")]
     assert [Counter(tally["before"]) + Counter(tally["last"]) for tally in tallies] == [{"parsed": 1600, "rejected": 400}] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_it_begins_where_it_is_told_to_and_leaves_what_the_spools_keep(tmp_path: Path, java: None) -> None:
+    """The second of two segments has lines of before as well, after others."""
+    land(tmp_path / "spool", 0, 300, lambda n: TAKEN + n * 10**9)
+    land(tmp_path / "spool", 300, 500, lambda n: TAKEN + (n if n % 2 else n - 200) * 10**9)
+    begin = datetime.fromtimestamp(TAKEN // 10**9 + 280, UTC).isoformat()
+    with servers.running(servers.own_nsqd(tmp_path / "nsqd")) as nsqd:
+        for more in (0, 1):  # and a restart goes on
+            land(tmp_path / "spool", 500, 500 + more, lambda n: TAKEN + n * 10**9)
+            ended = job(tmp_path, "--available-now", f"--from={begin}", broker=f"nsq://{nsqd.address}")
+            assert ended.communicate(timeout=300)[1] == ""
+            assert ended.returncode == 0
+    expected = [n for n in range(501) if (n if n < 300 or n % 2 or n == 500 else n - 200) >= 280]
+    paths = ds.dataset(tmp_path / "out" / "archive").to_table(["path"])["path"].to_pylist()
+    assert Counter(paths) == Counter(path(n) for n in expected if n % 5)
+    tallies = [json.loads((tmp_path / "state" / "tally" / f"{name}.json").read_text()) for name in ("archive", "growth", "spam")]
+    sums = {sum((Counter(tally["before"]) + Counter(tally["last"])).values()) for tally in tallies}
+    assert sums == {len(expected)}
+    assert [len(list((tmp_path / "spool" / name / "main").glob("*.arrow"))) for name in ("archive", "growth", "spam")] == [3] * 3
 
 
 @pytest.mark.slow

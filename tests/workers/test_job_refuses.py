@@ -80,6 +80,30 @@ def test_a_time_between_batches_that_is_none(tmp_path: Path, every: str) -> None
     assert not (tmp_path / "state").exists()
 
 
+@pytest.mark.parametrize("time", ["yesterday", "2024-06-01", "2024-06-01T00:00:00", "1717200000", ""])
+def test_a_time_to_begin_at_that_is_none(tmp_path: Path, time: str) -> None:
+    code, (said,) = job(tmp_path, "--follow", f"--from={time}")
+    assert code == 2
+    assert f"{time!r}: say a time with its zone, such as 2024-06-01T00:00:00Z" in said
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_job_begins_once(tmp_path: Path) -> None:
+    def begun(*since: str) -> tuple[int, str]:
+        code, said = job(tmp_path, "--available-now", *since)
+        return code, said[-1]
+
+    assert begun("--from=2024-06-01T00:00:00Z")[0] == 1, "there is no Java"
+    assert begun("--from=2024-06-01T02:00:00+02:00")[0] == 1, "the same time"
+    assert begun()[0] == 1
+    code, said = begun("--from=2024-06-02T00:00:00Z")
+    assert (code, "began with 2024-06-01T00:00:00+00:00, and goes on from there: leave --from out" in said) == (2, True)
+    (tmp_path / "state" / "from").unlink()
+    (tmp_path / "state" / "checkpoints").mkdir()
+    code, said = begun("--from=2024-06-01T00:00:00Z")
+    assert (code, "began with what the spool held, and goes on" in said) == (2, True)
+
+
 @pytest.mark.parametrize("master", ["nonsense", "", "local[0]", "local[x]", "spark://", "spark://host", "http://host:7077"])
 def test_a_master_that_spark_does_not_know(tmp_path: Path, master: str) -> None:
     code, (said,) = job(tmp_path, "--until=0", f"--master={master}")

@@ -15,6 +15,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from pyspark.errors import PySparkException
 from framework import FrameworkError, Publisher, WrongUse
 from workers.api_requests.channels.topics import SUSPECTS_TOPIC
 from workers.api_requests.job import session as sessions
-from workers.api_requests.job.folders import Places, take
+from workers.api_requests.job.folders import Places, beginning, take
 from workers.api_requests.job.outbox import Outbox, Sender
 from workers.api_requests.job.queries import Failed, words_of
 from workers.api_requests.job.spam.allowed import Allowed
@@ -94,6 +95,21 @@ class _Seconds(click.FloatRange):
         return seconds
 
 
+class _Instant(click.types.StringParamType):
+    """A time that is the same whoever reads it."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            at = datetime.fromisoformat(str(value))
+        except ValueError:
+            at = None
+        if at is None or at.tzinfo is None:
+            self.fail(f"{value!r}: say a time with its zone, such as 2024-06-01T00:00:00Z", param, ctx)
+        return at
+
+
 _MASTER = re.compile(
     r"local(\[(\*|[1-9][0-9]*)(, *[1-9][0-9]*)?\])?|local-cluster\[[0-9]+, *[0-9]+, *[0-9]+\]|yarn|k8s://\S+"
     r"|spark://[^\s,:/]+:[0-9]{1,5}(,[^\s,:/]+:[0-9]{1,5})*"
@@ -129,6 +145,9 @@ _FOLDER = _Folder(file_okay=False, path_type=Path)
 )
 @click.option("--broker", "brokers", multiple=True, envvar="BROKER_URL", default=["nsq://127.0.0.1:4150"], show_default=True,
               metavar="URL", help="Where the suspects are published.")  # fmt: skip
+@click.option("--from", "since", type=_Instant(), metavar="TIME",
+              help="Begin with the lines that the queue took then or later, as far as the spools keep them, and delete nothing "
+              "there; with an empty --state and --output.")  # fmt: skip
 @click.option("--every", type=_Seconds(0, 86400), envvar="API_REQUESTS_EVERY", metavar="SECONDS",
               help="With --follow, how often a batch starts; 10, and 30 for the archive's larger files.")  # fmt: skip
 @click.option("--master", type=_Master(), metavar="URL",
@@ -149,6 +168,7 @@ def command(**options: Any) -> int:
     allowed = Allowed(options["allow"])
     places = Places(*(options[name].absolute() for name in ("spool", "output", "state")))
     held = take(places)
+    since = beginning(places, options["since"])
     tell = _teller(options["events"])
     stopping = Stopping()
     tell("starting")
@@ -161,7 +181,7 @@ def command(**options: Any) -> int:
         tell("ready")
         sender.start()
         job = Job(session, places, sender, follows=follow or options["available_now"],
-                  forget=options["forget"], allowed=allowed)  # fmt: skip
+                  forget=options["forget"], allowed=allowed, since=since)  # fmt: skip
         watch = Watch(job, tell, stopping)
         target = None if follow or options["available_now"] else partial(_target, until, summary)
         run(job, watch, target, options["every"] if follow else 0.0, available_now=options["available_now"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,6 +15,8 @@ from workers.api_requests.job import durable
 CHECKPOINTS = "checkpoints"
 TALLY = "tally"
 _NAME = "name"
+_SINCE = "from"
+"""In the state: the time with which it began, where one was said."""
 _OWNER = ".job"
 """In the output: the name of the state that it belongs to."""
 
@@ -48,6 +51,24 @@ def take(places: Places) -> int:
         os.close(handle)
         raise
     return handle
+
+
+def beginning(places: Places, since: datetime | None) -> datetime | None:
+    """Whose lines this state begins with: those that the queue took at ``since`` or later; None for all. Said once for good.
+
+    Raises WrongUse where the state has begun otherwise.
+    """
+    path = places.state / _SINCE
+    if since is None:
+        return datetime.fromisoformat(path.read_text()) if path.exists() else None
+    worked = (places.state / CHECKPOINTS).exists() and not path.exists()
+    said = "with what the spool held" if worked else durable.write_first(path, since.astimezone(UTC).isoformat())
+    if worked or datetime.fromisoformat(said) != since:
+        raise WrongUse(
+            f"--from {since.isoformat()}: the job of --state {places.state} began {said if worked else f'with {said}'}, and goes "
+            "on from there: leave --from out, or name an empty --state and an empty --output"
+        )
+    return since
 
 
 class Gone(FrameworkError):

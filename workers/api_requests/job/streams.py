@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_nsq import Lag, lag
@@ -41,10 +42,14 @@ class Stopped(Exception):
 
 
 class Stream:
-    """One channel's stream: what it does with a batch, and how far it is."""
+    """One channel's stream: what it does with a batch, and how far it is.
 
-    def __init__(self, name: str, process: Process, places: Places) -> None:
+    ``since``: it takes only lines that the queue took then or later, and leaves the spool to whoever reads it all.
+    """
+
+    def __init__(self, name: str, process: Process, places: Places, since: datetime | None = None) -> None:
         self.name = name
+        self._since = since
         self.stopping = False
         self.tally = Tally(places.state / TALLY / f"{name}.json")
         self._places = places
@@ -58,7 +63,11 @@ class Stream:
         """``every``: seconds between the starts of batches; None to do what is there, and end."""
         self._checkpoint.clear_halves()
         lines = session.spark.readStream.format("nsq").option("spoolDir", str(self._spool)).option("collector", "external")
-        lines = lines.option("parallelism", session.parallelism).option("retention", "commit")
+        lines = lines.option("parallelism", session.parallelism)
+        if self._since is None:
+            lines = lines.option("retention", "commit")
+        else:
+            lines = lines.option("retention", "keep").option("startingTimestamp", self._since.isoformat())
         stream = lines.load().writeStream.queryName(self.name)
         stream = stream.option("checkpointLocation", str(self._checkpoint.folder)).trigger(
             **({"availableNow": True} if every is None else {"processingTime": f"{round(1000 * every)} milliseconds"})
@@ -86,6 +95,8 @@ class Stream:
     def _work(self, rows: DataFrame, batch: int) -> None:
         try:
             check_output(self._places)
+            if self._since is not None:  # some of before lie among those
+                rows = rows.where(f.col("timestamp") >= f.lit(self._since))
             counts = self._process(rows, batch)
         except Exception:
             if self.stopping:
@@ -102,7 +113,7 @@ class Job:
 
     def __init__(
         self, session: Session, places: Places, sender: Sender, *, follows: bool,
-        forget: int | None = None, allowed: Allowed | None = None,
+        forget: int | None = None, allowed: Allowed | None = None, since: datetime | None = None,
     ) -> None:  # fmt: skip
         scratch = places.state / "scratch"
         self._archived = Store(places.output / "archive", scratch, by="date")
@@ -120,7 +131,7 @@ class Job:
         self._places = places
         self._session = session
         works = (self._archive, self._count, self._suspect)
-        self._streams = [Stream(name, work, places) for name, work in zip(CHANNELS, works, strict=True)]
+        self._streams = [Stream(name, work, places, since) for name, work in zip(CHANNELS, works, strict=True)]
 
     def start(self, name: str, every: float | None, *, available_now: bool = False) -> StreamingQuery:
         """Start one stream, from its checkpoint. ``every``: seconds between the starts of batches; None for its own.
