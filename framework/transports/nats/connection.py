@@ -200,7 +200,7 @@ class JetStreamConnection:
                 batch.append(message)
             elif each.subject in self._place.deletions:
                 gone = "it was deleted"
-        if self._deliveries.joined(batch):
+        if self._deliveries.joined(batch, self._settlements.finishing):
             self._changes.suspect()  # leases may be shorter than they were
         if gone:
             self._tally.received += len(batch)
@@ -363,7 +363,7 @@ class JetStreamConnection:
         now = monotonic()
         recent = [] if self._closed else [(each, at) for each, at in said if now - at < self.limits.lease / 2]
         messages = [message for each, at in recent if (message := self._message(each, at)) is not None]
-        self._deliveries.joined(messages)
+        self._deliveries.joined(messages, self._settlements.finishing)
         for message in messages:
             self.touch(message)
         if messages:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from framework.message import Message
@@ -42,11 +42,19 @@ class Deliveries:
             self._again.append(message)
         return message
 
-    def joined(self, batch: list[Message]) -> bool:
+    def joined(self, batch: list[Message], finishing: Callable[[], list[bytes]]) -> bool:
         """Takes out of ``batch`` what is held here already: a server delivers early after a restart, or when leases have become
-        shorter. It is run once, and settled where it came last. Returns whether there was any."""
+        shorter. It is run once, and settled where it came last. Returns whether there was any.
+
+        What is ``finishing`` is not run again either: what is said of it settles it, wherever it came."""
         if not self._again:
             return False
+        said = {metadata(reply)[1:] for reply in finishing()}
+        for newer in [one for one in self._again if (one.id, one.timestamp) in said]:
+            self._again.remove(newer)
+            self._in_flight.pop(newer)
+            self.replies.pop(newer)
+            batch.remove(newer)
         again, self._again = {(one.id, one.timestamp): one for one in self._again}, []
         found = [(one, again[key]) for one in self._in_flight if (key := (one.id, one.timestamp)) in again]
         twice = [(held, newer) for held, newer in found if held is not newer]

@@ -223,3 +223,21 @@ def test_a_subject_that_no_stream_keeps_any_more_is_named(kit, monkeypatch, capl
     gevent.sleep(1.0)
     assert caplog.text.count("no more") == 1
     assert not held.receiver.closings
+
+
+def test_what_is_finished_and_waits_to_be_said_is_not_run_again_when_it_comes_early(kit, monkeypatch):
+    held = kit.hold(kit.open("?ack_wait=30s"), grant=2)
+    kit.producer(kit.open()).publish("orders", [b"x"])
+    until(lambda: held.taken)
+    look = changes.Changes.look_when_due
+    monkeypatch.setattr(changes.Changes, "look_when_due", lambda self, now: None)
+    held.connection._changes.doubt_consumer()
+    held.connection.finish(held.taken[0])
+    change(kit, ack_wait=10**9)
+    until(lambda: _asked(kit, "CONSUMER.INFO.orders.billing", {})["num_redelivered"])
+    gevent.sleep(0.5)
+    assert (held.bodies, held.tally.received, len(held.connection.in_flight)) == ([b"x"], 1, 0)
+    monkeypatch.setattr(changes.Changes, "look_when_due", look)
+    until(lambda: held.tally.finished == 1)
+    until(lambda: not kit.api.consumer("orders", "billing").num_ack_pending)
+    assert (held.tally.received, held.tally.lease_lost) == (1, 0)
