@@ -233,12 +233,12 @@ class Mesh:
             self._check_twins(info, address)
             self._learn(info, address)
             line.introduce(self._card(gossip=gossip), self._user.subscriptions())
-            if (known := self._known(info)) is not None:  # it has dialled us meanwhile
-                return known
+            if (known := self._known(info)) is not None and not self._gives_way(known, info, dialled=True):
+                return known  # it has dialled us meanwhile
             self._learn(info, address)  # it may be the second one of two that were dialled at a time
             if self._door is not None:  # it is known whose cluster it is: whoever dials is told
                 self._door.open()
-            return self._join(line)
+            return self._join(line, dialled=True)
 
     def _known(self, info: wire.Info) -> Route | None:
         """The route that there is to this server. A peer like us may have another id by now, and never has another name."""
@@ -276,20 +276,32 @@ class Mesh:
                 if said is not None and said.name and said.name in {*self.routes, *self._meeting.values()}:
                     return
                 info = line.admit(self._card(gossip=False), said)
-                if info.server_id in self._ids or self._closed or self._known(info) is not None:
+                if info.server_id in self._ids or self._closed:
+                    return
+                if (known := self._known(info)) is not None and not self._gives_way(known, info, dialled=False):
                     return
                 if info.server_name in self._seed_names:  # it misses the route that ended, and so do we: ours comes with gossip
                     return
                 host = split_address(address)[0]
                 line.server = join_address(host, info.port) if info.port else address
-                self._tell(self._join(line), host)
+                self._tell(self._join(line, dialled=False), host)
         except FrameworkError as error:
             log.debug("a server that dialled from %s is not taken: %s", address, error)
 
     # --- routes --------------------------------------------------------------------------------------------
 
-    def _join(self, line: Line) -> Route:
-        route = Route(line, self._user, self._options.ping_interval)
+    def _gives_way(self, known: Route, info: wire.Info, *, dialled: bool) -> bool:
+        """Whether ``known`` has ended for a route that was made at the same time, and that we have ``dialled``, or else the peer.
+
+        Of two peers that dial one another at once, the one of the lesser name has dialled the route that stays: each would end
+        the other's, again and again. A server decides by itself."""
+        if not is_peer(info) or known.dialled == dialled or (self._name < info.server_name) != dialled:
+            return False
+        known.end(BrokerUnreachable(f"peer {known.server} dialled us when we dialled it, and one route is enough"))
+        return True
+
+    def _join(self, line: Line, *, dialled: bool) -> Route:
+        route = Route(line, self._user, self._options.ping_interval, dialled=dialled)
         for other in [one for one in self.routes.values() if _same_server(one.info, route.info)]:
             other.end(BrokerUnreachable(f"nats-server {other.server} has come back"))
         self.routes[route.info.server_id] = route

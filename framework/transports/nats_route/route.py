@@ -50,11 +50,13 @@ class Route(RescuableSocket[RouteEvent]):
 
     words = "the route to nats-server"
 
-    def __init__(self, line: Line, owner: Owner, ping_interval: float) -> None:
+    def __init__(self, line: Line, owner: Owner, ping_interval: float, *, dialled: bool = True) -> None:
         feed, self._first = line.decoder.feed, line.events
         super().__init__(line.server, line.release(), feed)
         self.number = next(_numbers)
         self.info = line.info
+        self.dialled = dialled
+        """By us; else the other side has."""
         self.over = Event()
         """Set when it has ended."""
         self.proven = 0.0

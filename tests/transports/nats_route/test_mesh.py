@@ -143,7 +143,7 @@ def test_peers_that_dial_one_another_at_once_keep_one_route(make_cluster):
     def ends() -> list[Route]:
         return [one for one in forked.living() if isinstance(one, Route) and one._owner in peers and one.error is None]
 
-    until(lambda: len(ends()) == 2)  # both of one route
+    until(lambda: sorted(one.dialled for one in ends()) == [False, True])  # both of one route
     held = cluster.hold(transports[0])
     cluster.producer(transports[1]).publish("orders", [b"once"])
     until(lambda: held.bodies == [b"once"])
