@@ -28,6 +28,7 @@ from tests import forked
 # What is ignored here, as under nohup or in the background of a shell, the processes that tests start would ignore as well.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 # Most of what it costs to start a worker is importing it, a thousand times.
 forked.install()

@@ -5,7 +5,8 @@ suite starts more than a thousand of them. ``install`` has ``subprocess`` fork s
 fork_template.py``), which was started in the same way, and has no thread, no hub and nothing of the test: then it runs the
 module as ``python -m`` does. It is a child of the test as any other. What a template could not do as a real start does is
 started for real: other programs, other settings of Python, descriptors passed on, signals that are ignored. So is what is
-started by the framework itself, and by tests marked ``real_start``.
+started by the framework itself, and by tests marked ``real_start``; and what a template was asked for that has ended, which is
+told as a warning: the next start has a new template, but for one that ends again and again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -37,6 +40,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 _real = subprocess.Popen
 _lock = threading.Lock()
 _templates: dict[str, _Template] = {}
+_ended: Counter[str] = Counter()
+_ENDS = 3
+"""So often a template may end: then what it would start is started for real."""
 _kept_real: list[bool] = []
 
 
@@ -75,15 +81,30 @@ class _Template:
     def fork(self, what: dict[str, Any], fds: list[int]) -> int:
         """The process id of a child of this process, which begins as ``what`` says."""
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+        said: list[bytes] = []
         _adopt(True)
         try:
             self._socket.sendmsg([repr(what).encode()], ancillary)
-            said = [self._socket.recv(100) for _ in range(2)]
+            while len(said) < 2 and (one := self._socket.recv(100)):
+                said.append(one)
+        except ConnectionError:
+            pass
         finally:
             _adopt(False)
-        if not all(said):
-            raise RuntimeError(f"the process that forks those of the tests has ended with {self._process.wait()}")
-        return int(next(one for one in said if one != b"."))
+        child = next((int(one) for one in said if one != b"."), None)
+        if child is None:
+            raise _HasEnded
+        return child
+
+    def ended(self) -> int:
+        """Its exit status. It is not used again."""
+        self._socket.close()
+        self._process.kill()
+        return self._process.wait()
+
+
+class _HasEnded(Exception):
+    """The template has, and has started nothing."""
 
 
 def _adopt(orphans: bool) -> None:
@@ -115,8 +136,12 @@ class Forked(_real):  # type: ignore[type-arg,valid-type,misc]
         }  # fmt: skip
         texts = (how["p2cread"], how["c2pwrite"], how["errwrite"])
         kind = "patched" if words[2:4] == ["framework.cli", "run"] or words[2] == START else "plain"
-        with _lock:
-            self.pid = _template(kind).fork(what, [given if given >= 0 else own for own, given in enumerate(texts)])
+        try:
+            with _lock:
+                self.pid = _fork(kind, what, [given if given >= 0 else own for own, given in enumerate(texts)])
+        except _HasEnded:
+            super()._execute_child(*all_of_it)
+            return
         self._child_created = True
         self._close_pipe_fds(*(how[name] for name in _PIPES))
 
@@ -155,10 +180,18 @@ _usual = _settings(os.environ)
 _here = os.getpid()
 
 
-def _template(kind: str) -> _Template:
+def _fork(kind: str, what: dict[str, Any], fds: list[int]) -> int:
+    if _ended[kind] == _ENDS:
+        raise _HasEnded
     if kind not in _templates:
         _templates[kind] = _Template(kind)
-    return _templates[kind]
+    try:
+        return _templates[kind].fork(what, fds)
+    except _HasEnded:
+        _ended[kind] += 1
+        status = _templates.pop(kind).ended()
+        warnings.warn(f"a process that forks those of the tests ({kind}) has ended with {status}", stacklevel=2)
+        raise
 
 
 def templates() -> list[int]:

@@ -118,6 +118,17 @@ def test_what_a_template_could_not_do_is_started_for_real(tmp_path: Path, monkey
         signal.signal(signal.SIGHUP, before)
 
 
+def test_what_a_template_was_asked_for_that_has_ended_is_started_for_real_and_told(tmp_path: Path) -> None:
+    workers.call("--version", cwd=tmp_path)
+    for template in forked.templates():
+        os.kill(template, signal.SIGKILL)
+    with pytest.warns(UserWarning, match="has ended with -9"):
+        assert workers.call("--version", cwd=tmp_path).returncode == 0
+    forked._ended.clear()
+    assert workers.call("--version", cwd=tmp_path).returncode == 0
+    assert forked.templates()
+
+
 def test_a_folder_that_is_not_there_is_said_as_ever(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         subprocess.Popen(workers.command("--version"), cwd=tmp_path / "nowhere")
@@ -126,7 +137,7 @@ def test_a_folder_that_is_not_there_is_said_as_ever(tmp_path: Path) -> None:
 def test_what_is_not_the_tests_is_not_adopted(tmp_path: Path) -> None:
     """Only while one is forked does the test take in what others leave behind."""
     workers.call("--version", cwd=tmp_path)
-    leaves = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid)"
+    leaves = "import subprocess; print(subprocess.Popen(['sleep', '60'], stdout=-3, stderr=-3).pid)"
     left = int(subprocess.run([sys.executable, "-c", leaves], capture_output=True, text=True, check=True).stdout)
     try:
         assert psutil.Process(left).ppid() != os.getpid()
