@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import re
 import ssl
+from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
@@ -45,6 +46,15 @@ def tls_context(secrets: Secrets) -> ssl.SSLContext:
 def server_name(server: str) -> str:
     """Whose certificate ``server`` must have."""
     return split_address(server)[0].partition("%")[0]
+
+
+def is_number(server: str) -> bool:
+    """It is named by an IP address."""
+    try:
+        ip_address(server_name(server))
+    except ValueError:
+        return False
+    return True
 
 
 def refusal(server: str, error: ssl.SSLError) -> TlsFailed:

@@ -23,11 +23,13 @@ _NOBODY, _NO_FILES = Login(), Secrets()
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a server is entered. ``tls``: or not at all; ``tls_first``: before the server has said anything."""
+    """How a server is entered. ``tls``: or not at all; ``tls_first``: before the server has said anything; ``tls_name``: whose
+    certificate it must have, where that is not said by its address."""
 
     login: Login = _NOBODY
     tls: bool = False
     tls_first: bool = False
+    tls_name: str = ""
     secrets: Secrets = _NO_FILES
 
 
@@ -70,7 +72,8 @@ class Line(Opening[wire.ClientEvent]):
         self._start_tls(way)
 
     def _start_tls(self, way: Way) -> None:
-        self.start_tls(Tls(credentials.tls_context(way.secrets), credentials.server_name(self.server)))
+        name = way.tls_name or credentials.server_name(self.server)
+        self.start_tls(Tls(credentials.tls_context(way.secrets), name))
 
 
 def refusal(words: str) -> BrokerError:

@@ -74,7 +74,7 @@ class PublishLink(SessionLink[Command, Publishing], Listening):
     def to(cls, servers: Servers, options: Options, timeout: float) -> PublishLink:
         """Dial one of ``servers``; blocks. Raises BrokerUnreachable, AccessDenied, BrokerError, ProtocolError."""
         with servers.dial(timeout) as line:
-            return cls(servers.node, Session(line, options.ping_interval), options)
+            return cls(servers.node, Session(line, options.ping_interval, servers.told), options)
 
     # --- publishers ----------------------------------------------------------------------------------------
 

@@ -29,7 +29,10 @@ class Session(SharedSession[wire.ClientEvent]):
     commands = OF_CLIENTS
     patience = TIMEOUT
 
-    def __init__(self, line: Line, ping_interval: float) -> None:
+    def __init__(
+        self, line: Line, ping_interval: float, told: Callable[[str, wire.Info], None] = lambda server, info: None
+    ) -> None:
+        """``told(server, info)``: what the server says of itself and the others has changed."""
         feed = line.decoder.feed
         super().__init__(line.server, line.release(), feed, Outbox())
         self.info = line.info
@@ -43,6 +46,7 @@ class Session(SharedSession[wire.ClientEvent]):
         self._unanswered = 0
         """PINGs that were read in the hub's place, and not answered yet."""
         self._interval = ping_interval
+        self._changed = told
         self._start_reading()
         self._every(ping_interval, self._check_pulse)
         first, at = line.events, self.heard_at
@@ -156,6 +160,7 @@ class Session(SharedSession[wire.ClientEvent]):
             elif isinstance(event, wire.Info):
                 self.info = event
                 self.leaving = self.leaving or event.ldm
+                self._changed(self.server, event)
         self._hand_over(batches, at)
 
     def _hand_over(self, batches: dict[Owner, list[wire.Msg]], at: float) -> None:

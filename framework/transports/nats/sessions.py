@@ -8,10 +8,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, words_of
+from framework.transports.addresses import is_address
+from framework.transports.nats.credentials import is_number, server_name
 from framework.transports.nats.dial import CONNECT_TIMEOUT, Line, Way, dial
 from framework.transports.nats.session import Session
 from framework.transports.nats.strangers import strangers
 from framework.transports.nats.urls import Cluster, Options, Secrets
+from framework.transports.nats.wire import Info
 from framework.transports.shared_sessions import SharedSessions
 
 
@@ -23,11 +26,17 @@ class Servers:
         self._way = replace(way, login=cluster.login)
         self._cluster = cluster
         self._told: tuple[str, ...] = ()
-        self._last = ""
+        self._last = self._name = ""
 
     def learn(self, line: Line) -> None:
         self._last = line.server
-        self._told = tuple(line.info.connect_urls or ())
+        self.told(line.server, line.info)
+
+    def told(self, server: str, info: Info) -> None:
+        """``server`` says which others there are: when it accepts us, and whenever one comes or goes."""
+        self._told = tuple(filter(_dialable, info.connect_urls or self._told))
+        if not is_number(server):
+            self._name = server_name(server)
 
     @contextmanager
     def dial(self, timeout: float = CONNECT_TIMEOUT, *, avoid: str = "") -> Iterator[Line]:
@@ -36,7 +45,7 @@ class Servers:
         order = self._order(avoid)
         for server in order:
             try:
-                with dial(server, self._way, timeout / len(order) if len(order) > 1 else timeout) as line:
+                with dial(server, self._way_to(server), timeout / len(order) if len(order) > 1 else timeout) as line:
                     self.learn(line)
                     yield line
                     return
@@ -52,11 +61,23 @@ class Servers:
         """A sentence for each server of the URL that is of another cluster than ``session``. Raises FrameworkError."""
         return strangers(session, self._cluster.servers, self._way)
 
+    def _way_to(self, server: str) -> Way:
+        """Servers tell of one another by IP addresses, and their certificates are for names: that of the one that told is
+        expected, as other clients of NATS do."""
+        if self._name and server not in self._cluster.servers and is_number(server):
+            return replace(self._way, tls_name=self._name)
+        return self._way
+
     def _order(self, avoid: str) -> list[str]:
         """The server that accepted us last, then those of the URL, then those that they named."""
         known = list(dict.fromkeys([*self._cluster.servers, *random.sample(self._told, len(self._told))]))
         known.sort(key=lambda server: (server == avoid, server != self._last))
         return known[:8]
+
+
+def _dialable(told: str) -> bool:
+    host, _, port = told.rpartition(":")
+    return port.isdecimal() and bool(host) and is_address(host.removeprefix("[").removesuffix("]"), int(port))
 
 
 class Sessions(SharedSessions[Session]):
@@ -70,7 +91,7 @@ class Sessions(SharedSessions[Session]):
 
     def _dialled(self, node: str, last: Session | None) -> Session:
         with self.servers[node].dial(avoid=last.server if last and last.leaving else "") as line:
-            return Session(line, self._options.ping_interval)
+            return Session(line, self._options.ping_interval, self.servers[node].told)
 
 
 class Loan:
