@@ -55,6 +55,7 @@ def refusal(found: Consumer, topic: str) -> str:
 def notes(stream: Stream, consumer: Consumer | None, options: Options) -> Iterator[str]:
     """What may surprise, and is no reason not to start."""
     yield from _of_stream(stream.config)
+    yield from _not_as_told(stream.config, options)
     if consumer is not None:
         yield from _of_consumer(consumer, options)
     else:
@@ -83,6 +84,15 @@ def _of_stream(config: StreamConfig) -> Iterator[str]:
         yield f"{what} keeps what was handled for ever (retention=limits, and no max_age or max_bytes)"
 
 
+def _not_as_told(config: StreamConfig, options: Options) -> Iterator[str]:
+    """What a URL asks for beyond the defaults, and the stream was not made with."""
+    kept = "and keeps that whatever the broker URL says"
+    if options.retention != config.retention and options.retention != StreamConfig().retention:
+        yield f"stream {config.name} has retention={config.retention}, {kept}"
+    if options.replicas > config.num_replicas:
+        yield f"stream {config.name} has num_replicas={config.num_replicas}, {kept}"
+
+
 def _of_consumer(consumer: Consumer, options: Options) -> Iterator[str]:
     config, what = consumer.config, f"consumer {consumer.name} of stream {consumer.stream_name}"
     if consumer.paused:
@@ -97,7 +107,7 @@ def _of_consumer(consumer: Consumer, options: Options) -> Iterator[str]:
     if config.max_deliver > 0:
         times = "1 delivery" if config.max_deliver == 1 else f"{config.max_deliver} deliveries"
         yield f"{what} ends after {times} without a dead letter (max_deliver): set it to -1"
-    if 0 < config.max_ack_pending < FEW:
+    if 0 < config.max_ack_pending < max(FEW, options.max_ack_pending):
         yield f"{what} lets all workers together hold {config.max_ack_pending} messages (max_ack_pending)"
     if consumer.lease < SHORTEST:
         yield (

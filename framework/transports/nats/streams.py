@@ -62,6 +62,7 @@ class StreamConfig(msgspec.Struct, frozen=True):
     subject_transform: Transform | None = None
     max_consumers: int = -1
     retention: str = "limits"
+    num_replicas: int = 1
     discard: str = "old"
     max_age: int = 0
     max_msgs: int = -1

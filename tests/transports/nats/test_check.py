@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from framework.errors import BrokerUnreachable
 from framework.testing.servers import free_port
 from framework.testing.workers import call
 from framework.transports import open_transports
@@ -75,6 +77,25 @@ def test_a_consumer_that_ends_deliveries_or_holds_few_is_named(kit, check):
     assert "ends after 5 deliveries without a dead letter (max_deliver)" in said
     assert "hold 7 messages (max_ack_pending)" in said
     assert "has a lease of 9 s (ack_wait)" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("?retention=workqueue", "stream ORDERS has retention=limits, and keeps that whatever the broker URL says"),
+        ("?max_ack_pending=3000", "stream ORDERS lets all workers together hold 2000 messages (max_ack_pending)"),
+        ("?ack_wait=40s", "consumer billing of stream ORDERS has a lease of 30 s (ack_wait), and keeps it whatever"),
+    ],
+)
+def test_what_is_there_and_is_not_as_the_url_says_is_named_and_left_as_it_is(kit, check, options: str, said: str):
+    stream(kit, max_age=3600 * 10**9)
+    consumer(kit, max_ack_pending=2000)
+    made = [kit.api.stream("ORDERS"), kit.api.consumer("ORDERS", "billing")]
+    code, lines = check(options)
+    assert code == 0
+    assert said in lines
+    assert [made[0].config, made[1].config] == [kit.api.stream("ORDERS").config, kit.api.consumer("ORDERS", "billing").config]
+    assert said not in check("?max_ack_pending=2000")[1]
 
 
 def test_a_lease_that_is_over_before_it_can_be_touched_is_named(kit, check):
@@ -188,6 +209,15 @@ def test_servers_of_one_url_that_are_of_two_clusters_are_named(kit, make_kit, tm
     assert check(one, one.replace("127.0.0.1", "localhost"), "127.0.0.1:1")[0] == 0
 
 
+def ensured(transport: Any, topic: str) -> bool:
+    """False while too few servers of a new cluster are known to its leader."""
+    try:
+        transport.ensure(topic, ["billing"])
+    except BrokerUnreachable:
+        return False
+    return True
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["2.9", "2.15"])
 def test_servers_of_one_cluster_are_no_strangers(start_nats, version: str):
@@ -199,5 +229,9 @@ def test_servers_of_one_cluster_are_no_strangers(start_nats, version: str):
     for topic in ("first", "second"):
         (info,) = until(lambda: transport.describe("any", "billing"), 60.0)  # nothing while nobody leads
         assert info.obstacles == ()
-        transport.ensure(topic, ["billing"])
+        until(lambda topic=topic: ensured(transport, topic), 60.0)
         transport._found_strangers.clear()
+    (lone,) = open_transports([f"nats://{members[0].address}?replicas=1"])
+    lone.ensure("lone", ["billing"])
+    (info,) = transport.describe("lone", "billing")
+    assert any("stream lone has num_replicas=1, and keeps that whatever the broker URL says" in note for note in info.notes)
