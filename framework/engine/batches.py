@@ -8,13 +8,15 @@ from typing import Any
 
 from framework.alarm import Countdown
 from framework.message import Message
+from framework.transports.contract import Connection
 
 
 class Together(list[Message]):
-    """The messages of one call, which may have come by several connections: there is none that a loop could ask for."""
+    """The messages of one call, which may have come by several connections."""
 
-    __slots__ = ()
-    connection = None
+    __slots__ = ("connection",)
+    connection: Connection | None
+    """One of ``BatchQueue.apart`` by which one of them came; None: none did."""
 
 
 class BatchQueue:
@@ -31,6 +33,8 @@ class BatchQueue:
         self._ready = ready
         self._timer = Countdown(hub.loop, linger)
         self._ripe = False
+        self.apart: set[Connection] = set()
+        """The connections whose messages have a chain of their own: those from where messages wait. Few handlers have any."""
 
     def __bool__(self) -> bool:
         return self._ripe or len(self._messages) >= self._size
@@ -51,6 +55,8 @@ class BatchQueue:
         """The next batch, full or not. What is left waits for ``linger`` seconds anew, or until it is a full batch."""
         messages = self._messages
         batch = Together(messages.popleft() for _ in range(min(self._size, len(messages))))
+        came_by = (message.connection for message in batch)
+        batch.connection = next((one for one in came_by if one in self.apart), None) if self.apart else None
         self._wait()
         return batch
 

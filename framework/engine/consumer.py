@@ -41,8 +41,8 @@ log = hublog.get(__name__)
 class Consumer:
     """``transports.contract.Receiver`` for one handler. All of it is called on the hub or in its slots.
 
-    ``chain`` is for what comes from the handler's topic, ``later`` for what comes from where its messages wait; of a batch
-    handler for both, because a batch may have messages of both.
+    ``chain`` is for what comes from the handler's topic, ``later`` for what comes from where its messages wait, and for a batch
+    that has messages of both.
     ``remote``: where calls run, when not in the slots themselves. ``room``: where messages wait that must not be requeued.
     """
 
@@ -152,8 +152,8 @@ class Consumer:
                 slot.job = job = queue.popleft()  # a Message; of a BatchQueue, a list of them
                 slot.started = now
                 connection = job.connection
-                if connection is not known:  # most come by the connection of the one before; a batch has none, and asks each time
-                    known, chain = connection or known, self._chain_of(connection)
+                if connection is not known:  # most come by the connection of the one before
+                    known, chain = connection, self._chain_of(connection)
                 outcome = chain(job)
                 try:
                     left = context != base
@@ -218,7 +218,7 @@ class Consumer:
             raise
 
     def _chain_of(self, connection: Connection | None) -> Chain:
-        """For what comes by ``connection``; None: a batch."""
+        """For what comes by ``connection``; None: a batch of the handler's own topic."""
         return self._chain if connection is None else self.accounts[connection].chain
 
     def _took(self, started: float, job: Any) -> None:
@@ -264,9 +264,8 @@ class Consumer:
     def _chain_for(self, connection: Connection) -> Chain:
         if self._later is None or connection.topic == self.spec.topic:
             return self._chain
-        if self.spec.batch:
-            # From now on each message of a batch is looked at for where it is from. Few handlers ever have such a connection.
-            self._chain = self._later
+        if isinstance(self._queue, BatchQueue):
+            self._queue.apart.add(connection)
         return self._later
 
     def lost(self, connection: Connection, message: Message | None, words: str, *, settled: bytes = b"") -> None:
@@ -295,6 +294,8 @@ class Consumer:
         self._elsewhere.closed(connection)
         self.flow.disconnect(account.share)
         self._waiting.closed(connection)
+        if isinstance(self._queue, BatchQueue):
+            self._queue.apart.discard(connection)
         account.gone(error, worked=account.worked)
 
     @property

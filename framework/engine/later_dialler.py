@@ -17,6 +17,7 @@ from framework.engine.consumer import Consumer
 from framework.engine.dialler import Dialler
 from framework.engine.ways import Ways
 from framework.errors import BrokerUnreachable
+from framework.headers import NONE, Headers
 from framework.message import Message
 from framework.middleware.envelope import opened
 from framework.middleware.later import ANY, LEAST_HOP, Delays, lasts, later_topic
@@ -43,6 +44,11 @@ def known_delays(transports: Iterable[Transport]) -> Delays:
         return ANY
     levels = next((one.delay_levels for one in known if one.delay_levels), ())
     return Delays(min(one.max_requeue for one in known), min(one.max_defer for one in known), levels)
+
+
+def carry_headers(transports: Iterable[Transport]) -> bool:
+    """Whether every one of ``transports`` carries headers, as far as their nodes are known by now."""
+    return all(transport.capabilities.headers for transport in transports)
 
 
 class Topics:
@@ -76,7 +82,8 @@ class Topics:
 
 
 class Waits:
-    """Where messages of all handlers of a worker wait. ``publish(topic, body, delay=)`` stores."""
+    """Where messages of all handlers of a worker wait. ``publish(topic, body, delay=, headers=)`` stores; headers are
+    given when there are any."""
 
     def __init__(self, transports: Sequence[Transport], ways: Sequence[Ways], publish: Callable[..., None]) -> None:
         self._transports = list(zip(transports, ways, strict=True))
@@ -84,12 +91,12 @@ class Waits:
         self._diallers: dict[str, list[LaterDialler]] = {}
         """By the topic where messages wait."""
 
-    def defer(self, topic: str, body: bytes, delay: float) -> None:
+    def defer(self, topic: str, body: bytes, delay: float, headers: Headers = NONE) -> None:
         """Returns when it is stored, and the handler whose it is will be told. Raises BrokerUnreachable, PublishError."""
         diallers = self._diallers.get(topic, ())
         for dialler in diallers:
             dialler.check()
-        self._publish(topic, body, delay=delay)
+        self._publish(topic, body, delay=delay, **({"headers": headers} if headers else {}))
         for dialler in diallers:
             dialler.stored()
 

@@ -25,7 +25,7 @@ from framework.engine.consumer import Consumer
 from framework.engine.controls import Controls
 from framework.engine.dialler import Dialler
 from framework.engine.guardian import Guardian
-from framework.engine.later_dialler import Waits, known_delays
+from framework.engine.later_dialler import Waits, carry_headers, known_delays
 from framework.engine.ledger import Ledger
 from framework.engine.lifetime import Lifetime
 from framework.engine.pulse import Pulse
@@ -235,6 +235,7 @@ class Supervisor:
         room = WaitingRoom(
             spec, self._waits.defer if lasts(spec) else None, partial(known_delays, self._transports), clock=self._clock,
             copies=any(transport.capabilities.fan_out for transport in self._transports),
+            carries=partial(carry_headers, self._transports),
         )  # fmt: skip
         call = remote.call if remote else None
         chain = compile_chain(

@@ -10,11 +10,17 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from framework.headers import NONE
+from framework.headers import NONE, Headers
 from framework.message import Message
+
+HOPS = "workers-hops"
+"""The header that counts the hops of an envelope, where the broker carries headers; else they are counted in its first line."""
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
 """What Message and datetime can hold: what can be neither handled nor dead-lettered would go round."""
+
+
+_DIGITS = 18  # no message has gone round as often as that
 
 
 class Header(msgspec.Struct, omit_defaults=True):
@@ -38,7 +44,7 @@ class Header(msgspec.Struct, omit_defaults=True):
     stored: float = 0.0
     """When it was published, by the clock that ``due`` is of; the broker's may be another."""
     hops: Count = 0
-    """How many times it has been published anew since it was put in."""
+    """How many times it has been published anew since it was put in, where no header says so."""
     headers: dict[str, str] = {}
     """The message's own."""
 
@@ -52,6 +58,12 @@ _header = msgspec.json.Decoder(Header)
 
 def sealed(header: Header, body: bytes) -> bytes:
     return msgspec.json.encode(header) + b"\n" + body
+
+
+def sealed_beside(header: Header, body: bytes) -> tuple[bytes, Headers]:
+    """As ``sealed``, and what is counted in a header, where the broker carries headers."""
+    beside = {HOPS: str(header.hops)} if header.hops else NONE
+    return sealed(msgspec.structs.replace(header, hops=0), body), beside
 
 
 def header_for(message: Message, owner: tuple[str, str], due: float) -> Header:
@@ -72,9 +84,17 @@ def opened(envelope: Message) -> tuple[Header, bytes] | None:
     """What is in it; None for what is no envelope."""
     line, _, body = envelope.body.partition(b"\n")
     try:
-        return _header.decode(line), body
+        header = _header.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+    header.hops = _counted(envelope.headers, header.hops)
+    return header, body
+
+
+def _counted(headers: Headers, otherwise: int) -> int:
+    """The hops that ``headers`` count; ``otherwise`` where they do not, or not by a number that was written here."""
+    said = headers.get(HOPS, "")
+    return int(said) if said.isascii() and said.isdigit() and len(said) < _DIGITS else otherwise
 
 
 class Returned(Message, gc=False, eq=False, kw_only=True):

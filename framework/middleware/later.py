@@ -20,9 +20,10 @@ import msgspec
 
 from framework.errors import FrameworkError
 from framework.handler import HandlerSpec
+from framework.headers import NONE, Headers
 from framework.message import Message
 from framework.middleware.dead_letter import LATER, topic_name
-from framework.middleware.envelope import Header, header_for, header_of, opened, restored, sealed
+from framework.middleware.envelope import Header, header_for, header_of, opened, restored, sealed, sealed_beside
 from framework.middleware.outcome import DEFERRED, BatchOutcome, Chain, Outcome, Requeue
 from framework.middleware.retry import is_for_the_process
 from framework.names import EPHEMERAL
@@ -44,8 +45,8 @@ NOTICED = frozenset(10**n for n in range(1, 16))
 """How many times a message has been put off when the log says so: what its handler never lets go of must not go unnoticed."""
 _A_MOMENT = 0.001  # seconds, the least delay of a hop: it must never be none
 
-Defer = Callable[[str, bytes, float], None]
-"""topic, body, delay in seconds: returns when it is stored."""
+Defer = Callable[[str, bytes, float, Headers], None]
+"""topic, body, delay in seconds, headers: returns when it is stored."""
 
 
 class Delays(NamedTuple):
@@ -79,7 +80,7 @@ def lasts(spec: HandlerSpec) -> bool:
 
 def compile_later(spec: HandlerSpec, chain: Chain, room: WaitingRoom) -> Chain:
     """The chain of what comes from a handler's ``.later`` topic: opens it, and has ``chain`` handle what is due. Its messages
-    have the outcome of their envelopes. Of a batch handler also of what comes from its own topic."""
+    have the outcome of their envelopes. In a batch there may be messages of the handler's own topic beside them."""
 
     def opened_or_not(message: Message) -> Message | Outcome:
         try:
@@ -106,7 +107,8 @@ def compile_later(spec: HandlerSpec, chain: Chain, room: WaitingRoom) -> Chain:
 
 class WaitingRoom:
     """The waiting room of one handler. ``defer``: None where nothing can wait. ``delays()``: those that the broker keeps.
-    ``copies``: each channel of a topic has a copy of its own. ``clock``: seconds since 1970.
+    ``copies``: each channel of a topic has a copy of its own. ``carries()``: the broker carries headers, as far as is known.
+    ``clock``: seconds since 1970.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class WaitingRoom:
         delays: Callable[[], Delays] = lambda: ANY,
         *,
         copies: bool = True,
+        carries: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.topic = later_topic(spec)
@@ -125,6 +128,7 @@ class WaitingRoom:
         self._defer = defer
         self._delays = delays
         self._copies = copies
+        self._carries = carries
         self._now = clock or time
         self._strangers: set[tuple[str, str]] = set()
         self._said_that_it_counts = False
@@ -270,7 +274,7 @@ class WaitingRoom:
             return Requeue(STRANGERS_WAIT)
         pause = max(self._left(header), random.uniform(1, 10))
         try:  # anew: to give it back would count as an attempt of its owner's
-            self._publish(envelope.body, pause)
+            self._publish(envelope.body, pause, envelope.headers if self._carries() else NONE)
         except FrameworkError as error:
             log.warning("handler %s: a message in topic %s cannot be passed on: %s", self._name, self.topic, error)
             return Requeue(pause)
@@ -289,20 +293,21 @@ class WaitingRoom:
     def _store(self, header: Header, body: bytes, seconds: float | None = None) -> None:
         now, left = self._now(), self._left(header)
         header.stored, header.due = now, now + left
-        self._publish(sealed(header, body), left if seconds is None else seconds)
+        envelope, headers = sealed_beside(header, body) if self._carries() else (sealed(header, body), NONE)
+        self._publish(envelope, left if seconds is None else seconds, headers)
 
     def _left(self, header: Header) -> float:
         """Seconds until it is due. Where the clock is behind what it was at the last hop, as many as there were then: else a
         message that was stored by a clock that is days ahead would wait for days."""
         return header.due - max(self._now(), header.stored)
 
-    def _publish(self, body: bytes, seconds: float) -> None:
+    def _publish(self, body: bytes, seconds: float, headers: Headers) -> None:
         """For as long as the broker takes, which may turn out to be less than was known."""
         assert self._defer is not None
         while True:
             delays = self._delays()
             try:
-                return self._defer(self.topic, body, delays.hop(seconds))
+                return self._defer(self.topic, body, delays.hop(seconds), headers)
             except FrameworkError:
                 if not LEAST_HOP <= self._delays().publish < delays.publish:
                     raise

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gevent
@@ -342,3 +343,16 @@ def run_real() -> Iterator[Callable[..., real.Running]]:
         if not one.greenlet.dead:
             one.supervisor.stop(now=True)
             one.greenlet.join(timeout=10)
+
+
+@pytest.fixture
+def limited(broker: Any) -> Callable[..., None]:
+    """``broker`` takes no delay above 0.3 seconds; the publish of its supervisor."""
+    broker.capabilities = replace(broker.capabilities, max_requeue=0.3, max_defer=0.3)
+
+    def publish(topic: str, body: bytes, *, delay: float = 0.0) -> None:
+        assert delay <= 0.3
+        broker.publish(topic)  # the topic is there at once
+        gevent.spawn_later(delay, broker.publish, topic, body)
+
+    return publish

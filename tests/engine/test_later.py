@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,34 +44,6 @@ def check(first: Delivery, second: Delivery, delay: float) -> None:
     assert second.attempts == first.attempts + 1
     for name in ("id", "body", "topic", "node", "timestamp"):
         assert getattr(first, name) == getattr(second, name)
-
-
-@pytest.fixture
-def limited(broker: Any) -> Callable[..., None]:
-    """``broker`` takes no delay above 0.3 seconds; the publish of its supervisor."""
-    broker.capabilities = replace(broker.capabilities, max_requeue=0.3, max_defer=0.3)
-
-    def publish(topic: str, body: bytes, *, delay: float = 0.0) -> None:
-        assert delay <= 0.3
-        broker.publish(topic)  # the topic is there at once
-        gevent.spawn_later(delay, broker.publish, topic, body)
-
-    return publish
-
-
-def test_what_comes_from_the_handlers_own_topic_keeps_its_plain_chain(broker: Any, limited: Any, run: Callable[..., Any]) -> None:
-    seen: list[bytes] = []
-    broker.publish("orders.billing.later", b"no envelope")  # there is such a topic: it is subscribed to
-    running = run(lambda message: seen.append(message.body), dead=limited)
-    running.until(lambda: running.supervisor._consumers and len(running.supervisor._consumers[0].accounts) == 2)
-    (consumer,) = running.supervisor._consumers
-    broker.publish("orders", b"plain")
-    running.until(lambda: len(seen) == 2)
-    chains = {connection.topic: account.chain for connection, account in consumer.accounts.items()}
-    assert chains["orders"] is consumer._chain
-    assert chains["orders.billing.later"] is not consumer._chain
-    ledger = running.stop()
-    assert (ledger["finished"], sorted(seen)) == (2, [b"no envelope", b"plain"])
 
 
 def test_a_long_delay_is_kept_and_costs_no_attempts(broker: Any, limited: Any, run: Callable[..., Any]) -> None:

@@ -47,31 +47,6 @@ def test_a_longer_one_is_kept_in_hops_before_the_function_runs(waiting: Waiting)
     assert (original.attempts, returned.attempts) == (4, 5)
 
 
-def test_the_headers_of_a_message_wait_with_it_and_its_hops_are_counted(waiting: Waiting) -> None:
-    seen: list[Message] = []
-
-    def function(message: Message) -> None:
-        seen.append(message)
-        if len(seen) < 3:
-            raise Retry("later", delay=7300)
-
-    chain, message = waiting.chain(function), waiting.original()
-    message.headers = {"traceparent": "00-1"}
-    outcome = chain(message)
-    hops = [_header_of(waiting).get("hops", 0)]
-    while outcome is not None and len(waiting.published) < 20:
-        waiting.now += waiting.published[-1][2]
-        outcome = chain(waiting.envelope())
-        hops.append(_header_of(waiting).get("hops", 0))
-    assert [dict(one.headers) for one in seen] == [{"traceparent": "00-1"}] * 3
-    assert hops == [0, 1, 2, 0, 1, 2, 2]
-
-
-def _header_of(waiting: Waiting) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(waiting.published[-1][1].partition(b"\n")[0])
-    return found
-
-
 def test_a_broker_that_forgets_its_delays_changes_nothing(waiting: Waiting) -> None:
     chain = waiting.chain(retry_in(7200))
     chain(waiting.original())
@@ -228,7 +203,7 @@ def test_what_is_shorter_than_the_least_level_waits_for_that(waiting: Waiting) -
 
 
 def test_a_limit_that_is_learned_from_the_brokers_refusal_is_kept_to(waiting: Waiting) -> None:
-    def defer(topic: str, body: bytes, delay: float) -> None:
+    def defer(topic: str, body: bytes, delay: float, headers: object) -> None:
         if delay > 4:
             waiting.longest = 4.0
             raise PublishError("nsqd takes a delay of 0 to 4 seconds")

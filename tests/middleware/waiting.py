@@ -10,6 +10,7 @@ import pytest
 
 from framework.errors import Retry
 from framework.handler import HandlerSpec, make_spec
+from framework.headers import NONE, Headers
 from framework.message import Batch, Message
 from framework.middleware import compile_chain, later
 from framework.middleware.later import Delays, WaitingRoom, compile_later
@@ -32,6 +33,9 @@ class Waiting:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_700_000_000.0
         self.published: list[tuple[str, bytes, float]] = []
+        self.carries = False
+        self.headers: Headers = NONE
+        """Those of the last that was published."""
         self.dead: list[bytes] = []
         self.refuse: Exception | None = None
         self.longest = LONGEST
@@ -42,16 +46,18 @@ class Waiting:
         self.broker_ahead = 0.0
         monkeypatch.setattr(later, "time", lambda: self.now)
 
-    def defer(self, topic: str, body: bytes, delay: float) -> None:
+    def defer(self, topic: str, body: bytes, delay: float, headers: Headers = NONE) -> None:
         if self.refuse:
             raise self.refuse
+        assert self.carries or not headers
+        self.headers = headers
         assert 0 < delay <= self.longest
         self.published.append((topic, body, delay))
         self.published_at = self.now
 
     def chain(self, function: Callable[..., Any], names: tuple[str, str] = ("orders", "billing"), **options: Any) -> Any:
         self.spec: HandlerSpec = make_spec(_annotated(function, "batch" in options), *names, options)
-        room = WaitingRoom(self.spec, self.defer, self.delays, copies=self.copies)
+        room = WaitingRoom(self.spec, self.defer, self.delays, copies=self.copies, carries=lambda: self.carries)
         chain = compile_chain(
             self.spec,
             publish=lambda topic, body: self.dead.append(body),
@@ -73,7 +79,9 @@ class Waiting:
         """The last that was published, as it is delivered."""
         topic, body, _ = self.published[-1]
         origin = Origin(topic=topic, channel="billing", node="b:4150", in_flight={}, touched=0, limits=LIMITS)
-        made = Message(b"fedcba9876543210", round((self.published_at + self.broker_ahead) * 1e9), attempts, body, origin)
+        made = Message(
+            b"fedcba9876543210", round((self.published_at + self.broker_ahead) * 1e9), attempts, body, origin, self.headers
+        )
         origin.in_flight[made] = 0.0
         origin.touch = lambda message: setattr(origin, "touched", origin.touched + (message is made))
         return made

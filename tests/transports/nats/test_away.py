@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-from contextlib import suppress
 
 import gevent.event
 import pytest
 
-from framework.errors import AlreadySettled, BrokerUnreachable
+from framework.errors import BrokerUnreachable
 from framework.transports.nats import away, wire
 
 from .conftest import until
-
-BOTH = pytest.mark.parametrize("version", [pytest.param("2.9", marks=pytest.mark.slow), "2.15"])
-
-
-def holding(kit, transport, count):
-    """A connection with so many messages in flight."""
-    held = kit.hold(transport, grant=count)
-    kit.producer(transport).publish("orders", [b"%d" % n for n in range(count)])
-    until(lambda: len(held.taken) == count)
-    return held
-
-
-def left(kit, transport):
-    return transport.backlog("orders", "billing")[kit.server.address]
+from .holding import BOTH, holding, left
 
 
 @BOTH
@@ -228,28 +213,6 @@ def test_why_a_session_ends_is_said_once(kit, caplog):
     until(held.balanced)
 
 
-@BOTH
-def test_what_runs_is_not_settled_at_a_stream_that_was_made_anew(make_kit, version):
-    """Its sequences begin at 1 again: an old ACK would settle a new message that somebody else handles."""
-    kit = make_kit("", version=version)
-    held = holding(kit, kit.open(), 3)
-    made_anew, dial = gevent.event.Event(), held.connection._renew
-    held.connection._renew = lambda: made_anew.wait() and dial()
-    kit.server.stop()
-    until(lambda: held.connection._away is not None)
-    (kit.server.data / "jetstream").rename(kit.server.data / "elsewhere")
-    kit.server.start()
-    transport = kit.open("?ack_wait=5s")  # 2.9 may take one for delivered that it has not sent
-    rival = holding(kit, transport, 3)
-    held.connection.finish(held.taken[0])
-    made_anew.set()
-    until(lambda: held.receiver.closings == 1)
-    assert (held.tally.lease_lost, held.tally.finished) == (3, 0)
-    rival.connection.close()
-    again = kit.hold(transport, grant=10)
-    until(lambda: len(again.taken) == 3)
-
-
 def test_a_session_that_ends_at_once_is_dialled_again(kit):
     """Whoever is not there yet when a session ends is told of it by nobody."""
     held = holding(kit, kit.open(), 1)
@@ -267,96 +230,6 @@ def test_a_session_that_ends_at_once_is_dialled_again(kit):
     held.connection.finish(held.taken[0])
     until(held.balanced)
     assert (held.tally.finished, held.receiver.closings) == (1, 0)
-
-
-def test_what_is_settled_is_said_when_the_consumer_has_been_seen_again_and_not_after_its_lease(kit, monkeypatch):
-    held = holding(kit, kit.open("?ack_wait=2s"), 2)
-    held.connection._changes.doubt_consumer()
-    held.connection.finish(held.taken[0])
-    until(lambda: held.tally.finished == 1)
-    monkeypatch.setattr(type(held.connection._changes), "look_when_due", lambda self, now: None)
-    held.connection._changes.doubt_consumer()
-    held.connection.finish(held.taken[1])
-    until(lambda: held.receiver.closings == 1, 5.0)
-    assert (held.tally.finished, held.tally.lease_lost) == (1, 1)
-
-
-@BOTH
-@pytest.mark.parametrize("at_hand", [True, False], ids=["running", "finished"])
-def test_what_was_delivered_from_a_newer_store_is_not_settled_at_an_older_one(make_kit, version, at_hand):
-    """As from a backup, or after a power cut: the consumer is the one that it was, and the numbers are those of new messages."""
-    kit = make_kit("", version=version)
-    first = holding(kit, kit.open(), 2)
-    for message in first.taken:
-        first.connection.finish(message)
-    until(lambda: left(kit, kit.open()) == 0)
-    first.connection.close()
-    until(lambda: first.receiver.closings)
-    kit.server.stop()
-    shutil.copytree(kit.server.data / "jetstream", kit.server.data / "backup")
-    kit.server.start()
-    held = holding(kit, kit.open(), 3)
-    back, dial = gevent.event.Event(), held.connection._renew
-    held.connection._renew = lambda: back.wait() and dial()
-    kit.server.stop()
-    until(lambda: held.connection._away is not None)
-    shutil.rmtree(kit.server.data / "jetstream")
-    (kit.server.data / "backup").rename(kit.server.data / "jetstream")
-    kit.server.start()
-    rival = holding(kit, kit.open(), 3)
-    if not at_hand:
-        for message in held.taken:
-            held.connection.finish(message)
-    back.set()
-    until(lambda: held.receiver.closings == 1)
-    assert (held.tally.lease_lost, held.tally.finished) == (3, 0)
-    assert [message.id for message in rival.taken] == [message.id for message in held.taken]
-    rival.connection.close()
-    again = kit.hold(kit.open(), grant=10)
-    until(lambda: len(again.taken) == 3)
-
-
-def test_what_a_stream_has_dropped_meanwhile_keeps_nobody_from_settling_the_rest(kit):
-    transport = kit.open()
-    held = holding(kit, transport, 3)
-    back, dial = gevent.event.Event(), held.connection._renew
-    held.connection._renew = lambda: back.wait() and dial()
-    held.connection._session.end(BrokerUnreachable("it broke"))
-    kit.session.ask(b"$JS.API.STREAM.MSG.DELETE.orders", b'{"seq": 3}', 5.0)
-    kit.session.ask(b"$JS.API.STREAM.PURGE.orders", b'{"seq": 2}', 5.0)
-    back.set()
-    for message in held.taken:
-        held.connection.finish(message)
-    until(lambda: held.tally.finished == 3)
-    until(lambda: left(kit, transport) == 0)
-    assert (held.tally.lease_lost, held.receiver.closings) == (0, 0)
-
-
-def test_a_lease_ends_while_nobody_says_which_consumer_is_there_however_often_it_is_touched(kit, monkeypatch):
-    """A touch waits then, and an answer to a PING says nothing of it."""
-    held = holding(kit, kit.open("?ack_wait=2s"), 1)
-    monkeypatch.setattr(type(held.connection._changes), "look_when_due", lambda self, now: None)
-    held.connection._changes.doubt_consumer()
-    began = time.monotonic()
-    while not held.receiver.lost_messages and time.monotonic() - began < 4.0:
-        with suppress(AlreadySettled):
-            held.connection.touch(held.taken[0])
-        held.connection._session.ping()
-        gevent.sleep(0.1)
-    assert held.tally.lease_lost == 1
-    assert time.monotonic() - began < 2.5
-
-
-def test_a_lease_goes_on_from_when_the_consumer_has_been_seen_again(kit):
-    held = holding(kit, kit.open("?ack_wait=2s"), 1)
-    gevent.sleep(1.0)
-    held.connection._changes.doubt_consumer()
-    held.connection.touch(held.taken[0])
-    until(lambda: held.connection._changes.sure)
-    gevent.sleep(1.5)
-    held.connection.finish(held.taken[0])
-    until(lambda: held.tally.finished == 1)
-    assert held.tally.lease_lost == 0
 
 
 @pytest.mark.parametrize("sent", [True, False], ids=["as it is sent", "before it is"])
@@ -392,26 +265,3 @@ def test_what_was_due_again_before_there_is_a_session_is_left_to_its_lease(kit):
     back.set()
     until(lambda: held.tally.lease_lost == 1)
     assert held.tally.requeued == 0
-
-
-class Nowhere:
-    """A socket that takes all, of which nothing arrives."""
-
-    def send(self, data):
-        return len(data)
-
-
-def test_what_a_work_queue_has_forgotten_since_it_was_handled_keeps_nobody_from_settling_the_rest(kit, monkeypatch):
-    transport = kit.open("?retention=workqueue")
-    held = holding(kit, transport, 30)
-    monkeypatch.setattr(held.connection._session, "_ponged", lambda: None)
-    for message in held.taken[2:]:
-        held.connection.finish(message)
-    until(lambda: kit.api.consumer("orders", "billing").num_ack_pending == 2)
-    held.connection._session.end(BrokerUnreachable("it broke"))
-    assert held.tally.finished == 0
-    for message in held.taken[:2]:
-        held.connection.finish(message)
-    until(lambda: held.tally.finished == 30)
-    assert (held.tally.lease_lost, held.receiver.closings) == (0, 0)
-    until(lambda: left(kit, transport) == 0)

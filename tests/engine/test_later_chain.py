@@ -1,0 +1,110 @@
+"""What comes from ``.later`` has a chain of its own; all else keeps the handler's. And what its envelopes carry on the wire."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gevent
+import pytest
+
+from framework.engine.supervisor import Supervisor
+from framework.errors import Retry
+from framework.handler import make_spec
+from framework.message import Batch, Message
+from framework.middleware.envelope import opened
+from framework.publisher import Publisher
+from framework.testing import servers
+from framework.testing.servers import Server, running
+from framework.transports import open_transports
+
+
+def test_what_comes_from_the_handlers_own_topic_keeps_its_plain_chain(broker: Any, limited: Any, run: Callable[..., Any]) -> None:
+    seen: list[bytes] = []
+    broker.publish("orders.billing.later", b"no envelope")  # there is such a topic: it is subscribed to
+    worker = run(lambda message: seen.append(message.body), dead=limited)
+    worker.until(lambda: worker.supervisor._consumers and len(worker.supervisor._consumers[0].accounts) == 2)
+    (consumer,) = worker.supervisor._consumers
+    broker.publish("orders", b"plain")
+    worker.until(lambda: len(seen) == 2)
+    chains = {connection.topic: account.chain for connection, account in consumer.accounts.items()}
+    assert chains["orders"] is consumer._chain
+    assert chains["orders.billing.later"] is not consumer._chain
+    ledger = worker.stop()
+    assert (ledger["finished"], sorted(seen)) == (2, [b"no envelope", b"plain"])
+
+
+def test_only_a_batch_with_a_message_that_waited_has_another_chain(broker: Any, limited: Any, run: Callable[..., Any]) -> None:
+    seen: list[bytes] = []
+    used: list[tuple[str, list[bytes]]] = []
+    broker.publish("orders.billing.later", b"no envelope")
+
+    def handle(batch: Batch) -> None:
+        seen.extend(message.body for message in batch)
+
+    def noted(name: str, chain: Callable[[list[Message]], Any]) -> Callable[[list[Message]], Any]:
+        def call(messages: list[Message]) -> Any:
+            used.append((name, sorted(message.body for message in messages)))
+            return chain(messages)
+
+        return call
+
+    worker = run(handle, dead=limited, batch=2, linger=0.01)
+    worker.until(lambda: worker.supervisor._consumers and len(worker.supervisor._consumers[0].accounts) == 2)
+    worker.until(lambda: seen)
+    (consumer,) = worker.supervisor._consumers
+    (waited,) = (one for one in consumer.accounts if one.topic == "orders.billing.later")
+    consumer._chain = noted("own", consumer._chain)
+    consumer.accounts[waited].chain = noted("later", consumer.accounts[waited].chain)
+    for bodies in ([b"one", b"two"], [b"three"]):
+        broker.publish("orders", *bodies)
+        worker.until(lambda: used and used[-1][1] == sorted(bodies))  # noqa: B023
+    broker.publish("orders.billing.later", b"waited")
+    worker.until(lambda: b"waited" in seen)
+    broker.publish("orders", b"four", b"five")
+    worker.until(lambda: {b"four", b"five"} <= set(seen))
+    assert [name for name, bodies in used if b"waited" in bodies] == ["later"]
+    assert {name for name, bodies in used if b"waited" not in bodies} == {"own"}
+    worker.stop()
+
+
+@pytest.fixture
+def own_nsqd(tmp_path: Path) -> Iterator[Server]:
+    """It looks at deferred messages at once; nsqd's own looks at new channels every five seconds."""
+    with running(servers.own_nsqd(tmp_path / "data", "--max-req-timeout=400ms")) as nsqd:
+        yield nsqd
+
+
+def test_hops_are_counted_in_a_header_on_an_nsqd_whose_url_asks_for_headers(own_nsqd: Server) -> None:
+    [transport] = open_transports([f"nsq://{own_nsqd.address}?http_port={own_nsqd.http_port}&headers=true"])
+    publisher = Publisher([transport])
+    transport.ensure("orders.billing.later", ["billing", "looks"])
+    seen: list[tuple[int, dict[str, str]]] = []
+    counted: list[tuple[str, int]] = []
+
+    def handle(message: Message) -> None:
+        seen.append((message.attempts, dict(message.headers)))
+        if len(seen) == 1:
+            raise Retry("later", delay=1.0)
+
+    def look(message: Message) -> None:
+        found = opened(message)
+        assert found is not None
+        counted.append((message.headers.get("workers-hops", ""), found[0].hops))
+        assert b'"hops"' not in message.body
+
+    specs = [make_spec(handle, "orders", "billing"), make_spec(look, "orders.billing.later", "looks")]
+    publisher.publish("orders", b"body", headers={"traceparent": "00-1"})
+    supervisor = Supervisor(specs, [transport], publish=publisher.publish)
+    greenlet = gevent.spawn(supervisor.run)
+    deadline = time.monotonic() + 30
+    while len(seen) < 2 or len(counted) < 3:
+        assert time.monotonic() < deadline, (seen, counted)
+        gevent.sleep(0.02)
+    supervisor.stop()
+    greenlet.get(timeout=30)
+    publisher.close()
+    assert seen == [(1, {"traceparent": "00-1"}), (2, {"traceparent": "00-1"})]
+    assert counted[:3] == [("", 0), ("1", 1), ("2", 2)]
