@@ -14,6 +14,13 @@ from .conftest import until
 from .holding import BOTH, holding, left
 
 
+class Nowhere:
+    """A socket that takes all, of which nothing arrives."""
+
+    def send(self, data):
+        return len(data)
+
+
 @BOTH
 def test_what_runs_while_a_server_is_started_again_is_settled_there_and_comes_once(make_kit, version):
     kit = make_kit("", version=version)

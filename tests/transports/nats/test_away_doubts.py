@@ -127,13 +127,6 @@ def test_a_lease_goes_on_from_when_the_consumer_has_been_seen_again(kit):
     assert held.tally.lease_lost == 0
 
 
-class Nowhere:
-    """A socket that takes all, of which nothing arrives."""
-
-    def send(self, data):
-        return len(data)
-
-
 def test_what_a_work_queue_has_forgotten_since_it_was_handled_keeps_nobody_from_settling_the_rest(kit, monkeypatch):
     transport = kit.open("?retention=workqueue")
     held = holding(kit, transport, 30)
