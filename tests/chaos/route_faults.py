@@ -17,6 +17,7 @@ import gevent
 from framework.message import Message
 from framework.testing import servers
 from framework.testing.proxy import Lane, Proxy
+from framework.testing.workers import Worker as Process
 from framework.transports import open_transports
 from framework.transports.nats.route_wire import Routed, RouteDecoder
 from tests.chaos.trial import Scenario, Verdict
@@ -28,6 +29,18 @@ _RANDOM = random.Random(20260101)
 _BURST = 20
 _UNDER_WAY = 50
 _LAST = 40
+_SLOW = """
+import gevent
+from framework import Message, handler
+
+@handler("orders", "billing", concurrency=5)
+def bill(message: Message) -> None:
+    with open("started", "ab") as file:
+        file.write(message.body + b"\\n")
+    gevent.sleep(0.05)
+    with open("finished", "ab") as file:
+        file.write(message.body + b"\\n")
+"""
 
 
 class Tap:
@@ -167,6 +180,67 @@ def member_killed(folder: Path, times: int, version: str = "2.15") -> Verdict:
         return trial.verdict(f"route {version}: member of a cluster kill -9")
 
 
+def worker_killed(folder: Path, times: int, version: str = "2.15") -> Verdict:
+    """One of two: what it was brought and had not finished is lost, to the last message, and the other gets all that comes
+    then."""
+    (folder / "slow.py").write_text(_SLOW)
+    seen: Counter[bytes] = Counter()
+    sent = in_flight = 0
+    with starting(lambda config, **how: servers.real_nats(folder, config, **how)) as start:
+        cluster = Cluster(start)
+        server = cluster.add(version, config=f"http: 127.0.0.1:{(http := servers.free_port())}")
+        server.http_port = http
+        stays = Worker(cluster.open(), lambda message: seen.update([message.body]))
+        client = cluster.client()
+
+        def publish(count: int) -> None:
+            nonlocal sent
+            client.publish("orders", *[b"%d" % number for number in range(sent, sent + count)])
+            sent += count
+
+        for n in range(times):
+            before, home = seen.total(), sent
+            (place := folder / f"worker-{n}").mkdir()
+            with Proxy(f"127.0.0.1:{cluster.routes[0]}") as proxy, _process(place, proxy) as doomed:
+                tap = Tap(proxy.to_client)
+                while len(_lines(place / "started")) < 20 + n % 10:
+                    publish(10)
+                    gevent.sleep(0.01)
+                until(lambda tap=tap, before=before, home=home: tap.messages + seen.total() - before == sent - home)
+                doomed.process.kill()
+                doomed.wait()
+                until(lambda: server.http("/routez")["num_routes"] == 1)
+                finished = _lines(place / "finished")
+                in_flight += tap.messages - len(finished)
+            publish(_BURST)
+            until(lambda tap=tap, before=before, home=home: tap.messages + seen.total() - before == sent - home)
+            seen.update(finished)
+        ledger = stays.stop()
+        cluster.close()
+    again = seen.total() - len(seen)
+    return Verdict(
+        f"route {version}: worker kill -9", faults=times, sent=sent, handled=len(seen), duplicates=again, unexplained=again,
+        lost=sent - len(seen), allowed=in_flight + ledger.lost, exactly=True,
+    )  # fmt: skip
+
+
+@contextmanager
+def _process(place: Path, proxy: Proxy) -> Iterator[Process]:
+    """A worker of its own, to which only ``proxy`` leads."""
+    url = f"nats-route://{proxy.address}?advertise=127.0.0.1:{servers.free_port()}"
+    worker = Process("run", "slow", "--broker", url, cwd=place, env={"PYTHONPATH": f"{place.parent}:{servers.ROOT}"})
+    try:
+        worker.wait_for("ready")
+        yield worker
+    finally:
+        worker.process.kill()
+        worker.wait()
+
+
+def _lines(file: Path) -> list[bytes]:
+    return file.read_bytes().split(b"\n")[:-1] if file.exists() else []
+
+
 def drains(folder: Path, times: int, version: str = "2.15") -> Verdict:
     """Of two workers the older one stops, and a new one comes, under load."""
     with starting(lambda config, **how: servers.real_nats(folder, config, **how)) as start:
@@ -214,6 +288,8 @@ def _member(data: Path, port: int, ports: list[int], version: str, stack: ExitSt
 ALL: dict[str, tuple[Scenario, int, int]] = {
     "route-cut": (connections_cut, 60, 6),
     "route-member": (member_killed, 20, 3),
+    "route-worker": (worker_killed, 50, 2),
+    "route-worker-2.9": (partial(worker_killed, version="2.9"), 50, 1),
     "route-drains": (drains, 100, 3),
     "route-cut-2.9": (partial(connections_cut, version="2.9"), 60, 0),
     "route-member-2.9": (partial(member_killed, version="2.9"), 20, 0),

@@ -1,4 +1,5 @@
-"""A handler that computes for long costs no connection and no lease: in the hub's place PINGs are answered and +WPI is sent."""
+"""A handler that runs for long costs no connection and no lease: +WPI is sent at each third of it, and in the hub's place too
+while it computes, when PINGs are answered as well."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import pairwise
 
 import gevent
 import pytest
@@ -31,6 +33,8 @@ class Listener:
 
     def __init__(self, server: Server) -> None:
         self.said: list[bytes] = []
+        self.at: list[float] = []
+        """When each was."""
         self._decoder = wire.ClientDecoder()
         self._sock = socket.create_connection(("127.0.0.1", server.tcp_port))
         self._sock.sendall(b'CONNECT {"verbose":false}\r\n' + wire.sub(b"$JS.ACK.>", 1) + wire.PING)
@@ -44,6 +48,7 @@ class Listener:
                     self._sock.sendall(wire.PONG)
                 elif isinstance(event, wire.Msg):
                     self.said.append(event.body)
+                    self.at.append(time.monotonic())
 
     def close(self) -> None:
         with suppress(OSError):  # the server has ended it
@@ -89,3 +94,26 @@ def test_while_a_handler_computes_pings_are_answered_and_leases_are_kept(kit, li
     until(lambda: listener.said.count(b"+ACK") == 3)
     assert listener.said.count(b"+WPI") >= 3, "one each third of a lease, for the message that runs alone"
     assert [line for line in kit.server.log if "Stale" in line] == []
+
+
+def test_while_a_handler_waits_its_message_is_touched_at_each_third_of_its_lease(make_kit):
+    lease = 3.0
+    kit = make_kit()
+    listener = Listener(kit.server)
+    transport = kit.open(f"?ack_wait={lease:g}s")
+    producer = kit.producer(transport)
+    producer.publish("orders", [b"1"])
+    producer.close()
+    spec = make_spec(lambda message: gevent.sleep(2.2 * lease), "orders", "billing", {"concurrency": 1, "timeout": 60.0})
+    supervisor = Supervisor([spec], [transport], publish=print)
+    greenlet = gevent.spawn(supervisor.run)
+    (ledger,) = supervisor.ledgers.values()
+    until(lambda: ledger.finished == 1)
+    supervisor.stop()
+    greenlet.get(timeout=30)
+    until(lambda: b"+ACK" in listener.said)
+    listener.close()
+    assert listener.said == [b"+WPI"] * 6 + [b"+ACK"]
+    gaps = [later - earlier for earlier, later in pairwise(listener.at)]
+    assert max(gaps) < lease / 2, "two of three may be lost on the way"
+    assert ledger.lease_lost == 0

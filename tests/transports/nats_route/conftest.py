@@ -69,10 +69,12 @@ class Cluster:
         self._producers: list[Any] = []
         self._clients: list[Client] = []
 
-    def add(self, version: str = "2.15", *, cluster: str = "name: C1", config: str = "", seeds: Sequence[int] = ()) -> Server:
+    def add(
+        self, version: str = "2.15", *, cluster: str = "name: C1", config: str = "", seeds: Sequence[int] = (), login: str = ""
+    ) -> Server:
         """One more server; it dials the route ports ``seeds``, or those that there are."""
         port = free_port()
-        known = ", ".join(f'"nats-route://127.0.0.1:{one}"' for one in seeds or self.routes)
+        known = ", ".join(f'"nats-route://{login}127.0.0.1:{one}"' for one in seeds or self.routes)
         block = f'cluster {{ {cluster}\n listen: "127.0.0.1:{port}"\n routes: [{known}] }}'
         server = self._start(f"{block}\n{config}", version=version, jetstream=False)
         await_port(port)

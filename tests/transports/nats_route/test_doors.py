@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -43,11 +44,10 @@ def files(authority: Authority, name: str = "worker") -> str:
     return f"?tls_ca={authority.cert}&tls_cert={pair.cert}&tls_key={pair.key}"
 
 
-def pair_of(cluster, version: str, block: str, login: str = "ru:hush@") -> None:
+def pair_of(cluster, versions: tuple[str, str], block: str) -> None:
     """Two servers that know one another, both behind ``block``."""
-    cluster.add(version, cluster=f"name: C1\n{block}")
-    port = cluster.routes[0]
-    cluster.add(version, cluster=f'name: C1\n{block}\nroutes: ["nats-route://{login}127.0.0.1:{port}"]', seeds=[port])
+    for version in versions:
+        cluster.add(version, cluster=f"name: C1\n{block}", login="ru:hush@")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -146,11 +146,11 @@ def test_where_it_shall_listen_and_cannot_is_said(one):
             one.hold(transport)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_over_tls_both_sides_show_a_certificate_whoever_dials(make_cluster, authority, version):
+@pytest.mark.parametrize("versions", product(VERSIONS, VERSIONS), ids="+".join)
+def test_over_tls_and_with_the_password_both_sides_are_let_in_whoever_dials(make_cluster, authority, versions):
     cluster = make_cluster()
-    pair_of(cluster, version, tls_of(authority, "server"), login="")
-    transport = cluster.open(0, options=files(authority))
+    pair_of(cluster, versions, f"{PASSWORD}\n{tls_of(authority, 'server')}")
+    transport = cluster.open(0, options=files(authority), login="ru:hush@")
     held = cluster.hold(transport)
     until(lambda: len(routed(transport)) == 2, 10)
     for number in (0, 1):
