@@ -127,6 +127,7 @@ class Consumer(msgspec.Struct, frozen=True):
 
 class _StoredMessage(msgspec.Struct, frozen=True):
     time: datetime = NEVER
+    seq: int = 0
 
 
 @prepared
@@ -185,10 +186,17 @@ class Api:
 
     def stored(self, stream: str, sequence: int) -> int | None:
         """When the message of this number was stored: nanoseconds since 1970, of whole microseconds. None: there is none."""
-        answer = self._ask(_Stored, f"STREAM.MSG.GET.{stream}", {"seq": sequence})
-        if _is(answer.error, NO_MESSAGE):
-            return None
-        return (self._good(answer, f"stream {stream}").message.time - NEVER) // timedelta(microseconds=1) * 1000
+        found = self._stored(stream, {"seq": sequence})
+        return None if found is None else _nanoseconds(found.time)
+
+    def stored_from(self, stream: str, sequence: int) -> tuple[int, int] | None:
+        """The number of the first message from ``sequence`` on, and when it was stored, as ``stored``. None: there is none."""
+        found = self._stored(stream, {"seq": sequence, "next_by_subj": ">"})
+        return None if found is None else (found.seq, _nanoseconds(found.time))
+
+    def _stored(self, stream: str, which: dict[str, object]) -> _StoredMessage | None:
+        answer = self._ask(_Stored, f"STREAM.MSG.GET.{stream}", which)
+        return None if _is(answer.error, NO_MESSAGE) else self._good(answer, f"stream {stream}").message
 
     def ensure_stream(self, topic: str, options: Options) -> str:
         """The name of the stream that keeps ``topic``, made if there is none."""
@@ -312,6 +320,10 @@ class Api:
         if refused.err_code in _DISABLED:
             raise TryLater(str(refused.err_code), where)
         raise BrokerError(str(refused.err_code), where, fatal=False)
+
+
+def _nanoseconds(time: datetime) -> int:
+    return (time - NEVER) // timedelta(microseconds=1) * 1000
 
 
 def _is(error: Refusal | None, code: int) -> bool:

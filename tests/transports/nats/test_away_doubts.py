@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from contextlib import suppress
 
 import gevent.event
-import pytest
 
-from framework.errors import AlreadySettled, BrokerUnreachable
+from framework.errors import AlreadySettled
 
 from .conftest import until
-from .holding import BOTH, holding, left
+from .holding import BOTH, holding
 
 
 @BOTH
@@ -49,57 +47,6 @@ def test_what_is_settled_is_said_when_the_consumer_has_been_seen_again_and_not_a
     assert (held.tally.finished, held.tally.lease_lost) == (1, 1)
 
 
-@BOTH
-@pytest.mark.parametrize("at_hand", [True, False], ids=["running", "finished"])
-def test_what_was_delivered_from_a_newer_store_is_not_settled_at_an_older_one(make_kit, version, at_hand):
-    """As from a backup, or after a power cut: the consumer is the one that it was, and the numbers are those of new messages."""
-    kit = make_kit("", version=version)
-    first = holding(kit, kit.open(), 2)
-    for message in first.taken:
-        first.connection.finish(message)
-    until(lambda: left(kit, kit.open()) == 0)
-    first.connection.close()
-    until(lambda: first.receiver.closings)
-    kit.server.stop()
-    shutil.copytree(kit.server.data / "jetstream", kit.server.data / "backup")
-    kit.server.start()
-    held = holding(kit, kit.open(), 3)
-    back, dial = gevent.event.Event(), held.connection._renew
-    held.connection._renew = lambda: back.wait() and dial()
-    kit.server.stop()
-    until(lambda: held.connection._away is not None)
-    shutil.rmtree(kit.server.data / "jetstream")
-    (kit.server.data / "backup").rename(kit.server.data / "jetstream")
-    kit.server.start()
-    rival = holding(kit, kit.open(), 3)
-    if not at_hand:
-        for message in held.taken:
-            held.connection.finish(message)
-    back.set()
-    until(lambda: held.receiver.closings == 1)
-    assert (held.tally.lease_lost, held.tally.finished) == (3, 0)
-    assert [message.id for message in rival.taken] == [message.id for message in held.taken]
-    rival.connection.close()
-    again = kit.hold(kit.open(), grant=10)
-    until(lambda: len(again.taken) == 3)
-
-
-def test_what_a_stream_has_dropped_meanwhile_keeps_nobody_from_settling_the_rest(kit):
-    transport = kit.open()
-    held = holding(kit, transport, 3)
-    back, dial = gevent.event.Event(), held.connection._renew
-    held.connection._renew = lambda: back.wait() and dial()
-    held.connection._session.end(BrokerUnreachable("it broke"))
-    kit.session.ask(b"$JS.API.STREAM.MSG.DELETE.orders", b'{"seq": 3}', 5.0)
-    kit.session.ask(b"$JS.API.STREAM.PURGE.orders", b'{"seq": 2}', 5.0)
-    back.set()
-    for message in held.taken:
-        held.connection.finish(message)
-    until(lambda: held.tally.finished == 3)
-    until(lambda: left(kit, transport) == 0)
-    assert (held.tally.lease_lost, held.receiver.closings) == (0, 0)
-
-
 def test_a_lease_ends_while_nobody_says_which_consumer_is_there_however_often_it_is_touched(kit, monkeypatch):
     """A touch waits then, and an answer to a PING says nothing of it."""
     held = holding(kit, kit.open("?ack_wait=2s"), 1)
@@ -125,19 +72,3 @@ def test_a_lease_goes_on_from_when_the_consumer_has_been_seen_again(kit):
     held.connection.finish(held.taken[0])
     until(lambda: held.tally.finished == 1)
     assert held.tally.lease_lost == 0
-
-
-def test_what_a_work_queue_has_forgotten_since_it_was_handled_keeps_nobody_from_settling_the_rest(kit, monkeypatch):
-    transport = kit.open("?retention=workqueue")
-    held = holding(kit, transport, 30)
-    monkeypatch.setattr(held.connection._session, "_ponged", lambda: None)
-    for message in held.taken[2:]:
-        held.connection.finish(message)
-    until(lambda: kit.api.consumer("orders", "billing").num_ack_pending == 2)
-    held.connection._session.end(BrokerUnreachable("it broke"))
-    assert held.tally.finished == 0
-    for message in held.taken[:2]:
-        held.connection.finish(message)
-    until(lambda: held.tally.finished == 30)
-    assert (held.tally.lease_lost, held.receiver.closings) == (0, 0)
-    until(lambda: left(kit, transport) == 0)
