@@ -113,7 +113,8 @@ class JetStreamConnection:
 
     def requeue(self, message: Message, delay: float) -> None:
         longest = self.limits.max_requeue or 0.0
-        self._settlements.give_back(self._settle(message), min(delay, longest))
+        until = self._leases.end(message, self.in_flight.get(message, 0.0))
+        self._settlements.give_back(self._settle(message), min(delay, longest), until)
         self._session.wants_to_speak(self)
 
     def _settle(self, message: Message) -> bytes:
@@ -175,7 +176,7 @@ class JetStreamConnection:
 
     def _unheard(self) -> None:
         """What no server is known to have read comes again, for all that is known."""
-        self._settlements.recall(self._session.leave(self), self.limits.lease)
+        self._settlements.recall(self._session.leave(self))
         self._end(None)
 
     def _give_back(self, messages: list[Message]) -> None:
@@ -279,7 +280,7 @@ class JetStreamConnection:
         if self._renew is None or self._closed or self._closing:
             self._end(error)
             return
-        self._settlements.recall(self._session.leave(self), self.limits.lease)
+        self._settlements.recall(self._session.leave(self))
         if not (self.in_flight or self._settlements):
             self._end(error)
             return

@@ -5,7 +5,6 @@ While the hub is blocked another native thread takes from it: each step is one t
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from time import monotonic
@@ -16,21 +15,23 @@ from framework.transports.nats.carrier import Carrier
 from framework.transports.nats.outbox import Owner, Said
 from framework.transports.nats.settling import ACK_MORE, ack, nak, taken, term, touch
 
-SURELY_HELD = 0.5
-"""The part of a lease for which a message was held, at least, when it was settled: it had been touched at a third."""
-
 
 class Nak(NamedTuple):
-    """A message to be given back: where, after how many seconds from ``at``, and until when nobody else can have it, which is
-    known of what is said again."""
+    """A message to be given back: where, after how many seconds from ``at``, and until when nobody else can have it."""
 
     reply: bytes
     delay: float
     at: float
-    until: float = math.inf
+    until: float
+    again: bool = False
+    """It was said before: the delay goes on from then."""
 
     def left(self, now: float) -> float:
-        return max(0.0, self.at + self.delay - now) if self.until < math.inf else self.delay
+        return max(0.0, self.at + self.delay - now) if self.again else self.delay
+
+    def anew(self) -> Nak:
+        """To be said again: before it is due, as long as nobody else can have it."""
+        return self._replace(until=min(self.until, self.at + self.delay), again=True)
 
 
 class Taken(NamedTuple):
@@ -89,9 +90,9 @@ class Settlements:
     def terminate(self, reply: bytes) -> None:
         self._terms.append(reply)
 
-    def give_back(self, reply: bytes, delay: float) -> None:
-        """``delay``: seconds."""
-        self._naks.append(Nak(reply, delay, monotonic()))
+    def give_back(self, reply: bytes, delay: float, until: float) -> None:
+        """``delay``: seconds. ``until``: when its lease ends."""
+        self._naks.append(Nak(reply, delay, monotonic(), until))
 
     def take(self, due: Sequence[bytes] = ()) -> Taken:
         """All of it. ``due``: what is to be touched beside."""
@@ -141,15 +142,14 @@ class Settlements:
         self.acks[:0] = [reply for said in some for reply in said.some.acks]
         self._terms[:0] = [reply for said in some for reply in said.some.terms]
 
-    def _give_back_again(self, unread: list[Sent], waiting: list[Said], lease: float) -> None:
+    def _give_back_again(self, unread: list[Sent], waiting: list[Said]) -> None:
         """What is to come after a while, and is not due yet: nobody else has it, and to say it twice does no harm. The rest comes
         again by itself."""
         now = monotonic()
         lost = len(self._naks) + sum(each.naks for each in waiting)
         late = [one for said in unread for one in said.some.naks] + self._naks
-        held = now + SURELY_HELD * lease
-        again = [one._replace(until=min(one.until, held, one.at + one.delay)) for one in late if now < one.at + one.delay]
-        told = [one for said in unread if said.counted for one in said.some.naks if now < one.at + one.delay]
+        again = [new for one in late if now < (new := one.anew()).until]
+        told = [one for said in unread if said.counted for one in said.some.naks if now < one.anew().until]
         self._tally.requeued -= len(told)
         self._tally.lease_lost += lost - (len(again) - len(told))
         self._naks[:] = again
@@ -173,15 +173,15 @@ class Settlements:
             waiting += sum(said.size for said in self._unread if said.counted and not said.read(self._session.proven))
         return waiting + self._under_way
 
-    def recall(self, waiting: list[Said], lease: float) -> None:
+    def recall(self, waiting: list[Said]) -> None:
         """The session has ended: what finishes, and was not read for certain, is to be said again, which does no harm to what was
         read. So is what gives back after a delay; without one it is lost, and comes again when its lease ends. ``waiting`` was
-        only begun to be said. ``lease``: seconds."""
+        only begun to be said."""
         unread = [said for said in self._unread if not said.read(self._session.proven)]
         self._unread.clear()
         self._tally.finished -= sum(said.acks for said in unread if said.counted)
         self._say_again(unread)
-        self._give_back_again(unread, waiting, lease)
+        self._give_back_again(unread, waiting)
         self._touches.clear()
         self._under_way = 0
 

@@ -272,3 +272,25 @@ def test_what_was_due_again_before_there_is_a_session_is_left_to_its_lease(kit):
     back.set()
     until(lambda: held.tally.lease_lost == 1)
     assert held.tally.requeued == 0
+
+
+def test_what_was_given_back_is_not_said_again_when_its_lease_is_over_and_another_worker_has_it(kit, monkeypatch):
+    """A connection that is dead without a word is found to be so after most of a lease."""
+    held = holding(kit, kit.open("?ack_wait=2s"), 1)
+    session = held.connection._session
+    back, dial = gevent.event.Event(), held.connection._renew
+    held.connection._renew = lambda: back.wait() and dial()
+    monkeypatch.setattr(session, "_ponged", lambda: None)
+    held.connection.requeue(held.taken[0], 4.0)
+    with session._lock:
+        session._outbox.send(Nowhere())
+    session._outbox.tell()
+    rival = kit.hold(kit.open(), grant=1)
+    gevent.sleep(1.5)
+    session.end(BrokerUnreachable("it broke"))
+    until(lambda: rival.taken)
+    back.set()
+    until(lambda: held.tally.lease_lost == 1)
+    assert held.tally.requeued == 0
+    rival.connection.finish(rival.taken[0])
+    until(lambda: left(kit, kit.open()) == 0)
