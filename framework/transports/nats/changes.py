@@ -25,8 +25,8 @@ log = hublog.get(__name__)
 
 REGULARLY = 30.0
 """Seconds between two looks."""
-SUBJECT = 120.0
-"""Seconds between two looks at which stream keeps the subject: one server of a cluster answers these of all handlers."""
+SUBJECT = 90.0
+"""Seconds, at least, between two looks at which stream keeps the subject: one server of a cluster answers these of all handlers."""
 AGAIN = 1.0
 """Seconds after a look that got no answer."""
 HISTORY_TIMEOUT = 2.0
@@ -41,7 +41,7 @@ class Affected(Protocol):
     """Who uses the consumer."""
 
     def unsettled(self) -> tuple[Iterable[Mark], Iterable[Mark]]:
-        """What it has delivered and is in flight, and what is finished and not known to be settled."""
+        """What it has delivered and is in flight, and what is handled and not known to be settled."""
 
     def go_by(self, found: Consumer) -> None:
         """It serves, and has these limits."""

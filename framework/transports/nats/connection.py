@@ -348,7 +348,7 @@ class JetStreamConnection:
             self._guard.begin()
 
     def unsettled(self) -> tuple[list[Mark], list[Mark]]:
-        return self._deliveries.marks(self._settlements.finishing())
+        return self._deliveries.marks([*self._settlements.finishing(), *self._settlements.given_back()])
 
     def sure_again(self) -> None:
         if monotonic() >= self._say_by:

@@ -159,6 +159,10 @@ class Settlements:
         unread = [reply for said in self._unread for reply in (*said.some.acks, *said.some.terms)]
         return [*self.acks, *self._terms, *unread]
 
+    def given_back(self) -> list[bytes]:
+        """Where each message is to be given back."""
+        return [one.reply for one in self._naks]
+
     def unheard(self) -> float:
         """Seconds for which a server has not confirmed that it has read what is to be read; 0: there is nothing."""
         waiting = [said.at for said in self._unread if not said.read(self._session.proven)]

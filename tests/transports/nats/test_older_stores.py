@@ -38,8 +38,8 @@ def put_back(kit):
 
 
 @BOTH
-@pytest.mark.parametrize("at_hand", [True, False], ids=["running", "finished"])
-def test_what_was_delivered_from_a_newer_store_is_not_settled_at_an_older_one(make_kit, version, at_hand):
+@pytest.mark.parametrize("state", ["running", "finished", "given back"])
+def test_what_was_delivered_from_a_newer_store_is_not_settled_at_an_older_one(make_kit, version, state):
     """As from a backup, or after a power cut: the consumer is the one that it was, and the numbers are those of new messages."""
     kit = make_kit("", version=version)
     first = holding(kit, kit.open(), 2)
@@ -54,14 +54,18 @@ def test_what_was_delivered_from_a_newer_store_is_not_settled_at_an_older_one(ma
     held = holding(kit, kit.open(), 3)
     back, dial = gevent.event.Event(), held.connection._renew
     held.connection._renew = lambda: back.wait() and dial()
+    if state == "given back":
+        for message in held.taken:
+            held.connection.requeue(message, 60.0)
+        held.connection._session.end(BrokerUnreachable("it broke"))
     kit.server.stop()
     until(lambda: held.connection._away is not None)
     shutil.rmtree(kit.server.data / "jetstream")
     (kit.server.data / "backup").rename(kit.server.data / "jetstream")
     kit.server.start()
     rival = holding(kit, kit.open(), 3)
-    if not at_hand:
-        for message in held.taken:
+    for message in held.taken:
+        if state == "finished":
             held.connection.finish(message)
     back.set()
     until(lambda: held.receiver.closings == 1)
