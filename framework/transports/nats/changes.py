@@ -26,7 +26,7 @@ log = hublog.get(__name__)
 REGULARLY = 30.0
 """Seconds between two looks."""
 SUBJECT = 90.0
-"""Seconds, at least, between two looks at which stream keeps the subject: one server of a cluster answers these of all handlers."""
+"""Seconds, at least, between two looks at which stream keeps the subject: one server of a cluster answers those of all."""
 AGAIN = 1.0
 """Seconds after a look that got no answer."""
 HISTORY_TIMEOUT = 2.0
