@@ -55,6 +55,32 @@ def test_of_each_queue_group_one_member_gets_a_message_wherever_it_is(one):
     assert sorted(other.bodies) == sorted(bodies)
 
 
+def test_each_queue_group_is_served_by_the_server_that_has_it_and_so_is_whoever_subscribes_plainly(make_cluster):
+    cluster = make_cluster("2.9", "2.15")
+    transport = cluster.open()
+    here = cluster.hold(transport, channel="here", grant=100)
+    first, second, both = cluster.client(0), cluster.client(1), [cluster.client(0), cluster.client(1)]
+    first.subscribe("orders", "first")
+    second.subscribe("orders", "second")
+    second.subscribe("orders")
+    for client in both:
+        client.subscribe("orders", "both")
+    until(lambda: len(routed(transport)) == 2 and len(peer_of(transport).interests) == 5)
+    bodies = [b"%d" % number for number in range(50)]
+    cluster.producer(transport).publish("orders", bodies)
+    until(lambda: len(here.taken) == len(first.bodies) == 50 and len(second.bodies) == 100)
+    until(lambda: sum(len(client.bodies) for client in both) == 50)
+    gevent.sleep(0.1)
+    assert sorted(second.bodies) == sorted(2 * bodies)
+    assert [sorted(first.bodies), sorted(here.bodies)] == [sorted(bodies)] * 2
+    assert sorted(both[0].bodies + both[1].bodies) == sorted(bodies)
+    first.subscribe("news", "first")
+    second.subscribe("news")  # and no queue group there
+    until(lambda: len(peer_of(transport).interests) == 7)
+    cluster.producer(transport).publish("news", [b"all"])
+    until(lambda: first.bodies[-1] == b"all" and second.bodies[-1] == b"all")
+
+
 def test_what_is_said_while_a_lone_message_is_handled_leaves_at_once(one, monkeypatch):
     transport, prompt = one.open(), list[bytes]()
     held = one.hold(transport)
