@@ -113,6 +113,18 @@ def route_leader_killed(folder: Path, times: int, half: int = 5000) -> Verdict:
         return _end(trial, "nats route: leader of the stream kill -9")
 
 
+def route_worker_killed(folder: Path, times: int) -> Verdict:
+    """As ``worker_killed``, with the worker and the publisher as peers of the cluster."""
+    with _cluster(folder, NEWEST) as members:
+        ports = ",".join(f"127.0.0.1:{_route_port(one)}" for one in members)
+        url = f"nats-route://{ports}{_OPTIONS}&jetstream=true&replicas=3"
+        with Trial(folder, url, url).running() as trial:
+            for _ in range(times):
+                trial.between(0.1, 0.5)
+                trial.kill_worker()
+        return _end(trial, "nats route: worker kill -9")
+
+
 def route_connections_cut(folder: Path, times: int, version: str = NEWEST) -> Verdict:
     """As ``connections_cut``, with the worker and the publisher as peers of a cluster of three, whose routes lead through
     proxies."""
@@ -262,6 +274,7 @@ ALL: dict[str, tuple[Scenario, int, int]] = {
     "nats-member": (member_killed, 20, 0),  # in CI the leader alone, which is the harder one
     "nats-leader": (leader_killed, 3, 0),
     "nats-leader-500": (partial(leader_killed, half=250), 0, 1),
+    "nats-route-worker": (route_worker_killed, 50, 0),  # in CI that of a client, whose leases and settlements are the same code
     "nats-route-leader": (route_leader_killed, 3, 0),
     "nats-route-cut": (route_connections_cut, 60, 0),  # in CI by the conformance suite
     "nats-route-cut-2.9": (partial(route_connections_cut, version=OLDER), 30, 0),
