@@ -62,9 +62,10 @@ class Limit:
             raise SpoolFull(self._words())
 
     def add(self, path: Path) -> None:
-        """A segment was written."""
+        """A segment was written, by whomever. One that has gone already counts nothing."""
         if self._most is not None:
-            self._held += path.stat().st_size
+            with suppress(FileNotFoundError):
+                self._held += path.stat().st_size
 
     def _words(self) -> str:
         return f"spool {self._folder}: is full, with {self._held:,} bytes of {self._most:,} that it may have (max_bytes)"

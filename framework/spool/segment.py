@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -84,18 +85,20 @@ def keys(path: Path) -> list[Key]:
     ]
 
 
-def write(folder: Path, number: int, rows: pa.RecordBatch) -> Segment:
+def write(folder: Path, number: int, rows: pa.RecordBatch, *, only: bool = False) -> Segment | None:
     """Make ``rows`` durable as segment ``number`` of ``folder``, or as the next number that is free.
 
-    On return the file and its name survive a power cut. Raises OSError; then no part of it can be seen.
+    ``only``: with this number or not at all; None where another writer has it. On return the file and its name survive a power
+    cut. Raises OSError; then no part of it can be seen.
     """
     fresh = folder / f"{uuid4().hex}{_UNFINISHED}"
     try:
         _write_and_sync(fresh, rows)
-        segment = _name(fresh, folder, number, rows.num_rows)
+        segment = _name(fresh, folder, number, rows.num_rows, only)
     finally:
         fresh.unlink(missing_ok=True)
-    sync_folder(folder)
+    if segment is not None:
+        sync_folder(folder)
     return segment
 
 
@@ -107,7 +110,7 @@ def _write_and_sync(path: Path, rows: pa.RecordBatch) -> None:
         os.fsync(file.fileno())
 
 
-def _name(fresh: Path, folder: Path, number: int, rows: int) -> Segment:
+def _name(fresh: Path, folder: Path, number: int, rows: int, only: bool) -> Segment | None:
     # A name holds the rows too, so that alone would let two writers take one number (where flock does nothing, as on some
     # network file systems). So a number is claimed first, by an exclusive link; a claim goes only once the folder has its
     # number or a later one, and its holder looks at the folder before it names anything. Not a rename: that replaces what
@@ -123,7 +126,10 @@ def _name(fresh: Path, folder: Path, number: int, rows: int) -> Segment:
             claim.unlink(missing_ok=True)
             if named is not None:
                 return named
-        number = max(number, _newest(folder) + 1)
+        newest = _newest(folder)
+        if only and newest >= number:
+            return None
+        number = max(number, newest + 1)
 
 
 def _name_claimed(fresh: Path, folder: Path, number: int, rows: int) -> Segment | None:
@@ -201,12 +207,24 @@ def read(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     return table if columns is None else table.select(columns)
 
 
-def recover(folder: Path) -> None:
-    """Finish what a killed writer left durable, and remove what it left half done. For its collector, under its lock."""
+def steady(folder: Path) -> list[Segment]:
+    """``listing`` while others write: a folder that is read while names come may show a later one and not the one before."""
+    found = listing(folder)
+    has_gap = bool(found) and found[-1].number - found[0].number + 1 != len(found)
+    return listing(folder) if has_gap else found
+
+
+def recover(folder: Path, unfinished_for: float = 0.0) -> None:
+    """Finish what a killed writer left durable, and remove what it left half done. For its collector, under its lock.
+
+    ``unfinished_for``: seconds after which a file that is half done is taken for one that nobody finishes.
+    """
     for path in folder.glob(f"*{_CLAIM}"):
         settle(path)
     for path in folder.glob(f"*{_UNFINISHED}"):
-        path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            if unfinished_for == 0 or time.time() - path.stat().st_mtime > unfinished_for:
+                path.unlink()
 
 
 def size(one: Segment) -> int:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 _LOCK = "lock"
+_UNFINISHED_FOR = 3600.0
+"""Seconds after which a file that another collector began is taken for a dead one's."""
 SEGMENT_BYTES = 64 * 1024 * 1024
 """The most bytes of bodies in one segment, unless one body alone is larger."""
 
@@ -41,7 +43,8 @@ class Spool:
     """One collector's place in the spool ``folder``.
 
     Nothing is touched until the first ``land`` or ``open``, so that a module that makes one can be imported
-    anywhere. Safe to share between greenlets and threads. A collector is one process at a time.
+    anywhere. Safe to share between greenlets and threads. A collector is one process at a time, unless all of them say
+    ``shared``: then any number of processes, on all hosts that have the folder, land each message once.
 
     ``retention``: seconds after which a segment is deleted, read or not; None keeps them all. ``window``: how many
     message ids are remembered at the least, to drop what the broker delivers again; the segments that hold them stay.
@@ -53,7 +56,7 @@ class Spool:
 
     def __init__(
         self, folder: str | os.PathLike[str], collector: str = "main", *, retention: float | None = None, window: int = WINDOW,
-        max_bytes: int | None = None,
+        max_bytes: int | None = None, shared: bool = False,
     ) -> None:  # fmt: skip
         if not COLLECTOR.fullmatch(collector) or collector == EPOCH:
             raise WrongUse(f"collector name {collector!r} is not valid: use 1 to 64 of the characters a-z A-Z 0-9 . _ -")
@@ -66,6 +69,7 @@ class Spool:
         self._retention = retention
         self._expire_at = 0.0
         self._window = window
+        self._shared = shared
         self._lock_file: int | None = None
         self._next = 1
         """Where the search for a free number begins: behind the newest, once something was landed."""
@@ -119,24 +123,45 @@ class Spool:
     def _land(self, batch: Batch) -> int:
         with self._mutex:
             self._ensure_open()
-            new = self._new(batch)
-            if new:
-                self._limit.check()
-            for keys in _by_size(new):
-                self._write(keys, [new[key] for key in keys])
+            try:
+                self._catch_up()
+                new = self._new(batch)
+                if new:
+                    self._limit.check()
+                rows = sum(self._write({key: new[key] for key in keys}) for keys in _by_size(new))
+            except OSError as error:
+                # After a failed sync only the disk knows what is there: forget, and learn it anew.
+                self._forget()
+                raise SpoolError(f"spool {self.folder}: {len(batch)} messages could not be written: {error.strerror}") from error
             self._expire()
-            return len(new)
+            return rows
 
-    def _write(self, keys: list[Key], messages: list[Message]) -> None:
-        try:
-            landed = segments.write(self.folder, self._next, segments.table_of(messages))
-        except OSError as error:
-            # After a failed sync only the disk knows what is there: forget, and learn it anew.
-            self._forget()
-            raise SpoolError(f"spool {self.folder}: {len(keys)} messages could not be written: {error.strerror}") from error
-        self._limit.add(landed.path)
-        self._next = landed.number + 1
-        self._seen.update(keys)
+    def _write(self, new: dict[Key, Message]) -> int:
+        # Who shares takes the number behind all that it knows, or none: so nobody names a segment without knowing the ids in
+        # every one before. A message that two of them have at once is landed by whoever is first, however long the other pauses.
+        while new:
+            landed = segments.write(self.folder, self._next, segments.table_of(list(new.values())), only=self._shared)
+            if landed is not None:
+                self._limit.add(landed.path)
+                self._next = landed.number + 1
+                self._seen.update(new)
+                break
+            self._catch_up()
+            new = {key: message for key, message in new.items() if key not in self._seen}
+        return len(new)
+
+    def _catch_up(self) -> None:
+        """Learn what the others who share have landed since."""
+        if not self._shared:
+            return
+        fresh = [one for one in segments.steady(self.folder) if one.number >= self._next]
+        for one in fresh:
+            self._seen.update(_keys(one))
+            self._limit.add(one.path)
+        if fresh:
+            # Whoever named them may not have got to this yet, and what is known here is finished at the broker.
+            segments.sync_folder(self.folder)
+            self._next = fresh[-1].number + 1
 
     def _expire(self) -> None:
         now = time.time()
@@ -166,23 +191,26 @@ class Spool:
         try:
             ensure_epoch(self.root)
             self.folder.mkdir(exist_ok=True)
-            self._lock_file = _locked(self.folder)
-            segments.recover(self.folder)
+            self._lock_file = _locked(self.folder, self._shared)
+            segments.recover(self.folder, _UNFINISHED_FOR if self._shared else 0.0)
             segments.sync_folder(self.root)
             # A collector killed between the link and this sync left a name that a power cut may still take; its
             # messages come again and will be dropped as known, so the name must be durable first.
             segments.sync_folder(self.folder)
             self._limit.begin()
             self._learn()
+            if self._shared:  # others may have named more since
+                segments.sync_folder(self.folder)
         except OSError as error:
             self._forget()
             raise SpoolError(f"spool {self.folder}: cannot be opened: {error.strerror}") from error
 
     def _learn(self) -> None:
-        kept = segments.listing(self.folder)
+        kept = segments.steady(self.folder)
         self._seen = Seen(self._window)
         for one in _newest(kept, self._window):
             self._seen.update(_keys(one))
+        self._next = kept[-1].number + 1 if kept else 1
 
     def _forget(self) -> None:
         if self._lock_file is not None:
@@ -213,15 +241,16 @@ def _by_size(new: dict[Key, Message]) -> Iterator[list[Key]]:
         yield run
 
 
-def _locked(folder: Path) -> int:
+def _locked(folder: Path, shared: bool) -> int:
     handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.read(handle, 20).decode(errors="replace").strip() or "unknown"
         os.close(handle)
         raise WrongUse(
-            f"spool {folder}: process {holder} is this collector already; give every process a collector name of its own"
+            f"spool {folder}: process {holder} is this collector already; give every process a collector name of its own, "
+            "or say shared=True in all of them"
         ) from None
     except OSError:  # a file system without locks
         os.close(handle)

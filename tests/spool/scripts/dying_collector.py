@@ -1,4 +1,5 @@
-"""A collector worker that kills itself, once, at the point it is told: ``dying_collector.py SPOOL URL POINT``.
+"""A collector worker that kills itself, once, at the point it is told: ``dying_collector.py SPOOL URL POINT``,
+with ``shared`` behind it for one of several, and the least rows that it lands before.
 
 Points: ``written`` (the file is durable and has no name yet), ``claimed`` (nor has it one now, but its number is taken),
 ``named`` (it has its name, the folder is not synced), ``durable`` (landed, nothing finished), ``never``. The size of each batch
@@ -17,6 +18,8 @@ from framework.message import Batch
 from framework.spool import Spool, segment
 
 SPOOL, URL, POINT = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+SHARED = "shared" in sys.argv[4:5]
+ROWS = int(sys.argv[5]) if len(sys.argv) > 5 else 3000
 landed = 0
 
 
@@ -29,15 +32,15 @@ class Dying(Spool):
         global landed  # noqa: PLW0603
         with (SPOOL.parent / "batches").open("a") as batches:
             batches.write(f"{len(batch)}\n")
-        if landed >= 3000 and POINT == "written":
+        if landed >= ROWS and POINT == "written":
             segment._name = lambda *_: die()  # type: ignore[assignment]
-        if landed >= 3000 and POINT == "claimed":
+        if landed >= ROWS and POINT == "claimed":
             segment._name_claimed = lambda *_: die()  # type: ignore[assignment]
-        if landed >= 3000 and POINT == "named":
+        if landed >= ROWS and POINT == "named":
             segment.sync_folder = lambda *_: die()
         rows = super().land(batch)
         landed += rows
-        if landed > 3000 and POINT == "durable":
+        if landed > ROWS and POINT == "durable":
             die()
         return rows
 
@@ -46,7 +49,7 @@ def main() -> None:
     from framework.engine.supervisor import Supervisor
     from framework.transports import open_transports
 
-    spool = Dying(SPOOL, "worker")
+    spool = Dying(SPOOL, "worker", shared=SHARED)
     spec = HandlerSpec(
         topic="orders", channel="archive", function=spool.land, decode=None, concurrency=1, max_in_flight=1000,
         timeout=30, max_attempts=0, batch=1000, linger=0.05,
