@@ -337,8 +337,12 @@ def test_a_jvm_that_dies_before_there_is_a_session_is_told_in_words(tmp_path: Pa
     monkeypatch.setattr(module.sessions, "SparkContext", SimpleNamespace(_ensure_initialized=die))
     for name in ("SPARK_HOME", "PYSPARK_PYTHON"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
-    with pytest.raises(Failed, match="Spark's JVM was killed by signal 9"):
-        module.sessions.start("test", tmp_path)
+    with subprocess.Popen(["sleep", "60"]) as of_another:
+        with pytest.raises(Failed, match="Spark's JVM was killed by signal 9"):
+            module.sessions.start("test", tmp_path)
+        with pytest.raises(subprocess.TimeoutExpired):
+            of_another.wait(0.3)
+        of_another.kill()
 
 
 def test_what_spark_says_is_said_in_one_line_although_its_jvm_has_gone(

@@ -70,10 +70,10 @@ def test_what_a_forked_child_publishes_has_other_ids_than_what_its_parent_does()
         return b" ".join(each["UNIQ_KEY"].encode() for each in found)
 
     reading, writing = os.pipe()
-    if not os.fork():
+    if not (child := os.fork()):
         os.write(writing, ids())
         os._exit(0)
-    os.wait()
+    os.waitpid(child, 0)
     theirs = os.read(reading, 1000).split()
     assert len(theirs) >= 2
     assert not set(theirs) & set(ids().split())

@@ -124,10 +124,12 @@ def start(name: str, scratch: Path, *, master: str | None = None, short: bool = 
         launching.setAll(list(SHORT.items()))
     if master is not None:
         launching.setMaster(master)
+    before = descendants(os.getpid())
     try:
         return _begun(name, lambda: launch_gateway(launching, options), settings, master)  # type: ignore[no-untyped-call]
     except BaseException:
-        kill(descendants(os.getpid()))  # a JVM that is still starting does not see that we end
+        # A JVM that is still starting does not see that we end.
+        kill([one for one in descendants(os.getpid()) if one not in before])
         raise
 
 
