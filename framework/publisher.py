@@ -28,7 +28,7 @@ class _How(TypedDict, total=False):
     delay: float
     priority: int | None
     lease: float | None
-    timeout: float | None
+    timeout: float
     headers: Headers
 
 
@@ -134,7 +134,7 @@ class Publisher:
 
     def _shares(self, how: _How) -> Iterator[_How]:
         """For each kind of broker in turn, ``how`` with its share of the time that is left."""
-        until = monotonic() + (how["timeout"] or 0.0)
+        until = monotonic() + how["timeout"]
         for left in range(len(self._producers), 0, -1):
             yield {**how, "timeout": max(0.0, until - monotonic()) / left}
 

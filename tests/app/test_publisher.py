@@ -19,6 +19,7 @@ from framework import (
     WrongUse,
     handler,
     publish,
+    publish_each,
     publish_many,
     publisher,
 )
@@ -172,13 +173,17 @@ def test_publish_each_says_what_became_of_each() -> None:
 
 
 def test_the_second_broker_is_given_those_that_the_first_has_certainly_not_stored() -> None:
+    asked: list[bytes] = []
+
     class Second(Broker):
         def publish_each(self, topic: str, bodies: Sequence[bytes], **options: Any) -> list[PublishError | None]:
+            asked.extend(bodies)
             return super().publish_each(topic, [body.strip(b"-") for body in bodies])
 
     first, second = Broker(), Second()
     answers = made(first, second).publish_each("topic", ["a", "-b", "?c", "-?d"])
     assert [bodies for _, bodies, _ in first.requests + second.requests] == [[b"a"], [b"b"]]
+    assert asked == [b"-b", b"-?d"], "what may be stored could be there twice"
     assert [None if error is None else error.stored for error in answers] == [None, None, None, None]
     assert [str(error) for error in answers] == ["None", "None", "cut off", "cut off"]
 
@@ -253,7 +258,30 @@ def test_the_functions_use_the_process_own_publisher() -> None:
     publisher.use(made(broker))
     publish("topic", "one")
     assert publish_many("topic", ["two", "three"]) == 2
-    assert [bodies for _, bodies, _ in broker.requests] == [[b"one"], [b"two", b"three"]]
+    assert publish_each("topic", ["four", "-five"]).count(None) == 1
+    assert broker.requests == [("topic", [b"one"], 0.0), ("topic", [b"two", b"three"], 0.0), ("topic", [b"four"], 0.0)]
+
+
+@pytest.mark.parametrize("options", [{"delay": 5.0}, {"priority": 7}, {"headers": {"a": "b"}}, {"timeout": 3.0}, {}])
+def test_the_functions_pass_their_options_on_and_none_unasked(options: dict[str, Any]) -> None:
+    class Telling(Broker):
+        capabilities = replace(Broker.capabilities, priority=True, headers=True)
+
+        def publish(self, topic: str, bodies: Sequence[bytes], **how: Any) -> None:
+            told.append(how)
+
+        def publish_each(self, topic: str, bodies: Sequence[bytes], **how: Any) -> list[PublishError | None]:
+            told.append(how)
+            return [None] * len(bodies)
+
+    told: list[dict[str, Any]] = []
+    publisher.use(made(Telling()))
+    publish("topic", "one", **options)
+    publish_many("topic", ["two"], **options)
+    publish_each("topic", ["three"], **options)
+    plain = {"delay": 0.0, "priority": None, "headers": None, "lease": None, "timeout": publisher._default_timeout()}
+    for how in told:
+        assert {**plain, **how, "timeout": round(how["timeout"], 1)} == {**plain, **options}
 
 
 def test_without_one_they_use_broker_url(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,16 +6,18 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import gevent
 import pytest
 
 from framework.deadletters import Selection, Sweep, find
 from framework.deadletters import sweep as sweeping
+from framework.errors import BrokerUnreachable
 from framework.testing.proxy import Proxy
 from framework.testing.servers import Server, own_nsqd, running
 from framework.transports import open_transports
-from framework.transports.contract import Transport
+from framework.transports.contract import Limits, Transport
 from framework.transports.memory import MemoryBroker, add, forget
 
 TOPIC = "orders.billing.dead"
@@ -137,3 +139,37 @@ def test_letters_on_their_way_at_its_end_are_given_back_too(
     with gevent.Timeout(10):  # a lease is a minute
         while (count("depth"), count("in_flight_count")) != (4, 0):
             gevent.sleep(0.01)
+
+
+class Line:
+    """A connection whose end takes its time."""
+
+    node, topic, limits = "a:1", TOPIC, Limits(60.0, 60.0, 1)
+
+    def __init__(self, sweep: Sweep) -> None:
+        self.in_flight: dict[Any, float] = {}
+        self._sweep = sweep
+        sweep._open.append(self)  # type: ignore[arg-type]
+
+    def drain(self) -> None:
+        gevent.spawn_later(0.02, self._sweep.drained, self)
+
+    def close(self, error: Exception | None = None) -> None:
+        gevent.spawn_later(0.02, self._sweep.closed, self, error)
+
+
+def test_it_ends_as_soon_as_its_connections_have(broker: MemoryBroker) -> None:
+    with sweep_of(over(broker.url)) as sweep:
+        Line(sweep), Line(sweep)
+        began = time.monotonic()
+    assert time.monotonic() - began < sweeping.GOODBYE
+
+
+@pytest.mark.parametrize("error", [None, BrokerUnreachable("it is gone")])
+def test_a_connection_that_ends_while_letters_are_awaited_is_said_at_once(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    monkeypatch.setattr(sweeping, "QUIET", 30.0)
+    monkeypatch.setattr(Sweep, "_connect", lambda self: Line(self).close(error))
+    with gevent.Timeout(10), sweep_of(over(broker.url)) as sweep, pytest.raises(BrokerUnreachable, match=r"gone|closed the"):
+        list(sweep.chosen(Selection()))

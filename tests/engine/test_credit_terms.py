@@ -44,6 +44,21 @@ def test_a_message_now_and_then_costs_the_others_hardly_more_than_a_turn_without
     assert terms * TERM <= 3 * TERM + PERIOD
 
 
+def test_the_place_of_a_line_that_has_ended_goes_to_one_that_waits_and_not_to_the_busiest() -> None:
+    traffic = Traffic(4, 2)
+    while sum(share.granted for share in traffic.shares) < 2:
+        traffic.term()
+    busy, other = (share for share in traffic.shares if share.granted)
+    for _ in range(3):
+        traffic.full(busy)  # more comes than it may have
+    traffic.credit.disconnect(other)
+    traffic.shares.remove(other)
+    traffic.full(busy)
+    assert busy.granted == 1
+    traffic.term()
+    assert sorted(share.granted for share in traffic.shares) == [0, 1, 1]
+
+
 def test_turns_leave_most_of_max_in_flight_in_use() -> None:
     traffic = Traffic(8, 7)
     in_use = []

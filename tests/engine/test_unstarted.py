@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import gevent
 import pytest
 from gevent.event import Event
 
 from framework.engine import unstarted
 from framework.engine.unstarted import Unstarted
+from framework.engine.waiting import Waiting
 from framework.errors import AlreadySettled, Backoff
 from framework.message import Message
 from framework.transports.contract import Limits
@@ -218,6 +221,18 @@ def test_what_others_would_give_up_is_stored_with_its_count_and_the_rest_is_requ
     room.open.set()
     gevent.sleep(0.01)
     assert (kept, connection.in_flight, memory.given_back) == ([third], {}, 2)
+
+
+def test_a_forked_child_stores_nothing_of_what_its_parent_was_about_to_store():
+    connection, room = Holding(), Room(1)
+    memory = Unstarted(room, print)
+    waiting = Waiting(deque([connection.message(1, b"queued")]), memory)
+    memory.give_back([connection.message(1, b"%d" % n) for n in range(3)], 0.5)
+    waiting.forget()
+    room.open.set()
+    gevent.sleep(0.01)
+    assert (room.asked, list(waiting.queue)) == ([], [])
+    assert len(connection.in_flight) == 4, "they are the parent's"
 
 
 def test_the_brokers_count_decides_and_not_the_one_that_is_shown():

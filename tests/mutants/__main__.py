@@ -1,7 +1,10 @@
 """Does a test fail when the code is wrong? ``python -m tests.mutants [--count N] [--seed S] [ROOM...]`` breaks it and looks.
 
 A seeded sample of mutants for each room, a line for each, the diff of each that lives, and the share that dies. What cannot be
-told from the code by any caller is in ``equivalent.txt``, with the reason, and is not counted."""
+told from the code by any caller is in ``equivalent.txt``, with the reason, and is not counted.
+
+A mutant is shown to the few test files that are nearest to it. When one lives there, all tests of its room are run once, to see
+which of them run what line, and it is shown to those that run its own. ``--near`` leaves that out: it takes minutes."""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import itertools
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -20,6 +23,7 @@ from queue import SimpleQueue
 from cosmic_ray.mutating import mutate_code
 
 from tests.mutants.bench import ROOT, Bench, Lines, Verdict
+from tests.mutants.nearness import nearest
 from tests.mutants.operators import OWN
 from tests.mutants.population import Mutant, sample
 from tests.mutants.rooms import ROOMS, Room
@@ -34,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="another seed, other mutants (1)")
     parser.add_argument("--least", type=float, default=95.0, metavar="PERCENT", help="the share that must die in each room (95)")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="how many at a time (2)")
+    parser.add_argument("--near", action="store_true", help="only the tests nearby: what lives there may die elsewhere")
     parser.add_argument("--list", action="store_true", help="only show which mutants these would be")
     parser.add_argument("rooms", nargs="*", metavar="ROOM", help=f"which ones; all of {', '.join(ROOMS)}")
     given = parser.parse_args(arguments)
@@ -49,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        verdicts = _show(chosen, Path(folder), given.jobs)
+        verdicts = _show(chosen, Path(folder), given.jobs, given.near)
     print(f"\n== {time.monotonic() - began:.0f} s")
     return _sum_up(verdicts, {name: equivalent for name, (_, equivalent) in drawn.items()}, given.least)
 
@@ -102,10 +107,28 @@ def difference(mutant: Mutant) -> str:
     return "\n".join(list(lines)[3:])
 
 
-def _show(chosen: Mapping[str, Sequence[Mutant]], folder: Path, jobs: int) -> dict[str, list[Verdict]]:
+def _show(chosen: Mapping[str, Sequence[Mutant]], folder: Path, jobs: int, near: bool) -> dict[str, list[Verdict]]:
     """Room -> what became of its mutants, in their order."""
     every = [Bench(folder / str(number)) for number in range(jobs)]
-    lines = _learn(chosen, every[0], jobs)
+    verdicts = _judge_all(chosen, every, lambda bench, name, mutant: bench.show_nearby(mutant, _nearest(mutant, name)))
+    living = {name: [one.mutant for one in each if not one.killed] for name, each in verdicts.items()}
+    living = {name: mutants for name, mutants in living.items() if mutants}
+    if near or not living:
+        return verdicts
+    lines = _learn(living, every[0], jobs)
+    further = _judge_all(living, every, lambda bench, name, mutant: bench.show(mutant, ROOMS[name].tests, lines))
+    later = {verdict.mutant: verdict for each in further.values() for verdict in each}
+    return {name: [later.get(one.mutant, one) for one in each] for name, each in verdicts.items()}
+
+
+def _nearest(mutant: Mutant, name: str) -> list[str]:
+    return nearest(ROOT, mutant.path, ROOMS[name].tests)
+
+
+def _judge_all(
+    chosen: Mapping[str, Sequence[Mutant]], every: Sequence[Bench], show: Callable[[Bench, str, Mutant], Verdict]
+) -> dict[str, list[Verdict]]:
+    """``show`` for each mutant, one at a time on each bench, with a line about each."""
     benches: SimpleQueue[Bench] = SimpleQueue()
     for bench in every:
         benches.put(bench)
@@ -114,13 +137,13 @@ def _show(chosen: Mapping[str, Sequence[Mutant]], folder: Path, jobs: int) -> di
     def judge(name: str, mutant: Mutant) -> Verdict:
         bench = benches.get()
         try:
-            verdict = bench.show(mutant, ROOMS[name].tests, lines)
+            verdict = show(bench, name, mutant)
         finally:
             benches.put(bench)
         print(f"[{next(done)}/{total}] {name}: {_words(verdict)}", flush=True)
         return verdict
 
-    with ThreadPoolExecutor(jobs) as pool:
+    with ThreadPoolExecutor(len(every)) as pool:
         waiting = {name: [pool.submit(judge, name, mutant) for mutant in mutants] for name, mutants in chosen.items()}
         try:
             return {name: [one.result() for one in each] for name, each in waiting.items()}

@@ -28,6 +28,8 @@ _ORDERLY = (0, 1, 2, 3, 4, 5)
 """How pytest itself ends a process."""
 _START = 60.0
 """Seconds, at most, until pytest has begun its first test, and between its last test and its end."""
+_NEARBY = 100.0
+"""Seconds, at most, for the tests nearby: for what takes longer it pays to know which tests run the line."""
 
 
 Limit = Callable[[str], float]
@@ -79,6 +81,20 @@ class Bench:
         for test in lines.failed:
             lines.leave_out(test)
         return lines
+
+    def show_nearby(self, mutant: Mutant, files: Sequence[str]) -> Verdict:
+        """Put the mutant in the place of the code, and see whether a test of these files fails within ``_NEARBY`` seconds."""
+        file, began = self.folder / mutant.path, time.monotonic()
+        until = began + _NEARBY
+        original = file.read_text()
+        try:
+            self._write(file, mutant.text(original))
+            by = self._first_failure(files, lambda test: min(_alone(test), until - time.monotonic()))
+            sure = "::" in by and time.monotonic() < until and self._first_failure([by], _alone)
+        finally:
+            self._write(file, original)
+        killed = bool(sure) and self._is_sound(by, _alone)
+        return Verdict(mutant, killed, by if killed else "", time.monotonic() - began)
 
     def show(self, mutant: Mutant, places: Sequence[str], lines: Lines) -> Verdict:
         """Put the mutant in the place of the code, and see whether a test fails."""
@@ -143,6 +159,11 @@ class Bench:
                     process.kill()
             except psutil.Error:  # it has ended meanwhile, or is not ours to look at
                 pass
+
+
+def _alone(_test: str) -> float:
+    """The seconds that a test of which nothing is known may take, set-up and all."""
+    return 30.0
 
 
 def _listen(process: subprocess.Popen[str], news: int, limit: Limit) -> str:

@@ -1,6 +1,7 @@
-"""A plugin for pytest that runs the tests named in a file, in its order, and tells who started it which one is under way.
+"""A plugin for pytest that runs the tests, and files of tests, named in a file, and tells who started it which one is under way.
 
-The environment says where: ``MUTANTS_TESTS`` is a JSON file of node ids, ``MUTANTS_NEWS`` the number of an open pipe."""
+The environment says where: ``MUTANTS_TESTS`` is a JSON file of node ids and paths in their order, ``MUTANTS_NEWS`` the number of
+an open pipe."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _news = int(os.environ["MUTANTS_NEWS"])
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items[:] = sorted((item for item in items if item.nodeid in _order), key=lambda item: _order[item.nodeid])
+    places = {item: _order.get(item.nodeid, _order.get(item.nodeid.partition("::")[0], -1)) for item in items}
+    items[:] = sorted((item for item in items if places[item] >= 0), key=places.__getitem__)
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:

@@ -263,3 +263,18 @@ def test_zeros_that_a_power_cut_left_at_the_end_do_not_hold_up_the_start(
     assert log.stat().st_size == end
     assert "never confirmed: cut off" in " ".join(again.reports)
     again.close()
+
+
+NEW, LYING = 9, 1 << 31
+
+
+@pytest.mark.parametrize(("topic", "first", "more"), [(NEW, 0, True), (NEW, 0, False), (NEW, LYING, True), (LYING, 0, True)])
+def test_a_topic_that_was_declared_empty_has_had_what_was_in_its_first_record(topic: int, first: int, more: bool) -> None:
+    """Its declaration says that its numbers begin at 0, whatever the header of the damaged record says."""
+    numbers = damage.Numbers()
+    numbers.met(NEW, 0, 0)
+    numbers.damages.append(lost := damage.Damage(1, 100, 500, damage.Piece(0, 500, False, topic, first, 3, 3, False)))
+    if more:
+        numbers.met(NEW, 3, 5)
+    numbers.finish()
+    assert (lost.lost, lost.unknown) == ([(NEW, 0, 3)], 0)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,8 @@ def test_the_least_and_the_most_of_a_flag_are_taken_and_nothing_beyond(flag: str
 @pytest.mark.parametrize("port", [1, 65535])
 def test_any_port_is_one_of_an_nsqlookupd(port: int) -> None:
     assert options.parse([f"--lookupd-tcp-address=lookup:{port}"]).lookupd_tcp_addresses == [f"lookup:{port}"]
+    with suppress(OSError):  # it may be another's, or not for everybody
+        daemon.bind(f"127.0.0.1:{port}").close()
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "x", "", "-1", "\u0661"])

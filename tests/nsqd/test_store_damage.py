@@ -18,6 +18,7 @@ from framework.nsqd.store import (
     log,
     record,
     segments,
+    unfinished,
 )
 from tests.nsqd.storing import (
     TOPIC,
@@ -174,6 +175,17 @@ def test_a_long_record_of_the_log_is_scanned_with_what_it_needs(folder: Path, mo
         (folder / "index.db").unlink()
 
 
+def test_a_record_behind_damage_is_found_wherever_a_window_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "_WINDOW_BYTES", 60)
+    one = b"".join(record.encode(Batch(TOPIC, 0, 1, 1, 0, payload(b"x")), 5))
+    for damaged in range(1, 130):
+        (tmp_path / "1.log").write_bytes(one + bytes(damaged) + one)
+        found = list(segments.Segments(tmp_path, 5, {1: tmp_path / "1.log"}).scan(1))
+        assert [(type(item), item.offset) for item in found] == [
+            (segments.Found, 0), (segments.Broken, len(one)), (segments.Found, len(one) + damaged)
+        ]  # fmt: skip
+
+
 def test_what_is_kept_of_damage_is_on_the_disk_before_the_log_is_cut(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a power cut it would be in neither."""
     opened = Store(folder)
@@ -294,3 +306,17 @@ def test_several_damaged_records_at_the_end_are_each_counted(folder: Path) -> No
     lost = re.findall(r"damaged: (\d+) messages lost", " ".join(again.reports))
     assert list(map(int, lost)) == [2, 3, 4]
     again.close()
+
+
+def test_what_is_finished_is_not_counted_as_lost_and_what_is_in_flight_or_to_be_tried_again_is(opened: Store) -> None:
+    """Whatever part of the topic the damage is in."""
+    publish(opened, *[b"x"] * 10)
+    put = {2: Retry(1, 1 << 42), 3: Retry(1, 1 << 42)}
+    opened.save([TopicSave(TOPIC, 10)], [saved(6, inflight=[1, 4, 7], put=put)])
+    waited_for = [1, 2, 3, 4, 6, 7, 8, 9]
+    for low in range(11):
+        for high in range(low, 11):
+            expected = sum(low <= one < high for one in waited_for)
+            assert unfinished.count(opened.catalog, opened.index, TOPIC, low, high) == expected, (low, high)
+            found = unfinished.any_of(opened.catalog, opened.index, TOPIC, low, high)
+            assert found >= (expected > 0), (low, high)

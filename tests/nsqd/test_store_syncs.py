@@ -6,6 +6,7 @@ import errno
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +190,21 @@ def test_a_sync_that_is_late_comes_with_the_next_round(folder: Path, monkeypatch
     opened.tidy()
     assert not opened.log._unsynced
     opened.close()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_the_removal_of_a_file_rests_on_is_synced_and_nothing_else(opened: Store, fails: bool) -> None:
+    """SQLite's 1 syncs where it tidies up, its 2 at each commit."""
+    db = opened.index._db
+
+    def syncs() -> int:
+        return int(db.execute("pragma synchronous").fetchone()[0])
+
+    with opened.index.transaction():
+        assert syncs() == 1
+    with pytest.raises(ZeroDivisionError) if fails else nullcontext(), opened.index.transaction(synced=True):
+        assert syncs() == 2
+        if fails:
+            1 / 0  # noqa: B018
+    with opened.index.transaction():
+        assert syncs() == 1

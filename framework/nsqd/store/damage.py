@@ -173,7 +173,7 @@ class Numbers:
         """A record of the topic with the numbers [first, end), or a declaration that says ``first`` is next."""
         if self.damages and self._asked.get(topic, 0) < len(self.damages):
             self._ask(topic, first)
-        if self._next.get(topic, 0) < end:
+        if self._next.get(topic, -1) < end:  # a topic that is declared empty is known to begin at 0
             self._next[topic] = end
 
     def _ask(self, topic: int, first: int) -> None:

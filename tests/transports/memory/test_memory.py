@@ -11,6 +11,7 @@ from gevent.event import Event
 
 from framework.engine.ledger import Ledger
 from framework.errors import AlreadySettled, BadMessage, BadName, BadSetting, BrokerUnreachable, PublishError, Retry
+from framework.testing.conformance.receiver import StrictReceiver
 from framework.transports import open_transports
 from framework.transports.contract import Limits
 from framework.transports.memory import named
@@ -200,6 +201,39 @@ def test_a_connection_that_is_drained_says_so_and_gets_no_more(publish, transpor
     assert heard == ["drained", ("closed", None)]
     assert connection.granted == 0
     assert broker.waiting("orders", "billing") == [b"x"]
+
+
+@pytest.mark.parametrize("within", ["deliver", "settled", "drained"])
+def test_a_connection_that_is_closed_by_whom_it_tells_something_keeps_nothing(publish, transport, broker, within):
+    class Closing(StrictReceiver):
+        def heard(self, what, connection):
+            if what == within:
+                connection.close()
+
+        def deliver(self, connection, batch):
+            super().deliver(connection, batch)
+            self.heard("deliver", connection)
+
+        def settled(self, connection):
+            super().settled(connection)
+            self.heard("settled", connection)
+
+        def drained(self, connection):
+            super().drained(connection)
+            self.heard("drained", connection)
+
+    publish("orders", *[b"%d" % n for n in range(5)])
+    receiver = Closing()
+    receiver.most_granted = 2
+    connection = transport.connect(f"{broker.name}:1", "orders", "billing", receiver)
+    connection.grant(2)
+    gevent.sleep(0.01)
+    if within != "deliver":
+        connection.finish(receiver.taken[0])
+        connection.drain() if within == "drained" else None
+        gevent.sleep(0.01)
+    assert (receiver.wrongs, receiver.closings, broker.in_flight("orders")) == ([], 1, 0)
+    assert broker.waiting("orders", "billing") == [b"%d" % n for n in range(within != "deliver", 5)]
 
 
 def test_native_threads_may_publish_to_a_handler_of_another_thread(run, publish, broker):

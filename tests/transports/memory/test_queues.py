@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from framework.message import Message
-from framework.transports.memory.queues import DEFAULT_PRIORITY, Channel, Stored
+from framework.transports.memory.queues import DEFAULT_PRIORITY, Channel, Stored, Topic
 
 LEASE = 10.0
 
@@ -124,3 +125,25 @@ class Machine(RuleBasedStateMachine):
 
 TestChannel = Machine.TestCase
 TestChannel.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_what_waits_for_the_first_channel_is_copied_to_each_that_is_declared_with_it(earlier: bool) -> None:
+    """What is deferred too; to those that are declared later nothing is."""
+    topic = Topic()
+    (holder,) = topic.holders()
+    holder.add([Stored(b"1", 0, b"x", 1), Stored(b"2", 0, b"x", 2)], 0.0)
+    holder.add([Stored(b"3", 0, b"x", 3)], 50.0)
+    if earlier:
+        topic.declare(["a"])
+    topic.declare(["a", "b", "c"])
+    got: list[Stored] = []
+    for name, channel in topic.channels.items():
+        client = Client()
+        client.granted = 10
+        channel.subscribers.append(client)
+        mine = name == "a" or not earlier
+        assert [one.id for one in channel.take(client, 49.0)] == [b"1", b"2"] * mine
+        got += (late := channel.take(client, 50.0))
+        assert [one.id for one in late] == [b"3"] * mine
+    assert len(set(map(id, got))) == len(got), "each has its own attempts and leases"
