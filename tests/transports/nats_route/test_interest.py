@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework.transports.nats import route_wire
+from framework.transports.nats.route_wire import Interest
 from framework.transports.nats_route.interest import PLAIN, Interests, matches
 from framework.transports.nats_route.weights import FULL, MOST, PER_SLOT, draw, weight
 
@@ -104,3 +108,22 @@ def test_who_has_a_free_slot_gets_nearly_all_and_of_those_that_are_full_the_larg
     assert weight(10, 10, 2) == 5 * weight(2, 2, 2)
     assert weight(10, 14, 2) == 3 * weight(2, 2, 2)
     assert weight(10, 100, 2) == weight(2, 2, 5000) == 1
+
+
+def seconds_to_learn(count: int, pattern: bytes) -> float:
+    """Of CPU, for that many subscriptions as a server tells of them when we join."""
+    told = b"".join(route_wire.interest(Interest(b"$G", pattern % number)) for number in range(count))
+    decoder, interests = route_wire.RouteDecoder(), Interests[str]()
+    began = time.process_time()
+    for at in range(0, len(told), 65_536):
+        for event in decoder.feed(told[at : at + 65_536]):
+            interests.add("x", event.subject, event.queue, event.weight)
+    assert len(interests) == count
+    return time.process_time() - began
+
+
+@pytest.mark.parametrize("pattern", [b"orders.%d", b"%d.*"])
+def test_many_thousand_subscriptions_cost_no_more_for_each_than_a_few_do(pattern):
+    """How long a hundred thousand take: ``python -m benchmarks.route --parts interest``."""
+    few, many = min(seconds_to_learn(1_000, pattern) for _ in range(3)), seconds_to_learn(20_000, pattern)
+    assert many < 20 * 6 * few
