@@ -136,7 +136,10 @@ class Settlements:
             if said in self._unread:
                 self._unread.remove(said)
             self._say_again([said])
-            self._tally.lease_lost += said.naks
+            now = monotonic()
+            again = [new for one in said.some.naks if now < (new := one.anew()).until]
+            self._naks[:0] = again
+            self._tally.lease_lost += said.naks - len(again)
 
     def _say_again(self, some: list[Sent]) -> None:
         self.acks[:0] = [reply for said in some for reply in said.some.acks]

@@ -145,11 +145,19 @@ class RouteSession:
             self._alone_since = monotonic()
         if before is not None:
             self._proven = max(self._proven, before.proven)
+            self._say_again()
         for owner in self._each_owner():
             self._take_leave(before, owner)
         if leader is not None:
             for owner in self._each_owner():
                 self.wants_to_speak(owner)
+
+    def _say_again(self) -> None:
+        """What is on its way goes to a server that drops it: one that stood still while another was elected reads it, and answers a
+        PING, as if it led. The next is told."""
+        unread, self._on_the_way = self._on_the_way, []
+        for said in reversed(unread):  # each goes ahead of what is there
+            said.lost()
 
     def _take_leave(self, route: Route | None, owner: Owner) -> None:
         last, then = owner.moved()
