@@ -41,6 +41,13 @@ class Proving(Protocol):
     def proven(self) -> float:
         """The server has read all that was collected before this moment."""
 
+    @property
+    def heeded(self) -> float:
+        """As ``proven``, but for what it may have dropped, as its JetStream had ended before."""
+
+    def distrust(self) -> None:
+        """Its JetStream ends, it seems: a server that stops reads on for seconds, and answers PINGs."""
+
 
 class Publishing(Asking, Protocol):
     """Who publishes. ``poll`` reads what has come, where the hub does not run between two uses."""

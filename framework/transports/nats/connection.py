@@ -192,7 +192,7 @@ class JetStreamConnection:
         gone = ""
         for each in messages:
             if each.headers and (status := headers.status(each.headers))[0]:
-                gone = self._pulling.status(each.sid, *status, at, busy=bool(self.in_flight)) or gone
+                gone = self._pulling.status(each.sid, *status, at, busy=self._is_busy()) or gone
             elif not each.body and each.reply and lacks_its_body(each):
                 self._pulls.brought(each.sid, at)
                 self._changes.doubt_body(each, at)
@@ -209,6 +209,10 @@ class JetStreamConnection:
         elif batch:
             self._take(batch)
         self._session.wants_to_speak(self)
+
+    def _is_busy(self) -> bool:
+        """Calls run, or what they have done is still to be read."""
+        return bool(self.in_flight) or not self._settlements.settled
 
     def _message(self, said: wire.Msg, at: float) -> Message | None:
         """None: somebody else has published to our inbox, which is no fault of the server's."""

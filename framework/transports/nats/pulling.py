@@ -24,6 +24,7 @@ _PAUSES = frozenset({404, 408})
 """Statuses that are no refusals: nothing there, no more in time."""
 _WORDS = {503: "No Responders"}
 """Of what comes without any."""
+_ENDS = "409 Server Shutdown"
 _MAX_BATCH = re.compile(r"MaxRequestBatch of (\d+)")
 
 
@@ -97,6 +98,8 @@ class Pulling:
             self.pulls.largest = int(limit[1])
             return ""
         words = f"{code} {words or _WORDS.get(code, '')}"
+        if code == 503 or words == _ENDS:
+            self._session.distrust()
         if "deleted" in words.lower() or (code == 503 and not busy):  # with calls running it may yet get a leader
             return words
         self._retry_at = at + RETRY

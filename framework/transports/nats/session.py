@@ -19,6 +19,8 @@ from framework.transports.shared_session import SharedSession
 from framework.transports.stream import RECV_SIZE
 
 log = hublog.get(__name__)
+DISTRUST = 10.0
+"""Seconds in which a server that stops has ended: it lives on, else, and of another one of its cluster JetStream has ended."""
 
 
 class Session(SharedSession[wire.ClientEvent]):
@@ -41,6 +43,7 @@ class Session(SharedSession[wire.ClientEvent]):
         """Below it publishes are answered."""
         self.proven = 0.0
         """The server has read all that was sent before this moment."""
+        self._heeded, self._distrusted_at = 0.0, -DISTRUST
         self._owners: dict[int, Owner] = {}
         self._sids = itertools.count(1)
         self._unanswered = 0
@@ -56,6 +59,14 @@ class Session(SharedSession[wire.ClientEvent]):
     def rescuable(self) -> Session:
         """The socket is its own."""
         return self
+
+    @property
+    def heeded(self) -> float:
+        """As in ``carrier.Proving``."""
+        return self.proven if monotonic() - self._distrusted_at > DISTRUST else self._heeded
+
+    def distrust(self) -> None:
+        self._heeded, self._distrusted_at = self.heeded, monotonic()
 
     # --- whoever subscribes, or says something -------------------------------------------------------------
 

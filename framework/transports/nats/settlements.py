@@ -115,7 +115,7 @@ class Settlements:
         """``some`` of what ``owner`` has settled is on its way, in so many bytes."""
         self._under_way += size
         said = Sent(owner, self, some, size)
-        while self._unread and self._unread[0].read(self._session.proven):
+        while self._unread and self._unread[0].read(self._session.heeded):
             self._unread.popleft()
         if some.matters:
             self._unread.append(said)
@@ -166,9 +166,14 @@ class Settlements:
         """Where each message is to be given back."""
         return [one.reply for one in self._naks]
 
+    @property
+    def settled(self) -> bool:
+        """The server has read all that was ever said, and nothing waits to be said."""
+        return not len(self) and all(said.read(self._session.heeded) for said in self._unread)
+
     def unheard(self) -> float:
         """Seconds for which a server has not confirmed that it has read what is to be read; 0: there is nothing."""
-        waiting = [said.at for said in self._unread if not said.read(self._session.proven)]
+        waiting = [said.at for said in self._unread if not said.read(self._session.heeded)]
         return monotonic() - waiting[0] if waiting else 0.0
 
     def unsent(self, *, unread: bool = False) -> int:
@@ -177,14 +182,14 @@ class Settlements:
         naks = [nak(one.reply, one.delay, self._commands) for one in self._naks]
         waiting = sum(map(len, [*naks, *alike])) + len(alike) * ACK_MORE + len(self._terms)  # +TERM has a letter more
         if unread:
-            waiting += sum(said.size for said in self._unread if said.counted and not said.read(self._session.proven))
+            waiting += sum(said.size for said in self._unread if said.counted and not said.read(self._session.heeded))
         return waiting + self._under_way
 
     def recall(self, waiting: list[Said]) -> None:
         """The session has ended: what finishes, and was not read for certain, is to be said again, which does no harm to what was
         read. So is what gives back after a delay; without one it is lost, and comes again when its lease ends. ``waiting`` was
         only begun to be said."""
-        unread = [said for said in self._unread if not said.read(self._session.proven)]
+        unread = [said for said in self._unread if not said.read(self._session.heeded)]
         self._unread.clear()
         self._tally.finished -= sum(said.acks for said in unread if said.counted)
         self._say_again(unread)
@@ -216,9 +221,9 @@ class Sent:
         self.at = monotonic()
         self.counted = False
 
-    def read(self, proven: float) -> bool:
-        """By a server that has read all that was said before ``proven``."""
-        return self.counted and self.at < proven
+    def read(self, heeded: float) -> bool:
+        """By a server that has heeded all that was said before ``heeded``."""
+        return self.counted and self.at < heeded
 
     def sent(self) -> None:
         self._settlements.arrived(self)

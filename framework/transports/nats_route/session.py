@@ -124,6 +124,13 @@ class RouteSession:
         return max(self._proven, self._leader.proven) if self._leader is not None else self._proven
 
     @property
+    def heeded(self) -> float:
+        return self.proven
+
+    def distrust(self) -> None:
+        """A server that ends JetStream unsubscribes first: what is on its way is said again (``follow``)."""
+
+    @property
     def heard_at(self) -> float:
         return max((route.heard_at for route in self._peer.servers), default=0.0)
 
@@ -153,8 +160,8 @@ class RouteSession:
                 self.wants_to_speak(owner)
 
     def _say_again(self) -> None:
-        """What is on its way goes to a server that drops it: one that stood still while another was elected reads it, and answers a
-        PING, as if it led. The next is told."""
+        """What is on its way goes to a server that drops it: one that stood still while another was elected reads it, and answers
+        a PING, as if it led. The next is told."""
         unread, self._on_the_way = self._on_the_way, []
         for said in reversed(unread):  # each goes ahead of what is there
             said.lost()

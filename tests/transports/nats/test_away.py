@@ -192,7 +192,27 @@ def test_what_was_read_is_not_said_again(kit):
     until(lambda: not held.connection.away)
 
 
-def test_a_pull_that_nobody_takes_ends_no_connection_whose_calls_run(kit):
+@pytest.mark.parametrize("status", [b"409 Server Shutdown", b"503"])
+def test_what_a_server_reads_whose_streams_have_ended_is_said_again(kit, status):
+    """One that is told to stop reads on for seconds, and answers a PING behind what it drops."""
+    transport = kit.open()
+    held = holding(kit, transport, 2)
+    ends = wire.Msg(b"x", 0, b"", b"NATS/1.0 %b\r\n\r\n" % status, b"")
+    held.connection.heard([ends], time.monotonic())
+    for message in held.taken:
+        held.connection.finish(message)
+    session = held.connection._session
+    until(lambda: held.tally.finished == 2 and session.proven > held.connection._settlements._unread[-1].at)
+    held.connection.heard([ends], time.monotonic())
+    assert held.receiver.closings == 0
+    session.end(BrokerUnreachable("it broke"))
+    assert held.tally.finished == 0
+    until(lambda: held.tally.finished == 2)
+    until(lambda: left(kit, transport) == 0)
+    assert (held.tally.lease_lost, held.receiver.closings) == (0, 0)
+
+
+def test_a_pull_that_nobody_takes_ends_no_connection_whose_calls_run(kit, monkeypatch):
     """A consumer is without a leader for seconds when a member of a cluster ends."""
     transport = kit.open()
     busy = holding(kit, transport, 1)
@@ -205,6 +225,7 @@ def test_a_pull_that_nobody_takes_ends_no_connection_whose_calls_run(kit):
         busy.connection.finish(message)
     until(busy.balanced)
     assert (busy.tally.finished, busy.receiver.closings) == (2, 0)
+    monkeypatch.setattr("framework.transports.nats.session.DISTRUST", -1.0)  # it is long ago
     busy.connection.heard([nobody], time.monotonic())
     assert busy.receiver.closings == 1
 
