@@ -51,16 +51,16 @@ def _show(rows: int, found: Mapping[str, Any]) -> None:
 def run(rows: int, batch: int, rounds: int) -> dict[str, Any]:
     """By channel the seconds and CPU seconds of a batch after ``rows`` lines; how long those took, and the memory in MB."""
     from workers.api_requests.job import session as sessions
-    from workers.api_requests.job.folders import Places, take
+    from workers.api_requests.job.folders import Folders, take
     from workers.api_requests.job.streams import Job
 
     with tempfile.TemporaryDirectory() as name:
-        places = Places(*(Path(name) / part for part in ("spool", "output", "state")))
-        take(places)
-        with _started(sessions, places.state / "scratch") as session:
+        folders = Folders(*(Path(name) / part for part in ("spool", "output", "state")))
+        take(folders)
+        with _started(sessions, folders.state / "scratch") as session:
 
             def job(follows: bool) -> Any:
-                return Job(session, places, _Nobody(), follows=follows)  # type: ignore[arg-type]
+                return Job(session, folders, _Nobody(), follows=follows)  # type: ignore[arg-type]
 
             began = time.monotonic()
             history = lines(session.spark, rows, 0, of=rows)

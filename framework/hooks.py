@@ -202,25 +202,25 @@ def _check_names(one: Middleware) -> None:
     for name in [name for name in dir(one) if not name.startswith("_") and name not in _FORMS]:
         near, method = get_close_matches(name, _FORMS, 1, cutoff=0.85), inspect.getattr_static(one, name)
         if near and callable(method):
-            raise BadHandler(f"{_place(method, name)} is no hook of a Middleware: did you mean {near[0]}?")
+            raise BadHandler(f"{_where(method, name)} is no hook of a Middleware: did you mean {near[0]}?")
     if not any(overridden(one, hook) for hook in _FORMS):
         raise BadHandler(f"{name_of(one)} has no hook, so it does nothing: write at least one of {', '.join(_FORMS)}")
 
 
 def _check_form(method: Any, hook: str) -> None:
-    place, form = _place(method, hook), f"write it as `def {_FORMS[hook]}`"
+    where, form = _where(method, hook), f"write it as `def {_FORMS[hook]}`"
     plain = inspect.unwrap(getattr(method, "__func__", method))
     if inspect.iscoroutinefunction(plain) or inspect.isasyncgenfunction(plain):
-        raise BadHandler(f"{place} is async, and nobody awaits it: {form}")
+        raise BadHandler(f"{where} is async, and nobody awaits it: {form}")
     if inspect.isgeneratorfunction(plain):
-        raise BadHandler(f"{place} yields, so it would not run: {form}")
+        raise BadHandler(f"{where} yields, so it would not run: {form}")
     given = [None] * _FORMS[hook].count(",")
     try:
         inspect.signature(method).bind(*given)
     except TypeError as error:
-        raise BadHandler(f"{place} cannot be called with {len(given)} arguments ({error}): {form}") from None
+        raise BadHandler(f"{where} cannot be called with {len(given)} arguments ({error}): {form}") from None
 
 
-def _place(method: Any, hook: str) -> str:
+def _where(method: Any, hook: str) -> str:
     function = getattr(method, "__func__", method)
     return locate(function) if inspect.isfunction(function) else f"the hook {hook}, {function!r},"

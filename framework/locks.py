@@ -33,7 +33,7 @@ class Lock:
     def __init__(self) -> None:
         self._native = _allocate()
         self._waiting: deque[Any] = deque()
-        """The bells (async watchers) of the greenlets that wait, the oldest first."""
+        """The wakers (async watchers) of the greenlets that wait, the oldest first."""
 
     def acquire(self, blocking: bool = True, timeout: float = _FOR_EVER) -> bool:
         if self._native.acquire(False):
@@ -60,41 +60,41 @@ class Lock:
 
     def _acquire_beside(self, hub: Any, deadline: float | None) -> bool:
         while True:
-            bell = hub.loop.async_()
-            self._waiting.append(bell)
+            waker = hub.loop.async_()
+            self._waiting.append(waker)
             if self._native.acquire(False):  # released before the release could see this waiter
-                self._forget(bell)
+                self._forget(waker)
                 return True
-            self._await(hub, bell, deadline)
+            self._await(hub, waker, deadline)
             if self._native.acquire(False):
                 return True
             if deadline is not None and monotonic() >= deadline:
                 return False
 
-    def _await(self, hub: Any, bell: Any, deadline: float | None) -> None:
-        """Until the bell rings, or the deadline."""
+    def _await(self, hub: Any, waker: Any, deadline: float | None) -> None:
+        """Until it is woken, or the deadline."""
         waiter: Waiter[None] = Waiter(hub)
         limit = None if deadline is None else hub.loop.timer(max(0.0, deadline - monotonic()))
-        bell.start(waiter.switch, None)
+        waker.start(waiter.switch, None)
         try:
             if limit is not None:
                 limit.start(waiter.switch, None)
             waiter.get()
         except BaseException:
-            self._forget(bell)
+            self._forget(waker)
             raise
         finally:
-            bell.stop()  # not closed: a release in another thread may be about to ring it
+            waker.stop()  # not closed: a release in another thread may be about to use it
             if limit is not None:
                 limit.stop()
                 limit.close()
-        if bell in self._waiting:  # it was the deadline
-            self._forget(bell)
+        if waker in self._waiting:  # it was the deadline
+            self._forget(waker)
 
-    def _forget(self, bell: Any) -> None:
-        """Wait no more. A release that has rung this bell is for the next one."""
+    def _forget(self, waker: Any) -> None:
+        """Wait no more. A release that has used this waker is for the next one."""
         try:
-            self._waiting.remove(bell)
+            self._waiting.remove(waker)
         except ValueError:
             self._ring()
 

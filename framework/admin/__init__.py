@@ -11,6 +11,6 @@ from framework.admin.here import Here
 from framework.admin.pages import Pages
 from framework.admin.server import Server
 from framework.admin.serving import serving
-from framework.admin.snapshot import Snapshot, Source, merged, remains
+from framework.admin.snapshot import Snapshot, Source, left_over, merged
 
-__all__ = ["Access", "Here", "Listener", "Pages", "Server", "Snapshot", "Source", "listen", "merged", "remains", "serving"]
+__all__ = ["Access", "Here", "Listener", "Pages", "Server", "Snapshot", "Source", "left_over", "listen", "merged", "serving"]

@@ -48,7 +48,7 @@ def checked(asked: object, handlers: Collection[str]) -> Command:
     return {"action": action, "handler": handler, "value": value}
 
 
-def holds(command: Command, row: Mapping[str, Any]) -> bool:
+def has_effect(command: Command, row: Mapping[str, Any]) -> bool:
     """Whether ``command`` has taken effect on the handler of ``row``, in each of its processes."""
     action, pause = command["action"], row["pause"]
     if action in NUMBERS:

@@ -50,11 +50,11 @@ def listen(where: str) -> Listener:
 
 def _listen_on_port(where: str) -> Listener:
     host, port = split_address(where)
-    family, _, _, _, place = _socket.getaddrinfo(host, port, type=_socket.SOCK_STREAM)[0]
+    family, _, _, _, address = _socket.getaddrinfo(host, port, type=_socket.SOCK_STREAM)[0]
     made = _socket.socket(family, _socket.SOCK_STREAM)
     try:
         made.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
-        made.bind(place)
+        made.bind(address)
         made.listen(_BACKLOG)
         bound = made.getsockname()
         shown = f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"

@@ -91,7 +91,7 @@ class Api:
             gevent.sleep(LOOK)
             self._latest.forget()
             rows = [row for row in self._latest()["handlers"] if command["handler"] in (None, row["handler"])]
-            if all(actions.holds(command, row) for row in rows):
+            if all(actions.has_effect(command, row) for row in rows):
                 return True
             if time.monotonic() > until:
                 return False

@@ -69,7 +69,7 @@ def merged(snapshots: Sequence[Snapshot]) -> Snapshot:
     }
 
 
-def remains(snapshot: Snapshot) -> Snapshot:
+def left_over(snapshot: Snapshot) -> Snapshot:
     """What is left of processes that have ended: their counters, which must never fall, and their failures."""
     return {
         "at": snapshot["at"], "processes": [], "running": [], "connections": [], "failures": snapshot["failures"],

@@ -9,9 +9,10 @@ import click
 
 from framework.admin.client import Worker
 from framework.cli import ctl_dead, options
-from framework.cli.dead import desk, shown
+from framework.cli.dead import shown
 from framework.cli.dead.options import as_json
 from framework.cli.exit_codes import Exit, as_text
+from framework.cli.output import output
 from framework.cli.tables import TABLES, table
 from framework.errors import WrongUse
 from framework.settings import Settings
@@ -77,7 +78,7 @@ def _show(part: str, text: str) -> None:
         rows: Sequence[dict[str, Any]] = worker_at(settings).get(f"/api/{part}", **query)
         if handler and part == "dead":
             rows = [row for row in rows if handler in (row["handler"], row["dead_topic"])]
-        with desk.output():
+        with output():
             for line in map(shown.json_line, rows) if as_json else table(part, rows):
                 click.echo(line)
         return Exit.CLEAN

@@ -29,7 +29,7 @@ _code: int = Exit.UNEXPECTED
 def within(seconds: float, code: int) -> None:
     """End the process ``seconds`` and a grace from now, wherever it stands then, with ``code`` or what ``exit_code`` says."""
     exit_code(code)
-    _start_new_thread(_watch, (seconds + GRACE,))
+    _start_new_thread(_end_late, (seconds + GRACE,))
 
 
 def exit_code(code: int) -> None:
@@ -44,7 +44,7 @@ def at_once(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _watch(seconds: float) -> None:
+def _end_late(seconds: float) -> None:
     _sleep(seconds)
     last = Background(_say, str)
     last.put(

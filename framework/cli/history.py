@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from framework.cli import options
-from framework.cli.dead import desk
 from framework.cli.dead.options import as_json
 from framework.cli.dead.shown import json_line, printable
 from framework.cli.exit_codes import Exit, as_text
+from framework.cli.output import output
 from framework.cli.tables import took
 from framework.deadletters import moment
 from framework.errors import WrongUse
@@ -40,7 +40,7 @@ def command(id_: str, since: str | None, before: str | None, *, as_json: bool, s
     if settings.history is None:
         raise WrongUse("say which history: --history FILE, the one that `workers run --history FILE` writes")
     found = search(settings.history, id=id_, since=_time("--since", since), before=_time("--before", before), **filters)
-    with desk.output():
+    with output():
         if not as_json:
             click.echo(HEAD)
         for row in found:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from zlib import _Decompress as Decompressor
 
 #: Its number from 1, and its bytes without the end; None for one that is over LONGEST_LINE.
-Line = tuple[int, bytes | None]
+Numbered = tuple[int, bytes | None]
 
 #: A longer line is counted and skipped without being held in memory; no nsqd is set up to take one.
 LONGEST_LINE = 16 * 1024 * 1024
@@ -50,7 +50,7 @@ class Reading:
     complaint: str = ""
     """Why the rest of the input could not be read; empty when all of it was."""
 
-    def __iter__(self) -> Iterator[list[Line]]:
+    def __iter__(self) -> Iterator[list[Numbered]]:
         """The lines, as many at a time as came in together, so that those of a slow pipe do not wait for more.
 
         Raises BadInput, before the first line, for an input that is no text.
@@ -59,7 +59,7 @@ class Reading:
         skipping = False
         for block in self._blocks():
             *ends, rest = block.split(b"\n")
-            together: list[Line] = []
+            together: list[Numbered] = []
             for end in ends:
                 self.lines += 1
                 together.append((self.lines, None if skipping else bytes(unended + end).removesuffix(b"\r")))

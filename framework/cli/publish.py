@@ -18,7 +18,7 @@ from framework.bodies import CHUNK_BYTES, CHUNK_MESSAGES
 from framework.cli import options
 from framework.cli.brokers import opened
 from framework.cli.exit_codes import Exit, as_text
-from framework.cli.lines import Line, Reading
+from framework.cli.lines import Numbered, Reading
 from framework.cli.progress import progress
 from framework.cli.signals import Interrupted, interrupting
 from framework.errors import BadInput, BadMessage, FrameworkError, PublishError
@@ -149,7 +149,7 @@ def _size(stream: BufferedReader) -> int | None:
     return os.fstat(stream.fileno()).st_size or None
 
 
-def _checked_lines(reading: Reading) -> Iterator[list[Line]]:
+def _checked_lines(reading: Reading) -> Iterator[list[Numbered]]:
     """The lines; what is wrong with an input as a whole is raised here, before a broker is looked for."""
     lines = iter(reading)
     first = list(islice(lines, 1))
@@ -176,7 +176,7 @@ class Publishing:
     def __exit__(self, *error: object) -> None:
         self.publisher.close()
 
-    def send_all(self, lines: Iterable[list[Line]]) -> Iterator[int]:
+    def send_all(self, lines: Iterable[list[Numbered]]) -> Iterator[int]:
         """Yields how many have been published, after every request. Raises PublishError, with that count in it."""
         for chunk in chain.from_iterable(map(self._chunks, lines)):
             self._chunk_end = self.counts.published + len(chunk)
@@ -194,7 +194,7 @@ class Publishing:
         doubt = f", and it is not known whether the next {unknown} were" if unknown else ""
         return f"{self.counts.published} messages had been published to {self.topic}{doubt}"
 
-    def _chunks(self, lines: list[Line]) -> Iterator[list[tuple[int, bytes]]]:
+    def _chunks(self, lines: list[Numbered]) -> Iterator[list[tuple[int, bytes]]]:
         chunk: list[tuple[int, bytes]] = []
         size = 0
         for number, line in lines:

@@ -91,7 +91,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 def _is_of_the_output(error: OSError) -> bool:
     """Whether stdout took nothing. What it has kept of it goes, or the interpreter would complain of it at its end."""
-    if traceback.extract_tb(error.__traceback__)[-1].name not in ("echo", "output"):  # click's, and that of cli/dead/desk.py
+    if traceback.extract_tb(error.__traceback__)[-1].name not in ("echo", "output"):  # click's, and that of cli/output.py
         return False
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -57,11 +57,11 @@ class Signals:
     @contextmanager
     def heeded(self) -> Iterator[None]:
         """While the block runs. In the main thread."""
-        self._ears, self._bell = os.pipe()
-        os.set_blocking(self._bell, False)
+        self._ears, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
         self._ended.acquire()
         _start_new_thread(self._listen, ())
-        wakeup = signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
+        wakeup = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         _listening.add(self)
         before = {number: _otherwise(signal.signal(number, self)) for number in self._numbers}
         try:
@@ -74,11 +74,11 @@ class Signals:
             self._ring(_END)
             self._ended.acquire()
             os.close(self._ears)
-            os.close(self._bell)
+            os.close(self._waker)
 
     def _ring(self, what: int) -> None:
         with suppress(BlockingIOError):  # there is enough in it to be woken by
-            os.write(self._bell, bytes([what]))
+            os.write(self._waker, bytes([what]))
 
     # -- in a thread of its own
 
@@ -143,7 +143,7 @@ def _deaf_in_child() -> None:
     if _listening:
         signal.set_wakeup_fd(-1)
         for one in _listening:
-            one._bell = os.open(os.devnull, os.O_WRONLY)
+            one._waker = os.open(os.devnull, os.O_WRONLY)
         _listening.clear()
 
 

@@ -14,9 +14,10 @@ from framework import names
 from framework.admin.client import Worker
 from framework.cli import options, why
 from framework.cli.brokers import reach
-from framework.cli.dead import desk, shown
+from framework.cli.dead import shown
 from framework.cli.dead.options import as_json
 from framework.cli.exit_codes import Exit, as_text
+from framework.cli.output import output
 from framework.cli.signals import Interrupted, interrupting
 from framework.cli.tables import aligned
 from framework.errors import FrameworkError
@@ -63,7 +64,7 @@ def command(
         names.check("topic", name)
     look = Look(reach(settings), topics, settings, as_json=as_json)
     try:
-        with interrupting(), desk.output():
+        with interrupting(), output():
             if watch:
                 look.again_and_again(watch)
             found = look.explained() if explain else look.counted()

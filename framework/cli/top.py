@@ -20,8 +20,8 @@ from rich.text import Text
 from framework.admin.client import Worker
 from framework.admin.snapshot import Snapshot, merged
 from framework.cli import options
-from framework.cli.dead import desk
 from framework.cli.exit_codes import Exit, as_text
+from framework.cli.output import output
 from framework.cli.tables import TABLES, Row, backlog, ended, state, table
 from framework.errors import FrameworkError, WrongUse
 from framework.settings import Settings
@@ -57,7 +57,7 @@ def command(*, addresses: tuple[str, ...], every: float, sort: str, once: bool, 
         raise WrongUse("name a worker, as `workers top 9464`: the address that it was started with")
     view = View(workers, sort)
     if once or not (sys.stdout.isatty() and sys.stdin.isatty()):
-        with desk.output():
+        with output():
             view.look(strict=True)
             for line in view.lines():
                 click.echo(line)

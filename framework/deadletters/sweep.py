@@ -151,10 +151,10 @@ class Sweep:
 
     def _all_in_hand(self) -> bool:
         kept = sum(self.topic.transport.backlog(self.topic.name, self.topic.channel).values())
-        return kept <= self._held and not self._arrived
+        return kept <= self._in_flight and not self._arrived
 
     @property
-    def _held(self) -> int:
+    def _in_flight(self) -> int:
         return sum(len(connection.in_flight) for connection in self._open)
 
     # -- connections
@@ -171,7 +171,7 @@ class Sweep:
 
     def _grant(self) -> None:
         """Ask each node for no more letters than it has left, a window at a time."""
-        room = MOST_HELD - self._held
+        room = MOST_HELD - self._in_flight
         needed = self._want - self.seen - len(self._arrived)
         for node, count in self.topic.nodes.items():
             here = self._waiting[node]

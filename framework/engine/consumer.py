@@ -26,7 +26,7 @@ from framework.engine.shutdown import Shutdown
 from framework.engine.slots import Slot, Slots, clock
 from framework.engine.times import FAST, Times
 from framework.engine.turns import SLICE, Turns
-from framework.engine.unstarted import Room, Unstarted
+from framework.engine.unstarted import Keeps, Unstarted
 from framework.engine.waiting import Waiting
 from framework.errors import AlreadySettled, BadHandler
 from framework.handler import HandlerSpec
@@ -41,9 +41,9 @@ log = hublog.get(__name__)
 class Consumer:
     """``transports.contract.Receiver`` for one handler. All of it is called on the hub or in its slots.
 
-    ``chain`` is for what comes from the handler's topic, ``later`` for what comes from where its messages wait, and for a batch
-    that has messages of both.
-    ``remote``: where calls run, when not in the slots themselves. ``room``: where messages wait that must not be requeued.
+    ``chain`` is for what comes from the handler's topic, ``later_chain`` for what comes from where its messages wait, and for a
+    batch that has messages of both.
+    ``remote``: where calls run, when not in the slots themselves. ``later``: where messages wait that must not be requeued.
     """
 
     def __init__(
@@ -54,16 +54,16 @@ class Consumer:
         chain: Chain,
         ledger: Ledger,
         *,
-        later: Chain | None = None,
+        later_chain: Chain | None = None,
         remote: RemoteSlots | None = None,
-        room: Room | None = None,
+        later: Keeps | None = None,
         pulse: Pulse | None = None,
         longest_pause: float | None = None,
     ) -> None:
         self.spec = spec
         self.tally: Tally = ledger
         self._turns = turns
-        self._chain, self._later = chain, later
+        self._chain, self._later_chain = chain, later_chain
         self._remote = remote
         self._pulse = pulse or Pulse()
         self._elsewhere = Elsewhere(ledger)
@@ -75,7 +75,7 @@ class Consumer:
         self._slots = Slots(hub, turns, spec.concurrency, self._queue, work, name=spec.name)
         if spec.batch:
             self._queue = self._slots.queue = BatchQueue(hub, spec.batch, spec.linger, self._slots.pump)
-        self._unstarted = Unstarted(room, lambda message: self._settle(message, DEFERRED, heed=False))
+        self._unstarted = Unstarted(later, lambda message: self._settle(message, DEFERRED, heed=False))
         self._waiting = Waiting(self._queue, self._unstarted)
         self.flow = Flow(
             hub, turns, spec, ledger, self._waiting, slots=self._slots, remote=remote, rouse=self.rouse,
@@ -262,11 +262,11 @@ class Consumer:
             self._regrant(connection, account)
 
     def _chain_for(self, connection: Connection) -> Chain:
-        if self._later is None or connection.topic == self.spec.topic:
+        if self._later_chain is None or connection.topic == self.spec.topic:
             return self._chain
         if isinstance(self._queue, BatchQueue):
             self._queue.apart.add(connection)
-        return self._later
+        return self._later_chain
 
     def lost(self, connection: Connection, message: Message | None, words: str, *, settled: bytes = b"") -> None:
         """A lease is gone. What waits is not started any more; what runs ends with nothing to settle."""

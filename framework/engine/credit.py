@@ -328,15 +328,15 @@ def patience_of(turn: float, idle: float) -> float:
     return span if idle >= BUSY else max(span, span / max(idle, span / PATIENCE))
 
 
-def fair_level(demands: Iterable[int], budget: int) -> tuple[int, int]:
-    """Max-min fairness in whole messages: the highest level L with sum(min(demand, L)) <= budget, and what is then left over."""
-    left, ordered = budget, sorted(demands)
-    for index, demand in enumerate(ordered):
+def fair_level(wishes: Iterable[int], budget: int) -> tuple[int, int]:
+    """Max-min fairness in whole messages: the highest level L with sum(min(wish, L)) <= budget, and what is then left over."""
+    left, ordered = budget, sorted(wishes)
+    for index, wish in enumerate(ordered):
         count = len(ordered) - index
-        if demand > left // count:
+        if wish > left // count:
             return left // count, left % count
-        left -= demand
-    return budget, 0  # all demands fit
+        left -= wish
+    return budget, 0  # all fit
 
 
 def _granted(share: Share) -> int:

@@ -81,7 +81,7 @@ class Guardian:
     def start(self) -> None:
         self._stopping.acquire()
         self._ended.acquire()
-        _start_new_thread(self._watch, ())
+        _start_new_thread(self._look_on, ())
 
     def stop(self) -> None:
         """Returns when it does nothing more."""
@@ -98,7 +98,7 @@ class Guardian:
 
     # -- in its own thread
 
-    def _watch(self) -> None:
+    def _look_on(self) -> None:
         rescued = looked = awake = clock()
         cpu = time.process_time()
         try:

@@ -38,7 +38,7 @@ from framework.forked import forget_in_child
 from framework.handler import HandlerSpec
 from framework.middleware import compile_chain
 from framework.middleware.failures import Failures
-from framework.middleware.later import WaitingRoom, compile_later, lasts
+from framework.middleware.later import LaterTopic, compile_later, lasts
 from framework.observe import hublog
 from framework.transports.contract import GOODBYE, Transport
 
@@ -232,18 +232,18 @@ class Supervisor:
         """In a context of its own, which its slots take over."""
         published.tally.set(self.published[spec.name])
         remote = remote_slots_for(spec, hub, self._environ)
-        room = WaitingRoom(
+        later = LaterTopic(
             spec, self._waits.defer if lasts(spec) else None, partial(known_delays, self._transports), clock=self._clock,
             copies=any(transport.capabilities.fan_out for transport in self._transports),
             carries=partial(carry_headers, self._transports),
         )  # fmt: skip
         call = remote.call if remote else None
         chain = compile_chain(
-            spec, publish=self._publish, delay=backoff.retry_delay, call=call, room=room, note=self.failures[spec.name].note
+            spec, publish=self._publish, delay=backoff.retry_delay, call=call, later=later, note=self.failures[spec.name].note
         )  # fmt: skip
         return Consumer(
-            hub, turns, spec, chain, self.ledgers[spec.name], later=compile_later(spec, chain, room), remote=remote, room=room,
-            pulse=self._pulse, longest_pause=self._longest_pause,
+            hub, turns, spec, chain, self.ledgers[spec.name], later_chain=compile_later(spec, chain, later), remote=remote,
+            later=later, pulse=self._pulse, longest_pause=self._longest_pause,
         )  # fmt: skip
 
     def _until_ready(self, changed: Event) -> None:

@@ -29,8 +29,8 @@ AT_ONCE = 20
 _Key = tuple[str, str, bytes]
 
 
-class Room(Protocol):
-    """Where messages wait without using up an attempt; ``middleware.later.WaitingRoom`` is one."""
+class Keeps(Protocol):
+    """Where messages wait without using up an attempt; ``middleware.later.LaterTopic`` is one."""
 
     def must_keep(self, message: Message, deliveries: int) -> bool: ...
 
@@ -41,14 +41,14 @@ class Room(Protocol):
 class Unstarted:
     """Of one handler. True when it remembers any.
 
-    ``room``: None where no message waits elsewhere. ``kept(message)`` settles one that is stored there.
+    ``later``: None where no message waits elsewhere. ``kept(message)`` settles one that is stored there.
     """
 
-    def __init__(self, room: Room | None = None, kept: Callable[[Message], None] | None = None) -> None:
+    def __init__(self, later: Keeps | None = None, kept: Callable[[Message], None] | None = None) -> None:
         self.given_back = 0
         """Messages; they are requeued, and yet say nothing of the handlers' pace."""
         self._counts: dict[_Key, int] = {}
-        self._room = room
+        self._later = later
         self._kept = kept
         self._storing: set[Message] = set()
         self._to_store: deque[tuple[Message, float]] = deque()
@@ -83,7 +83,7 @@ class Unstarted:
     def must_keep(self, message: Message) -> bool:
         """Whether it would be given up elsewhere, if it were requeued. May be asked from another thread."""
         deliveries = message.attempts + self._counts.get(_key(message), 0)
-        return self._room is not None and self._room.must_keep(message, deliveries)
+        return self._later is not None and self._later.must_keep(message, deliveries)
 
     def forget(self) -> None:
         """In a forked child: the messages are the parent's."""
@@ -127,7 +127,7 @@ class Unstarted:
         """One whose lease ends meanwhile is delivered again and stored: twice, and not never."""
         stored = False
         try:
-            stored = not message.settled and self._room is not None and self._room.keep(message, delay)
+            stored = not message.settled and self._later is not None and self._later.keep(message, delay)
         finally:
             self._storing.discard(message)
             if not stored:

@@ -67,7 +67,7 @@ class Store:
         self._age = age
         self._size = size
         self._file: tuple[int, int] | None = None
-        self._ahead = time.time() - time.monotonic()
+        self._wall = time.time() - time.monotonic()
         self._held_until = 0.0
         self._db: sqlite3.Connection | None = None
 
@@ -97,11 +97,11 @@ class Store:
             self.close()
             if not same:
                 return None
-            aside = self._path.with_name(f"{self._path.name}.corrupt-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}")
+            moved_to = self._path.with_name(f"{self._path.name}.corrupt-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}")
             for ending in ("", "-wal", "-shm"):
                 with contextlib.suppress(FileNotFoundError):
-                    os.rename(f"{self._path}{ending}", f"{aside}{ending}")
-            return aside
+                    os.rename(f"{self._path}{ending}", f"{moved_to}{ending}")
+            return moved_to
 
     def _open(self) -> sqlite3.Connection:
         self._path.touch()
@@ -142,13 +142,13 @@ class Store:
         return float(free / max(1, pages))
 
     def _clock_is_sound(self) -> bool:
-        ahead, before = time.time() - time.monotonic(), self._ahead
-        self._ahead = ahead
-        if abs(ahead - before) > JUMP:
+        wall, before = time.time() - time.monotonic(), self._wall
+        self._wall = wall
+        if abs(wall - before) > JUMP:
             self._held_until = time.monotonic() + HELD
             log.warning(
                 "the clock was set by %+.0f s: for an hour nothing is deleted from the history %s for its age",
-                ahead - before, self._path,
+                wall - before, self._path,
             )  # fmt: skip
         return time.monotonic() >= self._held_until
 

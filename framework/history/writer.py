@@ -120,10 +120,10 @@ class Writer:
             except sqlite3.DatabaseError as error:
                 if getattr(error, "sqlite_errorname", "") not in _CORRUPT:
                     raise
-                aside = self._store.set_aside()
-                if aside is not None:
+                moved_to = self._store.set_aside()
+                if moved_to is not None:
                     log.warning(
-                        "the history %s is corrupt (%s): it is set aside as %s, and begun anew", self._path, error, aside.name
+                        "the history %s is corrupt (%s): it is set aside as %s, and begun anew", self._path, error, moved_to.name
                     )
                 self._store.write(items)
         except Exception as error:

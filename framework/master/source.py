@@ -8,7 +8,7 @@ from typing import Any
 
 import gevent
 
-from framework.admin.snapshot import Snapshot, merged, of_books, remains
+from framework.admin.snapshot import Snapshot, left_over, merged, of_books
 from framework.errors import WrongUse
 from framework.master import reasons
 from framework.master.child import Child
@@ -32,7 +32,7 @@ class Children:
 
     def ended(self, child: Child) -> None:
         """Its counters stay: what is shown in sum must not fall."""
-        self._gone = merged([self._gone, remains(of_books(child.snapshot, child.ledgers, child.published))])
+        self._gone = merged([self._gone, left_over(of_books(child.snapshot, child.ledgers, child.published))])
 
     def commands(self) -> list[dict[str, Any]]:
         """What was asked of the handlers so far: a new process has to know of it."""

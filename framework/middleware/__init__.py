@@ -16,7 +16,7 @@ from framework.middleware.around import compile_around, compile_failures, compil
 from framework.middleware.batch import compile_batch, compile_batch_call
 from framework.middleware.dead_letter import Publish, compile_dead_letter, compile_give_up
 from framework.middleware.failures import Note, ignore
-from framework.middleware.later import WaitingRoom
+from framework.middleware.later import LaterTopic
 from framework.middleware.outcome import Chain
 from framework.middleware.policy import compile_policy, translated
 from framework.middleware.retry import Delay, compile_again, compile_counted, compile_failed, compile_put_off, compile_retry
@@ -28,14 +28,14 @@ def compile_chain(
     publish: Publish,
     delay: Delay,
     call: Callable[[Any], None] | None = None,
-    room: WaitingRoom | None = None,
+    later: LaterTopic | None = None,
     note: Note = ignore,
 ) -> Chain:
     """The handler with its policies: Message -> Outcome, or for a batch handler messages -> BatchOutcome.
 
     ``publish(topic, body)`` returns when the body is stored; ``delay(attempts)`` is the retry schedule in seconds.
     ``call``, for handlers that run elsewhere, does what ``compile_call`` would do, and raises what the handler raises.
-    ``room``: where what must wait for more than the broker's limit waits; without it, the broker waits for as long as it can.
+    ``later``: where what must wait for more than the broker's limit waits; without it, the broker waits for as long as it can.
     ``note`` is told of each failure.
     """
     call = compile_missed(call, spec.middleware) if call else compile_call(spec)
@@ -45,13 +45,15 @@ def compile_chain(
         call, tell = compile_failures(call, tell), nobody
     if spec.policy:
         call = translated(call, means)
-    room = room or WaitingRoom(spec)
-    again = compile_again(spec, delay, room.requeue, note)
+    later = later or LaterTopic(spec)
+    again = compile_again(spec, delay, later.requeue, note)
     give_up = compile_give_up(spec, publish, again, note)
     counted = compile_counted(spec, again=again, give_up=give_up)
-    failed = compile_failed(spec, compile_put_off(spec, delay, room, counted), counted)
+    failed = compile_failed(spec, compile_put_off(spec, delay, later, counted), counted)
     if spec.batch:
-        batch = compile_batch(spec, call, give_up=give_up, failed=failed, delay=delay, later=room.requeue, means=means, note=note)
+        batch = compile_batch(
+            spec, call, give_up=give_up, failed=failed, delay=delay, requeue=later.requeue, means=means, note=note
+        )
         return compile_after(spec, batch)
     return compile_after(spec, compile_dead_letter(spec, call, give_up, compile_retry(failed), tell))
 

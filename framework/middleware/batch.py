@@ -17,7 +17,7 @@ from framework.middleware.policy import Means
 from framework.middleware.retry import (
     Delay,
     Failed,
-    Later,
+    Requeuing,
     delay_after,
     describe,
     is_for_the_process,
@@ -66,7 +66,7 @@ def compile_batch(
     give_up: GiveUp,
     failed: Failed,
     delay: Delay,
-    later: Later,
+    requeue: Requeuing,
     means: Means,
     note: Note = ignore,
 ) -> Callable[[Sequence[Message]], BatchOutcome]:
@@ -117,7 +117,7 @@ def compile_batch(
         outcomes: BatchOutcome = {message: give_up(message, error, told=True) for message in doomed}
         for message in messages:
             if message not in outcomes:
-                outcomes[message] = later(message, requeue_after(error, delay_after(error, message.attempts, delay)))
+                outcomes[message] = requeue(message, requeue_after(error, delay_after(error, message.attempts, delay)))
         return outcomes
 
     def _log(messages: Sequence[Message], error: BaseException, doomed: int) -> None:

@@ -78,17 +78,17 @@ def lasts(spec: HandlerSpec) -> bool:
     return not (spec.topic.endswith(EPHEMERAL) or spec.channel.endswith(EPHEMERAL))
 
 
-def compile_later(spec: HandlerSpec, chain: Chain, room: WaitingRoom) -> Chain:
+def compile_later(spec: HandlerSpec, chain: Chain, later: LaterTopic) -> Chain:
     """The chain of what comes from a handler's ``.later`` topic: opens it, and has ``chain`` handle what is due. Its messages
     have the outcome of their envelopes. In a batch there may be messages of the handler's own topic beside them."""
 
     def opened_or_not(message: Message) -> Message | Outcome:
         try:
-            return room.returned(message)
+            return later.returned(message)
         except BaseException as error:  # its handler's time may be over meanwhile
             if is_for_the_process(error):
                 raise
-            log.exception("handler %s: a message in topic %s cannot be passed on", spec.name, room.topic)
+            log.exception("handler %s: a message in topic %s cannot be passed on", spec.name, later.topic)
             return Requeue(AGAIN)
 
     def handle(message: Message) -> Any:
@@ -96,7 +96,7 @@ def compile_later(spec: HandlerSpec, chain: Chain, room: WaitingRoom) -> Chain:
         return chain(found) if isinstance(found, Message) else found
 
     def handle_batch(messages: Sequence[Message]) -> BatchOutcome:
-        found = {one: opened_or_not(one) if one.connection.topic == room.topic else one for one in messages}
+        found = {one: opened_or_not(one) if one.connection.topic == later.topic else one for one in messages}
         came_as = {one: message for message, one in found.items() if isinstance(one, Message)}
         outcomes: Any = chain(list(came_as)) if came_as else {}
         early = {message: one for message, one in found.items() if not isinstance(one, Message)}
@@ -105,8 +105,8 @@ def compile_later(spec: HandlerSpec, chain: Chain, room: WaitingRoom) -> Chain:
     return handle_batch if spec.batch else handle
 
 
-class WaitingRoom:
-    """The waiting room of one handler. ``defer``: None where nothing can wait. ``delays()``: those that the broker keeps.
+class LaterTopic:
+    """That of one handler. ``defer``: None where nothing can wait. ``delays()``: those that the broker keeps.
     ``copies``: each channel of a topic has a copy of its own. ``carries()``: the broker carries headers, as far as is known.
     ``clock``: seconds since 1970.
     """

@@ -26,8 +26,8 @@ Failed = Callable[[Message, BaseException], Outcome]
 """A message, and why it is not done -> what becomes of it."""
 
 
-class Room(Protocol):
-    """Where messages wait without using up an attempt; ``later.WaitingRoom`` is one."""
+class PutsOff(Protocol):
+    """Where messages wait without using up an attempt; ``later.LaterTopic`` is one."""
 
     def put_off(self, message: Message, seconds: float) -> Outcome:
         """None where it cannot wait there."""
@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 Traced = tuple[type[BaseException], BaseException, TracebackType | None]
 """What logging takes for an exception. Of one alone it would ask whether it is true, which is for an app's class to answer."""
 
-Later = Callable[[Message, Requeue], Outcome]
+Requeuing = Callable[[Message, Requeue], Outcome]
 """A requeue, whatever its delay -> what the broker can be asked for."""
 
 
@@ -100,7 +100,7 @@ def is_last(message: Message, limit: int) -> bool:
     return message.attempts >= limit and not message.settled
 
 
-def compile_again(spec: HandlerSpec, delay: Delay, later: Later, note: Note = ignore) -> Failed:
+def compile_again(spec: HandlerSpec, delay: Delay, requeue: Requeuing, note: Note = ignore) -> Failed:
     """Decides and logs, once, when a failed message comes again. ``note`` is told of what was not asked for."""
 
     def again(message: Message, error: BaseException) -> Outcome:
@@ -111,7 +111,7 @@ def compile_again(spec: HandlerSpec, delay: Delay, later: Later, note: Note = ig
                 spec.name, message.id.decode(errors="replace"), message.attempts, describe(error),
             )  # fmt: skip
             return requeue_after(error, seconds)
-        outcome = later(message, requeue_after(error, seconds))
+        outcome = requeue(message, requeue_after(error, seconds))
         log.log(
             level_of(error),
             "handler %s: message %s failed at attempt %d: %s; delivered again in %.1f s",
@@ -126,12 +126,12 @@ def compile_again(spec: HandlerSpec, delay: Delay, later: Later, note: Note = ig
     return again
 
 
-def compile_put_off(spec: HandlerSpec, delay: Delay, room: Room, counted: Failed) -> Failed:
+def compile_put_off(spec: HandlerSpec, delay: Delay, later: PutsOff, counted: Failed) -> Failed:
     """For ``Retry(count=False)``: the message comes again with the attempts that it has. Where that cannot be, it counts."""
 
     def put_off(message: Message, error: BaseException) -> Outcome:
-        seconds = delay_after(error, message.attempts + room.times_put_off(message), delay)
-        outcome = room.put_off(message, seconds)
+        seconds = delay_after(error, message.attempts + later.times_put_off(message), delay)
+        outcome = later.put_off(message, seconds)
         if outcome is None:
             return counted(message, error)
         log.info(

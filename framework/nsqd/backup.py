@@ -114,9 +114,9 @@ class Backup:
     def _copy_rest(self) -> None:
         for path in [self._source / "clock", *(self._source / "bad").glob("*")]:
             if path.exists():
-                place = self._target / path.relative_to(self._source)
-                make_folder(place.parent)
-                write_synced(place, path.read_bytes())
+                copy = self._target / path.relative_to(self._source)
+                make_folder(copy.parent)
+                write_synced(copy, path.read_bytes())
         for folder in (self._target / "log", self._target):
             sync_folder(folder)
         write_synced(self._target / "meta.json", (self._source / "meta.json").read_bytes())
@@ -124,9 +124,9 @@ class Backup:
 
     def _copy_segment(self, source: Segments, number: int) -> int:
         """As it is by now, with what is damaged. Returns its size."""
-        place, size = self._target / "log" / f"{number:010}.log", source.length(number)
-        with naming(place):
-            fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+        copy, size = self._target / "log" / f"{number:010}.log", source.length(number)
+        with naming(copy):
+            fd = os.open(copy, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
             try:
                 for offset in range(0, size, _PIECE_BYTES):
                     self._slices.breathe()

@@ -224,7 +224,7 @@ class Channel:
                 break
             done += given
         if done:
-            client.leases.watch()
+            client.leases.arm()
             self.touched()
         return done
 

@@ -103,9 +103,9 @@ def obstacles(data_path: Path, *, tcp_address: str, http_address: str) -> list[s
     """What would keep ``ensure`` from starting one, a sentence each. Nothing is made or started."""
     found = []
     here = data_path.absolute()
-    place = next(path for path in (here, *here.parents) if path.exists())
-    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
-        found.append(f"--data-path {data_path} cannot be used: {place} is not a folder to write in; name one that is yours")
+    folder = next(path for path in (here, *here.parents) if path.exists())
+    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        found.append(f"--data-path {data_path} cannot be used: {folder} is not a folder to write in; name one that is yours")
     for flag, address in (("--nsqd-tcp-address", tcp_address), ("--nsqd-http-address", http_address)):
         host, _, port = address.rpartition(":")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -44,7 +44,7 @@ class Leases:
         self._capped: dict[bytes, Message] = {}
         self._alarm = Alarm(self._ring)
 
-    def watch(self) -> None:
+    def arm(self) -> None:
         """To be called after messages were added."""
         if self.messages:
             self._alarm.set(next(iter(self.messages.values())).deadline)
@@ -84,7 +84,7 @@ class Leases:
                 break
             del self.messages[first]
             self._expired(self, message)
-        self.watch()
+        self.arm()
         for message in self._capped.values():
             self._alarm.set(message.deadline)
 

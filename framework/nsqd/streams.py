@@ -140,8 +140,8 @@ class Outgoing:
         self._parts: list[bytes] = []
         self._scheduled = False
         self._watcher: Any = None
-        self._room = Event()
-        self._room.set()
+        self._has_space = Event()
+        self._has_space.set()
         self._alarm = Alarm(self._check)
         self._progress = 0.0
         self.size = 0
@@ -162,7 +162,7 @@ class Outgoing:
         self._parts += parts
         self.size += sum(map(len, parts))
         if self.size > HIGH_WATER:
-            self._room.clear()
+            self._has_space.clear()
         if not self._scheduled:
             self._scheduled = True
             get_hub().loop.run_callback(self.flush)
@@ -206,8 +206,8 @@ class Outgoing:
 
     def _emptied(self) -> None:
         self._alarm.cancel()
-        if not self._room.is_set():
-            self._room.set()
+        if not self._has_space.is_set():
+            self._has_space.set()
             self._drained()
 
     def _check(self) -> None:
@@ -220,11 +220,11 @@ class Outgoing:
     @property
     def full(self) -> bool:
         """So much waits that nothing more should be added until all of it is sent."""
-        return not self._room.is_set()
+        return not self._has_space.is_set()
 
     def wait(self) -> None:
         """Block the greenlet while too much waits to be sent."""
-        self._room.wait()
+        self._has_space.wait()
 
     def linger(self, seconds: float) -> None:
         """Block up to ``seconds`` until all is sent."""
@@ -241,7 +241,7 @@ class Outgoing:
         self._transmit = len  # nothing is sent any more, and a layer is large
         self._stop_watching()
         self._alarm.cancel()
-        self._room.set()
+        self._has_space.set()
 
     def _stop_watching(self) -> None:
         if self._watcher is not None:

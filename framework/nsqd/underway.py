@@ -53,11 +53,11 @@ class Memory:
         return self._favoured is share
 
     def _wait(self) -> None:
-        bell = Event()
-        self._waiting.append(bell)
-        if not bell.wait(_LOOK_SECONDS):
-            if bell in self._waiting:  # else it was rung in this very moment
-                self._waiting.remove(bell)
+        freed = Event()
+        self._waiting.append(freed)
+        if not freed.wait(_LOOK_SECONDS):
+            if freed in self._waiting:  # else it was set in this very moment
+                self._waiting.remove(freed)
             self._drop_stalled()
 
     def _drop_stalled(self) -> None:

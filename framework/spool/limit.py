@@ -32,7 +32,7 @@ class Limit:
             raise WrongUse(f"Spool(max_bytes={most!r}): a number of bytes above 0 is needed, or None for no limit")
         self._folder = folder
         self._most = most
-        self._held = 0
+        self._bytes = 0
         self._is_full = False
 
     def begin(self) -> None:
@@ -45,14 +45,14 @@ class Limit:
             fresh = self._folder / f"{uuid4().hex}.tmp"
             fresh.write_text(f"{self._most}\n")
             os.replace(fresh, path)
-        self._held = _size(self._folder)
+        self._bytes = _size(self._folder)
 
     def check(self) -> None:
         """Before anything is written. Raises SpoolFull; a folder that has less than its limit takes one batch more."""
-        if self._most is None or self._held < self._most:
+        if self._most is None or self._bytes < self._most:
             return
-        self._held = _size(self._folder)  # what readers deleted since
-        full = self._held >= self._most
+        self._bytes = _size(self._folder)  # what readers deleted since
+        full = self._bytes >= self._most
         if full and not self._is_full:
             _log.warning("%s; its messages stay at the broker until a query has read and deleted some", self._words())
         if self._is_full and not full:
@@ -65,10 +65,10 @@ class Limit:
         """A segment was written, by whomever. One that has gone already counts nothing."""
         if self._most is not None:
             with suppress(FileNotFoundError):
-                self._held += path.stat().st_size
+                self._bytes += path.stat().st_size
 
     def _words(self) -> str:
-        return f"spool {self._folder}: is full, with {self._held:,} bytes of {self._most:,} that it may have (max_bytes)"
+        return f"spool {self._folder}: is full, with {self._bytes:,} bytes of {self._most:,} that it may have (max_bytes)"
 
 
 def to_keep(folder: Path) -> int | None:

@@ -42,11 +42,11 @@ def embedded_nsqd(folder: Path) -> Iterator[EmbeddedNsqd]:
 
 
 @contextmanager
-def runner(place: Broker | EmbeddedNsqd) -> Iterator[Runner]:
-    """Runs handlers on ``place``. Those that a test declares inside a function are forgotten at its end."""
-    through = Publisher(place.url)
+def runner(broker: Broker | EmbeddedNsqd) -> Iterator[Runner]:
+    """Runs handlers on ``broker``. Those that a test declares inside a function are forgotten at its end."""
+    through = Publisher(broker.url)
     try:
-        yield Runner(place.url, through, place if isinstance(place, Broker) else None)
+        yield Runner(broker.url, through, broker if isinstance(broker, Broker) else None)
     finally:
         through.close()
         for name, entry in list(_registry.entries.items()):

@@ -106,9 +106,9 @@ class _Run:
     def far(self, specs: Sequence[HandlerSpec]) -> Far:
         return Far(self._transports[0], specs, self.supervisor.ledgers)
 
-    def until_idle(self, watch: Idleness) -> None:
+    def until_idle(self, idleness: Idleness) -> None:
         __tracebackhide__ = True
-        watcher = gevent.spawn(self._watch, watch)
+        watcher = gevent.spawn(self._await, idleness)
         try:
             self.supervisor.run()
         finally:
@@ -120,18 +120,18 @@ class _Run:
 
     # -- whether there is something to do
 
-    def _watch(self, watch: Idleness) -> None:
+    def _await(self, idleness: Idleness) -> None:
         try:
-            self._until_nothing_is_left(watch)
+            self._until_nothing_is_left(idleness)
         except Exception as error:  # such as a broker that does not answer
             self._fail(error)
 
-    def _until_nothing_is_left(self, watch: Idleness) -> None:
+    def _until_nothing_is_left(self, idleness: Idleness) -> None:
         deadline = time.monotonic() + self._timeout
-        while not (self.supervisor.ready and watch.idle()):
+        while not (self.supervisor.ready and idleness.idle()):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the handlers still had work after {self._timeout:g} s: {watch.left()}")
-            gevent.sleep(watch.pause)
+                raise TimeoutError(f"the handlers still had work after {self._timeout:g} s: {idleness.left()}")
+            gevent.sleep(idleness.pause)
         self.supervisor.stop()
 
     # -- what handlers raise

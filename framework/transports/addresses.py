@@ -44,22 +44,22 @@ def without_login(url: str) -> str:
 def split_login(url: str) -> tuple[str | None, str]:
     """What stands before an @, as it is written there, None without one; and the URL without it."""
     scheme, _, rest = url.partition("://")
-    place = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    said, at, bare = place.rpartition("@")
-    return (said, f"{scheme}://{rest.replace(place, bare, 1)}") if at else (None, url)
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    said, at, bare = authority.rpartition("@")
+    return (said, f"{scheme}://{rest.replace(authority, bare, 1)}") if at else (None, url)
 
 
 def hosts(url: str, default_port: int, *, broker: str) -> list[str]:
     """The addresses of ``scheme://host[:port][,host…]``, as ``host:port``. ``broker``: what has no user and password."""
     rest = url.partition("://")[2]
-    place = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    if "@" in place:
-        shown = url.replace(place, "…@" + place.rpartition("@")[2])
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    if "@" in authority:
+        shown = url.replace(authority, "…@" + authority.rpartition("@")[2])
         raise BadSetting(f"broker URL {shown!r}: {broker} has no user and password; leave out what is before the @")
-    parts = urlsplit("//" + rest.replace(place, "host", 1))
+    parts = urlsplit("//" + rest.replace(authority, "host", 1))
     if parts.path not in ("", "/") or parts.fragment:
         raise BadSetting(f"broker URL {url!r}: nothing may follow the address but ?options; topics are named by handlers")
-    return [_address(url, one, default_port) for one in place.split(",")]
+    return [_address(url, one, default_port) for one in authority.split(",")]
 
 
 def _address(url: str, text: str, default_port: int) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from framework.admin.actions import checked, holds, in_words
+from framework.admin.actions import checked, has_effect, in_words
 from framework.admin.latest import FRESH, Latest
 from framework.admin.pages import stuck, unready
-from framework.admin.snapshot import merged, percentiles, remains
+from framework.admin.snapshot import left_over, merged, percentiles
 from framework.engine.ledger import OUTCOMES
 from framework.engine.times import RUNNING, WAITING
 from framework.errors import WrongUse
@@ -70,7 +70,7 @@ def test_a_pause_says_of_how_many_processes() -> None:
 
 
 def test_what_remains_of_a_process_that_ended_keeps_the_counters_and_adds_up() -> None:
-    gone = remains(snapshot(row(), pid=1))
+    gone = left_over(snapshot(row(), pid=1))
     found = merged([snapshot(row(), pid=2), gone])
     both = found["handlers"][0]
     assert both["counts"]["received"] == 20 == sum(both["counts"][one] for one in OUTCOMES) + both["in_flight"]
@@ -133,7 +133,7 @@ def test_what_is_done_is_said() -> None:
     ({"action": "concurrency", "value": 5}, {"concurrency": 5}, False),
 ])  # fmt: skip
 def test_what_was_asked_for_holds_when_it_does_in_each_process(command: Any, given: Any, held: bool) -> None:
-    assert holds(command, row(processes=2, **given)) is held
+    assert has_effect(command, row(processes=2, **given)) is held
 
 
 class Waiting:

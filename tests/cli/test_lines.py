@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.cli import lines as module
-from framework.cli.lines import Line, Reading
+from framework.cli.lines import Numbered, Reading
 from framework.errors import BadInput
 
 TEXT = b"".join(b"line %d of a log\n" % n for n in range(5000))
 
 
-def lines_of(one: Reading) -> list[Line]:
+def lines_of(one: Reading) -> list[Numbered]:
     return [line for together in one for line in together]
 
 

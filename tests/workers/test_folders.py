@@ -10,14 +10,14 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from framework import WrongUse
-from workers.api_requests.job.folders import Gone, Places, check_output, take
+from workers.api_requests.job.folders import Folders, Gone, check_output, take
 
 
-def places(folder: Path, state: str = "state", output: str = "output") -> Places:
-    return Places(folder / "spool", folder / output, folder / state)
+def folders(folder: Path, state: str = "state", output: str = "output") -> Folders:
+    return Folders(folder / "spool", folder / output, folder / state)
 
 
-def works(there: Places) -> None:
+def works(there: Folders) -> None:
     """As much as a job does: it archives a batch, and Spark keeps a checkpoint."""
     handle = take(there)
     (there.output / "archive").mkdir(exist_ok=True)
@@ -27,28 +27,28 @@ def works(there: Places) -> None:
 
 
 def test_a_job_goes_on_where_it_was(tmp_path: Path) -> None:
-    works(places(tmp_path))
-    works(places(tmp_path))
+    works(folders(tmp_path))
+    works(folders(tmp_path))
 
 
 def test_folders_may_be_moved_together(tmp_path: Path) -> None:
-    works(places(tmp_path))
+    works(folders(tmp_path))
     (tmp_path / "state").rename(tmp_path / "s")
     (tmp_path / "output").rename(tmp_path / "o")
-    works(places(tmp_path, "s", "o"))
+    works(folders(tmp_path, "s", "o"))
 
 
 @pytest.mark.parametrize("state", ["another", "fresh"])
 def test_a_job_with_another_state_does_not_replace_what_this_one_archived(tmp_path: Path, state: str) -> None:
-    works(places(tmp_path))
+    works(folders(tmp_path))
     if state == "another":
-        works(places(tmp_path, state, "elsewhere"))
+        works(folders(tmp_path, state, "elsewhere"))
     with pytest.raises(WrongUse, match="holds what a job with another state wrote, and would have its files replaced: name"):
-        take(places(tmp_path, state))
-    works(places(tmp_path))
+        take(folders(tmp_path, state))
+    works(folders(tmp_path))
 
 
-def does_a_batch(there: Places) -> None:
+def does_a_batch(there: Folders) -> None:
     works(there)
     (there.state / "tally").mkdir(exist_ok=True)
     (there.state / "tally" / "archive.json").write_text("{}")
@@ -57,44 +57,44 @@ def does_a_batch(there: Places) -> None:
 @pytest.mark.parametrize("how", ["moved", "another folder"])
 def test_an_output_that_was_moved_is_not_begun_anew(tmp_path: Path, how: str) -> None:
     """What was archived is not archived again: the new one would lack it for good."""
-    does_a_batch(there := places(tmp_path))
+    does_a_batch(there := folders(tmp_path))
     there.output.rename(tmp_path / "elsewhere")
     if how == "another folder":
         there.output.mkdir()
     with pytest.raises(WrongUse, match="is not there any more, or is another folder: put it back, and the job goes on"):
         take(there)
     assert there.output.exists() == (how == "another folder"), "else it could not be put back by its name"
-    does_a_batch(places(tmp_path, output="elsewhere"))
+    does_a_batch(folders(tmp_path, output="elsewhere"))
 
 
 @pytest.mark.parametrize("how", ["moved", "removed", "another job's"])
 def test_an_output_that_goes_while_the_job_works_is_missed(tmp_path: Path, how: str) -> None:
-    os.close(take(there := places(tmp_path)))
+    os.close(take(there := folders(tmp_path)))
     check_output(there)
     there.output.rename(tmp_path / "elsewhere")
     if how == "removed":
         (tmp_path / "elsewhere" / ".job").unlink()
         (tmp_path / "elsewhere").rmdir()
     elif how == "another job's":
-        os.close(take(places(tmp_path, "another state")))
+        os.close(take(folders(tmp_path, "another state")))
     with pytest.raises(Gone, match="put it back"):
         check_output(there)
 
 
 def test_two_that_begin_one_output_at_the_same_time_do_not_share_it(tmp_path: Path) -> None:
-    held = take(places(tmp_path))
+    held = take(folders(tmp_path))
     with pytest.raises(WrongUse, match="another state"):
-        take(places(tmp_path, "another"))
+        take(folders(tmp_path, "another"))
     os.close(held)
 
 
 def test_what_an_earlier_version_made_goes_on_and_its_archive_without_its_state_does_not(tmp_path: Path) -> None:
-    works(places(tmp_path))
+    works(folders(tmp_path))
     (tmp_path / "output" / ".job").unlink()
     (tmp_path / "state" / "name").unlink()
     with pytest.raises(WrongUse, match="another state"):
-        take(places(tmp_path, "fresh"))
-    works(places(tmp_path))
+        take(folders(tmp_path, "fresh"))
+    works(folders(tmp_path))
     assert (tmp_path / "output" / ".job").exists()
 
 
@@ -102,17 +102,17 @@ def test_a_kill_between_its_two_names_is_no_reason_to_refuse_it(tmp_path: Path, 
     with monkeypatch.context() as killed:
         killed.setattr("workers.api_requests.job.folders._OWNER", "no/such/folder/\0")
         with pytest.raises(ValueError, match="null"):
-            take(places(tmp_path))
+            take(folders(tmp_path))
     assert (tmp_path / "state" / "name").exists()
-    works(places(tmp_path))
+    works(folders(tmp_path))
 
 
 def test_one_that_works_keeps_others_out_of_its_state(tmp_path: Path) -> None:
-    held = take(places(tmp_path))
+    held = take(folders(tmp_path))
     with pytest.raises(WrongUse, match="another job works in this folder"):
-        take(places(tmp_path))
+        take(folders(tmp_path))
     os.close(held)
-    os.close(take(places(tmp_path)))
+    os.close(take(folders(tmp_path)))
 
 
 def test_a_file_system_without_locks_is_not_taken_for_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_a_file_system_without_locks_is_not_taken_for_another_job(tmp_path: Path
 
     monkeypatch.setattr("workers.api_requests.job.folders.fcntl.flock", none)
     with pytest.raises(WrongUse, match="it cannot be locked: No locks available"):
-        take(places(tmp_path))
+        take(folders(tmp_path))
 
 
 def test_folders_of_two_file_systems_are_refused_before_a_batch_fails_over_them(tmp_path: Path) -> None:
@@ -132,10 +132,10 @@ def test_folders_of_two_file_systems_are_refused_before_a_batch_fails_over_them(
         TemporaryDirectory(dir=shared) as elsewhere,
         pytest.raises(WrongUse, match="are on two file systems: name folders of one"),
     ):
-        take(Places(tmp_path / "spool", Path(elsewhere), tmp_path / "state"))
+        take(Folders(tmp_path / "spool", Path(elsewhere), tmp_path / "state"))
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file")
     with pytest.raises(WrongUse, match=f"{tmp_path}/state: File exists: name folders that you may write to"):
-        take(places(tmp_path))
+        take(folders(tmp_path))

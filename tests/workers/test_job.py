@@ -36,7 +36,7 @@ from tests.conftest import AT_LENGTH
 from tests.origins import Source
 from workers.api_requests import processes
 from workers.api_requests.job import command as module
-from workers.api_requests.job.folders import Gone, Places, take
+from workers.api_requests.job.folders import Folders, Gone, take
 from workers.api_requests.job.outbox import Outbox
 from workers.api_requests.job.queries import Failed, words_of
 from workers.api_requests.job.streams import Stream
@@ -96,8 +96,8 @@ def test_the_end_waits_for_a_batch_that_still_talks_to_the_jvm(tmp_path: Path) -
         assert go_on.wait(10)
         return {"good": 1}
 
-    os.close(take(places := Places(tmp_path, tmp_path, tmp_path)))
-    stream = Stream("growth", work, places)
+    os.close(take(folders := Folders(tmp_path, tmp_path, tmp_path)))
+    stream = Stream("growth", work, folders)
     batch = threading.Thread(target=stream._batch, args=(None, 0))
     batch.start()
     assert begun.wait(10)
@@ -110,22 +110,22 @@ def test_the_end_waits_for_a_batch_that_still_talks_to_the_jvm(tmp_path: Path) -
 
 @pytest.mark.parametrize("moment", ["before", "within"])
 def test_a_batch_whose_output_was_moved_runs_again_when_it_is_back(tmp_path: Path, moment: str) -> None:
-    os.close(take(places := Places(tmp_path, tmp_path / "out", tmp_path / "state")))
+    os.close(take(folders := Folders(tmp_path, tmp_path / "out", tmp_path / "state")))
     away = tmp_path / "away"
 
     def work(rows: Any, batch: int) -> dict[str, int]:
         if moment == "within" and not away.exists():
-            places.output.rename(away)
-        (places.output / "archive").mkdir()
+            folders.output.rename(away)
+        (folders.output / "archive").mkdir()
         return {"good": 1}
 
-    stream = Stream("archive", work, places)
+    stream = Stream("archive", work, folders)
     if moment == "before":
-        places.output.rename(away)
+        folders.output.rename(away)
     with pytest.raises(Gone, match="put it back"):
         stream._batch(None, 0)  # type: ignore[arg-type]
-    assert not places.output.exists()
-    away.rename(places.output)
+    assert not folders.output.exists()
+    away.rename(folders.output)
     away.mkdir()
     stream._batch(None, 0)  # type: ignore[arg-type]
     assert stream.tally.total() == 1
@@ -376,7 +376,7 @@ def test_wrong_use_is_one_sentence_and_starts_nothing(tmp_path: Path, arguments:
 
 
 def test_two_jobs_in_one_folder_are_refused(tmp_path: Path) -> None:
-    held = take(Places(tmp_path / "spool", tmp_path / "another", tmp_path / "state"))
+    held = take(Folders(tmp_path / "spool", tmp_path / "another", tmp_path / "state"))
     ended = job(tmp_path, "--follow")
     _, err = ended.communicate(timeout=60)
     assert ended.returncode == 2

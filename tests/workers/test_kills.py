@@ -20,7 +20,7 @@ pytest.importorskip("pyspark")
 
 from tests.workers.test_job import line, path
 from workers.api_requests.job import store
-from workers.api_requests.job.folders import Places, take
+from workers.api_requests.job.folders import Folders, take
 from workers.api_requests.job.growth import history
 from workers.api_requests.job.growth import state as counts
 from workers.api_requests.job.outbox import Outbox
@@ -94,10 +94,10 @@ def test_a_batch_that_is_killed_before_any_write_counts_every_line_once(
     from workers.api_requests.job.streams import Job
 
     outbox = Outbox(tmp_path / "state" / "outbox.sqlite")
-    os.close(take(places := Places(tmp_path / "spool", tmp_path / "out", tmp_path / "state")))
+    os.close(take(folders := Folders(tmp_path / "spool", tmp_path / "out", tmp_path / "state")))
 
     def run(stream: int, batch: int, rows: Any) -> None:
-        Job(Session(spark), places, Told(outbox), follows=True)._streams[stream]._batch(rows, batch)  # type: ignore[arg-type]
+        Job(Session(spark), folders, Told(outbox), follows=True)._streams[stream]._batch(rows, batch)  # type: ignore[arg-type]
 
     kills = 0
     for batch in range(2):
@@ -114,7 +114,7 @@ def test_a_batch_that_is_killed_before_any_write_counts_every_line_once(
             kill.left = kills = 0
             run(stream, batch, rows)
     lines = range(2 * A_BATCH)
-    job = Job(Session(spark), places, Told(outbox), follows=True)  # type: ignore[arg-type]
+    job = Job(Session(spark), folders, Told(outbox), follows=True)  # type: ignore[arg-type]
     assert set(map(tuple, (counts.items() for counts in job.done().values()))) == {(("parsed", 96), ("rejected", 24))}
     paths = ds.dataset(tmp_path / "out" / "archive").to_table(["path"])["path"].to_pylist()
     assert Counter(paths) == Counter(path(n) for n in lines if n % 5)

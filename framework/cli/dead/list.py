@@ -6,9 +6,11 @@ import click
 
 from framework.cli import options
 from framework.cli.brokers import reach
-from framework.cli.dead import desk, shown
+from framework.cli.dead import shown
+from framework.cli.dead import topics as dead_topics
 from framework.cli.dead.options import as_json, channel, filters
 from framework.cli.exit_codes import Exit, as_text
+from framework.cli.output import output
 from framework.cli.signals import Interrupted, interrupting
 from framework.deadletters import DeadTopic, Selection, Sweep, find, of_handler
 from framework.errors import WrongUse
@@ -38,11 +40,11 @@ def list_letters(
         if selection != Selection(limit=selection.limit):
             raise WrongUse("letters are chosen from a dead letter topic: name one, as `workers dead list orders/billing`")
         return _count(modules, channel, as_json, settings)
-    topics = desk.named(names, settings, channel)
-    for missing in desk.missing(names, topics):
+    topics = dead_topics.named(names, settings, channel)
+    for missing in dead_topics.missing(names, topics):
         _say(f"0 letters in {missing}: there is no such topic", as_json)
     try:
-        with interrupting(), desk.output():
+        with interrupting(), output():
             return max((_list(topic, selection, as_json) for topic in topics), default=Exit.CLEAN)
     except Interrupted as signal:
         return signal.exit_code
@@ -56,7 +58,7 @@ def _count(modules: tuple[str, ...], channel: str, as_json: bool, settings: Sett
     for topic in find(reach(settings), wanted, channel=channel):
         counts[topic.name] = counts.get(topic.name, 0) + topic.count
         elsewhere[topic.name] = "" if topic.channel == channel else topic.channel
-    with desk.output():
+    with output():
         for name, count in counts.items():
             where = elsewhere.get(name) or channel
             if as_json:

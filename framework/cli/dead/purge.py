@@ -7,7 +7,8 @@ import sys
 import click
 
 from framework.cli import options
-from framework.cli.dead import desk, shown
+from framework.cli.dead import shown
+from framework.cli.dead import topics as dead_topics
 from framework.cli.dead.options import as_json, channel, dry_run, filters
 from framework.cli.exit_codes import Exit, as_text
 from framework.cli.signals import Interrupted, interrupting
@@ -33,8 +34,8 @@ def purge(
     """
     if not (yes or dry_run or (sys.stdin and sys.stdin.isatty())):
         raise WrongUse("what is purged is gone for good: add --yes, or --dry-run to see how many letters it would be")
-    topics = desk.named(names, settings, channel)
-    for missing in desk.missing(names, topics):
+    topics = dead_topics.named(names, settings, channel)
+    for missing in dead_topics.missing(names, topics):
         click.echo(f"0 letters in {missing}: there is no such topic", err=as_json)
     agreed = [topic for topic in topics if yes or dry_run or _confirm(topic, selection)]
     return max((Purging(topic, dry_run, as_json).run(selection) for topic in agreed), default=Exit.CLEAN)

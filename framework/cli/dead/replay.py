@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from framework.cli import options
-from framework.cli.dead import desk, shown
+from framework.cli.dead import shown
+from framework.cli.dead import topics as dead_topics
 from framework.cli.dead.options import as_json, channel, dry_run, filters
 from framework.cli.exit_codes import Exit, as_text
 from framework.cli.progress import progress
@@ -35,8 +36,8 @@ def replay(
     published to an NSQ topic goes to all of its channels: where there are others than the letter's own, nothing is
     replayed without --all-channels.
     """
-    topics = desk.named(names, settings, channel)
-    for missing in desk.missing(names, topics):
+    topics = dead_topics.named(names, settings, channel)
+    for missing in dead_topics.missing(names, topics):
         click.echo(f"0 letters in {missing}: there is no such topic", err=as_json)
     return max((Replaying(topic, to, all_channels, dry_run, as_json).run(selection) for topic in topics), default=Exit.CLEAN)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import click
 
 from framework.cli import options
-from framework.cli.dead import desk, shown
+from framework.cli.dead import shown
+from framework.cli.dead import topics as dead_topics
 from framework.cli.dead.options import as_json, channel
 from framework.cli.exit_codes import Exit, as_text
+from framework.cli.output import output
 from framework.cli.signals import Interrupted, interrupting
 from framework.deadletters import DeadTopic, Selection, Sweep
 from framework.errors import WrongUse
@@ -26,10 +28,10 @@ def show(*, id_: str, names: tuple[str, ...], channel: str, as_json: bool, setti
     Looks in the dead letter topics NAME (<topic>/<channel>, or the topic itself), without any in all. Nothing is consumed.
     A body that is no text is shown as a hex dump.
     """
-    topics = desk.named(names, settings, channel) if names else desk.every(settings, channel)
+    topics = dead_topics.named(names, settings, channel) if names else dead_topics.every(settings, channel)
     found = 0
     try:
-        with interrupting(), desk.output():
+        with interrupting(), output():
             found = sum(_show(topic, id_, as_json) for topic in topics)
     except Interrupted as signal:
         return signal.exit_code

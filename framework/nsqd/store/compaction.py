@@ -102,7 +102,7 @@ class Compactor:
         whole = index.rows_in(topic.id, segment, floor, high)
         parts: dict[int, tuple[Row, set[int]]] = {}
         for seq in [*sorted(unfinished), *self._tail(topic.id, floor, high)]:
-            row = self._holds(topic.id, segment, seq)
+            row = self._row_of(topic.id, segment, seq)
             if row is not None:
                 parts.setdefault(row.first, (row, set()))[1].add(seq)
         return [Moving(row, None) for row in whole] + [Moving(row, frozenset(kept)) for row, kept in parts.values()]
@@ -112,7 +112,7 @@ class Compactor:
         rows = self._index.batches(topic, floor, 1) if floor < high else []
         return range(floor, rows[0].first + rows[0].n) if rows and rows[0].first < floor and not rows[0].dead else range(0)
 
-    def _holds(self, topic: int, segment: int, seq: int) -> Row | None:
+    def _row_of(self, topic: int, segment: int, seq: int) -> Row | None:
         """The record of the segment that has the message, and was not emptied."""
         rows = self._index.batches(topic, seq, 1)
         if rows and rows[0].first <= seq < rows[0].first + rows[0].n and rows[0].seg == segment and not rows[0].dead:

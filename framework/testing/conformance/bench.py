@@ -197,10 +197,10 @@ class Bench:
             pytest.skip("this broker keeps nothing")
 
     def down(self, node: Node) -> None:
-        _aside(node.down)
+        _apart(node.down)
 
     def up(self, node: Node) -> None:
-        _aside(node.up)
+        _apart(node.up)
 
     def proxy(self, node: Node, *, watchful: bool = False) -> tuple[Proxies, str]:
         """A fault proxy before ``node``, and the URL that leads through it. Skips the case where there is no socket."""
@@ -362,6 +362,6 @@ def _url(target: Target) -> str:
     return target.url if isinstance(target, Node) else target
 
 
-def _aside(work: Callable[[], None]) -> None:
+def _apart(work: Callable[[], None]) -> None:
     """In a native thread: the hub, and the workers on it, go on."""
     gevent.get_hub().threadpool.apply(work)

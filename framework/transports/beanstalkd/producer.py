@@ -13,14 +13,15 @@ from framework.headers import NONE, Headers
 from framework.transports.beanstalkd import urls, wire
 from framework.transports.beanstalkd.publish_link import PublishLink
 from framework.transports.checked import check_bodies
-from framework.transports.per_thread import PerThread, raise_first
+from framework.transports.one_by_one import OneByOne
+from framework.transports.per_thread import PerThread
 
 DEADLINE = 30.0
 MARGIN = 5.0
 """Seconds that a job's time to run is longer than its handler may take: for what surrounds the handler, and for slow networks."""
 
 
-class BeanstalkdProducer:
+class BeanstalkdProducer(OneByOne):
     """Publishes to any of ``nodes``. Safe to share between greenlets and between native threads.
 
     ``deadline``: the timeout of a publish that names none.
@@ -31,26 +32,14 @@ class BeanstalkdProducer:
         self._deadline = deadline
         self._publishing = PerThread(lambda: nodes, PublishLink.to, broker="beanstalkd")
 
-    def publish(
-        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
-        lease: float | None = None, timeout: float | None = None, headers: Headers = NONE,
-    ) -> None:  # fmt: skip
-        """Return when beanstalkd has answered INSERTED for all of ``bodies``, and for each copy where the topic fans out.
-
-        ``delay``: rounded up to whole seconds. ``priority``: 0 to 2**32 - 1, 1024 if not given; a job that comes again keeps
-        it. ``lease``: what the time to run is made from, the URL's ``ttr`` if not given.
-        Raises BadName, BadMessage (nothing was sent), PublishError.
-        """
-        raise_first(
-            self.publish_each(topic, bodies, delay=delay, priority=priority, lease=lease, timeout=timeout, headers=headers)
-        )
-
     def publish_each(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
         lease: float | None = None, timeout: float | None = None, headers: Headers = NONE,
     ) -> list[PublishError | None]:  # fmt: skip
-        """As ``publish``, with an answer for each of ``bodies``.
+        """Return when beanstalkd has answered INSERTED for all of ``bodies``, and for each copy where the topic fans out.
 
+        ``delay``: rounded up to whole seconds. ``priority``: 0 to 2**32 - 1, 1024 if not given; a job that comes again keeps
+        it. ``lease``: what the time to run is made from, the URL's ``ttr`` if not given.
         Raises BadName, BadMessage (nothing was sent), PublishError when the producer is closed.
         """
         self._check(topic, bodies, delay)

@@ -6,9 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-import gevent
-
-from framework.errors import BrokerError, BrokerUnreachable, FrameworkError
+from framework.errors import BrokerError, FrameworkError
+from framework.transports.asking_all import all_answered, answered, ask_each
 from framework.transports.beanstalkd import urls as _urls
 from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.connection import MAX_DEFER, BeanstalkdConnection
@@ -101,8 +100,7 @@ class BeanstalkdTransport:
         return self._infos(self._ask_all(_stats))
 
     def _describe(self) -> list[NodeInfo]:
-        answers = self._ask_each(_stats)
-        return self._infos({node: stats for node, stats in answers.items() if not isinstance(stats, FrameworkError)})
+        return self._infos(answered(self._ask_each(_stats)))
 
     def _infos(self, answers: Mapping[str, Mapping[str, str]]) -> list[NodeInfo]:
         limits = limits_of(self._options.ttr)
@@ -110,29 +108,20 @@ class BeanstalkdTransport:
 
     def _ask_all(self, question: Callable[[Line], T]) -> dict[str, T]:
         """Node -> its answer. Raises BrokerUnreachable naming those that gave none."""
-        answers = self._ask_each(question)
-        failures = [str(answer) for answer in answers.values() if isinstance(answer, FrameworkError)]
-        if failures:
-            raise BrokerUnreachable("; ".join(failures))
-        return {node: answer for node, answer in answers.items() if not isinstance(answer, FrameworkError)}
+        return all_answered(self._ask_each(question))
 
     def _ask_each(self, question: Callable[[Line], T]) -> dict[str, T | FrameworkError]:
         """Node -> its answer, or why there is none; all asked at once."""
-        asked = {node: gevent.spawn(_answer, node, question) for node in sorted(self._nodes)}
-        gevent.joinall(list(asked.values()))
-        return {node: one.get() for node, one in asked.items()}
+        return ask_each(sorted(self._nodes), lambda node: _answer(node, question))
 
 
 def _stats(line: Line) -> dict[str, str]:
     return wire.stats(line.ask(wire.STATS, "OK").data)
 
 
-def _answer(node: str, question: Callable[[Line], T]) -> T | FrameworkError:
-    try:
-        with dial(node) as line:
-            return question(line)
-    except FrameworkError as error:
-        return error
+def _answer(node: str, question: Callable[[Line], T]) -> T:
+    with dial(node) as line:
+        return question(line)
 
 
 def _pause(line: Line, tube: str, seconds: int) -> bool:

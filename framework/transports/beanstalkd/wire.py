@@ -252,7 +252,7 @@ class Decoder:
             body_at = line.end()
             following = body_at + size + 2
             if following > end:
-                self._hold(data, at, following - end)
+                self._keep(data, at, following - end)
                 break
             body = data[body_at : following - 2]
             if data[following - 2 : following] != b"\r\n":
@@ -267,9 +267,9 @@ class Decoder:
         """What stands at ``at`` is no reply: not yet, or never."""
         if data.find(b"\n", at, at + _MAX_LINE) >= 0 or len(data) - at >= _MAX_LINE:
             raise _garbage("a reply that the protocol does not have", data, at)
-        self._hold(data, at, 1)
+        self._keep(data, at, 1)
 
-    def _hold(self, data: bytes, at: int, missing: int) -> None:
+    def _keep(self, data: bytes, at: int, missing: int) -> None:
         self._pieces.append(data[at:] if at else data)
         self._missing = missing
 

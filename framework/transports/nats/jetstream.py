@@ -10,10 +10,9 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TypeVar
 
-import gevent
-
 from framework import names
-from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, NegotiationRefused, words_of
+from framework.errors import FrameworkError, NegotiationRefused
+from framework.transports.asking_all import all_admitted, all_answered, answered, ask_each
 from framework.transports.contract import Capabilities, Limits, NodeInfo
 from framework.transports.kept import Kept
 from framework.transports.nats import judgement, streams
@@ -56,7 +55,7 @@ class JetStreamTransport:
     def describe(self, topic: str, channel: str) -> list[NodeInfo]:
         """With the lease of the durable, where there is one."""
         answers = self._ask_each(lambda node, session: self._described(node, session, topic, channel))
-        return [answer for answer in answers.values() if not isinstance(answer, FrameworkError)]
+        return list(answered(answers).values())
 
     def _described(self, node: str, session: Asking, topic: str, channel: str) -> NodeInfo:
         api = Api(session)
@@ -130,12 +129,7 @@ class JetStreamTransport:
         return consumer
 
     def probe(self) -> list[NodeInfo]:
-        answers = self._ask_each(self._probed)
-        failures = {node: answer for node, answer in answers.items() if isinstance(answer, FrameworkError)}
-        if failures:
-            refused = any(isinstance(error, REFUSALS) for error in failures.values())
-            raise (BrokerRefuses if refused else BrokerUnreachable)("; ".join(map(words_of, failures, failures.values())))
-        return [answer for answer in answers.values() if isinstance(answer, NodeInfo)]
+        return list(all_admitted(self._ask_each(self._probed)).values())
 
     def _probed(self, node: str, session: Asking) -> NodeInfo:
         Api(session).stream_of("any")  # JetStream answers
@@ -143,23 +137,11 @@ class JetStreamTransport:
 
     def _ask_all(self, question: Question[T]) -> dict[str, T]:
         """Node -> its answer. Raises BrokerUnreachable naming those that gave none."""
-        answers = self._ask_each(question)
-        failures = {node: answer for node, answer in answers.items() if isinstance(answer, FrameworkError)}
-        if failures:
-            raise BrokerUnreachable("; ".join(map(words_of, failures, failures.values())))
-        return {node: answer for node, answer in answers.items() if not isinstance(answer, FrameworkError)}
+        return all_answered(self._ask_each(question))
 
     def _ask_each(self, question: Question[T]) -> dict[str, T | FrameworkError]:
         """Node -> its answer, or why there is none; all asked at once."""
-        asked = {node: gevent.spawn(self._answer_or_error, node, question) for node in sorted(self._nodes)}
-        gevent.joinall(list(asked.values()))
-        return {node: one.get() for node, one in asked.items()}
-
-    def _answer_or_error(self, node: str, question: Question[T]) -> T | FrameworkError:
-        try:
-            return self._answer(node, question)
-        except FrameworkError as error:
-            return error
+        return ask_each(sorted(self._nodes), lambda node: self._answer(node, question))
 
 
 def _channels(api: Api, topic: str) -> set[str]:

@@ -40,8 +40,8 @@ class Outgoing:
             return Command(topic, topic.encode(), encode(fields.items()), body, deferred=False)
         due = datetime.now(UTC) + timedelta(seconds=delay)
         fields |= {"Nats-Schedule": f"@at {due:%Y-%m-%dT%H:%M:%S.%fZ}", "Nats-Schedule-Target": topic}
-        place = f"{LATER}{topic}.{secrets.token_hex(12)}"
-        return Command(topic, place.encode(), encode(fields.items()), body, deferred=True)
+        subject = f"{LATER}{topic}.{secrets.token_hex(12)}"
+        return Command(topic, subject.encode(), encode(fields.items()), body, deferred=True)
 
 
 def check(topic: str, bodies: Sequence[bytes], delay: float, headers: Headers) -> None:

@@ -13,13 +13,14 @@ from framework.transports.nats.outgoing import Outgoing, check, check_sizes
 from framework.transports.nats.publish_link import Command, PublishLink
 from framework.transports.nats.sessions import Servers
 from framework.transports.nats.urls import Options
-from framework.transports.per_thread import PerThread, raise_first
+from framework.transports.one_by_one import OneByOne
+from framework.transports.per_thread import PerThread
 
 DEADLINE = 30.0
 _LARGER = "its max_payload; max_payload= in the broker URL, if yours takes more"
 
 
-class NatsProducer:
+class NatsProducer(OneByOne):
     """Publishes to any of the clusters that ``servers`` has. Safe to share between greenlets and between native threads.
 
     ``deadline``: the timeout of a publish that names none.
@@ -33,21 +34,11 @@ class NatsProducer:
             servers.keys, lambda node, timeout: PublishLink.to(servers[node], options, timeout), broker="nats-server"
         )
 
-    def publish(
-        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
-        lease: float | None = None, timeout: float | None = None, headers: Headers = NONE,
-    ) -> None:  # fmt: skip
-        """Return when JetStream has answered for all of ``bodies``; ``delay`` in seconds. Leases are the consumers'.
-
-        Raises BadName, BadMessage (nothing was sent), PublishError.
-        """
-        raise_first(self.publish_each(topic, bodies, delay=delay, timeout=timeout, headers=headers))
-
     def publish_each(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
         lease: float | None = None, timeout: float | None = None, headers: Headers = NONE,
     ) -> list[PublishError | None]:  # fmt: skip
-        """As ``publish``, with an answer for each of ``bodies``.
+        """Return when JetStream has answered for all of ``bodies``; ``delay`` in seconds. Leases are the consumers'.
 
         Raises BadName, BadMessage (nothing was sent), PublishError when the producer is closed.
         """

@@ -166,12 +166,12 @@ class Decoder(Generic[Event]):
     ``max_payload``: the most bytes of headers and body; a message that announces more is an error before anything of it is kept.
     """
 
-    __slots__ = ("_held", "_missing", "max_payload")
+    __slots__ = ("_kept", "_missing", "max_payload")
     _ops: frozenset[bytes]
 
     def __init__(self, *, max_payload: int = MAX_PAYLOAD) -> None:
         self.max_payload = max_payload
-        self._held: list[bytes] = []
+        self._kept: list[bytes] = []
         self._missing = 0
         """Bytes until what is held is whole; negative: until its line ends, of which so many are there."""
 
@@ -180,8 +180,8 @@ class Decoder(Generic[Event]):
 
         Raises ProtocolError for bytes that no server sends; the decoder is of no use after that.
         """
-        if self._held:
-            self._held.append(data)
+        if self._kept:
+            self._kept.append(data)
             if self._missing > 0:
                 self._missing -= len(data)
                 if self._missing > 0:
@@ -189,8 +189,8 @@ class Decoder(Generic[Event]):
             elif b"\n" not in data and len(data) - self._missing < MAX_LINE:
                 self._missing -= len(data)
                 return []
-            data = b"".join(self._held)
-            self._held.clear()
+            data = b"".join(self._kept)
+            self._kept.clear()
         return self._events(data)
 
     def _events(self, data: bytes) -> list[Event]:
@@ -201,7 +201,7 @@ class Decoder(Generic[Event]):
         stop = data.find(b"\n", at, at + MAX_LINE)
         if stop < 0:
             self._check_begun(data, at)
-            self._hold(data, at, at - len(data))
+            self._keep(data, at, at - len(data))
             return None
         line = data[at:stop].removesuffix(b"\r").replace(b"\t", b" ")
         op, _, rest = line.partition(b" ")
@@ -228,14 +228,14 @@ class Decoder(Generic[Event]):
             raise garbage(f"headers of {head} bytes in a message of {size}", data, at)
         following = body_at + size + 2
         if following > len(data):
-            self._hold(data, at, following - len(data))
+            self._keep(data, at, following - len(data))
             return None
         if data[following - 2 : following] != _END:
             raise garbage("a message does not end where it should", data, at)
         return data[body_at : body_at + head], data[body_at + head : following - 2], following
 
-    def _hold(self, data: bytes, at: int, missing: int) -> None:
-        self._held.append(data[at:] if at else data)
+    def _keep(self, data: bytes, at: int, missing: int) -> None:
+        self._kept.append(data[at:] if at else data)
         self._missing = missing
 
 

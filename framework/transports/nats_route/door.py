@@ -21,13 +21,13 @@ _PAUSE = 0.1
 
 
 class Door:
-    """At ``place`` (``host:port``; empty: nowhere). On one hub."""
+    """At ``address`` (``host:port``; empty: nowhere). On one hub."""
 
-    def __init__(self, place: str, admit: Callable[[Any, str], None]) -> None:
+    def __init__(self, address: str, admit: Callable[[Any, str], None]) -> None:
         """``admit(socket, address)``: in a greenlet of its own. Raises BadSetting."""
         self._admit = admit
         self._closed = False
-        self._listener: Any = _listening(place) if place else None
+        self._listener: Any = _listening(address) if address else None
         self._accepting: gevent.Greenlet | None = None
         forget_in_child(self)
 
@@ -66,8 +66,8 @@ class Door:
             let_go(self._listener.fileno())
 
 
-def _listening(place: str) -> Any:
-    host, port = split_address(place)
+def _listening(address: str) -> Any:
+    host, port = split_address(address)
     listener = gsocket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)  # create_server's is not gevent's
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -75,5 +75,5 @@ def _listening(place: str) -> Any:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        raise BadSetting(f"listen={place} in a broker URL: {error.strerror or error}; name another address or port") from None
+        raise BadSetting(f"listen={address} in a broker URL: {error.strerror or error}; name another address or port") from None
     return listener

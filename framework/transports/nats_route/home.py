@@ -54,14 +54,14 @@ class Home:
         """The thread's life."""
         try:
             self._settle()
-            self._bell: Any = self._loop.async_()
+            self._waker: Any = self._loop.async_()
             waiter: Waiter[None] = Waiter()
-            self._bell.start(waiter.switch, None)
+            self._waker.start(waiter.switch, None)
             self._begun.release()
             waiter.get()
             self.peer.close()
             gevent.sleep(0)
-            self._bell.close()
+            self._waker.close()
         finally:
             get_hub().destroy(destroy_loop=True)
             self._ended.release()
@@ -104,7 +104,7 @@ class Home:
             return
         self._closed = True
         if self._own_thread:
-            self._bell.send()
+            self._waker.send()
             self._ended.acquire(timeout=_SLACK)
         elif self.here:
             self.peer.close()

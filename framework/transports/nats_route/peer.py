@@ -255,11 +255,11 @@ class Peer:
             elif type(event) is Interest:
                 if event.account == self._account:
                     self.interests.add(route, event.subject, event.queue, event.weight)
-                    self._noted(event.subject)
+                    self._note(event.subject)
             elif type(event) is NoInterest:
                 if event.account == self._account:
                     self.interests.remove(route, event.subject, event.queue)
-                    self._noted(event.subject)
+                    self._note(event.subject)
             elif isinstance(event, wire.Info):
                 self._mesh.told(route, event)
             elif isinstance(event, wire.Err):
@@ -271,7 +271,7 @@ class Peer:
         for heard, answered in answers.items():
             heard(answered, route.heard_at)
 
-    def _noted(self, subject: bytes) -> None:
+    def _note(self, subject: bytes) -> None:
         self.news.set()
         self.sessions.changed(subject)
 

@@ -16,13 +16,13 @@ from framework.transports.nats.headers import encode
 from framework.transports.nats_route import urls
 from framework.transports.nats_route.home import Home
 from framework.transports.nats_route.publishes import CONNECT_TIMEOUT
-from framework.transports.per_thread import raise_first
+from framework.transports.one_by_one import OneByOne
 
 DEADLINE = 30.0
 _AGAIN = 0.05  # seconds between two looks for a server
 
 
-class RouteProducer:
+class RouteProducer(OneByOne):
     """Publishes to whoever has subscribed. Safe to share between greenlets and between native threads.
 
     ``homes()``: of the peers, in the order in which they are tried.
@@ -33,22 +33,12 @@ class RouteProducer:
         self._deadline = deadline
         self._closed = False
 
-    def publish(
-        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
-        lease: float | None = None, timeout: float | None = None, headers: Headers = NONE,
-    ) -> None:  # fmt: skip
-        """Return when servers with subscribers have read all of ``bodies``. Nobody keeps them: without a subscriber it waits for
-        one.
-
-        Raises BadName, BadMessage (nothing was sent), PublishError.
-        """
-        raise_first(self.publish_each(topic, bodies, delay=delay, timeout=timeout, headers=headers))
-
     def publish_each(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
         lease: float | None = None, timeout: float | None = None, headers: Headers = NONE,
     ) -> list[PublishError | None]:  # fmt: skip
-        """As ``publish``, with an answer for each of ``bodies``.
+        """Return when servers with subscribers have read all of ``bodies``. Nobody keeps them: without a subscriber it waits for
+        one.
 
         Raises BadName, BadMessage (nothing was sent), PublishError when the producer is closed.
         """
@@ -60,13 +50,7 @@ class RouteProducer:
         meet(homes, (monotonic() + until) / 2)
         block = encode(headers.items())
         _check_sizes(topic, bodies, min(home.peer.max_payload for home in homes) - len(block))
-        answers: list[PublishError | None] = []
-        for tried, home in enumerate(homes):
-            left = max(0.0, until - monotonic()) / (len(homes) - tried)
-            answers = _published(home, topic, block, bodies, left)
-            if not all(answer is not None and answer.stored is False for answer in answers):
-                break
-        return answers
+        return in_turn(homes, until, lambda home, left: _published(home, topic, block, bodies, left))
 
     def close(self) -> None:
         """The peers are its transport's."""
@@ -80,6 +64,18 @@ def _published(
         return home.call(lambda: home.peer.publish(topic.encode(), block, bodies, timeout), timeout)
     except BrokerUnreachable as error:
         return [PublishError(str(error), stored=None)] * len(bodies)
+
+
+def in_turn(
+    homes: Sequence[Home], until: float, store: Callable[[Home, float], list[PublishError | None]]
+) -> list[PublishError | None]:  # fmt: skip
+    """What ``store(home, seconds)`` answers for the first of ``homes`` that may have stored something, else for the last."""
+    answers: list[PublishError | None] = []
+    for tried, home in enumerate(homes):
+        answers = store(home, max(0.0, until - monotonic()) / (len(homes) - tried))
+        if not all(answer is not None and answer.stored is False for answer in answers):
+            break
+    return answers
 
 
 def meet(homes: Sequence[Home], until: float) -> None:

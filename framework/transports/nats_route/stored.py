@@ -17,16 +17,17 @@ from framework.transports.nats.publish_link import WINDOW, Command, PublishLink
 from framework.transports.nats.urls import Options
 from framework.transports.nats_route.home import Home
 from framework.transports.nats_route.peer import Peer
-from framework.transports.nats_route.producer import meet
+from framework.transports.nats_route.producer import in_turn, meet
 from framework.transports.nats_route.session import RouteSession
-from framework.transports.per_thread import PerThread, raise_first
+from framework.transports.one_by_one import OneByOne
+from framework.transports.per_thread import PerThread
 
 DEADLINE = 30.0
 _AT_ONCE = 20 * WINDOW
 """Messages that are handed to the peer's thread at a time."""
 
 
-class StoredProducer:
+class StoredProducer(OneByOne):
     """Safe to share between greenlets and between native threads. ``homes()``: of the peers, in the order in which they are
     tried."""
 
@@ -38,21 +39,11 @@ class StoredProducer:
         self._publishing: dict[str, PerThread[Command]] = {}
         self._closed = False
 
-    def publish(
-        self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
-        lease: float | None = None, timeout: float | None = None, headers: Headers = NONE,
-    ) -> None:  # fmt: skip
-        """Return when JetStream has answered for all of ``bodies``; ``delay`` in seconds. Leases are the consumers'.
-
-        Raises BadName, BadMessage (nothing was sent), PublishError.
-        """
-        raise_first(self.publish_each(topic, bodies, delay=delay, timeout=timeout, headers=headers))
-
     def publish_each(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,
         lease: float | None = None, timeout: float | None = None, headers: Headers = NONE,
     ) -> list[PublishError | None]:  # fmt: skip
-        """As ``publish``, with an answer for each of ``bodies``.
+        """Return when JetStream has answered for all of ``bodies``; ``delay`` in seconds. Leases are the consumers'.
 
         Raises BadName, BadMessage (nothing was sent), PublishError when the producer is closed.
         """
@@ -65,16 +56,7 @@ class StoredProducer:
         meet(homes, (monotonic() + until) / 2)
         check_sizes(topic, bodies, min(home.peer.max_payload for home in homes), headers, "the servers' max_payload")
         commands = self._outgoing.commands(topic, bodies, delay, headers)
-        return self._stored(homes, commands, until)
-
-    def _stored(self, homes: Sequence[Home], commands: Sequence[Command], until: float) -> list[PublishError | None]:
-        answers: list[PublishError | None] = []
-        for tried, home in enumerate(homes):
-            left = max(0.0, until - monotonic()) / (len(homes) - tried)
-            answers = self._stored_at(home, commands, left)
-            if not all(answer is not None and answer.stored is False for answer in answers):
-                break
-        return answers
+        return in_turn(homes, until, lambda home, left: self._stored_at(home, commands, left))
 
     def _stored_at(self, home: Home, commands: Sequence[Command], timeout: float) -> list[PublishError | None]:
         answers: list[PublishError | None] = []

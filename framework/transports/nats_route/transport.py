@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-import gevent
-
 from framework import names
-from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, words_of
+from framework.errors import FrameworkError
+from framework.transports.asking_all import all_admitted, answered, ask_each
 from framework.transports.contract import Capabilities, NodeInfo, Receiver, Transport
 from framework.transports.nats_route import judgement, urls
 from framework.transports.nats_route.connection import LIMITS, RouteConnection
@@ -17,7 +16,6 @@ from framework.transports.nats_route.jetstream import RouteJetStream
 from framework.transports.nats_route.look import Looked, look
 from framework.transports.nats_route.producer import RouteProducer
 from framework.transports.nats_route.tls import contexts
-from framework.transports.nats_route.urls import Cluster
 
 
 def open(urls_: Sequence[str]) -> Transport:
@@ -53,9 +51,7 @@ class RouteTransport:
 
     def describe(self, topic: str, channel: str) -> list[NodeInfo]:
         """What the permissions of each cluster mean for ``topic``."""
-        answers = self._ask_each(look)
-        found = [(node, answer) for node, answer in answers.items() if isinstance(answer, Looked)]
-        return [self._info(node, answer, topic) for node, answer in found]
+        return [self._info(node, looked, topic) for node, looked in answered(self._look_at_each()).items()]
 
     def _info(self, node: str, looked: Looked, topic: str = "") -> NodeInfo:
         obstacles = tuple(judgement.obstacles(looked.info, topic)) if topic else ()
@@ -77,9 +73,8 @@ class RouteTransport:
         return {topic for topic in found if names.is_valid(topic)}
 
     def _subscribed(self) -> set[tuple[bytes, bytes]]:
-        answers = self._ask_each(look)
-        _raise_failures(answers)
-        found = {one for answer in answers.values() if isinstance(answer, Looked) for one in answer.subscribed}
+        answers = all_admitted(self._look_at_each())
+        found = {one for looked in answers.values() for one in looked.subscribed}
         for home in self._homes.there():
             found |= home.peer.interests.patterns() | home.peer.mine()
         return {(subject, queue) for subject, queue in found if queue}
@@ -99,25 +94,8 @@ class RouteTransport:
         return RouteProducer(self._homes.all)
 
     def probe(self) -> list[NodeInfo]:
-        answers = self._ask_each(look)
-        _raise_failures(answers)
-        return [self._info(node, answer) for node, answer in answers.items() if isinstance(answer, Looked)]
+        return [self._info(node, looked) for node, looked in all_admitted(self._look_at_each()).items()]
 
-    def _ask_each(self, ask: Callable[..., Looked]) -> dict[str, Looked | FrameworkError]:
+    def _look_at_each(self) -> dict[str, Looked | FrameworkError]:
         """Node -> its answer, or why there is none; all asked at once."""
-        asked = {node: gevent.spawn(self._answer, cluster, ask) for node, cluster in sorted(self._clusters.items())}
-        gevent.joinall(list(asked.values()))
-        return {node: one.get() for node, one in asked.items()}
-
-    def _answer(self, cluster: Cluster, ask: Callable[..., Looked]) -> Looked | FrameworkError:
-        try:
-            return ask(cluster, self._options, self._secrets)
-        except FrameworkError as error:
-            return error
-
-
-def _raise_failures(answers: dict[str, Looked | FrameworkError]) -> None:
-    failures = {node: answer for node, answer in answers.items() if isinstance(answer, FrameworkError)}
-    if failures:
-        refused = any(isinstance(error, REFUSALS) for error in failures.values())
-        raise (BrokerRefuses if refused else BrokerUnreachable)("; ".join(map(words_of, failures, failures.values())))
+        return ask_each(sorted(self._clusters), lambda node: look(self._clusters[node], self._options, self._secrets))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-import gevent
-
-from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, words_of
+from framework.errors import BrokerUnreachable
+from framework.transports.asking_all import all_admitted, answered, ask_each
 from framework.transports.contract import Capabilities, NodeInfo, Producer, Receiver, Transport
 from framework.transports.enveloped import SealingProducer
 from framework.transports.kept import Kept
@@ -123,32 +122,18 @@ class NsqTransport:
         nodes = sorted(self.nodes())
         if not nodes:
             raise BrokerUnreachable("the nsqlookupds know of no nsqd yet: start one with --lookupd-tcp-address")
-        answers = self._ask(nodes)
-        failures = {node: answer for node, answer in answers.items() if isinstance(answer, FrameworkError)}
-        if failures:
-            refused = any(isinstance(error, REFUSALS) for error in failures.values())
-            raise (BrokerRefuses if refused else BrokerUnreachable)("; ".join(map(words_of, failures, failures.values())))
-        return [answer for answer in answers.values() if isinstance(answer, NodeInfo)]
+        return list(all_admitted(ask_each(nodes, self._probe)).values())
 
     def _describe(self) -> list[NodeInfo]:
         try:
             nodes = self.nodes()
         except BrokerUnreachable:
             return []
-        return [answer for answer in self._ask(sorted(nodes)).values() if isinstance(answer, NodeInfo)]
+        return list(answered(ask_each(sorted(nodes), self._probe)).values())
 
-    def _ask(self, nodes: Iterable[str]) -> dict[str, NodeInfo | FrameworkError]:
-        """Node -> its answer, all asked at once."""
-        asked = {node: gevent.spawn(self._probe, node) for node in nodes}
-        gevent.joinall(list(asked.values()))
-        return {node: one.get() for node, one in asked.items()}
-
-    def _probe(self, node: str) -> NodeInfo | FrameworkError:
-        try:
-            with dial(node, self._options) as line:
-                line.check_admitted()
-                longest = self._delays.of(node, self._discovery.http_of(node))
-                can = replace(self.capabilities, max_requeue=longest, max_defer=longest)
-                return NodeInfo(node, f"nsqd {line.identity.version}", line.identity.limits(longest), can)
-        except FrameworkError as error:
-            return error
+    def _probe(self, node: str) -> NodeInfo:
+        with dial(node, self._options) as line:
+            line.check_admitted()
+            longest = self._delays.of(node, self._discovery.http_of(node))
+            can = replace(self.capabilities, max_requeue=longest, max_defer=longest)
+            return NodeInfo(node, f"nsqd {line.identity.version}", line.identity.limits(longest), can)

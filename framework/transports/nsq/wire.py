@@ -279,7 +279,7 @@ class Decoder:
                 break
             at = following
         if at < end:
-            self._hold(data, at, end)
+            self._keep(data, at, end)
         return messages, others
 
     def _other(self, data: bytes, at: int, end: int, others: list[bytes | BrokerError]) -> int:
@@ -307,7 +307,7 @@ class Decoder:
                 raise _garbage(f"a message frame of {size} bytes (at least {_MIN_MESSAGE})", data, at)
         return size
 
-    def _hold(self, data: bytes, at: int, end: int) -> None:
+    def _keep(self, data: bytes, at: int, end: int) -> None:
         size = self.size_at(data, at, end)
         have = end - at
         if size is None or have < _HEAD_SIZE:

@@ -142,8 +142,8 @@ def groups_of(session: Session, topic: str) -> list[str]:
 def waiting(session: Session, topic: str, group: str) -> int:
     """How many messages wait to be delivered to ``group``, for the first time or again."""
     _await_index(session)
-    places = [topic, *(retry_topic(topic, group, version) for version in (RETRY_V1, RETRY_V2))]
-    return sum(count for place in places for count in _waiting(session, place, group))
+    topics = [topic, *(retry_topic(topic, group, version) for version in (RETRY_V1, RETRY_V2))]
+    return sum(count for one in topics for count in _waiting(session, one, group))
 
 
 def unread(session: Session, topics: Iterable[str], group: str) -> int:

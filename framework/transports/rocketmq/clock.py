@@ -49,20 +49,20 @@ class Born:
     def __init__(self, *, told: bool) -> None:
         """``told``: it must be said."""
         self._told = told
-        self._ahead: int | None = None
+        self._offset: int | None = None
         """Its clock less ours."""
 
     def of_pop(self, now: float, poll: float) -> tuple[int, float]:
         """bornTime, and the seconds that it may wait, of ``poll``. ``now``: seconds since 1970."""
         if not self._told:
             return 0, poll
-        if self._ahead is None:
+        if self._offset is None:
             return FAR, 0.0
-        return round(now * 1000) + self._ahead, poll
+        return round(now * 1000) + self._offset, poll
 
     def answered(self, fields: Mapping[str, str], words: str, now: float) -> None:
         """The answer to one. Where a clock was set since, its time is asked for again."""
         if told := number_in(fields, "popTime"):
-            self._ahead = told - round(now * 1000)
+            self._offset = told - round(now * 1000)
         elif "timeout too much" in words:
-            self._ahead = None
+            self._offset = None

@@ -47,7 +47,7 @@ class PopConnection:
 
     lasting_ids = False
     shown = True
-    holds = False
+    has_queues = False
 
     def __init__(
         self, session: Session, names: tuple[str, str, str], what: Subscription, receiver: Receiver, *, limits: Limits,

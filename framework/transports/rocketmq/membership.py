@@ -95,7 +95,7 @@ class Membership:
     ) -> None:
         self._session, self._node, self._what, self._places, self._reader = session, node, what, places, reader
         self._joined = False
-        self.holds = False
+        self.has_queues = False
         """It is known as one that may hold a queue."""
         self._renewed = -math.inf
         self._known: dict[str, Collection[Place]] = {}
@@ -139,8 +139,8 @@ class Membership:
         for place, offset in self._offsets(self._taken(missing)):
             readings[place] = Reading(place, offset)
         self._renew()
-        if self.holds and not (self._joined or readings):
-            self.holds = False
+        if self.has_queues and not (self._joined or readings):
+            self.has_queues = False
             self._unregister("producerGroup")
         return min(pause, AGAIN) if any(place not in readings for place in wanted) else pause
 
@@ -150,7 +150,7 @@ class Membership:
         """The queues of this broker that are ours, and when to look again."""
         if not self._joined:
             self._session.ask(Request.HEART_BEAT, {}, self._session.heartbeat_of(self._what.group))
-            self._joined = self.holds = True
+            self._joined = self.has_queues = True
         members = self._members()
         if self._session.client not in members:
             self._joined = False
@@ -193,7 +193,7 @@ class Membership:
     # --- whose turn it is ----------------------------------------------------------------------------------
 
     def _taken(self, places: Collection[Place]) -> Collection[Place]:
-        """Those of ``places`` that nobody holds."""
+        """Those of ``places`` that nobody has."""
         if not places:
             return places
         ours = self._lock(places)

@@ -26,7 +26,7 @@ class Owner(Protocol):
         """Whether heartbeats say that it subscribes."""
 
     @property
-    def holds(self) -> bool:
+    def has_queues(self) -> bool:
         """Whether they say that it may still hold a queue. What they said once, and say no more, has the broker close the
         connection after two minutes."""
 

@@ -194,8 +194,8 @@ class PullConnection(Unleased):
     shown = wants_queues
 
     @property
-    def holds(self) -> bool:
-        return self._member.holds
+    def has_queues(self) -> bool:
+        return self._member.has_queues
 
     def balanced(self) -> None:
         if self._closing and not self.readings and not self.unsent():

@@ -160,7 +160,7 @@ class Session(SharedSession[Frame]):
 
     def _said_of(self, owners: Iterable[Owner]) -> bytes:
         shown = [owner.subscription for owner in owners if owner.shown]
-        return heartbeat(self.client, shown, [owner.subscription.group for owner in owners if owner.holds])
+        return heartbeat(self.client, shown, [owner.subscription.group for owner in owners if owner.has_queues])
 
     @property
     def signs(self) -> bool:

@@ -152,7 +152,7 @@ class Settling:
         """Queue the requests. In another native thread too, while the hub is blocked."""
         for one in _taken(self._dead):
             self._waiting += 1
-            self._put(Request.CONSUMER_SEND_MSG_BACK, one.back or {}, partial(self._buried, one))
+            self._put(Request.CONSUMER_SEND_MSG_BACK, one.back or {}, partial(self._given_up, one))
         if self._postponed:
             self._acknowledge_again()
         finished = self._collect_acks(_taken(self._acks))
@@ -180,10 +180,10 @@ class Settling:
                 self._put_batch(together, entries)
                 together, entries = [], []
             start = group[0].first.start
-            places = [one.offset - start for one in group]
-            if min(places) >= 0 and max(places) < FURTHEST:
+            behind = [one.offset - start for one in group]
+            if min(behind) >= 0 and max(behind) < FURTHEST:
                 together += group
-                entries.append(batch_entry(group[0].first, places, self._what.topic, self._what.group))
+                entries.append(batch_entry(group[0].first, behind, self._what.topic, self._what.group))
             else:
                 self._put_each(group)
         if together:
@@ -248,7 +248,7 @@ class Settling:
         one.heard = now + PAUSE
         return True
 
-    def _buried(self, one: Delivery, answer: Frame | FrameworkError, at: float) -> None:
+    def _given_up(self, one: Delivery, answer: Frame | FrameworkError, at: float) -> None:
         self._unheard -= 1
         if isinstance(answer, FrameworkError):
             self._books.broken(answer)

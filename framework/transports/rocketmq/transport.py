@@ -9,10 +9,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-import gevent
-
-from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, NegotiationRefused, words_of
+from framework.errors import BrokerUnreachable, FrameworkError, NegotiationRefused, words_of
 from framework.observe import hublog
+from framework.transports.asking_all import all_admitted, all_answered, answered, ask_each
 from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver, Transport
 from framework.transports.lease_guard import CERTAIN
 from framework.transports.publish_link import Refused
@@ -105,8 +104,7 @@ class RocketTransport:
         masters = self._servers.route(self._names.mapped(topic)) if topic else {}
         missing = bool(topic) and not masters
         answers = self._ask_each(masters or self._masters(), self._info)
-        found = [answer for answer in answers.values() if not isinstance(answer, FrameworkError)]
-        return [self._judged(info, broker, topic if missing else "") for info, broker in found]
+        return [self._judged(info, broker, topic if missing else "") for info, broker in answered(answers).values()]
 
     def _judged(self, info: NodeInfo, broker: Broker, missing: str) -> NodeInfo:
         return judgement.judged(info, broker, missing, pulls=self._pulls(broker))
@@ -258,32 +256,18 @@ class RocketTransport:
 
     def probe(self) -> list[NodeInfo]:
         answers = self._ask_each(self._servers.masters_of(self._options.cluster), self._info)
-        failures = {node: answer for node, answer in answers.items() if isinstance(answer, FrameworkError)}
-        if failures:
-            refused = any(isinstance(error, REFUSALS) for error in failures.values())
-            raise (BrokerRefuses if refused else BrokerUnreachable)("; ".join(map(words_of, failures, failures.values())))
-        found = [answer for answer in answers.values() if not isinstance(answer, FrameworkError)]
-        return [self._judged(info, broker, "") for info, broker in found]
+        return [self._judged(info, broker, "") for info, broker in all_admitted(answers).values()]
 
     def _ask_all(self, masters: dict[str, Master], question: Callable[[Master, Session], T]) -> dict[str, T]:
         """Node -> its answer. Raises BrokerUnreachable naming those that gave none."""
-        answers = self._ask_each(masters, question)
-        failures = {node: answer for node, answer in answers.items() if isinstance(answer, FrameworkError)}
-        if failures:
-            raise BrokerUnreachable("; ".join(map(words_of, failures, failures.values())))
-        return {node: answer for node, answer in answers.items() if not isinstance(answer, FrameworkError)}
+        return all_answered(self._ask_each(masters, question))
 
     def _ask_each(
         self, masters: dict[str, Master], question: Callable[[Master, Session], T]
     ) -> dict[str, T | FrameworkError]:  # fmt: skip
         """Node -> its answer, or why there is none; all asked at once."""
-        asked = {name: gevent.spawn(self._answer, masters[name], question) for name in sorted(masters)}
-        gevent.joinall(list(asked.values()))
-        return {name: one.get() for name, one in asked.items()}
+        return ask_each(sorted(masters), lambda name: self._answer(masters[name], question))
 
-    def _answer(self, master: Master, question: Callable[[Master, Session], T]) -> T | FrameworkError:
-        try:
-            with self._sessions.use(master.address) as session:
-                return question(master, session)
-        except FrameworkError as error:
-            return error
+    def _answer(self, master: Master, question: Callable[[Master, Session], T]) -> T:
+        with self._sessions.use(master.address) as session:
+            return question(master, session)

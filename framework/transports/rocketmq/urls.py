@@ -115,11 +115,11 @@ def _secrets(login: tuple[str, str], given: Mapping[str, str]) -> Secrets:
 def _login(url: str) -> tuple[tuple[str, str], str]:
     """Access key and secret, and the URL without them."""
     scheme, _, rest = url.partition("://")
-    place = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    said, at, hosts = place.rpartition("@")
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    said, at, hosts = authority.rpartition("@")
     if not at:
         return ("", ""), url
-    bare = f"{scheme}://{rest.replace(place, hosts, 1)}"
+    bare = f"{scheme}://{rest.replace(authority, hosts, 1)}"
     key, _, secret = said.partition(":")
     if not key or not secret:
         raise BadSetting(f"broker URL {bare!r}: before the @ stands access key:secret; one of them is missing")

@@ -28,13 +28,13 @@ from pyspark.errors import PySparkException
 from framework import FrameworkError, Publisher, WrongUse
 from workers.api_requests.channels.topics import SUSPECTS_TOPIC
 from workers.api_requests.job import session as sessions
-from workers.api_requests.job.folders import Places, beginning, take
+from workers.api_requests.job.folders import Folders, beginning, take
+from workers.api_requests.job.lookout import Lookout, run
 from workers.api_requests.job.outbox import Outbox, Sender
 from workers.api_requests.job.queries import Failed, words_of
 from workers.api_requests.job.spam.allowed import Allowed
 from workers.api_requests.job.stopping import Stopping
 from workers.api_requests.job.streams import Job
-from workers.api_requests.job.watch import Watch, run
 
 
 def _target(until: int | None, summary: Path | None) -> int | None:
@@ -166,25 +166,25 @@ def command(**options: Any) -> int:
         raise WrongUse("say one of --follow, --available-now, --until N and --until-summary FILE")
     publisher = Publisher(options["brokers"])  # which connects to nothing, and says what is wrong with a URL
     allowed = Allowed(options["allow"])
-    places = Places(*(options[name].absolute() for name in ("spool", "output", "state")))
-    held = take(places)
-    since = beginning(places, options["since"])
+    folders = Folders(*(options[name].absolute() for name in ("spool", "output", "state")))
+    held = take(folders)
+    since = beginning(folders, options["since"])
     tell = _teller(options["events"])
     stopping = Stopping()
     tell("starting")
     session = sessions.start(
-        "api_requests", places.state / "scratch", master=options["master"], short=options["short"], log=options["log"]
+        "api_requests", folders.state / "scratch", master=options["master"], short=options["short"], log=options["log"]
     )
     stopping.listen()
-    sender = Sender(Outbox(places.state / "outbox.sqlite"), publisher, SUSPECTS_TOPIC, _warn)
+    sender = Sender(Outbox(folders.state / "outbox.sqlite"), publisher, SUSPECTS_TOPIC, _warn)
     try:
         tell("ready")
         sender.start()
-        job = Job(session, places, sender, follows=follow or options["available_now"],
+        job = Job(session, folders, sender, follows=follow or options["available_now"],
                   forget=options["forget"], allowed=allowed, since=since)  # fmt: skip
-        watch = Watch(job, tell, stopping)
+        lookout = Lookout(job, tell, stopping)
         target = None if follow or options["available_now"] else partial(_target, until, summary)
-        run(job, watch, target, options["every"] if follow else 0.0, available_now=options["available_now"])
+        run(job, lookout, target, options["every"] if follow else 0.0, available_now=options["available_now"])
         tell("done", suspects=len(job.evidence.known()))
     except (Failed, PySparkException, Py4JError, OSError, sqlite3.Error, pa.ArrowException) as error:
         # In words as long as there is a JVM to ask for them; where it has died, all else is what came of that.

@@ -14,7 +14,7 @@ from pyspark_nsq import Lag, lag
 from workers.api_requests.channels.topics import CHANNELS
 from workers.api_requests.job.archive import archive
 from workers.api_requests.job.checkpoint import Checkpoint
-from workers.api_requests.job.folders import CHECKPOINTS, TALLY, Places, check_output
+from workers.api_requests.job.folders import CHECKPOINTS, TALLY, Folders, check_output
 from workers.api_requests.job.growth.counts import Growth
 from workers.api_requests.job.outbox import Sender
 from workers.api_requests.job.parse import parse, rejects, requests
@@ -47,16 +47,16 @@ class Stream:
     ``since``: it takes only lines that the queue took then or later, and leaves the spool to whoever reads it all.
     """
 
-    def __init__(self, name: str, process: Process, places: Places, since: datetime | None = None) -> None:
+    def __init__(self, name: str, process: Process, folders: Folders, since: datetime | None = None) -> None:
         self.name = name
         self._since = since
         self.stopping = False
-        self.tally = Tally(places.state / TALLY / f"{name}.json")
-        self._places = places
+        self.tally = Tally(folders.state / TALLY / f"{name}.json")
+        self._folders = folders
         self._process = process
         self._working = threading.Lock()
-        self._spool = places.spool / name
-        self._checkpoint = Checkpoint(places.state / CHECKPOINTS / name)
+        self._spool = folders.spool / name
+        self._checkpoint = Checkpoint(folders.state / CHECKPOINTS / name)
         self._done = self._checkpoint.last_done()
 
     def start(self, session: Session, every: float | None) -> StreamingQuery:
@@ -94,14 +94,14 @@ class Stream:
 
     def _work(self, rows: DataFrame, batch: int) -> None:
         try:
-            check_output(self._places)
+            check_output(self._folders)
             if self._since is not None:  # some of before lie among those
                 rows = rows.where(f.col("timestamp") >= f.lit(self._since))
             counts = self._process(rows, batch)
         except Exception:
             if self.stopping:
                 raise Stopped from None  # not swallowed: the batch must run again
-            check_output(self._places)  # which says more than what came of it
+            check_output(self._folders)  # which says more than what came of it
             raise
         self._done = batch
         if counts:
@@ -112,26 +112,26 @@ class Job:
     """The three channels' streams in one session."""
 
     def __init__(
-        self, session: Session, places: Places, sender: Sender, *, follows: bool,
+        self, session: Session, folders: Folders, sender: Sender, *, follows: bool,
         forget: int | None = None, allowed: Allowed | None = None, since: datetime | None = None,
     ) -> None:  # fmt: skip
-        scratch = places.state / "scratch"
-        self._archived = Store(places.output / "archive", scratch, by="date")
-        self._rejected = Store(places.output / "rejected", scratch)
-        hours = Store(places.state / "hours", scratch)
-        self._growth = Growth(hours, places.state / "growth.sqlite", places.output / "growth")
+        scratch = folders.state / "scratch"
+        self._archived = Store(folders.output / "archive", scratch, by="date")
+        self._rejected = Store(folders.output / "rejected", scratch)
+        hours = Store(folders.state / "hours", scratch)
+        self._growth = Growth(hours, folders.state / "growth.sqlite", folders.output / "growth")
         for name in ("archive", "rejected", "growth", "spam"):
-            (places.output / name).mkdir(parents=True, exist_ok=True)  # there also when nothing comes
+            (folders.output / name).mkdir(parents=True, exist_ok=True)  # there also when nothing comes
         self.sender = sender
         self.evidence = Evidence(
-            session, Store(places.state / "evidence", scratch), places.state / "spam.sqlite", places.output / "spam", sender.put,
-            forget=forget, allowed=allowed,
+            session, Store(folders.state / "evidence", scratch), folders.state / "spam.sqlite", folders.output / "spam",
+            sender.put, forget=forget, allowed=allowed,
         )  # fmt: skip
         self._follows = follows
-        self._places = places
+        self._folders = folders
         self._session = session
         works = (self._archive, self._count, self._suspect)
-        self._streams = [Stream(name, work, places, since) for name, work in zip(CHANNELS, works, strict=True)]
+        self._streams = [Stream(name, work, folders, since) for name, work in zip(CHANNELS, works, strict=True)]
 
     def start(self, name: str, every: float | None, *, available_now: bool = False) -> StreamingQuery:
         """Start one stream, from its checkpoint. ``every``: seconds between the starts of batches; None for its own.
@@ -164,7 +164,7 @@ class Job:
 
     def check_output(self) -> None:
         """Raises Gone when what the streams wrote is not there any more."""
-        check_output(self._places)
+        check_output(self._folders)
 
     @property
     def judges_as_it_goes(self) -> bool:

@@ -30,7 +30,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Stroke:
     x1: float
     x2: float
     y1: float
@@ -59,7 +59,7 @@ class Dot:
     is_a: ClassVar[str] = "dot"
 
 
-Shape = Text | Line | Bar | Dot
+Shape = Text | Stroke | Bar | Dot
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,21 +135,21 @@ def visits(suspects: Sequence[Suspect], activity: Activity, days: Sequence[Perio
     end = midnight(_as_date(days[-1])) + timedelta(days=1)
     row, left = 26, 130
     height = _TOP + row * len(top) + _BOTTOM + 4
-    places = {one.address: n for n, one in enumerate(top)}
+    ranks = {one.address: n for n, one in enumerate(top)}
     shapes: list[Shape] = []
     for mark in day_marks(start, end):
         x = _beside_names(mark, start, end, left)
-        shapes.append(Line(x, x, _TOP, height - _BOTTOM))
+        shapes.append(Stroke(x, x, _TOP, height - _BOTTOM))
         if mark < end:
             shapes.append(Text(x + 3, height - 8, day_name(mark), "tick"))
-    for address, n in places.items():
+    for address, n in ranks.items():
         y = _TOP + row * (n + 0.5)
-        shapes.append(Line(left, WIDTH - 70, y, y))
+        shapes.append(Stroke(left, WIDTH - 70, y, y))
         shapes.append(Text(left - 10, y + 4, _short(address), "label", "end"))
         shapes.append(Text(WIDTH - 8, y + 4, f"{top[n].requests:,}", "value", "end"))
     for hour, address, requests in activity:
-        if address in places:
-            x, y = _beside_names(hour, start, end, left), _TOP + row * (places[address] + 0.5)
+        if address in ranks:
+            x, y = _beside_names(hour, start, end, left), _TOP + row * (ranks[address] + 0.5)
             tip = f"{address}, {hour:%Y-%m-%d %H:00} UTC: {requests:,} requests"
             shapes.append(Dot(x, y, min(12.0, 2.2 + 0.55 * requests**0.5), tip))
     return Chart(height, "When the busiest suspects came", f"{len(top)} of {len(suspects)} suspects", shapes)
@@ -166,7 +166,7 @@ def phases(spans: Mapping[str, tuple[float, float]], seconds: float) -> Chart | 
     shapes: list[Shape] = []
     for mark in marks:
         x = left + mark / marks[-1] * wide
-        shapes.append(Line(x, x, _TOP, height - _BOTTOM))
+        shapes.append(Stroke(x, x, _TOP, height - _BOTTOM))
         shapes.append(Text(x, height - 8, f"{mark} s", "tick", "middle"))
     for n, (name, (start, end)) in enumerate(sorted(spans.items(), key=lambda item: item[1])):
         y, x = _TOP + row * n, left + start / marks[-1] * wide
@@ -182,7 +182,7 @@ def _grid(marks: Sequence[int], height: float) -> list[Shape]:
     shapes: list[Shape] = []
     for mark in marks:
         y = _y(mark, marks, height)
-        shapes.append(Line(_LEFT, WIDTH - _RIGHT, y, y, "axis" if mark == 0 else "grid"))
+        shapes.append(Stroke(_LEFT, WIDTH - _RIGHT, y, y, "axis" if mark == 0 else "grid"))
         shapes.append(Text(_LEFT - 8, y + 4, f"{mark:,}", "tick", "end"))
     return shapes
 
@@ -191,7 +191,7 @@ def _dates(start: datetime, end: datetime, height: float) -> list[Shape]:
     shapes: list[Shape] = []
     for mark in day_marks(start, end):
         x = _x(mark, start, end)
-        shapes.append(Line(x, x, _TOP, height - _BOTTOM))
+        shapes.append(Stroke(x, x, _TOP, height - _BOTTOM))
         if x < WIDTH - 50:
             shapes.append(Text(x + 3, height - 8, day_name(mark), "tick"))
     return shapes

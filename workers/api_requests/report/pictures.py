@@ -60,11 +60,11 @@ def growth(figures: Figures, path: Path) -> None:
         days = figures.by_day
         names = [day_name(day.start) if len(days) <= 31 else str(day.start) for day in days]
         known = [day.addresses - day.new_addresses for day in days]
-        places = range(len(days))
-        below.bar(places, known, color=_SOFT, label="seen before")
-        bars = below.bar(places, [day.new_addresses for day in days], bottom=known, color=_GOOD, label="new")
+        ranks = range(len(days))
+        below.bar(ranks, known, color=_SOFT, label="seen before")
+        bars = below.bar(ranks, [day.new_addresses for day in days], bottom=known, color=_GOOD, label="new")
         every = max(1, len(days) // 12)
-        below.set_xticks(list(places)[::every], names[::every])
+        below.set_xticks(list(ranks)[::every], names[::every])
         if days:
             below.legend(frameon=False, loc="upper right")
         if 0 < len(days) <= 20:
@@ -76,11 +76,11 @@ def spam(figures: Figures, path: Path) -> None:
     top = list(figures.suspects)[:_ROWS]
     with _drawn(path, 1, 1.6 + 0.36 * max(len(top), 3)) as (axes,):
         axes.set_title(f"When the busiest of {len(figures.suspects):,} suspects came" if top else "No suspects")
-        places = {one.address: len(top) - n for n, one in enumerate(top)}
-        mine = [(hour, places[address], requests) for hour, address, requests in figures.activity if address in places]
+        ranks = {one.address: len(top) - n for n, one in enumerate(top)}
+        mine = [(hour, ranks[address], requests) for hour, address, requests in figures.activity if address in ranks]
         sizes = [min(18 + 2.2 * requests, 1200) for _, _, requests in mine]
         axes.scatter([h for h, _, _ in mine], [p for _, p, _ in mine], s=sizes, color=_BAD, alpha=0.7, linewidths=0)
-        axes.set_yticks(list(places.values()), [f"{printable(one.address)[:24]}  ({one.requests:,})" for one in top])
+        axes.set_yticks(list(ranks.values()), [f"{printable(one.address)[:24]}  ({one.requests:,})" for one in top])
         axes.set_ylim(0.3, len(top) + 0.7)
         _dates(axes, figures)
 

@@ -83,7 +83,7 @@ def parse(text: str) -> Handle:
 class Popped:
     """What the answer to a POP says of all messages in it. Raises ProtocolError where it does not say it."""
 
-    __slots__ = ("_broker", "_places", "_starts", "invisible", "pop_time", "rest", "revive_queue")
+    __slots__ = ("_broker", "_said", "_starts", "invisible", "pop_time", "rest", "revive_queue")
 
     def __init__(self, fields: Mapping[str, str], broker: str) -> None:
         self._broker = broker
@@ -93,7 +93,7 @@ class Popped:
             self.rest = int(fields.get("restNum", "0"))
             """About how many messages are left to pop."""
             self._starts = _starts(fields.get("startOffsetInfo", ""))
-            self._places = fields.get("msgOffsetInfo", "")
+            self._said = fields.get("msgOffsetInfo", "")
         except (KeyError, ValueError) as error:
             raise garbage(f"an answer to a POP without what it needs ({error})", repr(fields).encode(), 0) from None
 
@@ -121,11 +121,11 @@ class Popped:
     def _offsets(self, retry: int, queue: int) -> set[int]:
         """Of the messages of that queue, by msgOffsetInfo, ``flag queue offset,offset;...``. Raises ProtocolError."""
         try:
-            entries = [entry.split(" ") for entry in self._places.split(";") if entry]
+            entries = [entry.split(" ") for entry in self._said.split(";") if entry]
             of_queue = [offsets for flag, number, offsets in entries if (int(flag), int(number)) == (retry, queue)]
             return {int(offset) for offsets in of_queue for offset in offsets.split(",")}
         except ValueError:
-            raise garbage("an answer to a POP with offsets that cannot be read", self._places.encode(), 0) from None
+            raise garbage("an answer to a POP with offsets that cannot be read", self._said.encode(), 0) from None
 
 
 def _starts(text: str) -> dict[tuple[int, int], int]:
@@ -140,12 +140,12 @@ def _starts(text: str) -> dict[tuple[int, int], int]:
 # --- many at once ------------------------------------------------------------------------------------------
 
 
-def batch_entry(first: Handle, places: Iterable[int], topic: str, group: str) -> dict[str, object]:
+def batch_entry(first: Handle, behind: Iterable[int], topic: str, group: str) -> dict[str, object]:
     """One of the ``acks`` of a BATCH_ACK_MESSAGE: messages of the POP and queue of ``first``, by how far they lie behind its
     start."""
     return {
         "c": group, "t": topic, "r": str(first.retry), "so": first.start, "q": first.queue, "rq": first.revive_queue,
-        "pt": first.pop_time, "it": first.invisible, "b": bitset(places),
+        "pt": first.pop_time, "it": first.invisible, "b": bitset(behind),
     }  # fmt: skip
 
 
@@ -154,11 +154,11 @@ def batch_body(broker: str, acks: list[dict[str, object]]) -> bytes:
     return msgspec.json.encode({"brokerName": broker, "acks": acks})
 
 
-def bitset(places: Iterable[int]) -> str:
-    """As Java's BitSet is written: base64 of its bytes, the lowest first. Raises ProtocolError for a place below 0."""
+def bitset(behind: Iterable[int]) -> str:
+    """As Java's BitSet is written: base64 of its bytes, the lowest first. Raises ProtocolError for one below 0."""
     bits = 0
-    for place in places:
-        if place < 0:
-            raise ProtocolError(f"no offset is {-place} before the first of its POP")
-        bits |= 1 << place
+    for one in behind:
+        if one < 0:
+            raise ProtocolError(f"no offset is {-one} before the first of its POP")
+        bits |= 1 << one
     return base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()

@@ -1,17 +1,11 @@
-"""Opens what the verbs of ``workers dead`` work on, and turns wrong names into a sentence. It reads no letter."""
+"""Finds the topics that the verbs of ``workers dead`` work on, and turns wrong names into a sentence. It reads no letter."""
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-
-import click
+from collections.abc import Iterable, Sequence
 
 from framework import names
 from framework.cli.brokers import reach
-from framework.cli.exit_codes import Exit
 from framework.deadletters import DeadTopic, find, meant, topic_of
 from framework.errors import WrongUse
 from framework.settings import Settings
@@ -46,14 +40,3 @@ def missing(words: Iterable[str], found: Sequence[DeadTopic]) -> list[str]:
     """The dead letter topics that were named and do not exist."""
     there = {topic.name for topic in found}
     return [name for name in map(topic_of, words) if name not in there]
-
-
-@contextmanager
-def output() -> Iterator[None]:
-    """Ends the verb quietly when nobody reads its output any more, as in ``workers dead list x | head``."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at exit
-        raise click.exceptions.Exit(Exit.CLEAN) from None

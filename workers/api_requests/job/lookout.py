@@ -14,7 +14,7 @@ _OFTEN = 10.0  # seconds after which is told again how many lines wait
 _PATIENCE = 60.0  # seconds without a new line before --until gives up
 
 
-class Watch:
+class Lookout:
     """Waits for the queries, tells how far they are, and sees when one ends or a signal comes."""
 
     def __init__(self, job: Job, tell: Callable[..., None], stopping: Stopping) -> None:
@@ -61,7 +61,7 @@ class Watch:
 
 
 def run(
-    job: Job, watch: Watch, target: Callable[[], int | None] | None, every: float | None, *, available_now: bool = False
+    job: Job, lookout: Lookout, target: Callable[[], int | None] | None, every: float | None, *, available_now: bool = False
 ) -> None:
     """The whole job in a session that is up, until it is done or a signal comes. Raises Failed.
 
@@ -70,7 +70,7 @@ def run(
     queries = Queries(lambda name: job.start(name, every, available_now=available_now), may_end=available_now)
     try:
         finished, patience = _end(job, queries, target, available_now)
-        if not watch.until(queries, finished, patience):
+        if not lookout.until(queries, finished, patience):
             return
     finally:
         job.stopping()
@@ -79,7 +79,7 @@ def run(
     job.check_output()
     if not job.judges_as_it_goes:
         job.evidence.judge()
-    if not job.sender.flush(_PATIENCE, lambda: watch.asked) and not watch.asked:
+    if not job.sender.flush(_PATIENCE, lambda: lookout.asked) and not lookout.asked:
         raise Failed(f"suspects wait to be published, and the next run will try again: {job.sender.trouble}")
 
 

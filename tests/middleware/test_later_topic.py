@@ -10,14 +10,14 @@ from framework.errors import HandlerTimeout, PublishError, Retry
 from framework.handler import make_spec
 from framework.message import Batch, Message
 from framework.middleware import compile_chain, later
-from framework.middleware.later import Delays, WaitingRoom, later_topic
+from framework.middleware.later import Delays, LaterTopic, later_topic
 from framework.middleware.outcome import DEAD, DEFERRED, Requeue
 from tests.middleware.waiting import LONGEST, Waiting, noting, retry_in
 
 
-def room_of(waiting: Waiting, **options: Any) -> WaitingRoom:
+def room_of(waiting: Waiting, **options: Any) -> LaterTopic:
     spec = make_spec(lambda message: None, "orders", "billing", options)
-    return WaitingRoom(spec, waiting.defer, lambda: Delays(waiting.longest, waiting.longest))
+    return LaterTopic(spec, waiting.defer, lambda: Delays(waiting.longest, waiting.longest))
 
 
 def test_what_has_used_up_its_deliveries_unstarted_is_kept_with_the_attempts_that_it_had(waiting: Waiting) -> None:
@@ -61,7 +61,7 @@ def test_an_envelope_that_is_early_goes_on_waiting_until_it_is_due(waiting: Wait
 
 def test_nobody_keeps_what_has_no_limit_what_is_anothers_or_where_nothing_waits(waiting: Waiting) -> None:
     envelope = strangers(waiting)
-    theirs = WaitingRoom(
+    theirs = LaterTopic(
         make_spec(lambda m: None, "orders", "eu.billing", {"max_attempts": 1}), waiting.defer, lambda: Delays(LONGEST, LONGEST)
     )
     assert not theirs.must_keep(envelope, 9)
@@ -100,8 +100,8 @@ def strangers(waiting: Waiting) -> Message:
     message = waiting.original()
     message.connection.topic, message.connection.channel = "orders.eu", "billing"
     spec = make_spec(retry_in(7200), "orders.eu", "billing")
-    room = WaitingRoom(spec, waiting.defer, lambda: Delays(LONGEST, LONGEST))
-    compile_chain(spec, publish=lambda topic, body: None, delay=float, room=room)(message)
+    room = LaterTopic(spec, waiting.defer, lambda: Delays(LONGEST, LONGEST))
+    compile_chain(spec, publish=lambda topic, body: None, delay=float, later=room)(message)
     return waiting.envelope()
 
 
