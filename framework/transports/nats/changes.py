@@ -63,6 +63,8 @@ class Changes:
         self._session = session
         self._place = place
         self._affected = affected
+        self._exact = version_of(session.info) >= EXACT
+        """When the consumer was created was told by a server that always says the same."""
         self._due = monotonic() + REGULARLY * random.uniform(0.5, 1.0)  # handlers that start together do not ask together
         self._looking = False
         self.sure = True
@@ -137,7 +139,7 @@ class Changes:
     def _judge(self, found: Consumer | None, doubtful: list[tuple[wire.Msg, float]], session: Carrier) -> None:
         """One that is gone answers nothing on 2.9; one that is there has lost its pulls, as with its leader."""
         here = self._place
-        exact = version_of(session.info) >= EXACT
+        exact = self._exact and version_of(session.info) >= EXACT
         if found is None:
             self._affected.gone(BrokerUnreachable(f"{self._what} is gone"))
         elif abs(found.created - here.created) > (timedelta(0) if exact else ROUGHLY):

@@ -8,6 +8,7 @@ import gevent.event
 import pytest
 
 from framework.errors import BrokerUnreachable
+from framework.testing.servers import nats_binary
 from framework.transports.nats import away, wire
 
 from .conftest import until
@@ -43,6 +44,23 @@ def test_what_runs_while_a_server_is_started_again_is_settled_there_and_comes_on
     until(held.balanced)
     assert (held.tally.finished, held.tally.requeued, held.tally.lease_lost, held.receiver.closings) == (5, 1, 0, 0)
     until(lambda: left(kit, transport) == 0)
+
+
+@pytest.mark.slow
+def test_what_runs_while_a_server_becomes_a_newer_one_is_settled_there_and_comes_once(make_kit):
+    """The older one says another time of when a consumer was created after each of its starts."""
+    kit = make_kit("", version="2.9")
+    transport = kit.open()
+    held = holding(kit, transport, 2)
+    kit.server.stop()
+    until(lambda: held.connection.away)
+    kit.server.command[0] = str(nats_binary("2.15"))
+    kit.server.start()
+    for message in held.taken:
+        held.connection.finish(message)
+    until(lambda: held.tally.finished == 2)
+    until(lambda: left(kit, transport) == 0)
+    assert (held.tally.lease_lost, held.receiver.closings) == (0, 0)
 
 
 def test_leases_are_kept_again_from_when_there_is_a_session(make_kit):
