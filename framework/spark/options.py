@@ -18,7 +18,7 @@ from framework import names
 from framework.errors import BadSetting, WrongUse
 from framework.markdown import item
 from framework.spool.root import folder_of
-from framework.spool.seen import WINDOW
+from framework.spool.seen import REMEMBER, WINDOW
 
 _NO_REPLAY = (
     "NSQ cannot replay: a query begins with what the spool holds, startingOffsets is earliest or latest of the spool, and "
@@ -39,7 +39,9 @@ _ELSEWHERE = {
     "endingoffsetsbytimestamp": _NO_REPLAY,
 }
 _SCHEMES = {"nsqdTcpAddresses": "nsq://", "lookupdHttpAddresses": "nsq+lookupd://", "broker": ""}
-_EMBEDDED_ONLY = (*_SCHEMES, "topic", "channel", "maxInFlight", "maxSpoolBytes", "segmentMaxMessages", "segmentLinger")
+_EMBEDDED_ONLY = (
+    *_SCHEMES, "topic", "channel", "dedupeTime", "maxInFlight", "maxSpoolBytes", "segmentMaxMessages", "segmentLinger",
+)  # fmt: skip
 _SPARKS_OWN = {"checkpointlocation", "queryname"}
 
 
@@ -185,6 +187,12 @@ STREAM_READ = [
         "how many message ids the embedded collector remembers at the least, "
         f"and how many of the newest rows `retention=commit` leaves ({WINDOW})",
     ),
+    Option(
+        "dedupeTime",
+        _seconds,
+        "for how long it remembers them at the least, and how much `retention=commit` leaves: three leases of the broker or more "
+        f"({REMEMBER:.0f}s)",
+    ),
     Option("maxInFlight", _whole, "the most messages received and not yet durable (5000)"),
     Option(
         "maxSpoolBytes",
@@ -219,6 +227,7 @@ class ReadOptions:
     fail_on_data_loss: bool
     trim: bool
     dedupe_window: int
+    dedupe_time: float
     max_in_flight: int
     max_spool_bytes: int | None
     segment_max_messages: int
@@ -316,6 +325,7 @@ def _read_options(values: Mapping[str, Any]) -> ReadOptions:
         fail_on_data_loss=values.get("failOnDataLoss", True),
         trim=values.get("retention", "commit" if embedded else "keep") == "commit",
         dedupe_window=values.get("dedupeWindow", WINDOW),
+        dedupe_time=values.get("dedupeTime", REMEMBER),
         max_in_flight=in_flight,
         max_spool_bytes=values.get("maxSpoolBytes"),
         segment_max_messages=segment,

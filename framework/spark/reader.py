@@ -41,6 +41,7 @@ from framework.spool import SpoolError
 from framework.spool.limit import to_keep
 from framework.spool.root import collectors, ensure_epoch, epoch
 from framework.spool.segment import Segment, listing, trim
+from framework.spool.told import REMEMBER, told
 
 if TYPE_CHECKING:
     from framework.spark.collector import Collector
@@ -163,7 +164,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         for name, cursor in cursors.items():
             folder = self._options.spool_dir / name
-            trim(folder, cursor.segment, self._options.dedupe_window, to_keep(folder))
+            trim(folder, cursor.segment, self._options.dedupe_window, to_keep(folder), told(folder, REMEMBER) or 0.0)
         self._trimmed = dict(cursors)
 
     def stop(self) -> None:

@@ -7,14 +7,13 @@ the limit is kept for the ids in it.
 from __future__ import annotations
 
 import logging
-import os
 from contextlib import suppress
 from pathlib import Path
-from uuid import uuid4
 
 from framework.errors import Backoff, WrongUse
 from framework.spool import segment as segments
 from framework.spool.segment import SpoolError
+from framework.spool.told import tell, told
 
 _log = logging.getLogger(__name__)
 _FILE = "limit"
@@ -37,15 +36,9 @@ class Limit:
 
     def begin(self) -> None:
         """Say in the folder what the limit is, and measure what it holds. Under the collector's lock; raises OSError."""
-        path = self._folder / _FILE
-        if self._most is None:
-            path.unlink(missing_ok=True)
-            return
-        if to_keep(self._folder) != self._most // 2:
-            fresh = self._folder / f"{uuid4().hex}.tmp"
-            fresh.write_text(f"{self._most}\n")
-            os.replace(fresh, path)
-        self._bytes = _size(self._folder)
+        tell(self._folder, _FILE, self._most)
+        if self._most is not None:
+            self._bytes = _size(self._folder)
 
     def check(self) -> None:
         """Before anything is written. Raises SpoolFull; a folder that has less than its limit takes one batch more."""
@@ -73,9 +66,8 @@ class Limit:
 
 def to_keep(folder: Path) -> int | None:
     """How many bytes of what was read may be kept in a collector's folder; None where it has no limit."""
-    with suppress(FileNotFoundError, ValueError):
-        return int((folder / _FILE).read_text()) // 2
-    return None
+    most = told(folder, _FILE)
+    return None if most is None else most // 2
 
 
 def _size(folder: Path) -> int:

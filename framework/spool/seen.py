@@ -8,7 +8,10 @@ Key = tuple[str, str, bytes]
 """(node, topic, message id and time): an id alone is not unique, nsqd makes them per topic (nsqd guid.go)."""
 
 WINDOW = 500_000
-"""How many ids are remembered at the least; about 100 bytes each, and at the most twice as many are held."""
+"""How many ids are remembered at the least; about 100 bytes each."""
+REMEMBER = 180.0
+"""For how many seconds at the least: three times as long as nsqd's own lease (``--msg-timeout`` 60 s)."""
+_PARTS = 3
 
 
 def key_of(node: str, topic: str, message_id: bytes, timestamp: int, *, lasting: bool) -> Key:
@@ -23,23 +26,36 @@ def key_of(node: str, topic: str, message_id: bytes, timestamp: int, *, lasting:
 class Seen:
     """A set of keys that forgets the oldest by generations.
 
-    Two sets that rotate, because removing single old keys from one ordered set costs quadratic time
+    It knows ``window`` keys and those of ``seconds`` at the least, and holds up to a third more.
+
+    A few sets that rotate, because removing single old keys from one ordered set costs quadratic time
     (measured: 61 CPU seconds in place of 4.6 for a million messages).
     """
 
-    def __init__(self, window: int = WINDOW) -> None:
+    def __init__(self, window: int = WINDOW, seconds: float = REMEMBER) -> None:
+        self.seconds = seconds
         self._window = window
-        self._young: dict[tuple[str, str], set[bytes]] = {}
-        self._old: dict[tuple[str, str], set[bytes]] = {}
+        self._generations: list[dict[tuple[str, str], set[bytes]]] = [{}]
+        """The youngest first."""
         self._count = 0
+        self._began: float | None = None
+        """When the first key of the youngest came."""
 
     def __contains__(self, key: Key) -> bool:
         source, message_id = key[:2], key[2]
-        return message_id in self._young.get(source, ()) or message_id in self._old.get(source, ())
+        for some in self._generations:  # a generator costs twice as much, for every message
+            if message_id in some.get(source, ()):
+                return True
+        return False
 
-    def update(self, keys: Iterable[Key]) -> None:
+    def update(self, keys: Iterable[Key], at: float) -> None:
+        """``at``: when they were landed, in seconds since any moment. What is said to be earlier than before counts as now."""
+        if self._began is None:
+            self._began = at
+        young = self._generations[0]
         for node, topic, message_id in keys:
-            self._young.setdefault((node, topic), set()).add(message_id)
+            young.setdefault((node, topic), set()).add(message_id)
             self._count += 1
-        if self._count >= self._window:
-            self._old, self._young, self._count = self._young, {}, 0
+        if self._count * _PARTS >= self._window and (at - self._began) * _PARTS >= self.seconds:
+            self._generations = [{}, *self._generations[:_PARTS]]
+            self._count, self._began = 0, None

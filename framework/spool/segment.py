@@ -235,19 +235,40 @@ def size(one: Segment) -> int:
         return 0
 
 
-def trim(folder: Path, before: int, keep_rows: int, keep_bytes: int | None = None) -> int:
-    """Delete the segments numbered under ``before``, but keep the newest that hold ``keep_rows`` rows; returns how many went.
+def landed_at(one: Segment) -> float:
+    """In seconds since 1970; 0 when it has gone."""
+    try:
+        return one.path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def newest(kept: Sequence[Segment], rows: int, seconds: float) -> list[Segment]:
+    """Of ``kept``, in order: the newest that hold ``rows`` rows together, and all landed in the ``seconds`` before the last."""
+    held, since = 0, landed_at(kept[-1]) - seconds if kept and seconds else float("inf")
+    for index in range(len(kept) - 1, -1, -1):
+        if held >= rows and landed_at(kept[index]) < since:
+            return list(kept[index + 1 :])
+        held += kept[index].rows
+    return list(kept)
+
+
+def trim(folder: Path, before: int, keep_rows: int, keep_bytes: int | None = None, keep_seconds: float = 0.0) -> int:
+    """Delete the segments numbered under ``before``, but keep the newest that hold ``keep_rows`` rows, and those of the last
+    ``keep_seconds``; returns how many went.
 
     The kept ones are where an opening spool finds the ids that it has, and the last one keeps the numbering. ``keep_bytes``: the
     most that is kept for the ids.
     """
-    newer_rows = newer_bytes = removed = 0
-    for one in reversed(listing(folder)):
+    found = listing(folder)
+    needed = newest(found, max(keep_rows, 1), keep_seconds)
+    first_needed = needed[0].number if needed else 0
+    newer_bytes = removed = 0
+    for one in reversed(found):
         own_bytes = 0 if keep_bytes is None else size(one)
-        is_over = keep_bytes is not None and newer_rows > 0 and newer_bytes + own_bytes > keep_bytes
-        if one.number < before and (newer_rows >= max(keep_rows, 1) or is_over):
+        is_over = keep_bytes is not None and one is not found[-1] and newer_bytes + own_bytes > keep_bytes
+        if one.number < before and (one.number < first_needed or is_over):
             one.path.unlink(missing_ok=True)
             removed += 1
-        newer_rows += one.rows
         newer_bytes += own_bytes
     return removed

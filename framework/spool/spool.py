@@ -24,15 +24,18 @@ from framework.errors import WrongUse
 from framework.spool import segment as segments
 from framework.spool.limit import Limit, to_keep
 from framework.spool.root import COLLECTOR, EPOCH, ensure_epoch, folder_of
-from framework.spool.seen import WINDOW, Key, Seen, key_of
+from framework.spool.seen import REMEMBER, WINDOW, Key, Seen, key_of
 from framework.spool.segment import SpoolError
+from framework.spool.told import REMEMBER as REMEMBER_FILE
+from framework.spool.told import tell, told
 
 if TYPE_CHECKING:
-    from framework.message import Batch, Message
+    from framework.message import Batch, Message, Origin
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 _LOCK = "lock"
+_LEASES = 3
 _UNFINISHED_FOR = 3600.0
 """Seconds after which a file that another collector began is taken for a dead one's."""
 SEGMENT_BYTES = 64 * 1024 * 1024
@@ -47,7 +50,8 @@ class Spool:
     ``shared``: then any number of processes, on all hosts that have the folder, land each message once.
 
     ``retention``: seconds after which a segment is deleted, read or not; None keeps them all. ``window``: how many
-    message ids are remembered at the least, to drop what the broker delivers again; the segments that hold them stay.
+    message ids are remembered at the least, to drop what the broker delivers again; the segments that hold them stay. So do those
+    of the last ``remember`` seconds, or of three times the longest lease of its connections where that is longer.
     ``max_bytes``: a spool that holds as much takes nothing more until some is deleted; of what was read no more than half as much
     is kept for the ids. None for no limit.
 
@@ -56,12 +60,14 @@ class Spool:
 
     def __init__(
         self, folder: str | os.PathLike[str], collector: str = "main", *, retention: float | None = None, window: int = WINDOW,
-        max_bytes: int | None = None, shared: bool = False,
+        remember: float = REMEMBER, max_bytes: int | None = None, shared: bool = False,
     ) -> None:  # fmt: skip
         if not COLLECTOR.fullmatch(collector) or collector == EPOCH:
             raise WrongUse(f"collector name {collector!r} is not valid: use 1 to 64 of the characters a-z A-Z 0-9 . _ -")
         if retention is not None and not retention > 0:
             raise WrongUse(f"Spool(retention={retention!r}): seconds above 0 are needed, or None to keep everything")
+        if not 0 <= remember < float("inf"):
+            raise WrongUse(f"Spool(remember={remember!r}): a number of seconds is needed, 0 for none beyond the window")
         self.root = folder_of(folder)
         self.collector = collector
         self.folder = self.root / collector
@@ -73,7 +79,8 @@ class Spool:
         self._lock_file: int | None = None
         self._next = 1
         """Where the search for a free number begins: behind the newest, once something was landed."""
-        self._seen = Seen(window)
+        self._remember = remember
+        self._seen = Seen(window, remember)
         self._here: Any = gevent.monkey.get_original("threading", "local")()  # what each native thread has for itself
         self._mutex: Any = gevent.monkey.get_original("threading", "Lock")()  # shared with the pool's native threads
 
@@ -124,6 +131,7 @@ class Spool:
         with self._mutex:
             self._ensure_open()
             try:
+                self._heed_leases(batch)
                 self._catch_up()
                 new = self._new(batch)
                 if new:
@@ -144,11 +152,25 @@ class Spool:
             if landed is not None:
                 self._limit.add(landed.path)
                 self._next = landed.number + 1
-                self._seen.update(new)
+                self._seen.update(new, time.time())
                 break
             self._catch_up()
             new = {key: message for key, message in new.items() if key not in self._seen}
         return len(new)
+
+    def _heed_leases(self, batch: Batch) -> None:
+        """A message whose finish was lost comes again when its lease is over, and the ids must be known by then."""
+        connections = {id(message.connection): message.connection for message in batch}
+        longest = _LEASES * max((_lease_of(one) for one in connections.values()), default=0.0)
+        if self._remember and longest > self._remember:
+            self._remember = self._seen.seconds = longest
+            tell(self.folder, REMEMBER_FILE, round(longest))
+
+    def _begin_to_remember(self) -> None:
+        # Not less than was said before: by one who shares, or because of a lease that is known only when a message comes.
+        if self._remember:
+            self._remember = max(self._remember, told(self.folder, REMEMBER_FILE) or 0)
+        tell(self.folder, REMEMBER_FILE, round(self._remember) or None)
 
     def _catch_up(self) -> None:
         """Learn what the others who share have landed since."""
@@ -156,7 +178,7 @@ class Spool:
             return
         fresh = [one for one in segments.steady(self.folder) if one.number >= self._next]
         for one in fresh:
-            self._seen.update(_keys(one))
+            self._seen.update(_keys(one), time.time())
             self._limit.add(one.path)
         if fresh:
             # Whoever named them may not have got to this yet, and what is known here is finished at the broker.
@@ -172,7 +194,7 @@ class Spool:
             kept = segments.listing(self.folder)
             expired = list(takewhile(lambda one: one.path.stat().st_mtime < now - (self._retention or 0), kept))
             if expired:
-                segments.trim(self.folder, expired[-1].number + 1, self._window, to_keep(self.folder))
+                segments.trim(self.folder, expired[-1].number + 1, self._window, to_keep(self.folder), self._remember)
         except OSError as error:  # what was landed is durable all the same; the next round tries again
             _log.warning("spool %s: expired segments were not deleted: %s", self.folder, error)
 
@@ -198,6 +220,7 @@ class Spool:
             # messages come again and will be dropped as known, so the name must be durable first.
             segments.sync_folder(self.folder)
             self._limit.begin()
+            self._begin_to_remember()
             self._learn()
             if self._shared:  # others may have named more since
                 segments.sync_folder(self.folder)
@@ -207,16 +230,22 @@ class Spool:
 
     def _learn(self) -> None:
         kept = segments.steady(self.folder)
-        self._seen = Seen(self._window)
-        for one in _newest(kept, self._window):
-            self._seen.update(_keys(one))
+        self._seen = Seen(self._window, self._remember)
+        for one in segments.newest(kept, self._window, self._remember):
+            self._seen.update(_keys(one), segments.landed_at(one))
         self._next = kept[-1].number + 1 if kept else 1
 
     def _forget(self) -> None:
         if self._lock_file is not None:
             os.close(self._lock_file)
         self._lock_file = None
-        self._seen = Seen(self._window)
+        self._seen = Seen(self._window, self._remember)
+
+
+def _lease_of(connection: Origin) -> float:
+    """Seconds; 0 where it is not known, as in a slot process."""
+    limits = getattr(connection, "limits", None)
+    return 0.0 if limits is None else float(limits.lease)
 
 
 def _outcome(work: Callable[[], _T]) -> tuple[_T | None, BaseException | None]:
@@ -258,16 +287,6 @@ def _locked(folder: Path, shared: bool) -> int:
     os.ftruncate(handle, 0)
     os.pwrite(handle, str(os.getpid()).encode(), 0)
     return handle
-
-
-def _newest(kept: list[segments.Segment], rows: int) -> list[segments.Segment]:
-    """The newest segments that hold ``rows`` rows together, oldest first."""
-    held = 0
-    for index in range(len(kept) - 1, -1, -1):
-        held += kept[index].rows
-        if held >= rows:
-            return kept[index:]
-    return kept
 
 
 def _keys(one: segments.Segment) -> list[Key]:

@@ -26,7 +26,7 @@ def land(tmp_path: Path) -> Callable[..., Path]:
 
     def make(first: int, last: int, collector: str = "a", **more: Any) -> Path:
         folder = tmp_path / "spool"
-        spool = spools.setdefault(collector, Spool(folder, collector))
+        spool = spools.setdefault(collector, Spool(folder, collector, remember=0))
         spool.land(messages(first, last, **more))
         return folder
 

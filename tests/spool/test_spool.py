@@ -69,7 +69,7 @@ def test_a_new_process_knows_what_the_last_one_landed(tmp_path: Path, batch: Mak
 
 
 def test_the_ids_of_a_window_are_remembered_and_older_ones_forgotten(tmp_path: Path, batch: MakeBatch) -> None:
-    spool = Spool(tmp_path, window=100)
+    spool = Spool(tmp_path, window=100, remember=0)
     for first in range(0, 400, 50):
         spool.land(batch(first, first + 50))
     assert spool.land(batch(300, 400)) == 0, "the newest 100"
@@ -87,7 +87,7 @@ def test_an_opening_spool_reads_no_more_than_its_window(
     monkeypatch.setattr(segment, "read", lambda path, columns: (opened.append(path), read(path, columns))[1])
     for window in (25, 30):
         opened.clear()
-        with Spool(tmp_path, window=window):
+        with Spool(tmp_path, window=window, remember=0):
             pass
         assert [path.name[:20] for path in opened] == [f"{n:020d}" for n in (8, 9, 10)]
 
@@ -106,7 +106,7 @@ def test_a_full_disk_lands_nothing_and_leaves_nothing_behind(
         broken.setattr(segment, "_write_and_sync", full)
         with pytest.raises(SpoolError, match="5 messages could not be written: No space left on device"):
             spool.land(batch(5, 10))
-    assert sorted(os.listdir(spool.folder)) == ["00000000000000000001-5.arrow", "lock"]
+    assert sorted(os.listdir(spool.folder)) == ["00000000000000000001-5.arrow", "lock", "remember"]
     assert spool.land(batch(0, 10)) == 5, "it goes on by itself once there is room"
 
 
@@ -120,7 +120,7 @@ def test_a_write_that_the_system_cuts_short_leaves_nothing_behind(tmp_path: Path
     writer.start()
     writer.join(30)
     assert writer.exitcode == 0
-    assert os.listdir(tmp_path / "main") == ["lock"]
+    assert sorted(os.listdir(tmp_path / "main")) == ["lock", "remember"]
 
 
 def test_when_the_folders_sync_fails_the_disk_decides_what_is_there(

@@ -1,0 +1,89 @@
+"""Ids are known for as long as a message may come again, however many were landed since, and also after a restart."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from framework.errors import WrongUse
+from framework.spool import Spool, segment, told
+from framework.spool.seen import Seen
+from tests.origins import Source
+from tests.spool.rows import MakeBatch
+
+NOW = 1_800_000_000.0
+
+
+def aged(spool: Spool, *seconds: float) -> None:
+    """The segments landed so long ago."""
+    for one, ago in zip(segment.listing(spool.folder), seconds, strict=True):
+        os.utime(one.path, (NOW - ago, NOW - ago))
+
+
+def test_what_came_within_the_time_is_known_however_many_came_since() -> None:
+    seen = Seen(window=10, seconds=90.0)
+    for second in range(0, 400):
+        seen.update([("n", "t", b"%d %d" % (second, n)) for n in range(50)], at=NOW + second)
+    assert all(("n", "t", b"%d 0" % second) in seen for second in range(310, 400))
+    assert ("n", "t", b"200 0") not in seen, "memory has an end"
+
+
+def test_a_clock_that_goes_back_forgets_nothing_at_once() -> None:
+    seen = Seen(window=1, seconds=90.0)
+    seen.update([("n", "t", b"before")], at=NOW)
+    for n in range(100):
+        seen.update([("n", "t", b"%d" % n)], at=NOW - 86400 + n / 10)
+    assert ("n", "t", b"before") in seen
+
+
+def test_a_restart_learns_the_ids_of_the_time_beyond_the_window(tmp_path: Path, batch: MakeBatch) -> None:
+    with Spool(tmp_path, window=1, remember=60) as spool:
+        for n in range(0, 50, 10):
+            spool.land(batch(n, n + 10))
+        aged(spool, 200, 90, 50, 20, 0)
+    with Spool(tmp_path, window=1, remember=60) as again:
+        assert again.land(batch(20, 50)) == 0
+        assert again.land(batch(0, 10)) == 10, "of long ago"
+
+
+def test_a_query_that_deletes_leaves_what_the_collector_needs(tmp_path: Path, batch: MakeBatch) -> None:
+    with Spool(tmp_path, window=1, remember=60) as spool:
+        for n in range(0, 50, 10):
+            spool.land(batch(n, n + 10))
+        aged(spool, 200, 90, 50, 20, 0)
+        needed = told.told(spool.folder, told.REMEMBER)
+        assert needed == 60
+        assert segment.trim(spool.folder, before=100, keep_rows=1, keep_seconds=needed) == 2
+        assert [one.number for one in segment.listing(spool.folder)] == [3, 4, 5]
+
+
+def test_what_may_be_kept_for_ids_has_an_end_in_the_limit_of_the_spool(tmp_path: Path, batch: MakeBatch) -> None:
+    with Spool(tmp_path) as spool:
+        for n in range(5):
+            spool.land(batch(n, n + 1))
+        one = segment.listing(spool.folder)[0].path.stat().st_size
+        assert segment.trim(spool.folder, before=100, keep_rows=1, keep_bytes=2 * one, keep_seconds=3600) == 3
+
+
+@dataclass
+class Leasing(Source):
+    limits: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(lease=900.0))
+
+
+def test_a_longer_lease_of_the_broker_is_heeded(tmp_path: Path, batch: MakeBatch) -> None:
+    with Spool(tmp_path, remember=60) as spool:
+        messages = batch(0, 3)
+        for one in messages:
+            one.connection = Leasing()
+        spool.land(messages)
+        assert told.told(spool.folder, told.REMEMBER) == 2700
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf")])
+def test_the_time_is_a_number_of_seconds(tmp_path: Path, seconds: float) -> None:
+    with pytest.raises(WrongUse, match=r"Spool\(remember=.*\): a number of seconds is needed"):
+        Spool(tmp_path, remember=seconds)
