@@ -148,6 +148,27 @@ def test_it_is_bounded_by_age_and_by_size(tmp_path: Path) -> None:
     assert found[0]["started"] - found[-1]["started"] < 20, "the oldest went first"
 
 
+@pytest.mark.parametrize(("over", "goes"), [(-0.5, 0), (0.0, 0), (0.5, 1), (1.0, 1), (1.5, 1)])
+def test_a_byte_over_its_size_costs_the_oldest_and_none_over_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over: float, goes: int
+) -> None:
+    """And it is through with it: what is still over is looked at again and again."""
+    monkeypatch.setattr("framework.history.store.LOOSE", 0.5)
+    store = Store(tmp_path / "history.db", age=3600, size=1 << 30)
+    for part in range(3):
+        store.write([row(n, id=f"{part}-{n}") for n in range(100)])
+    db = store._db
+    assert db is not None
+    [(pages,)], [(page,)] = db.execute("PRAGMA page_count").fetchall(), db.execute("PRAGMA page_size").fetchall()
+    store._size = 2 * (pages * page - over)  # type: ignore[assignment]
+    db.set_progress_handler(lambda: 1, 100_000)  # whoever does not come to an end is interrupted
+    store.write([])
+    db.set_progress_handler(None, 0)
+    [(left,)] = db.execute("SELECT count(*) FROM blocks").fetchall()
+    assert left == 3 - goes
+    store.close()
+
+
 def test_what_a_clock_that_was_ahead_has_dated_goes_by_its_place_where_the_size_is_reached(tmp_path: Path) -> None:
     file, now = tmp_path / "history.db", time.time()
     store = Store(file, age=3600, size=200_000)

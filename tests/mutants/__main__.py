@@ -23,7 +23,6 @@ from queue import SimpleQueue
 from cosmic_ray.mutating import mutate_code
 
 from tests.mutants.bench import ROOT, Bench, Lines, Verdict
-from tests.mutants.nearness import nearest
 from tests.mutants.operators import OWN
 from tests.mutants.population import Mutant, sample
 from tests.mutants.rooms import ROOMS, Room
@@ -110,7 +109,7 @@ def difference(mutant: Mutant) -> str:
 def _show(chosen: Mapping[str, Sequence[Mutant]], folder: Path, jobs: int, near: bool) -> dict[str, list[Verdict]]:
     """Room -> what became of its mutants, in their order."""
     every = [Bench(folder / str(number)) for number in range(jobs)]
-    verdicts = _judge_all(chosen, every, lambda bench, name, mutant: bench.show_nearby(mutant, _nearest(mutant, name)))
+    verdicts = _judge_all(chosen, every, lambda bench, name, mutant: bench.show_nearby(mutant, ROOMS[name].tests))
     living = {name: [one.mutant for one in each if not one.killed] for name, each in verdicts.items()}
     living = {name: mutants for name, mutants in living.items() if mutants}
     if near or not living:
@@ -119,10 +118,6 @@ def _show(chosen: Mapping[str, Sequence[Mutant]], folder: Path, jobs: int, near:
     further = _judge_all(living, every, lambda bench, name, mutant: bench.show(mutant, ROOMS[name].tests, lines))
     later = {verdict.mutant: verdict for each in further.values() for verdict in each}
     return {name: [later.get(one.mutant, one) for one in each] for name, each in verdicts.items()}
-
-
-def _nearest(mutant: Mutant, name: str) -> list[str]:
-    return nearest(ROOT, mutant.path, ROOMS[name].tests)
 
 
 def _judge_all(

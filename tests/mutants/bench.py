@@ -20,6 +20,7 @@ from typing import IO, Any, NamedTuple
 import psutil
 
 from tests.mutants.lines import Lines
+from tests.mutants.nearness import nearest
 from tests.mutants.population import Mutant
 
 ROOT = Path(__file__).parents[2]
@@ -82,8 +83,9 @@ class Bench:
             lines.leave_out(test)
         return lines
 
-    def show_nearby(self, mutant: Mutant, files: Sequence[str]) -> Verdict:
-        """Put the mutant in the place of the code, and see whether a test of these files fails within ``_NEARBY`` seconds."""
+    def show_nearby(self, mutant: Mutant, places: Sequence[str]) -> Verdict:
+        """Put the mutant in the place of the code, and see whether a test of the nearest files fails soon."""
+        files = nearest(self.folder, mutant.path, places)
         file, began = self.folder / mutant.path, time.monotonic()
         until = began + _NEARBY
         original = file.read_text()
