@@ -1,0 +1,93 @@
+"""What a process tells its master of itself, without either: what waits too long, and the books at its end."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from framework.master import state, to_master
+from framework.master.state import IDLE, About, _could_begin
+
+
+def consumer(*, linger: float = 0.0, calls: int = 0, in_flight: int = 1, **held: Any) -> Any:
+    held = {"paused": False, "pausing": False, "able": True, **held}
+    return SimpleNamespace(
+        spec=SimpleNamespace(name="orders/billing", linger=linger),
+        running=SimpleNamespace(calls=lambda: [None] * calls),
+        times=SimpleNamespace(ended_at=1.0),
+        flow=SimpleNamespace(paused=held["paused"], breaker=SimpleNamespace(pausing=held["pausing"])),
+        able=held["able"],
+        accounts=[SimpleNamespace(in_flight=[None] * in_flight)],
+    )
+
+
+@pytest.mark.parametrize("paused", [True, False])
+@pytest.mark.parametrize("pausing", [True, False])
+@pytest.mark.parametrize("able", [True, False])
+@pytest.mark.parametrize("in_flight", [0, 1])
+def test_a_call_could_begin_where_messages_are_and_nothing_holds_them_back(
+    paused: bool, pausing: bool, able: bool, in_flight: int
+) -> None:
+    one = consumer(paused=paused, pausing=pausing, able=able, in_flight=in_flight)
+    assert _could_begin(one) is (not paused and not pausing and able and in_flight > 0)
+
+
+@pytest.mark.parametrize(("linger", "calls", "stuck_at"), [(0.0, 0, IDLE), (20.0, 0, IDLE + 20.0), (0.0, 1, None)])
+def test_messages_that_wait_longer_than_their_batch_may_take_to_fill_are_said(
+    monkeypatch: pytest.MonkeyPatch, linger: float, calls: int, stuck_at: float | None
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(state, "clock", lambda: now)
+    supervisor: Any = SimpleNamespace(of_consumers=lambda: [(consumer(linger=linger, calls=calls), None)])
+    about, said = About(), []
+    list(about._standing_still(supervisor))
+    for _ in range(30):
+        now += 2.0
+        if list(about._standing_still(supervisor)):
+            said.append(now - 100.0)
+    assert said[:1] == ([stuck_at + 2.0] if stuck_at else [])
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The child's end, whose thread does not run, and the master's, which takes a few bytes at a time."""
+    for name in ("dump", "signal", "_start_new_thread"):
+        monkeypatch.setattr(to_master, name, SimpleNamespace(on_signal=print, signal=print, SIGHUP=0, SIG_IGN=0) if name[0] != "_"
+                            else lambda *_: None)  # fmt: skip
+    mine, theirs = socket.socketpair()
+    theirs.settimeout(20)
+    mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    yield to_master.ToMaster(mine.detach(), lambda _: {}), theirs
+    theirs.close()
+
+
+def test_the_books_are_told_though_the_master_reads_late(ends: Any) -> None:
+    child, theirs = ends
+    ledgers = {f"orders/{number}": {"finished": number} for number in range(3_000)}
+    heard = b""
+
+    def read() -> None:
+        nonlocal heard
+        while not heard.endswith(b"\n"):
+            heard += theirs.recv(1 << 20)
+
+    reader = threading.Timer(0.05, read)
+    reader.start()
+    assert child.tell_books(ledgers, {})
+    reader.join()
+    assert json.loads(heard)["ledgers"] == ledgers
+
+
+def test_that_there_is_nobody_to_tell_is_known_at_once_and_that_nobody_reads_in_a_while(
+    ends: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child, theirs = ends
+    monkeypatch.setattr(to_master, "PATIENCE", 0.05)
+    assert not child.tell_books({"orders/billing": {"finished": "x" * 1_000_000}}, {})
+    theirs.close()
+    assert not child.tell_books({}, {})
