@@ -19,7 +19,7 @@ from framework.transports.shared_session import SharedSession
 from framework.transports.stream import RECV_SIZE
 
 log = hublog.get(__name__)
-DISTRUST = 10.0
+DISTRUST = 5.0
 """Seconds in which a server that stops has ended: it lives on, else, and of another one of its cluster JetStream has ended."""
 
 
@@ -66,7 +66,8 @@ class Session(SharedSession[wire.ClientEvent]):
         return self.proven if monotonic() - self._distrusted_at > DISTRUST else self._heeded
 
     def distrust(self) -> None:
-        self._heeded, self._distrusted_at = self.heeded, monotonic()
+        if monotonic() - self._distrusted_at > DISTRUST:  # else one who says it again and again is never trusted
+            self._heeded, self._distrusted_at = self.proven, monotonic()
 
     # --- whoever subscribes, or says something -------------------------------------------------------------
 

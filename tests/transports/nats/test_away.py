@@ -230,6 +230,24 @@ def test_what_a_server_reads_whose_streams_have_ended_is_said_again(kit, status)
     assert (held.tally.lease_lost, held.receiver.closings) == (0, 0)
 
 
+def test_a_server_that_lives_on_is_trusted_again_however_often_it_refuses(kit, monkeypatch):
+    """As where one consumer of many has no leader: the others would wait for ever for what they said."""
+    monkeypatch.setattr("framework.transports.nats.session.DISTRUST", 0.2)
+    held = holding(kit, kit.open(), 2)
+    session = held.connection._session
+    session.distrust()
+    began = time.monotonic()
+    while time.monotonic() < began + 1.0:
+        session.ping()
+        gevent.sleep(0.05)
+        session.distrust()
+    assert session.heeded > began
+    held.connection.drain()
+    for message in held.taken:
+        held.connection.finish(message)
+    until(lambda: held.connection.unsent() == 0)
+
+
 def test_a_pull_that_nobody_takes_ends_no_connection_whose_calls_run(kit, monkeypatch):
     """A consumer is without a leader for seconds when a member of a cluster ends."""
     transport = kit.open()
