@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,3 +45,58 @@ def test_a_reload_that_hangs_is_told_of_once_beside_a_process_at_work(caplog: py
     assert [record.getMessage() for record in caplog.records] == [
         "process 1 (7) has not subscribed 31 s after its start; it is waited for, and nothing else is started meanwhile"
     ]
+
+
+def settings_of(processes: int, **more: Any) -> Settings:
+    return Settings(brokers=["nsq://127.0.0.1:1"], processes=processes, **more)
+
+
+@pytest.mark.parametrize("reloads", [1, 2, 3])
+def test_a_reload_that_fails_leaves_what_last_worked_whatever_was_asked_for_meanwhile(
+    reloads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("framework.master.master.setup", lambda *_, **__: None)
+    asked = iter(range(3, 10))
+    first = settings_of(2)
+    master = Master(first, lambda: settings_of(next(asked)))
+    master._generation = master._proven = master._newest = 1
+    for _ in range(reloads):
+        master._reload()
+    assert master._wanted == 2 + reloads
+    master._keep_old("has ended")
+    assert (master._settings, master._wanted, master._generation) == (first, 2, 1)
+    assert master._condition().status.endswith("; not reloaded: the first new process has ended")
+
+
+class Gone(SimpleNamespace):
+    """A child that has ended."""
+
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_what_a_process_did_that_has_ended_is_kept_for_who_looks(shown: bool) -> None:
+    master, ended = Master(settings_of(2), Settings), []
+    if shown:
+        master._source = SimpleNamespace(ended=ended.append)  # type: ignore[assignment]
+    gone: Any = Gone(ledgers={"orders/billing": {"finished": 3}}, published={}, code=0, end="ended", pid=7)
+    master._leaving.add(gone)
+    master._ended(gone)
+    assert (ended, master._leaving) == ([gone] * shown, set())
+    assert master._ledgers == {"orders/billing": {"finished": 3}}
+
+
+@pytest.mark.parametrize("embedded", [True, False])
+def test_who_looks_asks_the_brokers_that_the_handlers_have(embedded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Any] = []
+
+    @contextmanager
+    def serving(_settings: Any, _source: Any, transports: Any) -> Iterator[None]:
+        transports()
+        yield
+
+    monkeypatch.setattr("framework.admin.serving", serving)
+    monkeypatch.setattr("framework.master.master.open_transports", opened.extend)
+    master = Master(settings_of(2, admin="127.0.0.1:0"), Settings)
+    with master._admin(SimpleNamespace(url="nsq://127.0.0.1:2") if embedded else None):  # type: ignore[arg-type]
+        assert opened == [f"nsq://127.0.0.1:{2 if embedded else 1}"]
