@@ -1,5 +1,5 @@
-"""The commands of the README are run here as they stand, and do what the README says. `make test` is not: it would run itself.
-`pip install .` is run by test_wheel.py."""
+"""The commands of the README are run here as they stand, and do what the README says. `make test` is run by
+test_second_try.py, in a project of its own, and `pip install .` by test_wheel.py."""
 
 from __future__ import annotations
 

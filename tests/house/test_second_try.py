@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.pages import blocks
+
 ROOT = Path(__file__).parents[2]
 
 FAILS_ONCE = """
@@ -100,3 +102,36 @@ def test_slow_tests_are_looked_for_everywhere_where_a_file_cannot_be_collected_a
     code, said = run(project, once + NOTES, 0, "all")
     assert code == 0, said
     assert (project / "ran").read_text() == "slow"
+
+
+BOTH = """
+import pytest
+
+def test_fast(): open("fast", "w").close()
+
+@pytest.mark.slow
+def test_slow(): open("slow", "w").close()
+
+@pytest.mark.spark
+def test_spark(): open("spark", "w").close()
+"""
+
+
+def test_the_readmes_command_runs_the_linters_and_every_test(project: Path) -> None:
+    """In a project whose linters note that they were asked: here it would run itself."""
+    commands = [line[2:] for block in blocks(ROOT / "README.md") for line in block.text.splitlines() if line.startswith("$ ")]
+    (command,) = [one for one in commands if one.startswith("make t")]
+    shutil.copy(ROOT / "Makefile", project)
+    asked = project / "asked"
+    for stub in (project / "tools/venv", *(project / ".venv/bin" / name for name in ("ruff", "mypy", "lint-imports"))):
+        write_script(stub, f'echo "{stub.name} $*" >>"{asked}"')
+    (project / "tests/test_it.py").write_text(BOTH)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "MAKE"))}
+    environment = clean | {"FAST_AT_A_TIME": "1", "SLOW_AT_A_TIME": "1"}
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=project, env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    linters = ["ruff check .", "ruff format --check .", "mypy", "lint-imports"]
+    assert [line.strip() for line in asked.read_text().splitlines()] == ["venv spark,dev", *linters]
+    assert all((project / name).exists() for name in ("fast", "slow", "spark"))

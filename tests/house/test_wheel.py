@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from framework.testing.servers import ROOT, free_port
+from tests.house.pages import blocks
 
 pytestmark = pytest.mark.slow
 
@@ -75,15 +76,20 @@ class Environment:
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """Into it was installed from a copy of the clone, by the README's command."""
     clone, made = tmp_path_factory.mktemp("clone"), Environment(tmp_path_factory.mktemp("environment"))
+    copy_to(clone)
+    done = made.run(INSTALL, clone)
+    assert done.returncode == 0, done.stdout + done.stderr
+    made.borrow_dependencies()
+    return made
+
+
+def copy_to(clone: Path) -> None:
+    """What of the clone matters to its installation."""
     for entry in (*SHIPPED, COMMAND, "workers", "examples", "pyproject.toml", "README.md", "LICENSE"):
         if (ROOT / entry).is_dir():
             shutil.copytree(ROOT / entry, clone / entry, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / entry, clone)
-    done = made.run(INSTALL, clone)
-    assert done.returncode == 0, done.stdout + done.stderr
-    made.borrow_dependencies()
-    return made
 
 
 def installed(environment: Environment) -> set[str]:
@@ -147,3 +153,36 @@ def test_a_hello_world_runs(environment: Environment, worker: tuple[subprocess.P
         time.sleep(0.05)
     process.terminate()
     assert process.wait(30) == 0
+
+
+def test_the_tutorials_installation_has_all_that_its_steps_need(tmp_path: Path) -> None:
+    """Offline: pytest, honcho and what builds are those of the tests, and pip finds them installed."""
+    (text,) = (block.text for block in blocks(ROOT / "docs" / "tutorial.md") if "pip install" in block.text)
+    commands = [line[2:] for line in text.splitlines() if line.startswith("$ ")]
+    clone, borrowed = tmp_path / "clone", tmp_path / "borrowed"
+    for folder in (clone, borrowed):
+        folder.mkdir()
+    copy_to(clone)
+    for entry in (
+        one for name in ("setuptools*", "_distutils_hack", "honcho*", "pytest", "pytest-*", "_pytest") for one in OURS.glob(name)
+    ):
+        (borrowed / entry.name).symlink_to(entry)
+    bare = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    offline = {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    script = "\n".join(
+        ["set -e", *commands, "command -v workers", f"echo {OURS} > $(echo .venv/lib/python*/site-packages)/ours.pth"]
+    )
+    script = (
+        script.replace("/path/to/the/clone", str(clone))
+        + "\nworkers --help\npython -m pytest --version\npython -m honcho version"
+    )
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env={**bare, **offline, "PATH": path, "PYTHONPATH": str(borrowed)},
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert f"{tmp_path}/shop-project/.venv/bin/workers" in said
+    assert "Run the handlers of modules until told to stop." in said
+    assert "pytest 9" in said or "pytest 8" in said
