@@ -14,7 +14,7 @@ from gevent import monkey
 from gevent.hub import get_hub
 
 from framework.alarm import Countdown
-from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError
+from framework.errors import AlreadySettled, FrameworkError
 from framework.message import Message
 from framework.observe import hublog
 from framework.transports.contract import TOUCH_AT, Limits, Receiver
@@ -25,6 +25,7 @@ from framework.transports.rocketmq.delivery import APART, Delivery, Leases
 from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.opening import Opener
 from framework.transports.rocketmq.pops import Pops
+from framework.transports.rocketmq.refusals import Refusals
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.settling import SIZE, Settling
 from framework.transports.rocketmq.urls import Options
@@ -37,8 +38,6 @@ log = hublog.get(__name__)
 _get_ident = monkey.get_original("_thread", "get_ident")
 
 CLOSE_FLUSH = 1.0
-RETRY = 1.0
-"""Seconds before a POP is sent again that the broker has refused."""
 _EXPIRED = "its lease is over by what its broker said: it is delivered again"
 
 
@@ -65,6 +64,11 @@ class PopConnection:
         self._lease = limits.lease
         self._deliveries: dict[Message, Delivery] = {}
         self._pops = Pops()
+        self._unopened: list[tuple[handles.Popped, bytes, float, float]] = []
+        """What came in this read. Where there is more, that is asked for before it is opened: a broker had nothing to do
+        meanwhile."""
+        self._coming = 0
+        """Messages that may be in it."""
         self._opener = Opener(self)
         self._born = Born(told=session.signs)
         loop = get_hub().loop
@@ -73,8 +77,7 @@ class PopConnection:
         self._sent_size = 0
         self._spoken = False
         """It is among those that are collected next."""
-        self._retry_at = 0.0
-        self._refusal = ""
+        self._refusals = Refusals(self, "POP")
         self._touched: dict[Message, float] = {}
         """What was touched in the hub's place since it was blocked."""
         self._draining = self._drained = self._closing = self._closed = False
@@ -90,7 +93,7 @@ class PopConnection:
 
     @property
     def exposed(self) -> int:
-        return 0 if self._closed else max(self.granted, len(self.in_flight) + self._pops.outstanding)
+        return 0 if self._closed else max(self.granted, len(self.in_flight) + self._coming + self._pops.outstanding)
 
     # --- what the engine says ------------------------------------------------------------------------------
 
@@ -173,7 +176,7 @@ class PopConnection:
         if late:
             self._tally.lease_lost += late
             self._receiver.lost(self, None, _EXPIRED)
-        if self._draining and not (self._drained or self._pops):
+        if self._draining and not (self._drained or self._pops or self._unopened):
             self._drained = True
             self._receiver.drained(self)
         if self._closing and self._settling.idle:
@@ -184,10 +187,10 @@ class PopConnection:
         if self._closed:
             return
         self._settling.collect()
-        if self._session.leaving or self._draining or self._closing or monotonic() < self._retry_at:
+        if self._session.leaving or self._draining or self._closing or self._refusals.until:
             return
         now = monotonic()
-        for count in self._pops.wanted(self.granted - len(self.in_flight)):
+        for count in self._pops.wanted(self.granted - len(self.in_flight) - self._coming):
             born, poll = self._born.of_pop(time(), self._options.poll)
             fields = requests.pop(self.subscription, count, self._options.lease, poll, born)
             self._session.put(None, Request.POP_MESSAGE, fields, partial(self._popped, count, now), wait=poll)
@@ -209,9 +212,6 @@ class PopConnection:
             if self.in_flight.pop(message, None) is not None:  # else it has been settled since
                 self.in_flight[message] = at
 
-    def arrive(self) -> None:
-        """It hands on what comes at once."""
-
     def others_changed(self, group: str) -> None:
         """Any number may POP from a queue."""
 
@@ -224,19 +224,35 @@ class PopConnection:
         self._pops.ended(count)
         if isinstance(answer, Frame):
             self._born.answered(answer.fields, answer.remark, time())
-        if self._closed:
-            self._give_back(answer, asked, at)
-        elif isinstance(answer, FrameworkError):
+        if isinstance(answer, FrameworkError):
             self._end(answer)
         elif answer.code == Answer.SUCCESS:
-            self._take(answer, asked, at)
-        elif answer.code != Answer.POLLING_TIMEOUT:
+            said = handles.Popped(answer.fields, self.node)
+            self._unopened.append((said, answer.body, asked, at))
+            self._coming += count
+            self._pops.rest = said.rest
+            self._session.brings(self)
+            if not said.rest:  # a lone message is handled first
+                return
+        elif answer.code != Answer.POLLING_TIMEOUT and not self._closed:
             self._refused(answer, at)
         self._confirm()
         self._speak()
 
-    def _take(self, answer: Frame, asked: float, at: float) -> None:
-        found = self._messages(answer, asked, at)  # all are read before one is taken: what cannot be read ends the session
+    def arrive(self) -> None:
+        """All is in flight before the first handler runs, which may block: until then nobody keeps its lease."""
+        unopened, self._unopened, self._coming = self._unopened, [], 0
+        found: dict[Message, Delivery] = {}
+        for said, body, asked, at in unopened:  # all are read before one is taken: what cannot be read ends the session
+            found.update(self._messages(said, body, asked, at))
+        if self._closed:
+            self._give_back(found)
+        elif found:
+            self._take(found, at)
+        self._confirm()
+        self._speak()
+
+    def _take(self, found: dict[Message, Delivery], at: float) -> None:
         messages = list(found)
         self._deliveries.update(found)
         self.in_flight.update(dict.fromkeys(messages, at))
@@ -244,19 +260,17 @@ class PopConnection:
         if self._closing:
             for message in messages:
                 self.requeue(message, 0.0)
-        elif messages:
+        else:
             self._receiver.deliver(self, messages)
 
-    def _messages(self, answer: Frame, asked: float, at: float) -> dict[Message, Delivery]:
+    def _messages(self, said: handles.Popped, body: bytes, asked: float, at: float) -> dict[Message, Delivery]:
         """Those whose lease is not over: the hub may have been blocked since the broker sent them."""
-        said = handles.Popped(answer.fields, self.node)
-        self._pops.rest = said.rest
         began = self._settling.clock.at(said.pop_time, at, asked)
         found: dict[Message, Delivery] = {}
         if monotonic() - began >= self.limits.lease:
             return found
         what, dlq, firsts = self.subscription, self._options.dlq, dict[int, handles.Handle]()
-        for record, message, about in self._opener.opened(answer.body):
+        for record, message, about in self._opener.opened(body):
             if message is None:  # it comes again when its lease is over
                 continue
             queue, offset = record.queue_id, record.queue_offset
@@ -272,11 +286,9 @@ class PopConnection:
             found[message] = Delivery(first, offset, began, at, at, message.id, back)
         return found
 
-    def _give_back(self, answer: Frame | FrameworkError, asked: float, at: float) -> None:
+    def _give_back(self, found: dict[Message, Delivery]) -> None:
         """What came for a connection that has ended, on a session that others still use."""
-        if isinstance(answer, FrameworkError) or answer.code != Answer.SUCCESS:
-            return
-        for one in self._messages(answer, asked, at).values():
+        for one in found.values():
             fields = requests.change(self.subscription, one.handle, 0)
             self._session.tell(Request.CHANGE_MESSAGE_INVISIBLETIME, fields)
 
@@ -285,10 +297,7 @@ class PopConnection:
         if answer.code in LASTING:
             self._end(error)
             return
-        self._retry_at = at + RETRY
-        if error.words != self._refusal:
-            self._refusal = error.words
-            log.warning("%s/%s: %s refuses a POP: %s", self.topic, self.channel, self.node, error)
+        self._refusals.note(error, at)
 
     # --- settling.Books ------------------------------------------------------------------------------------
 
@@ -332,10 +341,7 @@ class PopConnection:
         if self._closed or self._session.error is not None:
             return
         self._guard.look()
-        if self._session.leaving:
-            self._end(BrokerUnreachable(f"RocketMQ at {self._session.server} is about to stop"))
-        elif self._retry_at and monotonic() >= self._retry_at:
-            self._retry_at = 0.0
+        if self._refusals.are_over(monotonic()):
             self._speak()
 
     # --- the end -------------------------------------------------------------------------------------------

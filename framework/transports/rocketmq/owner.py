@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from time import monotonic
 from typing import Protocol
 
 import msgspec
 
-from framework.errors import FrameworkError
+from framework.errors import AlreadySettled, FrameworkError
 from framework.message import Message
 from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.wire.frames import Frame
@@ -49,11 +50,18 @@ class Owner(Protocol):
         """The broker says that somebody has joined or left ``group``."""
 
     def lost(self, error: FrameworkError) -> None:
-        """The session has ended."""
+        """The session has ended, or its server is about to stop and takes no further requests."""
 
 
 class Unleased:
     """An owner whose messages have no lease: the session's heartbeats keep its queues."""
+
+    in_flight: dict[Message, float]
+
+    def touch(self, message: Message) -> None:
+        if self.in_flight.pop(message, None) is None:
+            raise AlreadySettled.of(message.id)
+        self.in_flight[message] = monotonic()
 
     def keep(self, now: float, expired: Collection[Message]) -> None:
         """Nothing is to be said in the hub's place."""

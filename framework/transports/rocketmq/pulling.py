@@ -25,6 +25,7 @@ from framework.transports.rocketmq.opening import Opener
 from framework.transports.rocketmq.owner import Unleased
 from framework.transports.rocketmq.pulled import UNREADABLE, Pulled, level_of, offset_in
 from framework.transports.rocketmq.queues import Place, Reading
+from framework.transports.rocketmq.refusals import Refusals
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.urls import Options
 from framework.transports.rocketmq.wire.codes import LASTING, PULLED, Answer, Request
@@ -35,10 +36,7 @@ from framework.transports.rocketmq.wire.stored import Record
 log = hublog.get(__name__)
 _get_ident = monkey.get_original("_thread", "get_ident")
 
-CLOSE_FLUSH = 1.0
-LOOK = 0.25
-RETRY = 1.0
-"""Seconds before a PULL is sent again that the broker has refused."""
+CLOSE_FLUSH, LOOK = 1.0, 0.25
 PAUSED = 1.0
 """Seconds without a grant after which others may have its queues."""
 SIZE = 200
@@ -68,17 +66,15 @@ class PullConnection(Unleased):
         """It is among those that are collected next."""
         self._finished = self._sending = 0
         """Settlements to be counted: not collected yet, and not taken by the socket yet."""
-        self._fresh: list[Message] = []
-        """What came, and is handed on at the end of the read."""
+        self._coming, self._unopened = 0, list[tuple[Reading, Frame, float]]()
+        """Messages that may be in what came, which is opened once what follows has been asked for: a broker has work then."""
         self._back: list[Pulled] = []
         self._sent_back: dict[Pulled, None] = {}
         """What was sent back, and is counted, and not answered for."""
-        self._retry_at, self._refusal, self._idle_since = 0.0, "", monotonic()
+        self._refusals, self._idle_since = Refusals(self, "PULL"), monotonic()
         self._opened = self._draining = self._drained = self._closing = self._closed = False
-        loop = get_hub().loop
-        self._timer = loop.timer(LOOK, LOOK)
-        self._timer.start(self._look)
-        self._deadline = loop.timer(CLOSE_FLUSH)
+        self._timer, self._deadline = get_hub().loop.timer(LOOK, LOOK), get_hub().loop.timer(CLOSE_FLUSH)
+        self._watch()
         self._tags = frozenset(what.tags.split("||")) if what.tags else frozenset()
         self._member = Membership(session, self.node, what, places, self)
         session.attach(self)
@@ -105,6 +101,7 @@ class PullConnection(Unleased):
             asleep = not self.shown
             if not n:
                 self._idle_since = monotonic()
+                self._watch()
             self.granted = n
             if asleep:
                 self._member.look()
@@ -148,15 +145,10 @@ class PullConnection(Unleased):
             self._member.look()
         self._speak()
 
-    def touch(self, message: Message) -> None:
-        """There is no lease."""
-        if self.in_flight.pop(message, None) is None:
-            raise AlreadySettled.of(message.id)
-        self.in_flight[message] = monotonic()
-
     def drain(self) -> None:
         if not (self._draining or self._closed):
             self._draining, self.granted = True, 0
+            self._watch()
             self._member.look()
             self._speak()
 
@@ -174,6 +166,7 @@ class PullConnection(Unleased):
             if reading.would_repeat(record.queue_offset):
                 self.requeue(message, 0.0)
         self._deadline.start(self._end, None)
+        self._watch()
         self._member.look()
         self._speak()
 
@@ -218,17 +211,16 @@ class PullConnection(Unleased):
 
     def collect(self) -> None:
         self._spoken = False
-        if self._closed:
-            return
-        if not (self._session.leaving or self._draining or self._closing or self._retry_at):
+        if not (self._closed or self._session.leaving or self._draining or self._closing or self._refusals.until):
             self._pull()
-        self._say_settled()
+        if not self._closed:
+            self._say_settled()
 
     def _say_settled(self) -> None:
         back, self._back = self._back, []
         for one in back:
-            fields = requests.send_back(self.subscription, one.record, one.level)
-            self._session.put(self, Request.CONSUMER_SEND_MSG_BACK, fields, partial(self._taken_back, one))
+            fields, then = requests.send_back(self.subscription, one.record, one.level), partial(self._taken_back, one)
+            self._session.put(self, Request.CONSUMER_SEND_MSG_BACK, fields, then)
         for reading in self.readings.values():
             if not reading.telling and (mark := reading.mark) != reading.told:
                 reading.telling = True
@@ -278,17 +270,19 @@ class PullConnection(Unleased):
 
     def _pull(self) -> None:
         """Where it is answered at once, it commits as well: a request for that alone was half of what the broker had to do."""
-        room, wait = self.granted - len(self.in_flight), requests.PARKED + requests.CHECKED
+        room, wait = self.granted - len(self.in_flight) - self._coming, requests.PARKED + requests.CHECKED
         for reading in self.readings.values():
             if not reading.asking and (count := min(requests.MOST, room, reading.room)) > 0:
                 reading.asking = True
                 done = reading.mark if reading.more and not reading.telling else None
                 reading.telling = reading.telling or done is not None
-                fields = requests.pull(self.subscription, reading.place, reading.next, count, done=done)
-                self._session.put(self, Request.PULL_MESSAGE, fields, partial(self._answered, reading, done), wait=wait)
+                fields = requests.pull(self.subscription, reading.place, reading.ahead, count, done=done)
+                then = partial(self._answered, reading, (reading.ahead, count, done))
+                self._session.put(self, Request.PULL_MESSAGE, fields, then, wait=wait)
 
-    def _answered(self, reading: Reading, done: int | None, answer: Frame | FrameworkError, at: float) -> None:
-        """``done``: as far as it committed."""
+    def _answered(self, reading: Reading, asked: tuple[int, int, int | None], answer: Frame | FrameworkError, at: float) -> None:
+        """``asked``: from where on, how many, and as far as it committed. What begins behind ``next`` leaves some out."""
+        start, count, done = asked
         reading.asking = reading.more = False
         if self._closed:
             return
@@ -299,10 +293,13 @@ class PullConnection(Unleased):
                 self._settled(reading)
         if isinstance(answer, FrameworkError):
             self._end(answer)
-        elif reading.leaving or self._draining or self._closing:
+        elif start != reading.next or reading.leaving or self._draining or self._closing:
             pass
         elif answer.code == Answer.SUCCESS:
-            self._take(reading, answer, at)
+            reading.comes(offset_in(answer.fields, "nextBeginOffset", 0), offset_in(answer.fields, "maxOffset", 0))
+            self._unopened.append((reading, answer, at))
+            self._coming += count
+            self._session.brings(self)
         elif answer.code in (Answer.PULL_RETRY_IMMEDIATELY, Answer.PULL_OFFSET_MOVED):
             if not reading.moved(offset_in(answer.fields, "nextBeginOffset", reading.next)):
                 self._end(BrokerUnreachable(f"RocketMQ {self.node} has lost what was read from {reading.place.topic} there"))
@@ -310,15 +307,25 @@ class PullConnection(Unleased):
             self._refused(answer, at)
         self._speak()
 
-    def _take(self, reading: Reading, answer: Frame, at: float) -> None:
+    def arrive(self) -> None:
+        unopened, self._unopened, self._coming = self._unopened, [], 0
+        batch: list[Message] = []
+        for reading, answer, at in unopened:
+            if not (self._closed or self._closing or self._draining):
+                self._take(reading, answer, at, batch)
+            reading.opened()
+        if batch:
+            self._tally.received += len(batch)
+            self._receiver.deliver(self, batch)
+
+    def _take(self, reading: Reading, answer: Frame, at: float, batch: list[Message]) -> None:
         """Where no tags are asked for, ``nextBeginOffset`` is behind the last of them: what an answer leaves out is asked for
         again."""
         found = self._opener.opened(answer.body)
         if not found:
             raise garbage("an answer to a PULL without the messages that it announces", answer.body, 0)
         tags = self._tags if reading.place.topic != self.subscription.retry_topic else None
-        in_flight, pulled, unsettled, batch = self.in_flight, self._pulled, reading.unsettled, self._fresh
-        before, room = len(batch), self.granted - len(in_flight)
+        in_flight, pulled, unsettled, room = self.in_flight, self._pulled, reading.unsettled, self.granted - len(self.in_flight)
         for record, message, about in found:
             if room <= 0:
                 break
@@ -337,25 +344,14 @@ class PullConnection(Unleased):
             room -= 1
         else:
             reading.next = max(reading.next, offset_in(answer.fields, "nextBeginOffset", 0) if tags else 0)
-        reading.more = offset_in(answer.fields, "maxOffset", 0) > reading.next
-        if len(batch) > before:
-            self._tally.received += len(batch) - before
-            self._session.brings(self)
-
-    def arrive(self) -> None:
-        fresh, self._fresh = self._fresh, []
-        if not (self._closed or self._closing):  # what is in flight then comes again
-            self._receiver.deliver(self, fresh)
 
     def _refused(self, answer: Frame, at: float) -> None:
         error = error_of(answer)
         if answer.code in LASTING:
             self._end(error)
             return
-        self._retry_at = at + RETRY
-        if error.words != self._refusal:
-            self._refusal = error.words
-            log.warning("%s/%s: %s refuses a PULL: %s", self.topic, self.channel, self.node, error)
+        self._refusals.note(error, at)
+        self._watch()
 
     # --- meanwhile -----------------------------------------------------------------------------------------
 
@@ -363,16 +359,20 @@ class PullConnection(Unleased):
         if group == self.subscription.group:
             self._member.look()
 
+    def _watch(self) -> None:
+        """Look as often as LOOK says, until there is nothing to wait for."""
+        if not (self._timer.active or self._closed):
+            self._timer.start(self._look)
+
     def _look(self) -> None:
-        if self._closed or self._session.error is not None:
+        if self._session.error is not None:
             return
-        if self._session.leaving:
-            self._end(BrokerUnreachable(f"RocketMQ at {self._session.server} is about to stop"))
-        elif not self.wants_queues and self.readings:
+        if not self.wants_queues and self.readings:
             self._member.look()
-        elif self._retry_at and monotonic() >= self._retry_at:
-            self._retry_at = 0.0
+        elif self._refusals.are_over(monotonic()):
             self._speak()
+        if self.granted and not self._refusals.until:
+            self._timer.stop()
 
     def lost(self, error: FrameworkError) -> None:
         self._end(error)
@@ -392,7 +392,7 @@ class PullConnection(Unleased):
         self._tally.requeued -= len(self._sent_back) - dead
         waits = self._finished + self._sending + len(self._sent_back) + sum(one.counted for one in self._back)
         self._tally.lease_lost += len(self.in_flight) + waits
-        for kept in (self.in_flight, self._pulled, self._fresh, self._back, self._sent_back, self.readings):
+        for kept in (self.in_flight, self._pulled, self._unopened, self._back, self._sent_back, self.readings):
             kept.clear()
         self.granted = self._finished = self._sending = 0
         self._session.leave(self)

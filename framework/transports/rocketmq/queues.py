@@ -44,7 +44,9 @@ class Reading:
     def __init__(self, place: Place, offset: int) -> None:
         self.place = place
         self.next = offset
-        """The offset to be pulled next."""
+        """The offset of the next message that may be taken."""
+        self.ahead = offset
+        """The offset to be pulled next: behind ``next`` while what was answered has not been opened."""
         self.told = offset
         """As its broker knows it."""
         self.asking = False
@@ -60,6 +62,7 @@ class Reading:
         self.unsettled: dict[int, None] = {}
         """The offsets of what is in flight, in order. For each message ``pulling`` adds to them itself, and takes off."""
         self.last_settled = -1
+        self._end = 0
 
     @property
     def mark(self) -> int:
@@ -73,19 +76,30 @@ class Reading:
     @property
     def room(self) -> int:
         """How many offsets may be pulled."""
-        return 0 if self.leaving else max(0, SPAN - (self.next - self.mark))
+        return 0 if self.leaving else max(0, SPAN - (self.ahead - self.mark))
 
     def took(self, offset: int) -> None:
         """The message there is in flight."""
         self.unsettled[offset] = None
-        self.next = offset + 1
+        self.next = self.ahead = offset + 1
+
+    def comes(self, following: int, end: int) -> None:
+        """An answer goes as far as ``following``, as its header says, and its queue as far as ``end``. It has not been opened."""
+        self._end = end
+        self.ahead = max(self.next, following)
+        self.more = end > self.ahead
+
+    def opened(self) -> None:
+        """What is pulled next is what follows on what was taken: of an answer, some may have been passed over."""
+        if self.ahead != self.next:
+            self.ahead, self.more = self.next, self._end > self.next
 
     def moved(self, offset: int) -> bool:
         """Its broker names ``offset`` as the next. False where that lies behind what is in flight: the broker has lost messages,
         and gives their offsets to others, whose settlements cannot be told from theirs."""
         if offset < self.next and not self.idle:
             return False
-        self.next = offset
+        self.next = self.ahead = offset
         return True
 
     def settled(self, offset: int) -> None:

@@ -190,8 +190,9 @@ class Session(SharedSession[Frame]):
     def _hand_on(self) -> None:
         """Handlers that do not block run meanwhile: a broker that learned only after them what is asked for next had nothing to
         do for as long."""
-        self._flush()
-        self._flush_due = True  # again, at the end of this turn
+        if self._dirty:
+            self._flush()
+            self._flush_due = True  # again, at the end of this turn
         laden, self._laden = self._laden, {}
         for owner in laden:
             owner.arrive()
@@ -219,6 +220,9 @@ class Session(SharedSession[Frame]):
 
     def _check_pulse(self) -> None:
         """A hub that was blocked has answers waiting in the socket: read before judging the peer dead."""
+        if self.leaving:
+            for owner in list(self._owners):
+                owner.lost(BrokerUnreachable(f"RocketMQ at {self.server} is about to stop"))
         if self._owners and monotonic() - max(self.heard_at, self._probed) >= QUIET:
             self._probed = monotonic()
             self.tell(Request.HEART_BEAT, {}, self.nobody)

@@ -1,0 +1,37 @@
+"""What a broker refuses for now: said once, and asked for again a second later. No I/O here, and no clock of its own."""
+
+from __future__ import annotations
+
+from framework.message import Origin
+from framework.observe import hublog
+from framework.transports.rocketmq.wire.errors import RocketError
+
+log = hublog.get(__name__)
+
+RETRY = 1.0
+"""Seconds before it is asked for again."""
+
+
+class Refusals:
+    """Of one connection. ``what``: the name of the request."""
+
+    def __init__(self, connection: Origin, what: str) -> None:
+        self._connection, self._what = connection, what
+        self._words = ""
+        self.until = 0.0
+        """When it is asked for again (monotonic); 0: nothing was refused."""
+
+    def note(self, error: RocketError, at: float) -> None:
+        """It was refused; ``at``: monotonic."""
+        self.until = at + RETRY
+        if error.words != self._words:
+            self._words = error.words
+            one = self._connection
+            log.warning("%s/%s: %s refuses a %s: %s", one.topic, one.channel, one.node, self._what, error)
+
+    def are_over(self, now: float) -> bool:
+        """Whether it is to be asked for again; says so once."""
+        over = 0.0 < self.until <= now
+        if over:
+            self.until = 0.0
+        return over

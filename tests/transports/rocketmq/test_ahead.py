@@ -1,0 +1,151 @@
+"""What follows is asked for before what came is opened, so that a broker has work meanwhile; and nothing is left out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gevent
+import pytest
+
+from framework.message import Message
+from framework.testing.conformance.receiver import Held
+from framework.transports import open_transports
+from framework.transports.rocketmq.opening import Opener
+from framework.transports.rocketmq.queues import SPAN
+from framework.transports.rocketmq.session import Session
+from framework.transports.rocketmq.wire.codes import Request
+from tests.transports.rocketmq.canned import NAME, QUEUES, Canned
+from tests.transports.rocketmq.kit import until
+
+Hold = Callable[[Canned, str], Held]
+
+
+@pytest.fixture
+def hold() -> Iterator[Hold]:
+    closing: list[Any] = []
+
+    def held(server: Canned, mode: str) -> Held:
+        (transport,) = open_transports([f"rocketmq://{server.address}?mode={mode}&poll=200ms"])
+        closing.extend([server, transport])
+        one = Held(lambda receiver: transport.connect(NAME, server.topic, "billing", receiver))
+        closing.append(one.connection)
+        return one
+
+    yield held
+    for one in reversed(closing):
+        one.close()
+
+
+def settle_at_once(held: Held) -> None:
+    take = held.receiver.deliver
+
+    def deliver(by: Any, batch: list[Message]) -> None:
+        take(by, batch)
+        for message in batch:
+            by.finish(message)
+
+    held.receiver.deliver = deliver  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(("mode", "asks"), [("pop", Request.POP_MESSAGE), ("pull", Request.PULL_MESSAGE)])
+def test_what_follows_is_asked_for_before_what_came_is_opened(
+    mode: str, asks: Request, hold: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[int] = []
+    """Of each request its code, of each answer that is opened 0, of each read -1."""
+    encoded, opened, taken = Session._encoded, Opener.opened, Session._take
+
+    def encode(session: Session, code: int, *more: Any) -> bytes:
+        said.append(code)
+        return encoded(session, code, *more)
+
+    def open_(opener: Opener, data: bytes) -> Any:
+        said.append(0)
+        return opened(opener, data)
+
+    def take(session: Session, events: Any, at: float) -> None:
+        said.append(-1)
+        taken(session, events, at)
+
+    monkeypatch.setattr(Session, "_take", take)
+    monkeypatch.setattr(Session, "_encoded", encode)
+    monkeypatch.setattr(Opener, "opened", open_)
+    held = hold(Canned(4000 if mode == "pop" else 4000 // QUEUES), mode)
+    settle_at_once(held)
+    held.grant(1000)
+    until(lambda: len(held.taken) == 4000)
+    before = [said[at - 1] for at, code in enumerate(said) if code == 0 and said[at - 1]]
+    assert before.count(asks) >= 5
+    assert before.count(-1) <= 2 * QUEUES  # nothing follows the last of a queue
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_is_granted_and_settled_each_message_comes_once_and_none_is_committed_before_it_is_settled(
+    seed: int, hold: Hold
+) -> None:
+    """By PULL, where what comes too late for the grant is passed over and pulled again."""
+    dice, each = random.Random(seed), 600
+    server = Canned(each)
+    finished: set[int] = set()
+    too_far: list[tuple[int, int]] = []
+    commit = server._commit
+
+    def committed(asked: Any) -> None:
+        queue, offset = int(asked["queueId"]), int(asked["commitOffset"])
+        if not {number * QUEUES + queue for number in range(offset)} <= finished:
+            too_far.append((queue, offset))
+        commit(asked)
+
+    server._commit = committed  # type: ignore[method-assign]
+    held = hold(server, "pull")
+    connection: Any = held.connection
+    most = dice.choice([5, 40, 150, 700])
+
+    def number(message: Message) -> int:
+        return int(message.id, 16)
+
+    def step() -> bool:
+        held.grant(dice.randint(1, most))
+        waiting = list(connection.in_flight)
+        for message in dice.sample(waiting, dice.randint(0, len(waiting))):
+            finished.add(number(message))
+            connection.finish(message)
+        gevent.sleep(0.0)
+        return len(finished) == QUEUES * each
+
+    until(step, 60.0)
+    assert sorted(map(number, held.taken)) == list(range(QUEUES * each))
+    until(lambda: server.committed == dict.fromkeys(range(QUEUES), each))
+    assert too_far == []
+
+
+def test_what_an_answer_leaves_out_is_pulled_again_although_what_follows_was_asked_for_already(hold: Hold) -> None:
+    server, dice = Canned(300), random.Random(1)
+    answer = server._pulled
+
+    def says_too_much(asked: Any) -> Any:
+        said = answer(asked)
+        if said is None:
+            return None
+        code, fields, body = said
+        following = int(fields["nextBeginOffset"]) + dice.choice([0, 0, 7])
+        return code, {**fields, "nextBeginOffset": str(min(following, server.messages))}, body
+
+    server._pulled = says_too_much  # type: ignore[method-assign]
+    held = hold(server, "pull")
+    settle_at_once(held)
+    held.grant(1000)
+    until(lambda: len(held.taken) >= QUEUES * 300)
+    assert sorted(int(message.id, 16) for message in held.taken) == list(range(QUEUES * 300))
+    until(lambda: server.committed == dict.fromkeys(range(QUEUES), 300))
+
+
+def test_no_more_is_pulled_ahead_of_what_is_not_settled_than_may_come_again(hold: Hold) -> None:
+    held = hold(Canned(2 * SPAN), "pull")
+    connection: Any = held.connection
+    held.grant(5000)
+    until(lambda: len(held.taken) > 4 * (SPAN - 100) or len(held.taken) >= 5000)
+    gevent.sleep(0.1)
+    assert all(reading.next - reading.mark <= SPAN for reading in connection.readings.values())

@@ -1,0 +1,61 @@
+"""What a message costs a worker by POP and by PULL, in calls of Python, which no load of the machine changes."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import Any
+
+import gevent
+import pytest
+
+from framework.engine.supervisor import Supervisor
+from framework.handler import make_spec
+from framework.message import Message
+from framework.transports import open_transports
+from tests.transports.rocketmq.canned import QUEUES, Canned
+
+MESSAGES = 8000
+
+
+def calls_of(mode: str) -> Counter[str]:
+    """The calls while so many messages are handled, by file and function."""
+    server = Canned(MESSAGES if mode == "pop" else MESSAGES // QUEUES)
+    calls: Counter[str] = Counter()
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and "/framework/" in frame.f_code.co_filename:
+            calls[f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_code.co_name}"] += 1
+
+    def nothing(message: Message) -> None:
+        pass
+
+    spec = make_spec(nothing, server.topic, "bench", {"concurrency": 50, "max_in_flight": 2500}, locals())
+    (transport,) = open_transports([f"rocketmq://{server.address}?mode={mode}"])
+    supervisor = Supervisor([spec], [transport], publish=lambda *_, **__: None)
+
+    def watch() -> None:
+        while server.handled < MESSAGES:
+            gevent.sleep(0.01)
+        sys.setprofile(None)
+        supervisor.stop()
+
+    watching = gevent.spawn(watch)
+    sys.setprofile(note)
+    try:
+        with gevent.Timeout(60):
+            supervisor.run()
+    finally:
+        sys.setprofile(None)
+        watching.kill()
+        transport.close()
+        server.close()
+    return calls
+
+
+@pytest.mark.parametrize(("mode", "most"), [("pop", 12.0), ("pull", 12.0)])
+def test_a_message_costs_few_calls(mode: str, most: float) -> None:
+    calls = calls_of(mode)
+    for name, count in calls.most_common(45):
+        print(f"{count / MESSAGES:8.3f} {name}")
+    assert calls.total() / MESSAGES <= most
