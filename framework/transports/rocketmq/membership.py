@@ -224,7 +224,7 @@ class Membership:
         now = monotonic()
         if now - self._renewed >= BALANCE and self._reader.readings:
             self._renewed = now
-            self._lock(list(self._reader.readings))
+            self._session.tell(Request.LOCK_BATCH_MQ, {}, self._lock_body(self._reader.readings))  # what is ours stays ours
 
     def _let_go(self, leaving: Iterable[Reading]) -> None:
         """Of those that are drained: their offsets are committed before others can have them."""

@@ -16,8 +16,9 @@ DEAD = -1
 """In place of the level of a delay."""
 MOST = 32
 """Messages that a broker gives to one PULL."""
-PARKED = 15.0
-"""Seconds that a PULL waits there, as that of Java's client: nobody has to wait for its answer."""
+PARKED = 50.0
+"""Seconds that a PULL waits there: nobody has to wait for its answer. Java's client says 15. A thousand idle handlers have five
+thousand of them, and each costs as much as one that brings something."""
 CHECKED = 5.0
 """Seconds between two looks of a broker at the PULLs that wait there."""
 _NEVER = str(2**31 - 1)

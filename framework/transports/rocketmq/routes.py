@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from gevent import monkey
 
 from framework.decoding import prepared
 from framework.errors import BadSetting, BrokerUnreachable, FrameworkError, ProtocolError, words_of
+from framework.transports.recent import Recent
 from framework.transports.rocketmq.queues import Place
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.sessions import Sessions
@@ -25,8 +27,10 @@ from framework.transports.rocketmq.wire.frames import Frame
 T = TypeVar("T")
 _get_ident = monkey.get_original("_thread", "get_ident")
 
-OLDEST = 5.0
-"""Seconds for which an answer is kept."""
+OLDEST = 20.0
+"""Seconds for which an answer is kept, while the same brokers are there: Java's clients keep one for 30."""
+SETTLED = 5.0
+"""Seconds for which it is not asked whether they are."""
 MASTER = "0"
 READABLE, WRITABLE = 4, 2
 _BARE_NUMBER = re.compile(rb'("(?:[^"\\]|\\.)*")|([{,])(-?\d+):')
@@ -84,6 +88,10 @@ class NameServers:
         self._kept: dict[str, Session] = {}
         """Of the hub that asks all the time: else each question of its own would be a dial."""
         self._keeper: int | None = None
+        self._brokers = Recent(self.masters, fresh=SETTLED)
+        self._there: dict[str, Master] = {}
+        self._there_since = math.inf
+        """Since when these have been there, as far as was asked."""
 
     def keep(self) -> None:
         """From now on keep the connections that are dialled on this hub, until ``Sessions.close``."""
@@ -96,13 +104,28 @@ class NameServers:
     def route(self, topic: str, *, within: float = 0.0) -> dict[str, Master]:
         """Broker name -> the master that has ``topic`` (RocketMQ's name); empty: there is none. ``within``: an answer will
         do that is no older (seconds). Raises BrokerUnreachable, RocketError."""
-        route = self._route(topic, within)
-        there = {one.broker_name: one for one in route.queue_datas if one.perm}
-        return {
-            name: replace(one, perm=there[name].perm, queues=there[name].write_queue_nums)
-            for name, one in _masters(route.broker_datas).items()
-            if name in there
-        }
+        return _of_topic(self._route(topic, within))
+
+    def settled_route(self, topic: str) -> dict[str, Master]:
+        """As ``route``, by an answer that may be OLDEST where no broker has come or gone since: for the many who ask all the time
+        whether one has."""
+        return _of_topic(self._settled(topic))
+
+    def _settled(self, topic: str) -> _Route:
+        return self._route(topic, OLDEST if self._stands(topic) else 0.0)
+
+    def _stands(self, topic: str) -> bool:
+        """Whether the brokers are those of when ``topic`` was last asked for. One question for all topics."""
+        if _get_ident() != self._keeper:
+            return False
+        try:
+            brokers = self._brokers()
+        except RocketError:  # it answers no such question
+            return False
+        if brokers != self._there:
+            self._there, self._there_since = brokers, monotonic()
+        last = self._recent.get(topic)
+        return last is not None and last[0] >= self._there_since
 
     def _route(self, topic: str, within: float) -> _Route:
         asked, last = monotonic(), self._recent.get(topic)
@@ -126,7 +149,7 @@ class NameServers:
     def queues(self, topic: str) -> list[Place]:
         """All queues of ``topic`` (RocketMQ's name) that may be read, as an answer had them that is not old. Raises
         BrokerUnreachable, RocketError."""
-        route = self._route(topic, OLDEST)
+        route = self._settled(topic)
         readable = [one for one in route.queue_datas if one.perm & READABLE]
         return [Place(topic, one.broker_name, number) for one in readable for number in range(one.read_queue_nums)]
 
@@ -179,6 +202,15 @@ class NameServers:
                 if last is not None:
                     self._sessions.give_back(last)
             yield session
+
+
+def _of_topic(route: _Route) -> dict[str, Master]:
+    there = {one.broker_name: one for one in route.queue_datas if one.perm}
+    return {
+        name: replace(one, perm=there[name].perm, queues=there[name].write_queue_nums)
+        for name, one in _masters(route.broker_datas).items()
+        if name in there
+    }
 
 
 def _masters(brokers: Iterable[_Broker]) -> dict[str, Master]:

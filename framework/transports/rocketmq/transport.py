@@ -34,9 +34,8 @@ log = hublog.get(__name__)
 T = TypeVar("T")
 
 MAX_GRANT = 5000
-SETTLED, JUST_NOW = 5.0, 1.0
-"""Seconds for which the route of a topic is not asked for again, while all connections stand: to see whether a broker has joined,
-and to dial where it leads. A thousand handlers ask for as many, and each every second at first."""
+JUST_NOW = 1.0
+"""Seconds for which the route of a topic is not asked for again to dial where it leads, while all connections stand."""
 ROUND_TRIP = 0.05
 """Seconds in which a POP or a PULL brings what there is: a few milliseconds nearby, more where brokers are busy or far."""
 
@@ -141,7 +140,7 @@ class RocketTransport:
 
     def discover(self, topic: str, channel: str) -> set[str]:
         """The masters that have ``topic`` for reading."""
-        route = self._servers.route(self._names.mapped(topic), within=SETTLED)
+        route = self._servers.settled_route(self._names.mapped(topic))
         return {name for name, master in route.items() if master.perm & READABLE}
 
     def channels(self, topic: str) -> set[str]:

@@ -12,7 +12,7 @@ import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from framework.transports.rocketmq.wire.codes import Answer, Request
@@ -37,6 +37,10 @@ class Canned:
         """Queue -> how far, by PULL."""
         self.asked: Counter[int] = Counter()
         """Request code -> how many came."""
+        self.others: dict[str, object] = {}
+        """Further brokers that it names, which do not exist."""
+        self.refuses: Collection[int] = ()
+        """Codes of requests that it does not know."""
         self._given = 0
         self._bodies: dict[tuple[str, int], tuple[list[bytes], list[bytes]]] = {}
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -76,6 +80,8 @@ class Canned:
         return encode(Frame(code, asked.opaque, fields, body, flag=RESPONSE))
 
     def _said(self, asked: Frame) -> tuple[int, Mapping[str, str], bytes] | None:
+        if asked.code in self.refuses:
+            return Answer.REQUEST_CODE_NOT_SUPPORTED, {}, b""
         match asked.code:
             case Request.POP_MESSAGE:
                 return self._popped(asked.fields)
@@ -98,7 +104,7 @@ class Canned:
             case Request.GET_ROUTEINFO_BY_TOPIC:
                 return self._route(asked.fields["topic"])
             case Request.GET_BROKER_CLUSTER_INFO:
-                return Answer.SUCCESS, {}, json.dumps({"brokerAddrTable": {NAME: self._broker}}).encode()
+                return Answer.SUCCESS, {}, json.dumps({"brokerAddrTable": {NAME: self._broker, **self.others}}).encode()
         return Answer.SUCCESS, {}, b""
 
     @property
