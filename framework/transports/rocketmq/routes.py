@@ -54,6 +54,16 @@ class _Route(msgspec.Struct, rename="camel"):
     queue_datas: list[_Queues] = []
     broker_datas: list[_Broker] = []
 
+    @property
+    def masters(self) -> dict[str, Master]:
+        """By broker name: those that have the topic."""
+        there = {one.broker_name: one for one in self.queue_datas if one.perm}
+        return {
+            name: replace(one, perm=there[name].perm, queues=there[name].write_queue_nums)
+            for name, one in _masters(self.broker_datas).items()
+            if name in there
+        }
+
 
 @prepared
 class _Cluster(msgspec.Struct, rename="camel"):
@@ -104,12 +114,14 @@ class NameServers:
     def route(self, topic: str, *, within: float = 0.0) -> dict[str, Master]:
         """Broker name -> the master that has ``topic`` (RocketMQ's name); empty: there is none. ``within``: an answer will
         do that is no older (seconds). Raises BrokerUnreachable, RocketError."""
-        return _of_topic(self._route(topic, within))
+        return self._route(topic, within).masters
 
-    def settled_route(self, topic: str) -> dict[str, Master]:
-        """As ``route``, by an answer that may be OLDEST where no broker has come or gone since: for the many who ask all the time
-        whether one has."""
-        return _of_topic(self._settled(topic))
+    def readers(self, topic: str) -> set[str]:
+        """The names of the masters that have ``topic`` for reading, by an answer that may be OLDEST where no broker has come or
+        gone since: for the many who ask all the time whether one has. Raises BrokerUnreachable, RocketError."""
+        route = self._settled(topic)
+        reachable = {one.broker_name for one in route.broker_datas if MASTER in one.broker_addrs}
+        return {one.broker_name for one in route.queue_datas if one.perm & READABLE and one.broker_name in reachable}
 
     def _settled(self, topic: str) -> _Route:
         return self._route(topic, OLDEST if self._stands(topic) else 0.0)
@@ -202,15 +214,6 @@ class NameServers:
                 if last is not None:
                     self._sessions.give_back(last)
             yield session
-
-
-def _of_topic(route: _Route) -> dict[str, Master]:
-    there = {one.broker_name: one for one in route.queue_datas if one.perm}
-    return {
-        name: replace(one, perm=there[name].perm, queues=there[name].write_queue_nums)
-        for name, one in _masters(route.broker_datas).items()
-        if name in there
-    }
 
 
 def _masters(brokers: Iterable[_Broker]) -> dict[str, Master]:

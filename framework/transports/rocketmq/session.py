@@ -48,6 +48,8 @@ class Session(SharedSession[Frame]):
         self._dirty: dict[Owner, None] = {}
         self._laden: dict[Owner, None] = {}
         self._pending: dict[int, Asked] = {}
+        self._soonest = 0.0
+        """No answer that is pending is due before, as far as was seen."""
         self._numbers = itertools.count(1)
         self._beaten = self._probed = monotonic()
         self._newcomers: dict[str, None] = {}
@@ -100,6 +102,7 @@ class Session(SharedSession[Frame]):
         number = next(self._numbers) % _NUMBERS
         due = monotonic() + wait + self._options.answer_timeout
         self._pending[number] = Asked(owner, then, due, anywhere)
+        self._soonest = min(self._soonest, due)
         self._outbox.put(self._encoded(code, fields, body, number))
         return number
 
@@ -236,8 +239,14 @@ class Session(SharedSession[Frame]):
             self._pending.pop(number).then(BrokerUnreachable(f"RocketMQ at {self.server} does not answer"), monotonic())
 
     def _overdue(self) -> list[int]:
+        """Thousands of PULLs wait at a broker for handlers without messages: all are looked at only where one may be overdue, and
+        now and then, because another thread may have added to them meanwhile."""
         now = monotonic()
-        return [number for number, asked in list(self._pending.items()) if asked.due <= now]
+        if now < self._soonest:
+            return []
+        pending = list(self._pending.items())
+        self._soonest = min([now + QUIET, *(asked.due for _, asked in pending)])
+        return [number for number, asked in pending if asked.due <= now]
 
     # --- sending -------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from framework.transports.rocketmq.producer import MAX_DELAY, RocketProducer
 from framework.transports.rocketmq.publish_link import PublishLink
 from framework.transports.rocketmq.pulled import LEVELS
 from framework.transports.rocketmq.pulling import PullConnection
-from framework.transports.rocketmq.routes import READABLE, Master, NameServers
+from framework.transports.rocketmq.routes import Master, NameServers
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.sessions import Sessions
 from framework.transports.rocketmq.topics import TopicMaker
@@ -140,8 +140,7 @@ class RocketTransport:
 
     def discover(self, topic: str, channel: str) -> set[str]:
         """The masters that have ``topic`` for reading."""
-        route = self._servers.settled_route(self._names.mapped(topic))
-        return {name for name, master in route.items() if master.perm & READABLE}
+        return self._servers.readers(self._names.mapped(topic))
 
     def channels(self, topic: str) -> set[str]:
         """The groups that have read ``topic``."""

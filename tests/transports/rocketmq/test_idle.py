@@ -96,3 +96,28 @@ def test_a_connection_ends_where_its_broker_says_that_it_is_about_to_stop(server
     until(lambda: held.receiver.closings)
     transport.close()
     assert held.tally.balance(0) == Ledger().balance(0)
+
+
+def test_what_waits_at_its_broker_is_looked_at_only_where_an_answer_may_be_overdue(server: Canned, transport: Any) -> None:
+    held = Held(lambda receiver: transport.connect(NAME, server.topic, "billing", receiver))
+    held.grant(10)
+    session: Any = held.connection.rescuable
+    until(lambda: len(session._pending) >= 5)  # its PULLs
+    looks = 0
+
+    class Counted(dict[int, Any]):
+        def items(self) -> Any:
+            nonlocal looks
+            looks += 1
+            return super().items()
+
+    session._pending = Counted(session._pending)
+    gevent.sleep(2.0)
+    assert looks <= 1
+    answers: list[Any] = []
+    session.call(Request.POP_MESSAGE, {"maxMsgNums": "1"}, lambda answer, at: answers.append(answer))  # one more that waits
+    session._pending[max(session._pending)].due = session._soonest = 0.0
+    until(lambda: answers, 5.0)
+    assert "does not answer" in str(answers[0])
+    held.connection.close()
+    until(lambda: held.receiver.closings)
