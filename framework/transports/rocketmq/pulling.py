@@ -211,10 +211,11 @@ class PullConnection(Unleased):
 
     def collect(self) -> None:
         self._spoken = False
-        if not (self._closed or self._session.leaving or self._draining or self._closing or self._refusals.until):
+        if self._closed:
+            return
+        if not (self._session.leaving or self._draining or self._closing or self._refusals.until):
             self._pull()
-        if not self._closed:
-            self._say_settled()
+        self._say_settled()
 
     def _say_settled(self) -> None:
         back, self._back = self._back, []
@@ -315,7 +316,6 @@ class PullConnection(Unleased):
                 self._take(reading, answer, at, batch)
             reading.opened()
         if batch:
-            self._tally.received += len(batch)
             self._receiver.deliver(self, batch)
 
     def _take(self, reading: Reading, answer: Frame, at: float, batch: list[Message]) -> None:
@@ -324,7 +324,7 @@ class PullConnection(Unleased):
         found = self._opener.opened(answer.body)
         if not found:
             raise garbage("an answer to a PULL without the messages that it announces", answer.body, 0)
-        tags = self._tags if reading.place.topic != self.subscription.retry_topic else None
+        tags, before = self._tags if reading.place.topic != self.subscription.retry_topic else None, len(batch)
         in_flight, pulled, unsettled, room = self.in_flight, self._pulled, reading.unsettled, self.granted - len(self.in_flight)
         for record, message, about in found:
             if room <= 0:
@@ -344,6 +344,7 @@ class PullConnection(Unleased):
             room -= 1
         else:
             reading.next = max(reading.next, offset_in(answer.fields, "nextBeginOffset", 0) if tags else 0)
+        self._tally.received += len(batch) - before  # here, because the next answer may be one that cannot be opened
 
     def _refused(self, answer: Frame, at: float) -> None:
         error = error_of(answer)
@@ -387,8 +388,7 @@ class PullConnection(Unleased):
         if self._closed or not self._opened:
             return
         self._stop()
-        dead = sum(one.dead for one in self._sent_back)
-        self._tally.finished -= dead
+        self._tally.finished -= (dead := sum(one.dead for one in self._sent_back))
         self._tally.requeued -= len(self._sent_back) - dead
         waits = self._finished + self._sending + len(self._sent_back) + sum(one.counted for one in self._back)
         self._tally.lease_lost += len(self.in_flight) + waits

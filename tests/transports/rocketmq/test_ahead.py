@@ -142,6 +142,25 @@ def test_what_an_answer_leaves_out_is_pulled_again_although_what_follows_was_ask
     until(lambda: server.committed == dict.fromkeys(range(QUEUES), 300))
 
 
+@pytest.mark.parametrize("mode", ["pop", "pull"])
+def test_the_books_add_up_where_one_of_several_answers_cannot_be_opened(mode: str, hold: Hold) -> None:
+    """They come in one read, and the first of them is in flight when the session ends."""
+    server, dice = Canned(4000), random.Random(3)
+    stored = server._stored
+
+    def cut(*what: Any) -> bytes:
+        body = stored(*what)
+        return body if dice.randrange(30) else body[: len(body) // 2 - 5]
+
+    server._stored = cut  # type: ignore[method-assign]
+    for _ in range(5):
+        held = hold(server, mode)
+        settle_at_once(held)
+        held.grant(1000)
+        until(lambda held=held: held.receiver.closings)  # type: ignore[misc]
+        assert held.tally.balance(0) == 0, held.tally
+
+
 def test_no_more_is_pulled_ahead_of_what_is_not_settled_than_may_come_again(hold: Hold) -> None:
     held = hold(Canned(2 * SPAN), "pull")
     connection: Any = held.connection
