@@ -31,7 +31,7 @@ def calls_of(mode: str) -> Counter[str]:
         pass
 
     spec = make_spec(nothing, server.topic, "bench", {"concurrency": 50, "max_in_flight": 2500}, locals())
-    (transport,) = open_transports([f"rocketmq://{server.address}?mode={mode}"])
+    (transport,) = open_transports([f"rocketmq://{server.address}?mode={mode}&poll=100ms"])
     supervisor = Supervisor([spec], [transport], publish=lambda *_, **__: None)
 
     def watch() -> None:
@@ -53,9 +53,7 @@ def calls_of(mode: str) -> Counter[str]:
     return calls
 
 
-@pytest.mark.parametrize(("mode", "most"), [("pop", 12.0), ("pull", 12.0)])
+@pytest.mark.parametrize(("mode", "most"), [("pop", 8.0), ("pull", 7.0)])
 def test_a_message_costs_few_calls(mode: str, most: float) -> None:
     calls = calls_of(mode)
-    for name, count in calls.most_common(45):
-        print(f"{count / MESSAGES:8.3f} {name}")
-    assert calls.total() / MESSAGES <= most
+    assert 3.0 < calls.total() / MESSAGES <= most, calls.most_common(40)
