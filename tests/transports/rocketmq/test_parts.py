@@ -210,10 +210,13 @@ def test_a_heartbeat_says_who_reads_what() -> None:
     assert '"tagsSet":["a","b"],"codeSet":[97,98]' in body
 
 
-@pytest.mark.parametrize(("number", "name"), [(479, "5.3.3"), (413, "5.0.0"), (475, "5.3.1"), (401, "4.9.4"), (411, "4.9.9")])
+@pytest.mark.parametrize(
+    ("number", "name"), [(479, "5.3.3"), (413, "5.0.0"), (475, "5.3.1"), (401, "4.9.4"), (411, "4.9.9"), (393, "4.9.0")]
+)
 def test_versions_have_names(number: int, name: str) -> None:
     assert administration.version_name(number) == name
     assert administration.version_name(121).startswith("before 4.9")
+    assert administration.version_name(391) == "before 4.9 (391)"
     assert administration.version_name(478) == "a snapshot (478)"
 
 
