@@ -45,8 +45,8 @@ class Proving(Protocol):
     def heeded(self) -> float:
         """As ``proven``, but for what it may have dropped, as its JetStream had ended before."""
 
-    def distrust(self) -> None:
-        """Its JetStream ends, it seems: a server that stops reads on for seconds, and answers PINGs."""
+    def distrust(self, *, ends: bool) -> None:
+        """Its JetStream ends, it says, or else seems so: a server that stops reads on for seconds, and answers PINGs."""
 
 
 class Publishing(Asking, Protocol):

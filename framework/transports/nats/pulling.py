@@ -99,7 +99,7 @@ class Pulling:
             return ""
         words = f"{code} {words or _WORDS.get(code, '')}"
         if code == 503 or words == _ENDS:
-            self._session.distrust()
+            self._session.distrust(ends=words == _ENDS)
         if "deleted" in words.lower() or (code == 503 and not busy):  # with calls running it may yet get a leader
             return words
         self._retry_at = at + RETRY

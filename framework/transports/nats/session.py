@@ -65,9 +65,12 @@ class Session(SharedSession[wire.ClientEvent]):
         """As in ``carrier.Proving``."""
         return self.proven if monotonic() - self._distrusted_at > DISTRUST else self._heeded
 
-    def distrust(self) -> None:
-        if monotonic() - self._distrusted_at > DISTRUST:  # else one who says it again and again is never trusted
-            self._heeded, self._distrusted_at = self.proven, monotonic()
+    def distrust(self, *, ends: bool) -> None:
+        now = monotonic()
+        if now - self._distrusted_at > DISTRUST:
+            self._heeded, self._distrusted_at = self.proven, now
+        elif ends:  # one of a thousand streams ends for ten seconds; who only refuses a pull again and again lives on
+            self._distrusted_at = now
 
     # --- whoever subscribes, or says something -------------------------------------------------------------
 

@@ -127,7 +127,7 @@ class RouteSession:
     def heeded(self) -> float:
         return self.proven
 
-    def distrust(self) -> None:
+    def distrust(self, *, ends: bool) -> None:
         """A server that ends JetStream unsubscribes first: what is on its way is said again (``follow``)."""
 
     @property

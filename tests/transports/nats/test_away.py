@@ -235,12 +235,13 @@ def test_a_server_that_lives_on_is_trusted_again_however_often_it_refuses(kit, m
     monkeypatch.setattr("framework.transports.nats.session.DISTRUST", 0.2)
     held = holding(kit, kit.open(), 2)
     session = held.connection._session
-    session.distrust()
+    session.distrust(ends=True)
     began = time.monotonic()
     while time.monotonic() < began + 1.0:
         session.ping()
         gevent.sleep(0.05)
-        session.distrust()
+        session.distrust(ends=time.monotonic() < began + 0.5)  # it takes long to end all of its streams
+        assert session.heeded < began or time.monotonic() > began + 0.5
     assert session.heeded > began
     held.connection.drain()
     for message in held.taken:
