@@ -28,6 +28,9 @@ Question = Callable[[str, Asking], T]
 MAX_DELAY = 366 * 86_400.0
 """Seconds. JetStream itself keeps any delay."""
 MAX_GRANT = 5000
+ROUND_TRIP = 0.2
+"""Seconds in which a pull brings what there is: milliseconds nearby, more where servers are far or busy. Where it takes longer
+than that, a worker asks for no more than one at a time."""
 NEWER = "run nats-server 2.12 or newer, which keeps schedules"
 
 
@@ -82,7 +85,7 @@ class JetStreamTransport:
     def _info(self, node: str, session: Asking, lease: float) -> NodeInfo:
         version = streams.version_of(session.info)
         longest, counts = MAX_DELAY if version >= SCHEDULES else 0.0, version >= COUNTS
-        limits = Limits(lease, math.inf, MAX_GRANT, MAX_DELAY, longest)
+        limits = Limits(lease, math.inf, MAX_GRANT, MAX_DELAY, longest, round_trip=ROUND_TRIP)
         here = replace(self.capabilities, max_defer=longest, attempts=counts)
         self.capabilities = replace(
             here, max_defer=min(self.capabilities.max_defer, longest), attempts=self.capabilities.attempts and counts
