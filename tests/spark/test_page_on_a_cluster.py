@@ -18,13 +18,14 @@ import pyspark
 
 from framework.testing.servers import ROOT, free_port
 from tests.house.pages import blocks
-from tests.house.test_wheel import copy_to
+from tests.house.test_wheel import INSTALL, OURS, Environment, copy_to
 from tests.workers.test_job import NOWHERE, land
 from tests.workers.test_submit import bare_python
 from workers.api_requests.processes import descendants, kill
 
 pytestmark = [pytest.mark.at_length, pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(600)]
 PATIENCE = 240.0
+PACKED = [block.text for block in blocks(ROOT / "docs" / "spark.md") if "venv-pack -o" in block.text]
 SHOWN = [block.text for block in blocks(ROOT / "docs" / "spark.md") if "--py-files" in block.text]
 QUERY = """
 from pyspark.sql import SparkSession
@@ -103,3 +104,29 @@ def test_what_the_page_shows_runs_on_a_cluster(tmp_path: Path, cluster: str) -> 
         running.wait(60)
     finally:
         kill([running.pid, *descendants(running.pid)])
+
+
+def test_an_environment_is_sent_as_the_page_says(tmp_path: Path, cluster: str) -> None:
+    """Its own packages are in it; what these need, it has from the tests' environment, or it would be of half a gigabyte."""
+    pytest.importorskip("venv_pack")
+    made = Environment(tmp_path / "made")
+    (clone := tmp_path / "clone").mkdir()
+    copy_to(clone)
+    installed = made.run(INSTALL, clone)
+    assert installed.returncode == 0, installed.stdout + installed.stderr
+    (made.site / "borrowed.pth").unlink()
+    (made.site / "dependencies.pth").write_text(
+        f"import sys; sys.path.append({str(OURS)!r})\n"
+    )  # a bare path is refused as editable
+    land(tmp_path / "spool", 0, 7)
+    (work := tmp_path / "work").mkdir()
+    (work / "query.py").write_text(QUERY.format(spool=f"{tmp_path}/spool/archive"))
+    (text,) = PACKED
+    path = f"{made.bin}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    variables = made.variables() | {"PATH": path, "VIRTUAL_ENV": f"{made.bin.parent}", "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(
+        ["bash", "-ec", text.replace("spark://host:7077", cluster)], cwd=work, env=variables, capture_output=True, text=True,
+        timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert f"rows: 7 {cluster}" in done.stdout, done.stdout + done.stderr
+    assert (work / "environment" / "bin" / "workers").exists()
