@@ -152,3 +152,18 @@ def test_what_cannot_be_reached_or_is_no_beanstalkd_is_an_error_that_names_it(re
     for address in (nsqd.address, nsqd.http_address):
         with pytest.raises((ProtocolError, BrokerError, BrokerUnreachable), match=address):
             connect(address, "orders", "billing", "orders", receiver, ttr=60.0)
+
+
+@pytest.mark.parametrize("drained", [True, False])
+def test_one_that_has_nothing_to_say_is_closed_at_once(server, receiver, subscribe, drained):
+    """And not only when its patience is over."""
+    connection = subscribe(server.address, grant=5)
+    gevent.sleep(0.01)
+    if drained:
+        connection.drain()
+        until(lambda: receiver.drains)
+    began = time.monotonic()
+    connection.close()
+    until(lambda: receiver.ends)
+    assert receiver.ends == [None]
+    assert time.monotonic() - began < connection.limits.goodbye / 2
