@@ -44,7 +44,7 @@ def test_a_leader_that_is_killed_before_it_has_read_what_was_settled_costs_nothi
             doomed = next(one for one in made.servers if name == f"test-{one.tcp_port}")
             doomed.freeze()
             before = seen.total()
-            until(lambda before=before: seen.total() > before + 20)
+            until(lambda before=before: seen.total() > before + 20, 60.0)  # or the next leader brings them
             in_flight += worker.ledger.received - worker.ledger.finished
             doomed.kill()
             doomed.start()
