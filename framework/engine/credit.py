@@ -9,7 +9,8 @@ as long as its connection says that it is exposed to more.
 A grant is what is in flight plus a headroom. The headroom follows the traffic, because a broker sends at once when its client
 has no headroom left, and waits for its output buffer otherwise. It doubles when it is used up quickly, and else falls to the
 number of messages that came. Where messages come only when they are asked for, quickly is within a ``round_trip``: whatever the
-traffic, none come sooner.
+traffic, none come sooner. How far a broker is that is not asked is found by trying: where messages come one at a time, now and
+then two may. When they take no longer than one did, it was the way that took the time.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ EARLY = TERM / 2
 """Seconds: a timer that is a little early must not cost a whole TERM more."""
 BUSY_TERM = 0.25
 """Seconds that a busy connection keeps its term."""
+TRY_AFTER, TRY_AT_LEAST = 16, 512
+"""Messages that came one at a time, none quickly, after which two may come at once: more after each try that was in vain, for a
+broker may keep what is not asked for at once in its buffer. At least every so many messages one is made."""
+FAR = 1.0
+"""Seconds: a broker that takes longer than that for a message is idle, and no try is made."""
 NEVER = float("-inf")
 
 
@@ -56,6 +62,14 @@ class Share:
     """When its term began, or when it began to wait for one."""
     round_trip: float = 0.0
     """Seconds from a grant until what there was comes; as in ``contract.Limits``."""
+    way: float = 0.0
+    """The same, as a try has shown it; 0 where none has."""
+    single: float = math.inf
+    """Seconds of the quickest message that came alone since the last try."""
+    singles: int = 0
+    """Messages that came alone since the last try, none quickly."""
+    try_after: int = TRY_AFTER
+    """After so many of them comes the next."""
     used_up: float = NEVER
     """When the headroom was last used up, unless it has been lowered since."""
     granted: int = 0
@@ -158,10 +172,27 @@ class Credit:
         """
         share.came += count
         if share.came >= share.headroom:
-            if now - share.used_up <= max(span_of(turn) / 2, FLOOD * share.headroom, share.round_trip):
+            took = now - share.used_up
+            if took <= max(span_of(turn) / 2, FLOOD * share.headroom, share.round_trip, share.way):
                 share.headroom = min(share.headroom * 2, share.max_grant, self.max_in_flight)
+                if share.way and share.headroom > 2:
+                    share.try_after = TRY_AFTER
+            elif share.headroom == 1:
+                self._came_alone(share, took)
+            elif share.way:
+                _lowered(share, share.headroom // 2)
             share.came = 0
             share.since = share.used_up = now
+
+    def _came_alone(self, share: Share, took: float) -> None:
+        """A message ``took`` longer than one that comes quickly; perhaps it is time for a try."""
+        share.singles += 1
+        share.single = min(share.single, took)
+        if share.singles >= share.try_after and share.single <= FAR:
+            share.headroom = min(2, share.max_grant, self.max_in_flight)
+            share.way = 1.5 * share.single if share.headroom > 1 else 0.0
+            share.try_after = min(2 * share.try_after, TRY_AT_LEAST)
+            share.single, share.singles = math.inf, 0
 
     def decay(self, now: float, turn: float, idle: float) -> bool:
         """Lower the headroom of shares that have not used it up for a while; returns whether any share has more than 1 left.
@@ -173,8 +204,8 @@ class Credit:
         more = False
         for share in self.shares:
             if share.headroom > 1:
-                if now - share.since > max(patience, 2 * share.round_trip):
-                    share.headroom = max(1, min(share.came, share.headroom))
+                if now - share.since > max(patience, 2 * share.round_trip, 2 * share.way):
+                    _lowered(share, max(1, min(share.came, share.headroom)))
                     share.came = 0
                     share.since = now
                     share.used_up = now if share.headroom > 1 else NEVER  # a message at a time is no rate
@@ -315,6 +346,12 @@ class Credit:
         else:
             for share in self.shares:
                 share.level = self.max_in_flight
+
+
+def _lowered(share: Share, headroom: int) -> None:
+    share.headroom = headroom
+    if headroom == 1:
+        share.way = 0.0
 
 
 def span_of(turn: float) -> float:

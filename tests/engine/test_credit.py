@@ -10,7 +10,9 @@ from framework.engine.credit import (
     FLOOD,
     PATIENCE,
     SPAN,
+    TRY_AFTER,
     Credit,
+    Share,
     fair_level,
     patience_of,
 )
@@ -63,12 +65,48 @@ def test_a_lone_connection_starts_with_one_and_grows_to_everything_when_it_flood
     assert share.granted >= 0.6 * 2500  # 40 % of a large headroom is not worth a command
 
 
-def test_light_traffic_keeps_a_headroom_of_one_so_that_the_broker_sends_at_once() -> None:
+def light(traffic: Traffic, share: Share, messages: int, apart: float) -> int:
+    """``messages`` that come one at a time, whatever is granted; how many of them a broker would have kept in its buffer."""
+    kept = 0
+    for _ in range(messages):
+        kept += share.granted > 1
+        looks = min(round(apart / SPAN), 20)
+        for _ in range(looks):
+            traffic.now += apart / looks
+            traffic.credit.decay(traffic.now, 0.0, 1.0)
+            traffic.credit.grant(share, 0)
+        traffic.credit.arrived(share, 1, traffic.now, 0.0)
+        traffic.credit.grant(share, 0)
+    return kept
+
+
+@pytest.mark.parametrize("apart", [0.004, 0.02, 0.2, 2.0])
+def test_light_traffic_keeps_a_headroom_of_one_so_that_the_broker_sends_at_once(apart: float) -> None:
     traffic = Traffic(1, 2500)
     share = traffic.shares[0]
-    for _ in range(50):
-        traffic.full(share, after=0.005)
-    assert share.granted == 1
+    assert light(traffic, share, TRY_AFTER, apart) == 0
+    assert light(traffic, share, 1000, apart) <= 20, "a try to see how far the broker is, now and then"
+    assert light(traffic, share, 10_000, apart) <= 60
+    assert share.granted <= 2
+
+
+@pytest.mark.parametrize("way", [0.002, 0.02, 0.3])
+def test_a_broker_that_is_far_is_asked_for_as_many_as_are_under_way_and_for_one_again_when_it_has_few(way: float) -> None:
+    traffic = Traffic(1, 2500, concurrency=100)
+    share = traffic.shares[0]
+    for _ in range(3 * TRY_AFTER):
+        traffic.full(share, after=way)
+    assert share.granted >= 64
+    light(traffic, share, 200, way)
+    assert (share.granted, share.headroom, share.way) == (1, 1, 0.0)
+
+
+def test_where_one_may_be_in_flight_a_broker_that_is_far_changes_nothing() -> None:
+    traffic = Traffic(1, 1)
+    share = traffic.shares[0]
+    for _ in range(100):
+        traffic.full(share, after=0.02)
+    assert (share.granted, share.headroom, share.way) == (1, 1, 0.0)
 
 
 def test_a_grant_is_what_is_in_flight_plus_the_headroom() -> None:

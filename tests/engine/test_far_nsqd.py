@@ -1,0 +1,52 @@
+"""An nsqd that is far away: as many messages are under way as there are slots, and not one for each round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+import pytest
+
+from framework.engine.supervisor import Supervisor
+from framework.message import Message
+from framework.testing.proxy import Proxy
+from framework.testing.servers import Server
+from framework.transports import open_transports
+
+pytestmark = pytest.mark.real
+
+
+@pytest.mark.parametrize("way", [0.0025, 0.01])
+def test_all_slots_work_where_a_round_trip_is_longer_than_a_call(
+    nsqd: Server, start_proxy: Callable[[str], Proxy], spec: Any, way: float
+) -> None:
+    """20 slots for calls of 5 ms. One message for each round trip would be 200 in a second, or 50."""
+    near, proxy = open_transports([f"nsq://{nsqd.address}"])[0], start_proxy(nsqd.address)
+    nsqd.http("/topic/create?topic=orders", b"")
+    nsqd.http("/channel/create?topic=orders&channel=billing", b"")
+    producer = near.producer()
+    producer.publish("orders", [b"x"] * 5000)
+    producer.close()
+    proxy.delay(way)
+    running = most = 0
+
+    def handle(message: Message) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        gevent.sleep(0.005)
+        running -= 1
+
+    supervisor = Supervisor([spec(handle, concurrency=20)], open_transports([f"nsq://{proxy.address}"]), publish=print)
+    greenlet = gevent.spawn(supervisor.run)
+    (ledger,) = supervisor.ledgers.values()
+    try:
+        with gevent.Timeout(20.0):
+            while most < 20 or ledger.finished < 300:
+                gevent.sleep(0.01)
+    finally:
+        proxy.restore()
+        supervisor.stop(now=True)
+        greenlet.get(timeout=30)
+    assert ledger.balance(0) == 0
