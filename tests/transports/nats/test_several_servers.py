@@ -5,7 +5,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
+import gevent
 import pytest
 
 from framework.errors import AccessDenied, BadSetting, BrokerUnreachable, FrameworkError
@@ -14,6 +16,7 @@ from framework.transports.nats import sessions
 from framework.transports.nats.sessions import Loan, Servers
 from framework.transports.nats_route import urls
 from framework.transports.nats_route.look import look
+from framework.transports.nats_route.mesh import Mesh
 
 ANSWERS = {
     "away:1": BrokerUnreachable("away:1 is away"),
@@ -105,3 +108,11 @@ def test_a_route_s_user_and_password_come_together(login: str) -> None:
     with pytest.raises(BadSetting, match="user:password of the cluster's authorization") as refused:
         urls.read([f"nats-route://{login}@a:6222"])
     assert "word@" not in str(refused.value)
+
+
+def test_a_mesh_that_is_closed_dials_nobody_any_more() -> None:
+    keepers = {"a:6222": gevent.spawn(gevent.sleep, 60), "b:6222": gevent.spawn(gevent.sleep, 60)}
+    mesh: Any = MagicMock(_keepers=keepers, _door=None, routes={})
+    Mesh.close(mesh)
+    gevent.sleep(0.01)
+    assert all(one.dead for one in keepers.values())
