@@ -205,7 +205,8 @@ class Credit:
         for share in self.shares:
             if share.headroom > 1:
                 if now - share.since > max(patience, 2 * share.round_trip, 2 * share.way):
-                    _lowered(share, max(1, min(share.came, share.headroom)))
+                    came = share.came // 2 if share.way else share.came  # in two ways and more
+                    _lowered(share, max(1, min(came, share.headroom)))
                     share.came = 0
                     share.since = now
                     share.used_up = now if share.headroom > 1 else NEVER  # a message at a time is no rate

@@ -90,7 +90,7 @@ def test_light_traffic_keeps_a_headroom_of_one_so_that_the_broker_sends_at_once(
     assert share.granted <= 2
 
 
-@pytest.mark.parametrize("way", [0.002, 0.02, 0.3])
+@pytest.mark.parametrize("way", [0.002, 0.02, 0.23, 0.3])
 def test_a_broker_that_is_far_is_asked_for_as_many_as_are_under_way_and_for_one_again_when_it_has_few(way: float) -> None:
     traffic = Traffic(1, 2500, concurrency=100)
     share = traffic.shares[0]

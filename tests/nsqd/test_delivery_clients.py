@@ -46,6 +46,10 @@ def test_an_ephemeral_channel_drops_what_it_cannot_hold(start_embedded: Callable
         server.http("/mpub?topic=drop", b"\n".join([b"x"] * 50))
     assert server.channel_stats("drop", "c#ephemeral")["depth"] == 100
     assert server.channel_stats("drop", "kept")["depth"] == 250
+    client.send(b"RDY 2500\n")
+    client.send(fin(*[message_id for message_id, _, _ in client.get(100)]))
+    client.read(0.2)
+    assert len(client.messages) == 100, "what was dropped is in the log for another channel, and does not come back"
 
 
 def test_an_ephemeral_channel_does_not_lose_what_others_have_finished(shared: Server, talk: Talks) -> None:

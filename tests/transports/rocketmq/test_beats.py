@@ -21,7 +21,7 @@ from framework.transports.rocketmq.wire.frames import Decoder, Frame
 class Reader:
     """``owner.Owner``."""
 
-    shown, holds = True, False
+    shown, has_queues = True, False
 
     def __init__(self, number: int, group: str = "") -> None:
         self.subscription = Subscription(f"t{number}", group or f"g{number}", "", pulls=True)
