@@ -80,7 +80,7 @@ class Backlog:
 
     @property
     def is_low(self) -> bool:
-        """Whether it is time to ``fill``. What is held here comes by ``offer`` alone: the rest was dropped, or its topic emptied."""
+        """Whether it is time to ``fill``. What is held here comes by ``offer`` alone: all else was dropped."""
         return self._kept and self._bytes < WINDOW_BYTES // 2 and self._next < self._topic.pumped
 
     def start_at(self, seq: int) -> None:
