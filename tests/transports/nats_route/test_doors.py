@@ -146,7 +146,7 @@ def test_where_it_shall_listen_and_cannot_is_said(one):
             one.hold(transport)
 
 
-@pytest.mark.parametrize("versions", product(VERSIONS, VERSIONS), ids="+".join)
+@pytest.mark.parametrize("versions", list(product(VERSIONS, VERSIONS)), ids="+".join)
 def test_over_tls_and_with_the_password_both_sides_are_let_in_whoever_dials(make_cluster, authority, versions):
     cluster = make_cluster()
     pair_of(cluster, versions, f"{PASSWORD}\n{tls_of(authority, 'server')}")
