@@ -9,8 +9,9 @@ as long as its connection says that it is exposed to more.
 A grant is what is in flight plus a headroom. The headroom follows the traffic, because a broker sends at once when its client
 has no headroom left, and waits for its output buffer otherwise. It doubles when it is used up quickly, and else falls to the
 number of messages that came. Where messages come only when they are asked for, quickly is within a ``round_trip``: whatever the
-traffic, none come sooner. How far a broker is that is not asked is found by trying: where messages come one at a time, now and
-then two may. When they take no longer than one did, it was the way that took the time.
+traffic, none come sooner. How far a broker is that is not asked is found by trying, unless its answers have shown that it is
+near: where messages come one at a time, now and then two may. When they take no longer than one did, it was the way that took
+the time.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class Share:
     """When its term began, or when it began to wait for one."""
     round_trip: float = 0.0
     """Seconds from a grant until what there was comes; as in ``contract.Limits``."""
+    distance: float = math.inf
+    """The same as its node's answers have shown it, or longer; as in ``contract.Limits``."""
     way: float = 0.0
     """The same, as a try has shown it; 0 where none has."""
     single: float = math.inf
@@ -149,9 +152,9 @@ class Credit:
 
     # -- connections come and go
 
-    def connect(self, max_grant: int, now: float, round_trip: float = 0.0) -> Share:
+    def connect(self, max_grant: int, now: float, round_trip: float = 0.0, distance: float = math.inf) -> Share:
         """A new connection; it has no grant yet."""
-        share = Share(max_grant, self.max_in_flight, since=now, term_since=now, round_trip=round_trip)
+        share = Share(max_grant, self.max_in_flight, since=now, term_since=now, round_trip=round_trip, distance=distance)
         self.shares.append(share)
         self._reckon()
         return share
@@ -178,7 +181,8 @@ class Credit:
                 if share.way and share.headroom > 2:
                     share.try_after = TRY_AFTER
             elif share.headroom == 1:
-                self._came_alone(share, took)
+                if share.distance > SPAN / 2:  # from nearer than that one after the other comes quickly
+                    self._came_alone(share, took)
             elif share.way:
                 _lowered(share, share.headroom // 2)
             share.came = 0

@@ -50,7 +50,8 @@ class Flow:
 
     def connect(self, connection: Connection) -> Share:
         """Its part of the credit. It counts when it is one of the ``accounts`` and ``connections_changed``."""
-        return self.credit.connect(connection.limits.max_grant, clock(), connection.limits.round_trip)
+        limits = connection.limits
+        return self.credit.connect(limits.max_grant, clock(), limits.round_trip, limits.distance)
 
     def disconnect(self, share: Share) -> None:
         self.credit.disconnect(share)

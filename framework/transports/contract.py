@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Protocol, runtime_checkable
 
 from framework.errors import PublishError
@@ -81,6 +82,9 @@ class Limits:
     round_trip: float = 0.0
     """How long it may take from ``grant`` until messages come that the node had already, where each grant is a request of its
     own: messages that come within it come quickly. 0: at once."""
+    distance: float = inf
+    """How long the node's quickest answer took while it was dialled. One that is near is asked for messages one at a time, and
+    never for two to see how far it is. inf: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,15 @@ def test_light_traffic_keeps_a_headroom_of_one_so_that_the_broker_sends_at_once(
     assert share.granted <= 2
 
 
+def test_a_broker_whose_answers_were_quick_is_never_asked_for_two_to_see_how_far_it_is() -> None:
+    traffic = Traffic(1, 2500)
+    traffic.credit.disconnect(traffic.shares[0])
+    near = traffic.credit.connect(2500, traffic.now, distance=SPAN / 2)
+    traffic.credit.grant(near, 0)
+    assert light(traffic, near, 1000, 0.02) == 0
+    assert near.granted == 1
+
+
 @pytest.mark.parametrize("way", [0.002, 0.02, 0.23, 0.3])
 def test_a_broker_that_is_far_is_asked_for_as_many_as_are_under_way_and_for_one_again_when_it_has_few(way: float) -> None:
     traffic = Traffic(1, 2500, concurrency=100)

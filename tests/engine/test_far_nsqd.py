@@ -13,8 +13,22 @@ from framework.message import Message
 from framework.testing.proxy import Proxy
 from framework.testing.servers import Server
 from framework.transports import open_transports
+from framework.transports.nsq.dial import dial
 
 pytestmark = pytest.mark.real
+
+
+def test_the_quickest_answer_of_a_dial_says_how_far_nsqd_is(nsqd: Server, start_proxy: Callable[[str], Proxy]) -> None:
+    proxy = start_proxy(nsqd.address)
+    proxy.delay(0.03)
+    with dial(proxy.address) as line:
+        line.check_admitted()
+        far = line.quickest
+    proxy.restore()
+    with dial(nsqd.address) as line:
+        for _ in range(20):
+            line.check_admitted()
+        assert line.quickest < 0.06 <= far
 
 
 @pytest.mark.parametrize("way", [0.0025, 0.01])

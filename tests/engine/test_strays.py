@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,7 +50,7 @@ def test_it_costs_the_next_message_no_attempt(
     running.until(lambda: len(handle.ended) == 2)
     assert handle.calls == [(b"leaks", 1), (b"innocent", 1), (b"innocent", 1)]
     assert running.stop()["dead"] == 0
-    assert "a gevent.Timeout of 0.6 s ended 0.3 s after the start of this call" in caplog.text
+    assert re.search(r"a gevent\.Timeout of 0\.6 s ended 0\.\d s after the start of this call", caplog.text)
 
 
 def test_one_that_the_message_itself_began_is_its_failure(broker: Any, run: Callable[..., Any]) -> None:

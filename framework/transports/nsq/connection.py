@@ -67,7 +67,7 @@ class NsqConnection:
         self.node = line.node
         self.topic = topic
         self.channel = channel
-        self.limits: Limits = line.identity.limits(max_defer)
+        self.limits: Limits = line.identity.limits(max_defer, line.quickest)
         self._max_requeue = max_defer
         self.granted = 0
         self.in_flight: dict[Message, float] = {}

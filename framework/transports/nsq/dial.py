@@ -7,12 +7,14 @@ Source: TCP protocol specification, IDENTIFY, AUTH and SUB; nsqd's protocol_v2.g
 from __future__ import annotations
 
 import _socket
+import math
 import os
 import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from time import monotonic
 
 import gevent
 import msgspec
@@ -45,11 +47,11 @@ class Identity(msgspec.Struct):
     deflate: bool = False
     auth_required: bool = False
 
-    def limits(self, longest_delay: float) -> Limits:
-        """With the one that IDENTIFY does not tell, in seconds."""
+    def limits(self, longest_delay: float, distance: float = math.inf) -> Limits:
+        """With those that IDENTIFY does not tell, in seconds."""
         return Limits(
             lease=self.msg_timeout / 1e3, max_lease=self.max_msg_timeout / 1e3, max_grant=self.max_rdy_count,
-            max_requeue=longest_delay, max_defer=longest_delay,
+            max_requeue=longest_delay, max_defer=longest_delay, distance=distance,
         )  # fmt: skip
 
 
@@ -63,6 +65,8 @@ class Line:
         self.node = node
         self.decoder = wire.Decoder()
         self.identity = Identity("", 0, 0, 0)
+        self.quickest = math.inf
+        """Seconds until the quickest answer: nsqd is no farther than that."""
         self.events: list[bytes | BrokerError] = []
         """After ``release``: frames that came with or after the last answer, for the next reader."""
         self._stream: Socket | None = sock
@@ -70,9 +74,12 @@ class Line:
 
     def ask(self, command: bytes = b"") -> bytes:
         """Send ``command`` and return its response; heartbeats in between are answered."""
+        asked = monotonic()
         self._send(command)
         while (answer := self._next()) == wire.HEARTBEAT:
             self._send(wire.NOP)
+        if command:
+            self.quickest = min(self.quickest, monotonic() - asked)
         if isinstance(answer, BrokerError):
             raise answer
         return answer
