@@ -62,11 +62,11 @@ def longest_standstill(worker, condition: Callable[[], object]) -> float:
 
 
 def how_long(jobs: ModuleType) -> tuple[bytes, float]:
-    """A body that keeps the regular expression busy for about a second, and for how long it does."""
+    """A body that keeps the regular expression busy for about a second, and its own part of that: others compute as well."""
     for letters in range(20, 40):
-        began = time.monotonic()
+        began = time.thread_time()
         jobs.re.match(r"(a+)+$", "a" * letters + "b")
-        if (took := time.monotonic() - began) > 0.7:
+        if (took := time.thread_time() - began) > 0.7:
             return b"%d" % letters, took
     raise AssertionError("the regular expression is no catastrophe any more")
 
