@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -243,9 +244,9 @@ class Spool:
 
 
 def _lease_of(connection: Origin) -> float:
-    """Seconds; 0 where it is not known, as in a slot process."""
+    """Seconds; 0 where it is not known, as in a slot process, and where there is none, as by RocketMQ's PULL."""
     limits = getattr(connection, "limits", None)
-    return 0.0 if limits is None else float(limits.lease)
+    return float(limits.lease) if limits is not None and math.isfinite(limits.lease) else 0.0
 
 
 def _outcome(work: Callable[[], _T]) -> tuple[_T | None, BaseException | None]:

@@ -83,6 +83,15 @@ def test_a_longer_lease_of_the_broker_is_heeded(tmp_path: Path, batch: MakeBatch
         assert told.told(spool.folder, told.REMEMBER) == 2700
 
 
+def test_where_messages_have_no_lease_ids_are_remembered_as_was_asked_for(tmp_path: Path, batch: MakeBatch) -> None:
+    with Spool(tmp_path, remember=60) as spool:
+        messages = batch(0, 3)
+        for one in messages:
+            one.connection = Leasing(limits=SimpleNamespace(lease=float("inf")))
+        spool.land(messages)
+        assert told.told(spool.folder, told.REMEMBER) == 60
+
+
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf")])
 def test_the_time_is_a_number_of_seconds(tmp_path: Path, seconds: float) -> None:
     with pytest.raises(WrongUse, match=r"Spool\(remember=.*\): a number of seconds is needed"):

@@ -42,7 +42,7 @@ def dial(server: str, secrets: Secrets | None = None, timeout: float = CONNECT_T
             raise BrokerUnreachable(f"RocketMQ at {server} did not answer within {timeout:g} s") from None
         if isinstance(error, ssl.SSLError):
             raise tls.refusal(server, error) from error
-        if isinstance(error, OSError | UnicodeError):  # UnicodeError: a host name that IDNA refuses
+        if isinstance(error, OSError | ValueError):  # ValueError: a name server named no address, or one that IDNA refuses
             raise BrokerUnreachable(f"RocketMQ at {server} cannot be reached: {error}") from error
         raise
 

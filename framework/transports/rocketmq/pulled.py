@@ -26,6 +26,14 @@ def offset_in(fields: Mapping[str, str], name: str, otherwise: int) -> int:
     return otherwise if said is None else said
 
 
+def following(fields: Mapping[str, str], offset: int) -> int:
+    """Where a queue goes on that has nothing at ``offset``. One that begins with 0 and ends before ``offset`` was made anew, with
+    its topic or on an empty disk: all of it is new. Its broker, and Java's client by that, would go on behind what it has."""
+    if offset_in(fields, "minOffset", -1) == 0 and offset_in(fields, "maxOffset", offset) < offset:
+        return 0
+    return offset_in(fields, "nextBeginOffset", offset)
+
+
 class Pulled:
     """One message that is not settled. ``counted``: it was delivered here."""
 

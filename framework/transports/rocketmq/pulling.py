@@ -23,7 +23,7 @@ from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.membership import Membership
 from framework.transports.rocketmq.opening import Opener
 from framework.transports.rocketmq.owner import Unleased
-from framework.transports.rocketmq.pulled import UNREADABLE, Pulled, level_of, offset_in
+from framework.transports.rocketmq.pulled import UNREADABLE, Pulled, following, level_of, offset_in
 from framework.transports.rocketmq.queues import Place, Reading
 from framework.transports.rocketmq.refusals import Refusals
 from framework.transports.rocketmq.session import Session
@@ -62,8 +62,6 @@ class PullConnection(Unleased):
         self._tally, self._thread = receiver.tally, _get_ident()
         self._pulled: dict[Message, tuple[Reading, Record]] = {}
         self._opener = Opener(self)
-        self._spoken = False
-        """It is among those that are collected next."""
         self._finished = self._sending = 0
         """Settlements to be counted: not collected yet, and not taken by the socket yet."""
         self._coming, self._unopened = 0, list[tuple[Reading, Frame, float]]()
@@ -72,7 +70,7 @@ class PullConnection(Unleased):
         self._sent_back: dict[Pulled, None] = {}
         """What was sent back, and is counted, and not answered for."""
         self._refusals, self._idle_since = Refusals(self, "PULL"), monotonic()
-        self._opened = self._draining = self._drained = self._closing = self._closed = False
+        self._opened = self._draining = self._drained = self._closing = self._closed = self._spoken = False
         self._timer, self._deadline = get_hub().loop.timer(LOOK, LOOK), get_hub().loop.timer(CLOSE_FLUSH)
         self._watch()
         self._tags = frozenset(what.tags.split("||")) if what.tags else frozenset()
@@ -213,7 +211,7 @@ class PullConnection(Unleased):
         self._spoken = False
         if self._closed:
             return
-        if not (self._session.leaving or self._draining or self._closing or self._refusals.until):
+        if not (self._session.leaving or self._draining or self._closing):
             self._pull()
         self._say_settled()
 
@@ -302,10 +300,10 @@ class PullConnection(Unleased):
             self._coming += count
             self._session.brings(self)
         elif answer.code in (Answer.PULL_RETRY_IMMEDIATELY, Answer.PULL_OFFSET_MOVED):
-            if not reading.moved(offset_in(answer.fields, "nextBeginOffset", reading.next)):
+            if not reading.moved(following(answer.fields, reading.next)):
                 self._end(BrokerUnreachable(f"RocketMQ {self.node} has lost what was read from {reading.place.topic} there"))
         elif answer.code != Answer.PULL_NOT_FOUND:
-            self._refused(answer, at)
+            self._refused(reading, answer, at)
         self._speak()
 
     def arrive(self) -> None:
@@ -346,8 +344,9 @@ class PullConnection(Unleased):
             reading.next = max(reading.next, offset_in(answer.fields, "nextBeginOffset", 0) if tags else 0)
         self._tally.received += len(batch) - before  # here, because the next answer may be one that cannot be opened
 
-    def _refused(self, answer: Frame, at: float) -> None:
-        error = error_of(answer)
+    def _refused(self, reading: Reading, answer: Frame, at: float) -> None:
+        """Of one queue: the others are read on."""
+        reading.refused, error = True, error_of(answer)
         if answer.code in LASTING:
             self._end(error)
             return
@@ -371,12 +370,11 @@ class PullConnection(Unleased):
         if not self.wants_queues and self.readings:
             self._member.look()
         elif self._refusals.are_over(monotonic()):
+            for reading in self.readings.values():
+                reading.refused = False
             self._speak()
         if self.granted and not self._refusals.until:
             self._timer.stop()
-
-    def lost(self, error: FrameworkError) -> None:
-        self._end(error)
 
     def _stop(self) -> None:
         self._closed = True
@@ -398,3 +396,5 @@ class PullConnection(Unleased):
         self._session.leave(self)
         self._ended(self._session)
         self._receiver.closed(self, error)
+
+    lost = _end

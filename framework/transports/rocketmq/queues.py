@@ -55,6 +55,8 @@ class Reading:
         """Its broker has said that there is something at ``next``, so that a PULL does not wait."""
         self.telling = False
         """Its broker is being told of the mark."""
+        self.refused = False
+        """Its broker lets nobody read it for now."""
         self.leaving = False
         """It is another member's by now: nothing more is pulled, and it is let go of once it is idle."""
         self.sent_back = 0
@@ -76,7 +78,7 @@ class Reading:
     @property
     def room(self) -> int:
         """How many offsets may be pulled."""
-        return 0 if self.leaving else max(0, SPAN - (self.ahead - self.mark))
+        return 0 if self.leaving or self.refused else max(0, SPAN - (self.ahead - self.mark))
 
     def took(self, offset: int) -> None:
         """The message there is in flight."""

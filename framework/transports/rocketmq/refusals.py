@@ -10,6 +10,8 @@ log = hublog.get(__name__)
 
 RETRY = 1.0
 """Seconds before it is asked for again."""
+_REMEMBERED = 100
+"""Words of a broker: those about two queues differ, and come in turns."""
 
 
 class Refusals:
@@ -17,17 +19,20 @@ class Refusals:
 
     def __init__(self, connection: Origin, what: str) -> None:
         self._connection, self._what = connection, what
-        self._words = ""
+        self._said: set[str] = set()
         self.until = 0.0
         """When it is asked for again (monotonic); 0: nothing was refused."""
 
     def note(self, error: RocketError, at: float) -> None:
         """It was refused; ``at``: monotonic."""
         self.until = at + RETRY
-        if error.words != self._words:
-            self._words = error.words
-            one = self._connection
-            log.warning("%s/%s: %s refuses a %s: %s", one.topic, one.channel, one.node, self._what, error)
+        if error.words in self._said:
+            return
+        if len(self._said) >= _REMEMBERED:
+            self._said.clear()
+        self._said.add(error.words)
+        one = self._connection
+        log.warning("%s/%s: %s refuses a %s: %s", one.topic, one.channel, one.node, self._what, error)
 
     def are_over(self, now: float) -> bool:
         """Whether it is to be asked for again; says so once."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from framework.errors import ProtocolError
 from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.queues import Place
-from framework.transports.rocketmq.wire.frames import garbage
+from framework.transports.rocketmq.wire.frames import garbage, time_in
 from framework.transports.rocketmq.wire.handles import Handle
 from framework.transports.rocketmq.wire.stored import Record
 
@@ -92,7 +92,7 @@ class Changed(NamedTuple):
     def of(cls, fields: Mapping[str, str]) -> Changed:
         """Raises ProtocolError."""
         try:
-            return cls(int(fields["popTime"]), int(fields["invisibleTime"]), int(fields["reviveQid"]))
+            return cls(time_in(fields, "popTime"), time_in(fields, "invisibleTime"), int(fields["reviveQid"]))
         except (KeyError, ValueError):
             raise _unreadable(fields) from None
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from gevent import monkey
@@ -33,14 +33,16 @@ SETTLED = 5.0
 """Seconds for which it is not asked whether they are."""
 MASTER = "0"
 READABLE, WRITABLE = 4, 2
+_Count = Annotated[int, msgspec.Meta(ge=0, le=65_536)]
+"""Queues of a topic on one broker: a list is made of them."""
 _BARE_NUMBER = re.compile(rb'("(?:[^"\\]|\\.)*")|([{,])(-?\d+):')
 
 
 class _Queues(msgspec.Struct, rename="camel"):
     broker_name: str
     perm: int = READABLE | WRITABLE
-    read_queue_nums: int = 0
-    write_queue_nums: int = 0
+    read_queue_nums: _Count = 0
+    write_queue_nums: _Count = 0
 
 
 class _Broker(msgspec.Struct, rename="camel"):
@@ -152,7 +154,7 @@ class NameServers:
     def _remembered(self, topic: str, asked: float, found: _Route) -> _Route:
         if _get_ident() == self._keeper:
             self._recent.pop(topic, None)
-            if found.queue_datas:
+            if any(one.perm & READABLE for one in found.queue_datas):  # else it is asked for again until one may be read
                 self._recent[topic] = asked, found
             for old in list(itertools.takewhile(lambda one: asked - self._recent[one][0] >= OLDEST, self._recent)):
                 del self._recent[old]
@@ -228,7 +230,7 @@ def read_json(answer: Frame, kind: type[T]) -> T:
     """The body of ``answer``. Raises ProtocolError."""
     try:
         return msgspec.json.decode(standard(answer.body), type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"RocketMQ answered with a body that cannot be read ({error}): {answer.body[:80]!r}") from None
 
 

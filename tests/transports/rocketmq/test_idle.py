@@ -121,3 +121,16 @@ def test_what_waits_at_its_broker_is_looked_at_only_where_an_answer_may_be_overd
     assert "does not answer" in str(answers[0])
     held.connection.close()
     until(lambda: held.receiver.closings)
+
+
+def test_a_topic_that_nobody_may_read_is_asked_for_each_time_until_somebody_may(
+    server: Canned, transport: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    permission = [0]
+    route = server._route
+    monkeypatch.setattr(
+        server, "_route", lambda topic: (*route(topic)[:2], route(topic)[2].replace(b'"perm": 6', b'"perm": %d' % permission[0]))
+    )
+    assert transport.discover(server.topic, "billing") == set()
+    permission[0] = 6
+    assert transport.discover(server.topic, "billing") == {NAME}

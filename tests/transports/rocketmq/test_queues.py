@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.transports.rocketmq.pulled import LEVELS, level_of
+from framework.transports.rocketmq.pulled import LEVELS, following, level_of
 from framework.transports.rocketmq.queues import SPAN, Place, Reading, allocated
 
 EIGHT = [Place("orders", broker, number) for broker in ("broker-a", "broker-b") for number in range(4)]
@@ -79,3 +80,28 @@ def test_a_queue_that_has_lost_messages_is_read_on_only_where_none_of_it_is_in_f
     reading.settled(11)
     assert reading.moved(5)
     assert (reading.next, reading.mark) == (5, 5)
+
+
+@pytest.mark.parametrize(
+    ("said", "offset"),
+    [
+        ({"minOffset": "0", "maxOffset": "40", "nextBeginOffset": "40"}, 0),
+        ({"minOffset": "0", "maxOffset": "0", "nextBeginOffset": "0"}, 0),
+        ({"minOffset": "30", "maxOffset": "40", "nextBeginOffset": "40"}, 40),
+        ({"minOffset": "300", "maxOffset": "340", "nextBeginOffset": "300"}, 300),
+        ({"minOffset": "0", "maxOffset": "340", "nextBeginOffset": "230"}, 230),
+        ({"nextBeginOffset": "40"}, 40),
+        ({}, 200),
+    ],
+    ids=[
+        "made anew",
+        "made anew and empty",
+        "its end was lost",
+        "old ones were deleted",
+        "filtered",
+        "says little",
+        "says nothing",
+    ],
+)
+def test_a_queue_that_was_made_anew_is_read_from_its_first_message(said: dict[str, str], offset: int) -> None:
+    assert following(said, 200) == offset

@@ -260,6 +260,13 @@ def number_in(fields: Mapping[str, str], name: str) -> int | None:
     return int(said) if said.isascii() and said.isdigit() and len(said) < 20 and int(said) < 2**63 else None
 
 
+def time_in(fields: Mapping[str, str], name: str) -> int:
+    """As ``number_in``. Raises ValueError where that is None."""
+    if (said := number_in(fields, name)) is None:
+        raise ValueError(f"{name} is no time: {fields.get(name, '')[:40]!r}")
+    return said
+
+
 def garbage(what: str, data: bytes, at: int) -> ProtocolError:
     """The error for what stands at ``at``."""
     return ProtocolError(f"not RocketMQ's bytes: {what}, in {data[at : at + 40]!r}")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from framework.errors import ProtocolError
-from framework.transports.rocketmq.wire.frames import garbage
+from framework.transports.rocketmq.wire.frames import garbage, time_in
 
 NORMAL, RETRY_V1, RETRY_V2 = 0, 1, 2
 _RETRY = "%RETRY%"
@@ -88,7 +88,7 @@ class Popped:
     def __init__(self, fields: Mapping[str, str], broker: str) -> None:
         self._broker = broker
         try:
-            self.pop_time, self.invisible = int(fields["popTime"]), int(fields["invisibleTime"])
+            self.pop_time, self.invisible = time_in(fields, "popTime"), time_in(fields, "invisibleTime")
             self.revive_queue = int(fields["reviveQid"])
             self.rest = int(fields.get("restNum", "0"))
             """About how many messages are left to pop."""

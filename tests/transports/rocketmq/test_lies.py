@@ -1,0 +1,111 @@
+"""What servers say in a well-formed answer that cannot be, or that is a refusal: each ends or holds up no more than it must.
+
+An exception of another kind would end the greenlet that reads the answer, and a handler with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from framework.errors import BrokerUnreachable, ProtocolError
+from framework.transports import open_transports
+from framework.transports.rocketmq import requests, routes
+from framework.transports.rocketmq.dial import dial
+from framework.transports.rocketmq.wire.codes import Answer, Request
+from framework.transports.rocketmq.wire.frames import Frame
+from framework.transports.rocketmq.wire.handles import Popped
+from tests.transports.rocketmq.canned import NAME, Canned
+from tests.transports.rocketmq.kit import Sink, until
+
+DEEP = b'{"a":' * 50_000
+FAR = "9" * 400
+"""More than a float can be."""
+
+
+@pytest.mark.parametrize("body", [DEEP, b"[" * 50_000])
+def test_a_body_that_is_nested_too_deeply_cannot_be_read(body: bytes) -> None:
+    with pytest.raises(ProtocolError, match="cannot be read"):
+        routes.read_json(Frame(0, body=body), dict)
+
+
+@pytest.mark.parametrize("said", [FAR, "-1", ""])
+def test_a_time_that_is_none_is_refused(said: str) -> None:
+    fields = {"popTime": said, "invisibleTime": "60000", "reviveQid": "0"}
+    with pytest.raises(ProtocolError, match="popTime is no time"):
+        Popped(fields, "broker-a")
+    with pytest.raises(ProtocolError):
+        requests.Changed.of(fields)
+
+
+@pytest.mark.parametrize("address", ["a:b:c", "", ":0", "127.0.0.1:x", "127.0.0.1:99999999", "\0:5"])
+def test_a_broker_at_an_address_that_is_none_cannot_be_reached(address: str) -> None:
+    with pytest.raises(BrokerUnreachable, match="RocketMQ at "):
+        dial(address)
+
+
+class Lying(Canned):
+    """``instead``: code of a request -> the body of its answer."""
+
+    def __init__(self, messages: int) -> None:
+        super().__init__(messages)
+        self.instead: dict[int, bytes] = {}
+
+    def _said(self, asked: Frame) -> Any:
+        body = self.instead.get(asked.code)
+        return super()._said(asked) if body is None else (Answer.SUCCESS, {}, body)
+
+
+def test_more_queues_than_a_topic_can_have_are_not_counted_up() -> None:
+    server = Lying(10)
+    queues = b'{"brokerName":"canned","perm":6,"readQueueNums":2000000000,"writeQueueNums":2000000000}'
+    server.instead[Request.GET_ROUTEINFO_BY_TOPIC] = b'{"queueDatas":[%b],"brokerDatas":[]}' % queues
+    (transport,) = open_transports([f"rocketmq://{server.address}?mode=pull"])
+    with pytest.raises(ProtocolError, match="cannot be read"):
+        transport.discover(server.topic, "billing")
+    transport.close()
+    server.close()
+
+
+@pytest.mark.parametrize("code", [Request.GET_CONSUMER_LIST_BY_GROUP, Request.LOCK_BATCH_MQ])
+def test_a_member_of_a_group_looks_again_after_an_answer_that_it_cannot_read(code: Request) -> None:
+    server = Lying(10)
+    server.instead[code] = DEEP
+    (transport,) = open_transports([f"rocketmq://{server.address}?mode=pull"])
+    sink = Sink()
+    connection = transport.connect(NAME, server.topic, "billing", sink)
+    connection.grant(10)
+    server.instead.clear()
+    until(lambda: sum(sink.bodies.values()) == 40)
+    connection.close()
+    until(lambda: sink.closings)
+    transport.close()
+    server.close()
+
+
+class Refusing(Lying):
+    """It lets nobody read some of the queues."""
+
+    refused = ("2", "3")
+
+    def _pulled(self, asked: Any) -> Any:
+        if asked["queueId"] in self.refused and not asked["topic"].startswith("%RETRY%"):
+            return Answer.INVALID_PARAMETER, {}, b""
+        return super()._pulled(asked)
+
+
+def test_a_queue_that_nobody_may_read_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """As one that was taken from its topic: until that is known it is asked for."""
+    server = Refusing(1000)
+    (transport,) = open_transports([f"rocketmq://{server.address}?mode=pull"])
+    sink = Sink()
+    connection = transport.connect(NAME, server.topic, "billing", sink)
+    connection.grant(100)
+    until(lambda: sum(sink.bodies.values()) == 2000, 10.0)
+    server.refused = ()
+    until(lambda: sum(sink.bodies.values()) == 4000, 10.0)
+    connection.close()
+    until(lambda: sink.closings)
+    transport.close()
+    server.close()
+    assert len([record for record in caplog.records if "refuses a PULL" in record.getMessage()]) == 1
