@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 LAST_WORDS = 2.0
 """Seconds for which the socket of a process that has ended is read on: others may hold it open."""
 
+_NAMES = {int(number): number.name for number in signal.Signals}
+"""Most of those between SIGRTMIN and SIGRTMAX have none."""
+
 Heard = Callable[["Child", dict[str, Any] | None], object]
 """Called with each report, and with None when the process has ended."""
 
@@ -104,7 +107,8 @@ class Child:
     def answer(self, question: int) -> Any:
         """None where there is none, and the second time."""
         answer = self._answers.pop(question, None)
-        self._answers = {number: late for number, late in self._answers.items() if number > question}
+        for late in [number for number in list(self._answers) if number < question]:  # others come meanwhile, in another thread
+            self._answers.pop(late, None)
         return answer
 
     def tell(self, command: dict[str, Any]) -> None:
@@ -128,7 +132,7 @@ class Child:
         """How it ended, in words."""
         code = self.code
         if code is not None and code < 0:
-            return f"was killed by {signal.Signals(-code).name}"
+            return f"was killed by {_NAMES.get(-code, f'signal {-code}')}"
         return f"ended with exit status {code}"
 
     @property

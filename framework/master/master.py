@@ -134,9 +134,9 @@ class Master:
         return event
 
     def _children(self) -> Iterator[Child]:
-        for seat in self._seats:
+        for seat in list(self._seats):
             yield from seat.children()
-        yield from self._leaving
+        yield from list(self._leaving)  # the admin endpoint's thread looks while some end
 
     # -- starting
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+from weakref import WeakSet
 
 import gevent
 
@@ -25,14 +26,17 @@ class Children:
     def __init__(self, loop: Any, children: Callable[[], Iterable[Child]]) -> None:
         self._loop = loop
         self._children = children
-        self._gone: Snapshot = merged([])
+        self._ended: tuple[Snapshot, WeakSet[Child]] = merged([]), WeakSet()
+        """What is left of those that have ended, and who is in it: the master lists them for a moment longer."""
         self._commands: dict[tuple[str, str | None], dict[str, Any]] = {}
 
     # -- on the master's hub
 
     def ended(self, child: Child) -> None:
         """Its counters stay: what is shown in sum must not fall."""
-        self._gone = merged([self._gone, left_over(of_books(child.snapshot, child.ledgers, child.published))])
+        left, counted = self._ended
+        left = merged([left, left_over(of_books(child.snapshot, child.ledgers, child.published))])
+        self._ended = left, WeakSet([*counted, child])
 
     def commands(self) -> list[dict[str, Any]]:
         """What was asked of the handlers so far: a new process has to know of it."""
@@ -43,7 +47,9 @@ class Children:
     def snapshot(self) -> Snapshot:
         for child, answer in self._asked({"do": "snapshot"}, PATIENCE):
             child.snapshot = answer or child.snapshot
-        return merged([*(_of(child) for child in self._children() if child.snapshot is not None), self._gone])
+        there = list(self._children())
+        left, counted = self._ended  # after it: who ends in between is in one of both
+        return merged([*(_of(child) for child in there if child.snapshot is not None and child not in counted), left])
 
     def act(self, command: Mapping[str, Any]) -> None:
         """Have all processes do it, also those that are started later. Raises WrongUse where one says that it cannot."""

@@ -14,8 +14,7 @@ from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 from requests.exceptions import ReadTimeout
 
-MOST = 64 << 10
-"""Bytes of an answer, unpacked, that are read; a collector says in fewer what it did not take."""
+from framework.observe.answers import beginning_of
 
 Tell = Callable[[str], None]
 
@@ -31,7 +30,7 @@ class Bounded(HTTPAdapter):
         try:
             with gevent.Timeout(timeout if isinstance(timeout, int | float) else None) as limit:
                 answer = super().send(request, **{**options, "stream": True, "timeout": timeout})
-                _read(answer)
+                answer.raw = io.BytesIO(beginning_of(answer.raw))
         except gevent.Timeout as late:
             if late is not limit:
                 raise
@@ -42,17 +41,6 @@ class Bounded(HTTPAdapter):
             raise
         self._tell("" if answer.ok else f"HTTP {answer.status_code}")
         return answer
-
-
-def _read(answer: Response) -> None:
-    """Its beginning; the connection is used again only if that is all."""
-    raw = answer.raw
-    content = raw.read(MOST + 1, decode_content=True)
-    if len(content) > MOST or not raw.closed:
-        raw.close()
-    else:
-        raw.release_conn()
-    answer.raw = io.BytesIO(content[:MOST])
 
 
 def session(tell: Tell) -> Session:

@@ -15,6 +15,8 @@ from gevent import monkey
 from sentry_sdk.transport import HttpTransport
 from sentry_sdk.worker import Worker
 
+from framework.observe.answers import beginning_of
+
 log = logging.getLogger(__name__)
 
 PATIENCE = 5
@@ -91,6 +93,14 @@ class Transport(HttpTransport):
 
     def _get_pool_options(self) -> dict[str, Any]:
         return {**super()._get_pool_options(), "retries": urllib3.Retry(0)}  # each further one would be a log line of urllib3's
+
+    def _request(self, method: str, endpoint_type: Any, body: Any, headers: Any) -> urllib3.BaseHTTPResponse:
+        """The SDK reads an answer whole, and limits the time for each packet: one without an end took all memory, or all time."""
+        with gevent.Timeout(PATIENCE, TimeoutError("no whole answer in time")):
+            answer = self._pool.request(
+                method, self._auth.get_api_url(endpoint_type), body=body, headers=headers, preload_content=False
+            )
+            return urllib3.HTTPResponse(beginning_of(answer), answer.headers, answer.status)
 
     def _handle_response(self, response: Any, envelope: Any) -> None:
         super()._handle_response(response=response, envelope=envelope)

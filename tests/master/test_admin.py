@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gevent
@@ -15,7 +14,9 @@ import pytest
 
 from framework.admin.snapshot import of_books
 from framework.errors import WrongUse
+from framework.master import master as leader
 from framework.master.source import Children
+from framework.settings import Settings
 from framework.testing.servers import Server
 from tests.admin.asking import api, get, port_of, shown, soon, until
 from tests.cli.shop import put
@@ -118,6 +119,14 @@ class Answering:
         return self._answer
 
 
+class Ended:
+    """A child that has ended."""
+
+    def __init__(self, snapshot: Any, counts: dict[str, int]) -> None:
+        self.ready, self.report, self.silent, self.snapshot = False, {}, 0.0, snapshot
+        self.ledgers, self.published = {"orders/say": counts}, {"orders/say": {"out": 2}}
+
+
 def children(*answers: Any) -> Children:
     found: list[Any] = [Answering(answer) for answer in answers]
     return Children(gevent.get_hub().loop, lambda: found)
@@ -150,10 +159,32 @@ def test_of_one_that_was_killed_before_anybody_looked_the_ledger_is_shown() -> N
     counts = {"received": 9, "finished": 5, "requeued": 1, "dead": 0, "lease_lost": 3}
     source = Children(gevent.get_hub().loop, list)
     for snapshot in (None, of_books(None, {"orders/say": {**counts, "received": 4, "finished": 0}}, {})):
-        source.ended(SimpleNamespace(snapshot=snapshot, ledgers={"orders/say": counts}, published={"orders/say": {"out": 2}}))  # type: ignore[arg-type]
+        source.ended(Ended(snapshot, counts))  # type: ignore[arg-type]
     [row] = source.snapshot()["handlers"]
     assert row["counts"] == {name: 2 * count for name, count in counts.items()} | {"lost": 0}
     assert (row["published"], row["calls"], row["processes"]) == ({"out": 4}, 12, 0)
+
+
+def test_one_that_ends_while_somebody_looks_is_counted_once() -> None:
+    """The master's hub goes on meanwhile: it has ended by then, and is still listed."""
+    counts = {"received": 9, "finished": 5, "requeued": 1, "dead": 0, "lease_lost": 3}
+    snapshot = of_books(None, {"orders/say": counts}, {})
+    child: Any = Ended(snapshot, counts)
+    source = Children(gevent.get_hub().loop, lambda: [child])
+    for _ in range(2):
+        [row] = source.snapshot()["handlers"]
+        assert row["counts"]["received"] == 9
+        source.ended(child)
+
+
+def test_who_looks_is_not_disturbed_by_a_process_that_ends_meanwhile() -> None:
+    """It looks from another thread than the master's."""
+    master = leader.Master(Settings(), Settings)
+    master._leaving.update(Answering(None) for _ in range(100))  # type: ignore[misc]
+    found = master._children()
+    next(found)
+    master._leaving.pop()
+    assert len(list(found)) == 99
 
 
 def test_a_source_of_no_process_is_an_empty_snapshot() -> None:

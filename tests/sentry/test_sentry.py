@@ -8,10 +8,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from framework.testing.servers import Server
 from framework.testing.workers import call, working
+from tests.otel.collector import no_good
 
 SHOP = """
     import logging, time
@@ -189,21 +191,18 @@ def test_over_the_broker_in_memory(endpoint: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("fault", ["hangs", "down"])
-def test_an_endpoint_that_is_no_good_is_said_once_and_stops_nothing(
-    fault: str, nsqd: Server, endpoint: Any, tmp_path: Path
-) -> None:
-    if fault == "hangs":
-        endpoint.hangs.set()
-    else:
-        endpoint.server.shutdown()
-        endpoint.server.server_close()
+@pytest.mark.parametrize("fault", ["hangs", "down", "endless", "drips"])
+def test_an_endpoint_that_is_no_good_is_said_once_and_stops_nothing(fault: str, nsqd: Server, tmp_path: Path) -> None:
     send(nsqd, *[f"bad{n}" for n in range(3)], *["ok"] * 20)
     shop = SHOP.replace(', slots="thread"', "").replace(', slots="process", concurrency=1', "")
-    with run(tmp_path, f"nsq://{nsqd.address}", env={"SENTRY_DSN": endpoint.dsn}, shop=shop) as worker:
+    with (
+        no_good(fault) as port,
+        run(tmp_path, f"nsq://{nsqd.address}", env={"SENTRY_DSN": f"http://key@127.0.0.1:{port}/42"}, shop=shop) as worker,
+    ):
         worker.wait_until(lambda: sum("crumb of ok" in line for line in worker.err) == 60)
         worker.wait_until(lambda: sum("failed at attempt 1" in line for line in worker.err) == 9)
         worker.wait_for("Sentry does not take events")
+        assert psutil.Process(worker.process.pid).memory_info().rss < 150 << 20
         began = time.monotonic()
         assert worker.stop() == 0
         assert time.monotonic() - began < 20
