@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from framework.dedupe import Dedupe, KeyStore
     from framework.errors import (
         AlreadySettled,
         Backoff,
@@ -41,8 +42,10 @@ __all__ = [
     "BadSetting",
     "Batch",
     "BrokerUnreachable",
+    "Dedupe",
     "FrameworkError",
     "HandlerTimeout",
+    "KeyStore",
     "Message",
     "Middleware",
     "PublishError",
@@ -65,6 +68,7 @@ _HOMES = {
         "AlreadySettled", "Backoff", "BadHandler", "BadMessage", "BadName", "BadSetting", "BrokerUnreachable", "FrameworkError",
         "HandlerTimeout", "PublishError", "Reject", "Retry", "Skip", "UndecodablePayload", "WrongUse",
     ),
+    "framework.dedupe": ("Dedupe", "KeyStore"),
     "framework.hooks": ("Middleware", "use_middleware"),
     "framework.message": ("Batch", "Message"),
     "framework.publisher": ("Publisher", "publish", "publish_each", "publish_many"),

@@ -13,6 +13,8 @@ Headers: TypeAlias = Mapping[str, str]
 
 NONE: Headers = MappingProxyType({})
 """Of every message that has none."""
+KEY = "idempotency-key"
+"""The header that tells what was published twice: two messages with one key are the same to whoever heeds it."""
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import monotonic
 from typing import Any, TypedDict
 
@@ -22,7 +22,7 @@ PATIENT = 30.0
 """The timeout in seconds of programs that have nothing else to do but publish."""
 
 
-class _How(TypedDict, total=False):
+class How(TypedDict, total=False):
     """The keywords of ``contract.Producer.publish``."""
 
     delay: float
@@ -47,7 +47,7 @@ class Publisher:
         self._producers: list[Producer] = [transport.producer() for transport in transports]
         self._transports = transports
         self._says_lease = any(transport.capabilities.lease_at_publish for transport in transports)
-        self._plain: _How = {"timeout": _default_timeout() if timeout is None else _checked_timeout(timeout)}
+        self._plain: How = {"timeout": _default_timeout() if timeout is None else _checked_timeout(timeout)}
 
     def publish(
         self, topic: str, payload: Any, *, delay: float = 0.0, priority: int | None = None, timeout: float | None = None,
@@ -111,7 +111,7 @@ class Publisher:
         for transport in self._opened:
             transport.close()
 
-    def _send(self, topic: str, bodies: Sequence[bytes], how: _How) -> None:
+    def _send(self, topic: str, bodies: Sequence[bytes], how: How) -> None:
         if published.tracer is None:
             self._store(topic, bodies, how)
         else:
@@ -119,20 +119,25 @@ class Publisher:
                 self._store(topic, bodies, _with(how, headers))
         published.count(topic, len(bodies))
 
-    def _store(self, topic: str, bodies: Sequence[bytes], how: _How) -> None:
+    def _store(self, topic: str, bodies: Sequence[bytes], how: How) -> None:
+        if len(self._producers) == 1:
+            self._producers[0].publish(topic, bodies, **how)
+        else:
+            self._in_turn(how, lambda producer, share: producer.publish(topic, bodies, **share))
+
+    def _in_turn(self, how: How, store: Callable[[Producer, How], None]) -> None:
+        """``store`` by the first kind of broker that takes it."""
         *first, last = self._producers
-        if not first:
-            return last.publish(topic, bodies, **how)
         shares = self._shares(how)
         for producer in first:
             try:
-                return producer.publish(topic, bodies, **next(shares))
+                return store(producer, next(shares))
             except PublishError as error:
                 if error.stored is not False:  # it may be stored: a second try elsewhere could duplicate it
                     raise
-        return last.publish(topic, bodies, **next(shares))
+        return store(last, next(shares))
 
-    def _shares(self, how: _How) -> Iterator[_How]:
+    def _shares(self, how: How) -> Iterator[How]:
         """For each kind of broker in turn, ``how`` with its share of the time that is left."""
         until = monotonic() + how["timeout"]
         for left in range(len(self._producers), 0, -1):
@@ -143,7 +148,7 @@ class Publisher:
         """Whatever stores a message carries its headers."""
         return all(transport.capabilities.headers for transport in self._transports)
 
-    def _send_each(self, topic: str, bodies: Sequence[bytes], how: _How) -> list[PublishError | None]:
+    def _send_each(self, topic: str, bodies: Sequence[bytes], how: How) -> list[PublishError | None]:
         if published.tracer is None:
             return self._store_each(topic, bodies, how)
         answers: list[PublishError | None] = []
@@ -151,7 +156,7 @@ class Publisher:
             answers += self._store_each(topic, bodies, _with(how, headers))
         return answers
 
-    def _store_each(self, topic: str, bodies: Sequence[bytes], how: _How) -> list[PublishError | None]:
+    def _store_each(self, topic: str, bodies: Sequence[bytes], how: How) -> list[PublishError | None]:
         first, *others = self._producers
         shares = self._shares(how)
         answers = first.publish_each(topic, bodies, **next(shares))
@@ -164,10 +169,10 @@ class Publisher:
         published.count(topic, answers.count(None))
         return answers
 
-    def _how(self, topic: str, delay: float, priority: int | None, timeout: float | None, headers: Headers | None) -> _How:
+    def _how(self, topic: str, delay: float, priority: int | None, timeout: float | None, headers: Headers | None) -> How:
         """What a producer is told beside the bodies."""
         names.check("topic", topic)
-        plain: _How = self._plain if timeout is None else {"timeout": _checked_timeout(timeout)}
+        plain: How = self._plain if timeout is None else {"timeout": _checked_timeout(timeout)}
         if headers:
             plain = {**plain, "headers": self._checked_headers(headers)}
         if delay == 0 and priority is None and not self._says_lease:
@@ -200,7 +205,7 @@ class Publisher:
             raise WrongUse(f"priority={priority!r}: a priority is a whole number from 0, the most urgent, to {LEAST_URGENT}")
 
 
-def _with(how: _How, headers: Headers) -> _How:
+def _with(how: How, headers: Headers) -> How:
     """An app's own win."""
     return {**how, "headers": {**headers, **how.get("headers", {})}} if headers else how
 

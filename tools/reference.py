@@ -31,7 +31,11 @@ CHAPTERS: dict[str, list[tuple[str, list[str]]]] = {
     "Handlers": [("handler.py", ["handler"])],
     "Publishing": [("publisher.py", ["publish", "publish_many", "publish_each", "Publisher"])],
     "What a handler gets": [("message.py", ["Message", "Batch"])],
-    "Middleware": [("hooks.py", ["Middleware", "use_middleware"])],
+    "Middleware": [
+        ("hooks.py", ["Middleware", "use_middleware"]),
+        ("dedupe/dedupe.py", ["Dedupe"]),
+        ("dedupe/store.py", ["KeyStore"]),
+    ],
     "The spool": [("spool/spool.py", ["Spool"])],
 }
 OUTCOMES = ["Retry", "Backoff", "Reject", "Skip", "UndecodablePayload", "HandlerTimeout"]

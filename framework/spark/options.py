@@ -205,6 +205,12 @@ STREAM_READ = [
 WRITE = [
     *WHERE,
     Option("mpubMaxMessages", _whole, "the most messages in one MPUB (500)"),
+    Option(
+        "idempotencyKey",
+        _flag,
+        "each message carries a key in its header `idempotency-key` (where the broker carries headers, as NSQ does with "
+        "`headers=true` in `broker`)",
+    ),
 ]
 
 
@@ -241,6 +247,10 @@ class WriteOptions:
     urls: tuple[str, ...]
     topic: str | None
     mpub_max_messages: int
+    keys: bool
+    """Each message carries one."""
+    without_keys: str = ""
+    """What to change where none does."""
 
 
 def as_markdown(options: Iterable[Option]) -> str:
@@ -297,7 +307,20 @@ def _refuse_useless(values: Mapping[str, Any]) -> None:
 def write(given: Mapping[str, str]) -> WriteOptions:
     """The options of ``write`` and ``writeStream``. Raises BadSetting."""
     values = _parsed({name: value for name, value in given.items() if name.lower() not in _SPARKS_OWN}, WRITE)
-    return WriteOptions(_urls(values), values.get("topic"), values.get("mpubMaxMessages", 500))
+    missing = "leave idempotencyKey=false out" if values.get("idempotencyKey") is False else _without_headers(values)
+    if missing and values.get("idempotencyKey"):
+        raise BadSetting(f"option idempotencyKey=true: this broker carries no headers: {missing}")
+    return WriteOptions(_urls(values), values.get("topic"), values.get("mpubMaxMessages", 500), not missing, missing)
+
+
+def _without_headers(values: Mapping[str, Any]) -> str:
+    """What to change so that messages carry headers; empty where they do."""
+    if "broker" not in values:
+        return "name the broker as option broker, nsq://host:4150?headers=true, here and at its readers"
+    from framework.transports import open_transports  # noqa: PLC0415
+
+    lacking = [one.capabilities for one in open_transports(values["broker"]) if not one.capabilities.headers]
+    return (lacking[0].with_headers or "use a broker that carries headers") if lacking else ""
 
 
 def _read_options(values: Mapping[str, Any]) -> ReadOptions:

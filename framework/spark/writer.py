@@ -1,22 +1,26 @@
-"""Rows to a topic, many in one MPUB. At least once: a task that Spark runs again publishes again."""
+"""Rows to a topic, many in one MPUB. At least once: a task that Spark runs again publishes again, with the same keys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql.types import BinaryType, NumericType, StringType, StructType
 
 from framework.errors import WrongUse
 from framework.spark.options import WriteOptions
+from framework.spark.outgoing import COLUMNS, RowKeys, runs
 
 if TYPE_CHECKING:
-    from framework.publisher import Publisher
+    from framework.spark.publishing import RowPublisher
+
+_QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+"""What Spark calls the query and the batch of a task; the query's id is kept in its checkpoint."""
 
 
 @dataclass
@@ -32,24 +36,32 @@ class _Writing:
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise WrongUse("format nsq only appends: a topic cannot be overwritten; use mode append")
-        _check(schema, options.topic)
+        _check(schema, options)
         self._options = options
+        self._numbered = options.keys and "key" not in schema.names
+        self._write = uuid4().hex
+        """Of this write, where it is no batch of a query. Made on the driver, so it is the same in each try of a task."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Publish every row; returns when the broker has all of them. Raises PublishError, BadMessage, WrongUse."""
         # Not at the top: who only reads imports this module as well, and may lack gevent.
-        from framework.publisher import PATIENT, Publisher  # noqa: PLC0415
+        from framework.publisher import PATIENT  # noqa: PLC0415
+        from framework.spark.publishing import RowPublisher  # noqa: PLC0415
 
-        publisher = Publisher(self._options.urls, timeout=PATIENT)
+        keys = RowKeys(_task(self._write)) if self._numbered else None
+        publisher = RowPublisher(self._options.urls, timeout=PATIENT)
         try:
-            return Written(sum(self._publish(publisher, batch) for batch in iterator))
+            return Written(sum(self._publish(publisher, batch, keys) for batch in iterator))
         finally:
             publisher.close()
 
-    def _publish(self, publisher: Publisher, batch: pa.RecordBatch) -> int:
-        for topic, bodies in messages(batch, self._options.topic):
-            for first in range(0, len(bodies), self._options.mpub_max_messages):
-                publisher.publish_many(topic, bodies[first : first + self._options.mpub_max_messages])
+    def _publish(self, publisher: RowPublisher, batch: pa.RecordBatch, numbered: RowKeys | None) -> int:
+        most = self._options.mpub_max_messages
+        for run in runs(batch, self._options.topic, numbered):
+            for first in range(0, len(run.bodies), most):
+                part = slice(first, first + most)
+                keys = None if run.keys is None else run.keys[part]
+                publisher.publish_rows(run.topic, run.bodies[part], keys, delay=run.delay)
         return int(batch.num_rows)
 
 
@@ -61,30 +73,28 @@ class NsqStreamWriter(_Writing, DataSourceStreamArrowWriter):
     """``df.writeStream.format("nsq")``."""
 
 
-def messages(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, list[bytes]]]:
-    """The bodies for each topic in turn; a topic's rows stay in order. Raises WrongUse for a null."""
-    bodies = _no_nulls(batch, "value").cast(pa.binary()).to_pylist()
-    if topic is not None:
-        yield topic, bodies
-        return
-    rows = sorted(zip(_no_nulls(batch, "topic").to_pylist(), bodies, strict=True), key=itemgetter(0))
-    for name, group in groupby(rows, key=itemgetter(0)):
-        yield name, [body for _, body in group]
+def _task(write: str) -> str:
+    """What each try of this task has in common, and no other task has."""
+    context = TaskContext.get()
+    if context is None:
+        raise WrongUse("the rows are written outside of a task of Spark: call write() of the DataFrame")
+    query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+    whole = f"{query}-{batch}" if query is not None and batch is not None else write
+    return f"{whole}-{context.partitionId()}"
 
 
-def _no_nulls(batch: pa.RecordBatch, name: str) -> pa.Array:
-    column = batch.column(name)
-    if column.null_count:
-        raise WrongUse(f"{column.null_count} rows have a null {name}, which cannot be published: filter them out")
-    return column
-
-
-def _check(schema: StructType, topic: str | None) -> None:
+def _check(schema: StructType, options: WriteOptions) -> None:
     types = {field.name: field.dataType for field in schema.fields}
     if not isinstance(types.get("value"), (StringType, BinaryType)):
         raise WrongUse("format nsq writes a column named value, string or binary: select(to_json(struct('*')).alias('value'))")
-    if topic is None and not isinstance(types.get("topic"), StringType):
+    if options.topic is None and not isinstance(types.get("topic"), StringType):
         raise WrongUse("where to publish is missing: give the option topic, or a string column named topic")
+    if "key" in types and not isinstance(types["key"], StringType):
+        raise WrongUse("column key is to be a string: cast it, as by col('key').cast('string')")
+    if "key" in types and not options.keys:
+        raise WrongUse(f"column key would not be published: {options.without_keys}, or drop it")
+    if "delay" in types and not isinstance(types["delay"], NumericType):
+        raise WrongUse("column delay is to be a number of seconds: cast it, as by col('delay').cast('double')")
     for name in types:
-        if name not in ("value", "topic") or (name == "topic" and topic is not None):
+        if name not in COLUMNS or (name == "topic" and options.topic is not None):
             raise WrongUse(f"column {name} would not be published: put it into value, or drop it")

@@ -304,6 +304,17 @@ class Producer(Protocol):
 
 
 @runtime_checkable
+class HeadsEach(Protocol):
+    """A producer that takes many messages at once, each with headers of its own. Where it cannot, each is published alone."""
+
+    def publish_headed(
+        self, topic: str, bodies: Sequence[bytes], headers: Sequence[Headers], *, delay: float = 0.0, priority: int | None = None,
+        lease: float | None = None, timeout: float | None = None,
+    ) -> None:  # fmt: skip
+        """As ``Producer.publish``, with one of ``headers`` for each of ``bodies``."""
+
+
+@runtime_checkable
 class TellsTime(Protocol):
     """A transport whose messages have their ``timestamp`` from the clocks of its nodes, which may be off, and can be asked."""
 

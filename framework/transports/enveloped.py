@@ -74,6 +74,10 @@ class SealingProducer:
     ) -> list[PublishError | None]:
         return self._inner.publish_each(topic, _all_sealed(topic, bodies, headers), **how)
 
+    def publish_headed(self, topic: str, bodies: Sequence[bytes], headers: Sequence[Headers], **how: Any) -> None:
+        """``contract.HeadsEach``"""
+        self._inner.publish(topic, [sealed(given, body) for given, body in zip(headers, bodies, strict=True)], **how)
+
     def close(self) -> None:
         self._inner.close()
 

@@ -43,12 +43,12 @@ _AT_LENGTH = (
     [
         "-m", "not at_length", "tests/workers/test_kills.py", "tests/workers/test_job.py", "tests/workers/test_procfile.py",
         "tests/nsqd/test_durability.py", "tests/nsqd/test_fuzz.py", "tests/nsqd/test_damage.py",
-        "tests/nsqd/test_store_property.py", "tests/admin/test_admin.py",
+        "tests/nsqd/test_store_property.py", "tests/admin/test_admin.py", "tests/spark/test_killed_sink.py",
     ],
 )  # fmt: skip
 _LENGTHS = {
     "AT_LENGTH": "1", "NSQD_KILLS": "20", "NSQD_LATE_ROUNDS": "20", "NSQD_FUZZ_INPUTS": "200000", "DAMAGE_FLIPS": "200",
-    "STORE_EXAMPLES": "200",
+    "STORE_EXAMPLES": "200", "SINK_KILLS": "20",
 }  # fmt: skip
 
 

@@ -42,6 +42,7 @@ ROOMS = {
     "admin": Room(("framework/admin",), ("tests/admin", "tests/cli/test_ctl.py")),
     "observe": Room(("framework/observe",), ("tests/observe",)),
     "history": Room(("framework/history",), ("tests/history",)),
+    "dedupe": Room(("framework/dedupe",), ("tests/dedupe",)),
     "otel": Room(("framework/otel",), ("tests/otel",)),
     "sentry": Room(("framework/sentry",), ("tests/sentry",)),
     "app": Room(

@@ -2,38 +2,69 @@
 
 from __future__ import annotations
 
+import pickle
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
 
 from framework import publisher
-from framework.errors import PublishError, WrongUse
+from framework.errors import BadSetting, PublishError, WrongUse
 from framework.spark import options
-from framework.spark.writer import NsqStreamWriter, NsqWriter, messages
+from framework.spark.outgoing import RowKeys, Run, runs
+from framework.spark.publishing import RowPublisher
+from framework.spark.writer import NsqStreamWriter, NsqWriter
 from framework.transports.contract import Capabilities
+from framework.transports.memory.broker import MemoryBroker
+from framework.transports.memory.transport import MemoryProducer, MemoryTransport
 
 TO_A = options.write({"nsqdTcpAddresses": "127.0.0.1:1", "topic": "a"})
+WITH_KEYS = options.write({"broker": "nsq://127.0.0.1:1?headers=true", "topic": "a"})
 ANYWHERE = options.write({"nsqdTcpAddresses": "127.0.0.1:1"})
 
 
 def test_strings_and_bytes_become_bodies() -> None:
     rows = pa.record_batch({"value": ["a", "ż"]})
-    assert list(messages(rows, "t")) == [("t", [b"a", "ż".encode()])]
+    assert list(runs(rows, "t")) == [Run("t", 0.0, [b"a", "ż".encode()], None)]
     rows = pa.record_batch({"value": [b"\x00\xff"]})
-    assert list(messages(rows, "t")) == [("t", [b"\x00\xff"])]
+    assert list(runs(rows, "t")) == [Run("t", 0.0, [b"\x00\xff"], None)]
 
 
 def test_rows_go_to_the_topics_they_name_in_their_order() -> None:
     rows = pa.record_batch({"topic": ["b", "a", "b"], "value": ["1", "2", "3"]})
-    assert list(messages(rows, None)) == [("a", [b"2"]), ("b", [b"1", b"3"])]
+    assert list(runs(rows, None)) == [Run("a", 0.0, [b"2"], None), Run("b", 0.0, [b"1", b"3"], None)]
 
 
-def test_a_null_is_refused() -> None:
-    with pytest.raises(WrongUse, match="1 rows have a null value"):
-        list(messages(pa.record_batch({"value": ["a", None]}), "t"))
+def test_rows_wait_for_the_seconds_they_name_with_their_keys() -> None:
+    rows = pa.record_batch({"delay": [1.5, None, 1.5, 0.0], "value": ["1", "2", "3", "4"], "key": ["a", "b", "c", "d"]})
+    assert list(runs(rows, "t")) == [Run("t", 0.0, [b"2", b"4"], ["b", "d"]), Run("t", 1.5, [b"1", b"3"], ["a", "c"])]
+    whole = pa.record_batch({"delay": pa.array([2, 2], pa.int16()), "value": ["1", "2"]})
+    assert list(runs(whole, "t", RowKeys("q-7-0"))) == [Run("t", 2.0, [b"1", b"2"], ["q-7-0-0", "q-7-0-1"])]
+
+
+def test_rows_without_keys_are_numbered_through_all_batches_of_a_task_whatever_their_topics() -> None:
+    keys = RowKeys("task")
+    first = pa.record_batch({"topic": ["b", "a", "b"], "value": ["1", "2", "3"]})
+    found = [*runs(first, None, keys), *runs(pa.record_batch({"topic": ["a"], "value": ["4"]}), None, keys)]
+    assert [run.keys for run in found] == [["task-1"], ["task-0", "task-2"], ["task-3"]]
+
+
+@pytest.mark.parametrize("column", ["value", "key"])
+def test_a_null_is_refused(column: str) -> None:
+    rows = pa.record_batch({"value": ["a", "b"], "key": ["a", "b"], column: ["a", None]})
+    with pytest.raises(WrongUse, match=f"1 rows have a null {column}"):
+        list(runs(rows, "t"))
+
+
+@pytest.mark.parametrize("key", ["", "a\nb", "\x85"])
+def test_a_key_that_no_header_can_carry_is_refused(key: str) -> None:
+    with pytest.raises(WrongUse, match="1 rows have a key that is no text of one line"):
+        list(runs(pa.record_batch({"value": ["a", "b"], "key": [key, "ż"]}), "t"))
 
 
 @pytest.mark.parametrize("writer", [NsqWriter, NsqStreamWriter])
@@ -51,6 +82,13 @@ def test_what_cannot_be_written_is_refused_at_the_start(writer: type[NsqWriter])
         writer(TO_A, StructType().add("value", StringType()).add("user", StringType()), False)
     with pytest.raises(WrongUse, match="column topic would not be published"):
         writer(TO_A, StructType().add("value", StringType()).add("topic", StringType()), False)
+    with pytest.raises(WrongUse, match="column delay is to be a number of seconds"):
+        writer(TO_A, StructType().add("value", StringType()).add("delay", StringType()), False)
+    with pytest.raises(WrongUse, match="column key would not be published: name the broker as option broker"):
+        writer(TO_A, StructType().add("value", StringType()).add("key", StringType()), False)
+    with pytest.raises(WrongUse, match="column key is to be a string"):
+        writer(WITH_KEYS, StructType().add("value", StringType()).add("key", IntegerType()), False)
+    writer(WITH_KEYS, StructType().add("value", StringType()).add("key", StringType()).add("delay", IntegerType()), False)
 
 
 class Broker:
@@ -94,3 +132,62 @@ def test_a_publish_that_fails_fails_the_task_and_closes_the_producer(broker: Bro
     with pytest.raises(PublishError, match="no nsqd took"):
         NsqWriter(ANYWHERE, schema, False).write(iter([pa.record_batch({"value": ["1"], "topic": ["full"]})]))
     assert broker.closed
+
+
+def test_keys_come_where_headers_do_and_are_refused_elsewhere() -> None:
+    assert not TO_A.keys
+    assert WITH_KEYS.keys
+    assert options.write({"broker": "nats://127.0.0.1:1", "topic": "a"}).keys
+    assert not options.write({"broker": "nats://127.0.0.1:1", "topic": "a", "idempotencyKey": "false"}).keys
+    with pytest.raises(BadSetting, match="idempotencyKey=true: this broker carries no headers: name the broker as option broker"):
+        options.write({"nsqdTcpAddresses": "127.0.0.1:1", "topic": "a", "idempotencyKey": "true"})
+    with pytest.raises(BadSetting, match="carries no headers: add headers=true to the broker URL"):
+        options.write({"broker": "nats://127.0.0.1:1 nsq://127.0.0.1:1", "topic": "a", "idempotencyKey": "true"})
+
+
+def test_every_try_of_a_task_has_the_same_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = MemoryBroker("memory://sink")
+    monkeypatch.setattr(publisher, "open_transports", lambda urls: [MemoryTransport([memory])])
+    writer = NsqWriter(WITH_KEYS, StructType().add("value", StringType()), False)
+    for _ in range(2):
+        monkeypatch.setattr(TaskContext, "get", lambda: Task({}))
+        pickle.loads(pickle.dumps(writer)).write(iter([pa.record_batch({"value": ["1", "2"]})]))
+    batch = NsqStreamWriter(WITH_KEYS, StructType().add("value", StringType()), False)
+    monkeypatch.setattr(TaskContext, "get", lambda: Task({"sql.streaming.queryId": "query", "streaming.sql.batchId": "7"}))
+    batch.write(iter([pa.record_batch({"value": ["1"]})]))
+    *first, last = (dict(one.headers)["idempotency-key"] for one in memory.stored("a"))
+    assert first[:2] == first[2:] != first[:1] * 2
+    assert last == "query-7-3-0"
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_rows_with_keys_are_published_also_where_each_is_published_by_itself(knows: bool) -> None:
+    memory = MemoryBroker("memory://sink")
+    rows = RowPublisher([MemoryTransport([memory])])
+    if not knows:
+        rows._producers = [OneAtATime(memory)]
+    rows.publish_rows("a", [b"1", b"2"], ["k1", "k2"])
+    assert [(one.body, dict(one.headers)) for one in memory.stored("a")] == [
+        (b"1", {"idempotency-key": "k1"}),
+        (b"2", {"idempotency-key": "k2"}),
+    ]
+
+
+class OneAtATime:
+    """A producer that knows no headers of each."""
+
+    def __init__(self, memory: MemoryBroker) -> None:
+        self._inner = MemoryProducer([memory])
+
+    def publish(self, topic: str, bodies: list[bytes], **how: Any) -> None:
+        self._inner.publish(topic, bodies, **how)
+
+
+class Task:
+    """What Spark says of a task."""
+
+    def __init__(self, properties: dict[str, str]) -> None:
+        self.getLocalProperty = properties.get
+
+    def partitionId(self) -> int:
+        return 3

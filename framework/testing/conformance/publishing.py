@@ -15,6 +15,7 @@ from framework.headers import NONE
 from framework.message import Message
 from framework.testing.conformance.bench import Bench, Cases, bodies, longest_name
 from framework.testing.conformance.subject import Subject
+from framework.transports.contract import HeadsEach
 
 
 class Publishing(Cases):
@@ -102,6 +103,19 @@ class Publishing(Cases):
         bench.until(lambda: worker.ledger.finished == 2 * len(sent))
         key = lambda one: (one[0], len(one[1]))  # noqa: E731
         assert sorted(seen, key=key) == sorted([(body, each) for body in sent for each in (headers, {})], key=key)
+
+    def test_of_many_messages_each_has_its_own_headers_where_the_producer_takes_them(self, bench: Bench) -> None:
+        (transport,) = bench.publisher()._transports
+        producer = transport.producer()
+        if not transport.capabilities.headers or not isinstance(producer, HeadsEach):
+            return  # whoever wants it publishes one by one
+        seen: list[tuple[bytes, dict[str, str]]] = []
+        worker = bench.ready(lambda message: seen.append((message.body, dict(message.headers))))
+        sent = [(b"%d" % n, {"key": f"ż-{n}"} if n % 3 else {}) for n in range(300)]
+        producer.publish_headed(bench.topic, [body for body, _ in sent], [each for _, each in sent])
+        bench.until(lambda: worker.ledger.finished == len(sent))
+        assert sorted(seen) == sorted(sent)
+        producer.close()
 
     def test_headers_come_again_with_their_message_and_one_without_has_the_empty_ones_of_all(self, bench: Bench) -> None:
         bench.needs_a_second_delivery()

@@ -124,6 +124,15 @@ class MemoryProducer:
         self._check(topic, bodies, delay, priority)
         return [self._outcome(topic, body, delay, priority, headers) for body in bodies]
 
+    def publish_headed(
+        self, topic: str, bodies: Sequence[bytes], headers: Sequence[Headers], *, delay: float = 0.0, priority: int | None = None,
+        lease: float | None = None, timeout: float | None = None,
+    ) -> None:  # fmt: skip
+        """``contract.HeadsEach``"""
+        self._check(topic, bodies, delay, priority)
+        for body, given in zip(bodies, headers, strict=True):
+            self._store(topic, [body], delay, priority, given)
+
     def close(self) -> None:
         self._closed = True
 

@@ -34,6 +34,10 @@ class Outgoing:
         """``delay`` in seconds."""
         return [self._command(topic, body, delay, headers) for body in bodies]
 
+    def headed(self, topic: str, bodies: Sequence[bytes], delay: float, headers: Sequence[Headers]) -> list[Command]:
+        """As ``commands``, with one of ``headers`` for each."""
+        return [self._command(topic, body, delay, given) for body, given in zip(bodies, headers, strict=True)]
+
     def _command(self, topic: str, body: bytes, delay: float, headers: Headers) -> Command:
         fields = {ID: _ID % (self._ids.name, next(self._ids.numbers)), **headers}
         if not delay:

@@ -14,7 +14,7 @@ from framework.transports.nats.publish_link import Command, PublishLink
 from framework.transports.nats.sessions import Servers
 from framework.transports.nats.urls import Options
 from framework.transports.one_by_one import OneByOne
-from framework.transports.per_thread import PerThread
+from framework.transports.per_thread import PerThread, raise_first
 
 DEADLINE = 30.0
 _LARGER = "its max_payload; max_payload= in the broker URL, if yours takes more"
@@ -46,6 +46,17 @@ class NatsProducer(OneByOne):
         check_sizes(topic, bodies, self._options.max_payload, headers, _LARGER)
         commands = self._outgoing.commands(topic, bodies, delay, headers)
         return self._publishing.here().store_each(commands, self._deadline if timeout is None else timeout)
+
+    def publish_headed(
+        self, topic: str, bodies: Sequence[bytes], headers: Sequence[Headers], *, delay: float = 0.0, priority: int | None = None,
+        lease: float | None = None, timeout: float | None = None,
+    ) -> None:  # fmt: skip
+        """``contract.HeadsEach``"""
+        for body, given in zip(bodies, headers, strict=True):
+            check(topic, [body], delay, given)
+            check_sizes(topic, [body], self._options.max_payload, given, _LARGER)
+        commands = self._outgoing.headed(topic, bodies, delay, headers)
+        raise_first(self._publishing.here().store_each(commands, self._deadline if timeout is None else timeout))
 
     def close(self) -> None:
         """Close every connection; publishes that wait for an answer fail."""

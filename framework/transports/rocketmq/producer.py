@@ -69,6 +69,17 @@ class RocketProducer:
         commands = self._commands.singles(topic, self._names.mapped(topic), bodies, headers, delay)
         return self._publishing.here().store_each(commands, self._deadline if timeout is None else timeout)
 
+    def publish_headed(
+        self, topic: str, bodies: Sequence[bytes], headers: Sequence[Headers], *, delay: float = 0.0, priority: int | None = None,
+        lease: float | None = None, timeout: float | None = None,
+    ) -> None:  # fmt: skip
+        """``contract.HeadsEach``. A request for each, many under way at once, as the broker chooses a queue for each."""
+        commands: list[Command] = []
+        for body, given in zip(bodies, headers, strict=True):
+            self._check(topic, [body], delay, given)
+            commands += self._commands.singles(topic, self._names.mapped(topic), [body], given, delay)
+        raise_first(self._publishing.here().store_each(commands, self._deadline if timeout is None else timeout))
+
     def close(self) -> None:
         """Close every connection; publishes that wait for an answer fail."""
         self._publishing.close()

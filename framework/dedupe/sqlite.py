@@ -1,0 +1,167 @@
+"""Keys in a file of SQLite, which all processes of a machine share. All disk work is done beside the hub, many calls at once."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import time
+from typing import Any
+
+import gevent
+from gevent import monkey
+from gevent.lock import BoundedSemaphore
+
+from framework.dedupe.store import Claim
+from framework.errors import WrongUse
+
+PATIENCE = 10.0
+"""Seconds for which another process may hold the file's lock."""
+FORGET_EVERY = 10.0
+"""Seconds between two looks for keys that are too old."""
+FORGET_AT_ONCE = 2_000
+"""Keys, so that whoever waits meanwhile does not wait for long."""
+_SCHEMA = """
+create table if not exists keys (key text primary key, until real not null, token text not null) without rowid;
+create index if not exists keys_until on keys (until);
+"""
+_CLAIM = """
+insert into keys values (?1, ?2, ?3) on conflict (key) do update set until = ?2, token = ?3 where until <= ?4 or token = ?3
+"""
+_DONE = "insert into keys values (?1, ?2, '') on conflict (key) do update set until = ?2, token = ''"
+
+
+class _Work:
+    """One call of the store, until it is committed."""
+
+    __slots__ = ("do", "error", "over", "result")
+
+    def __init__(self, do: Callable[[sqlite3.Connection], Any]) -> None:
+        self.do = do
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.over = False
+
+
+class SqliteStore:
+    """In the file ``path``. What was committed survives a kill of the process. A power cut may undo the last of it."""
+
+    def __init__(self, path: str | os.PathLike[str], age: float) -> None:
+        """``age``: seconds that a key is kept."""
+        self.path = Path(path).absolute()
+        self._age = age
+        self._database: sqlite3.Connection | None = None
+        self._process = 0
+        self._forgot_at = 0.0
+        self._waiting: deque[_Work] = deque()
+        self._here: Any = monkey.get_original("threading", "local")()
+        self._mutex: Any = monkey.get_original("threading", "Lock")()
+
+    def open(self) -> None:
+        """Make the file where there is none. Raises WrongUse."""
+        with self._mutex:
+            try:
+                self._connected()
+            except sqlite3.Error as error:
+                raise WrongUse(f"Dedupe({str(self.path)!r}): {error}: give a file of its own, in a folder that exists") from None
+
+    def close(self) -> None:
+        """Whoever calls next opens it again."""
+        with self._mutex:
+            if self._database is not None:
+                self._database.close()
+                self._database = None
+
+    def claim(self, keys: Sequence[str], token: str, seconds: float) -> list[Claim]:
+        def do(database: sqlite3.Connection) -> list[Claim]:
+            now = time()
+            return [_claim(database, key, token, now, now + seconds) for key in keys]
+
+        found: list[Claim] = self._do(do)
+        return found
+
+    def done(self, keys: Sequence[str], token: str) -> None:
+        self._do(lambda database: database.executemany(_DONE, [(key, time() + self._age) for key in keys]))
+
+    def release(self, keys: Sequence[str], token: str) -> None:
+        asked = [(key, token) for key in keys]
+        self._do(lambda database: database.executemany("delete from keys where key = ? and token = ?", asked))
+
+    # -- off the hub
+
+    def _do(self, do: Callable[[sqlite3.Connection], Any]) -> Any:
+        work = _Work(do)
+        self._waiting.append(work)
+        here = gevent.getcurrent()
+        if isinstance(here.parent, gevent.hub.Hub):
+            # One for each hub: gevent's semaphore may lose the wake-up of a waiter on another thread's hub.
+            committing = self._here.__dict__.setdefault("committing", BoundedSemaphore(1))
+            with committing:
+                if not work.over:  # whoever was before has done what waited
+                    here.parent.threadpool.apply(self._commit)
+        else:
+            self._commit()
+        if not work.over:
+            raise RuntimeError(f"Dedupe({str(self.path)!r}): the file was not written")
+        if work.error is not None:
+            raise work.error
+        return work.result
+
+    def _commit(self) -> None:
+        """All that waits, in one transaction."""
+        with self._mutex:
+            some: list[_Work] = []
+            with suppress(IndexError):
+                while True:
+                    some.append(self._waiting.popleft())
+            if not some:
+                return
+            try:
+                database = self._connected()
+                database.execute("begin immediate")
+                try:
+                    for work in some:
+                        work.result = work.do(database)
+                    self._forget(database)
+                    database.execute("commit")
+                except BaseException:
+                    database.execute("rollback")
+                    raise
+            except Exception as error:
+                for work in some:
+                    work.error = error
+            for work in some:
+                work.over = True
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._database is None or self._process != os.getpid():  # a forked child's is its parent's
+            self._process = os.getpid()
+            database = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+            try:
+                database.execute("pragma journal_mode = wal")
+                database.execute("pragma synchronous = normal")
+                database.executescript(_SCHEMA)
+            except BaseException:
+                database.close()
+                raise
+            self._database = database
+        return self._database
+
+    def _forget(self, database: sqlite3.Connection) -> None:
+        now = time()
+        if abs(now - self._forgot_at) < FORGET_EVERY:
+            return
+        old = database.execute("select key from keys where until <= ? limit ?", (now, FORGET_AT_ONCE)).fetchall()
+        database.executemany("delete from keys where key = ?", old)
+        if len(old) < FORGET_AT_ONCE:  # else the next goes on
+            self._forgot_at = now
+
+
+def _claim(database: sqlite3.Connection, key: str, token: str, now: float, until: float) -> Claim:
+    if database.execute(_CLAIM, (key, until, token, now)).rowcount:
+        return "new"
+    row = database.execute("select token from keys where key = ?", (key,)).fetchone()
+    return "claimed" if row and row[0] else "done"

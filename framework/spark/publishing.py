@@ -1,0 +1,34 @@
+"""Publishes rows of the sink, each with a header of its own where it has a key. It knows neither Spark nor Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from framework.headers import KEY, Headers
+from framework.publisher import Publisher
+from framework.transports.contract import HeadsEach, Producer
+
+
+class RowPublisher(Publisher):
+    """A Publisher whose messages of one request may have a key each."""
+
+    def publish_rows(self, topic: str, bodies: Sequence[bytes], keys: Sequence[str] | None, *, delay: float = 0.0) -> None:
+        """Return when a broker has stored all of ``bodies``, in their order where it keeps one. ``delay`` in seconds.
+
+        Raises as ``publish_many`` does.
+        """
+        if keys is None:
+            self.publish_many(topic, bodies, delay=delay)
+            return
+        headers: list[Headers] = [{KEY: key} for key in keys]
+        how = self._how(topic, delay, None, None, None)
+        self._in_turn(how, lambda producer, share: _headed(producer, topic, bodies, headers, share))
+
+
+def _headed(producer: Producer, topic: str, bodies: Sequence[bytes], headers: Sequence[Headers], how: Any) -> None:
+    if isinstance(producer, HeadsEach):
+        producer.publish_headed(topic, bodies, headers, **how)
+        return
+    for body, given in zip(bodies, headers, strict=True):
+        producer.publish(topic, [body], **{**how, "headers": given})
