@@ -121,6 +121,7 @@ class Changes:
         session, times, count = self._session, self._times_unsure, len(self._doubtful)
         try:
             found = Api(session).consumer(self._place.stream, self._place.consumer)
+            words = refusal(Api(session), found, self._place.topic) if found is not None else ""
             older = found is not None and self._history.contradicts(Api(session, HISTORY_TIMEOUT), self._place.stream)
         except FrameworkError:  # the session's own pulse tells whether anybody is there
             self._due = min(self._due, monotonic() + AGAIN)
@@ -130,13 +131,13 @@ class Changes:
                 if older:
                     self._affected.gone(BrokerUnreachable(f"{self._what} has an older store than it had"))
                 else:
-                    self._judge(found, doubtful, session)
+                    self._judge(found, words, doubtful, session)
         finally:
             self._looking = False
         if times != self._times_unsure:
             self.look_when_due(monotonic())
 
-    def _judge(self, found: Consumer | None, doubtful: list[tuple[wire.Msg, float]], session: Carrier) -> None:
+    def _judge(self, found: Consumer | None, words: str, doubtful: list[tuple[wire.Msg, float]], session: Carrier) -> None:
         """One that is gone answers nothing on 2.9; one that is there has lost its pulls, as with its leader."""
         here = self._place
         exact = self._exact and version_of(session.info) >= EXACT
@@ -144,7 +145,7 @@ class Changes:
             self._affected.gone(BrokerUnreachable(f"{self._what} is gone"))
         elif abs(found.created - here.created) > (timedelta(0) if exact else ROUGHLY):
             self._affected.gone(BrokerUnreachable(f"{self._what} was deleted and made anew"))
-        elif words := judgement.refusal(found, here.topic):
+        elif words:
             self._affected.gone(BrokerUnreachable(words))
         else:
             self._affected.go_by(found)
@@ -179,3 +180,8 @@ class Changes:
 def lacks_its_body(said: wire.Msg) -> bool:
     """Of one that is empty: as with ``headers_only``, or a publisher has written a header of that name."""
     return bool(said.headers) and headers.find(said.headers, b"Nats-Msg-Size") not in (b"", b"0")
+
+
+def refusal(api: Api, found: Consumer, topic: str) -> str:
+    """As ``judgement.refusal``; the stream is asked for where it matters."""
+    return judgement.refusal(found, topic, api.stream(found.stream_name) if judgement.takes_all(found) else None)

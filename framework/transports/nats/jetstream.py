@@ -18,6 +18,7 @@ from framework.transports.kept import Kept
 from framework.transports.nats import judgement, streams
 from framework.transports.nats import urls as _urls
 from framework.transports.nats.carrier import Asking
+from framework.transports.nats.changes import refusal
 from framework.transports.nats.streams import COUNTS, LATER, SCHEDULES, Api, Consumer
 from framework.transports.nats.urls import Options
 
@@ -127,7 +128,7 @@ class JetStreamTransport:
     def _consumer(self, session: Asking, topic: str, channel: str) -> Consumer:
         """That of ``channel``, made if there is none. Raises NegotiationRefused for one that cannot serve."""
         [consumer] = self._ensured(session, topic, [channel])
-        if words := judgement.refusal(consumer, topic):
+        if words := refusal(Api(session), consumer, topic):
             raise NegotiationRefused("CONSUMER", "", fix=words)
         return consumer
 
@@ -150,7 +151,7 @@ class JetStreamTransport:
 def _channels(api: Api, topic: str) -> set[str]:
     stream = api.stream_of(topic)
     consumers = api.all_consumers(stream) if stream else []
-    return {_urls.unmapped(consumer.name) for consumer in consumers if not judgement.refusal(consumer, topic)}
+    return {_urls.unmapped(consumer.name) for consumer in consumers if not judgement.refusal(consumer, topic, None)}
 
 
 def _kept(api: Api, topic: str, channel: str) -> Kept | None:

@@ -22,7 +22,7 @@ def obstacles(stream: Stream, consumer: Consumer | None, others: Sequence[Consum
             f"of {topic} get nothing: name that topic, or take the transform out"
         )
     if consumer is not None:
-        yield from filter(None, [refusal(consumer, topic)])
+        yield from filter(None, [refusal(consumer, topic, stream)])
         return
     if 0 < stream.config.max_consumers <= len(others):
         yield f"stream {stream.config.name} has as many consumers as it may (max_consumers): let it have more, or remove one"
@@ -35,8 +35,8 @@ def obstacles(stream: Stream, consumer: Consumer | None, others: Sequence[Consum
             )
 
 
-def refusal(found: Consumer, topic: str) -> str:
-    """Why ``found`` cannot serve a handler of ``topic``; empty: it can."""
+def refusal(found: Consumer, topic: str, stream: Stream | None) -> str:
+    """Why ``found`` cannot serve a handler of ``topic``; empty: it can. ``stream``: its own, where it ``takes_all``."""
     config = found.config
     what = f"consumer {found.name} of stream {found.stream_name}"
     if config.deliver_subject:
@@ -49,7 +49,19 @@ def refusal(found: Consumer, topic: str) -> str:
         return f"{what} has priority groups, which a worker's pulls do not name: name another channel"
     if _filters(found) not in ([], [topic]):
         return f"{what} is of {', '.join(_filters(found))} and not of {topic}: name another channel"
+    if takes_all(found) and stream is not None and _keeps_several(stream.config):
+        # one of them may be that of what is stored for later: it would come at once, and again when it is due
+        kept = ", ".join(stream.config.subjects) or "none of its own"
+        return f"{what} is of all that the stream keeps ({kept}) and not of {topic} alone: give it filter_subject={topic}"
     return ""
+
+
+def takes_all(found: Consumer) -> bool:
+    return not _filters(found)
+
+
+def _keeps_several(config: StreamConfig) -> bool:
+    return len(config.subjects) > 1 or any(wild in one for one in config.subjects for wild in "*>") or bool(config.sources)
 
 
 def notes(stream: Stream, consumer: Consumer | None, options: Options) -> Iterator[str]:

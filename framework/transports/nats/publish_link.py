@@ -169,10 +169,13 @@ class PublishLink(SessionLink[Command, Publishing], Listening):
         try:
             ack = _puback.decode(message.body)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return PublishError(f"{where} answered a publish with {message.body[:80]!r}", stored=None)
-        if ack.error is None:
+            ack = PubAck()
+        if ack.error is not None and ack.error.err_code:
+            return _refusal(ack.error, f"{where}: {ack.error.description} ({ack.error.err_code})")
+        if ack.stream:
             return None
-        return _refusal(ack.error, f"{where}: {ack.error.description} ({ack.error.err_code})")
+        words = f"{where}: a publish was answered with {message.body[:80]!r}, which is no answer of JetStream"
+        return PublishError(f"{words}: who else answers what is published to this subject? {_UNKNOWN}", stored=None)
 
     def give_up(self, token: int) -> None:
         self._runs.pop(token, None)

@@ -59,6 +59,7 @@ class StreamConfig(msgspec.Struct, frozen=True):
     subjects: list[str] = []
     storage: str = "file"
     mirror: dict[str, Any] | None = None
+    sources: list[Any] | None = None
     subject_transform: Transform | None = None
     max_consumers: int = -1
     retention: str = "limits"

@@ -24,7 +24,7 @@ BOTH = pytest.mark.parametrize("version", [pytest.param("2.9", marks=pytest.mark
 def change(kit: Kit, **limits: Any) -> None:
     """Set these of the consumer orders/billing, which is there."""
     config = _asked(kit, "CONSUMER.INFO.orders.billing", {})["config"] | limits
-    answer = _asked(kit, "CONSUMER.CREATE.orders.billing.orders", {"stream_name": "orders", "config": config})
+    answer = _asked(kit, "CONSUMER.DURABLE.CREATE.orders.billing", {"stream_name": "orders", "config": config})
     assert "error" not in answer, answer
 
 
@@ -241,3 +241,19 @@ def test_what_is_finished_and_waits_to_be_said_is_not_run_again_when_it_comes_ea
     until(lambda: held.tally.finished == 1)
     until(lambda: not kit.api.consumer("orders", "billing").num_ack_pending)
     assert (held.tally.received, held.tally.lease_lost) == (1, 0)
+
+
+def test_a_consumer_that_is_given_all_that_its_stream_keeps_is_left_and_brings_nothing_before_its_time(kit, monkeypatch):
+    """A stream that was made here keeps what is stored for later as well, under a subject of its own."""
+    monkeypatch.setattr(changes, "REGULARLY", 0.3)
+    held = kit.hold(kit.open())
+    change(kit, filter_subject="")
+    until(lambda: held.receiver.closings)
+    kit.producer(kit.open()).publish("orders", [b"later"], delay=1.0)
+    with pytest.raises(NegotiationRefused, match=r"is of all that the stream keeps \(orders, _at\.orders\.\*\)"):
+        kit.hold(kit.open())
+    change(kit, filter_subject="orders")
+    again = kit.hold(kit.open())
+    until(lambda: again.bodies == [b"later"])
+    gevent.sleep(0.5)
+    assert (again.bodies, held.taken) == ([b"later"], [])

@@ -112,6 +112,19 @@ def test_a_consumer_that_cannot_serve_fails_the_check_by_its_difference(kit, che
     assert "FAIL  handler  shop.f (shop.py:2): consumer billing of stream ORDERS is of orders.old and not of orders.new" in said
 
 
+def test_a_consumer_of_all_that_a_stream_keeps_fails_the_check_where_that_is_more_than_the_topic(kit, check):
+    stream(kit)
+    consumer(kit, filter_subject="")
+    code, said = check()
+    assert code == 2
+    assert (
+        "FAIL  handler  shop.f (shop.py:2): consumer billing of stream ORDERS is of all that the stream keeps (orders.>) "
+        "and not of orders.new alone: give it filter_subject=orders.new"
+    ) in said
+    make(kit, "STREAM.UPDATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.new"]})
+    assert check()[0] == 0
+
+
 def test_a_work_queue_whose_messages_another_consumer_takes_fails_the_check(kit, check):
     stream(kit, retention="workqueue")
     consumer(kit, "shipping")

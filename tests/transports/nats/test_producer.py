@@ -12,6 +12,7 @@ from framework.errors import BadMessage, BadName, BrokerRefuses, MessageRefused,
 from framework.testing.servers import free_port
 from framework.transports import open_transports
 from framework.transports.nats import publish_link
+from framework.transports.nats.outbox import Listening
 from framework.transports.nats.streams import Api
 
 from .conftest import until
@@ -90,6 +91,29 @@ def test_what_stays_unknown_is_said_to_be_unknown(kit, start_proxy):
     assert time.monotonic() - began < 15, "the producer's own deadline is 30 s"
     assert unknown.value.stored is None
     assert kept(kit.open()) == 2
+
+
+class Answering(Listening):
+    """Somebody else, who answers ``words`` to whatever is published at a subject."""
+
+    def __init__(self, session, words: bytes) -> None:
+        self._session, self._words = session, words
+
+    def heard(self, messages, at: float) -> None:
+        for message in messages:
+            self._session.publish(message.reply, self._words, b"", b"")
+
+    def lost(self, error: Exception) -> None: ...
+
+
+@pytest.mark.parametrize("words", [b"{}", b'{"ok":true}', b'{"error":{"code":404,"message":"no such order"}}', b"done"])
+def test_what_another_program_answers_says_nothing_of_what_is_stored(kit, words: bytes):
+    """Where no stream keeps the subject nobody else answers, and where one does, either may be first."""
+    kit.session.attend(Answering(kit.session, words), [b"orders"])
+    kit.session.ask(b"$JS.API.INFO", b"", 5.0)  # the server has read that
+    with pytest.raises(PublishError, match="which is no answer of JetStream") as unknown:
+        kit.producer(kit.open()).publish("orders", [b"x"], timeout=2.0)
+    assert unknown.value.stored is None
 
 
 def test_a_stream_that_remembers_no_id_for_long_is_not_sent_to_again(kit, start_proxy):
