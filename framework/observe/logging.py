@@ -15,7 +15,7 @@ from framework.observe.tracebacks import own_frames
 
 _USER_INFO = re.compile(r"(?<=://)[^/\s'\"]+@")
 _SECRET_OPTION = re.compile(r"(?i)(?<=[?&])([\w.-]*(?:secret|passw(?:or)?d|token|api[_-]?key|signature)=)[^&#\s'\"]+")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """What a terminal obeys, but for the tab: it would clear the screen, set a title, or turn the words around."""
 _OF_ALL = {*vars(logging.makeLogRecord({})), "message", "asctime", "call"}
 LONGEST = 65_536

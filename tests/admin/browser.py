@@ -41,6 +41,13 @@ class Browser:
         self._call("Page.navigate", url=url)
         self.until(f"location.href.startsWith({url!r}) && document.readyState === 'complete'")
 
+    @contextmanager
+    def beginning_with(self, code: str) -> Iterator[None]:
+        """Each page that is opened meanwhile runs ``code`` first."""
+        made = self._call("Page.addScriptToEvaluateOnNewDocument", source=code)["identifier"]
+        yield
+        self._call("Page.removeScriptToEvaluateOnNewDocument", identifier=made)
+
     def size(self, width: int, height: int, *, dark: bool = False) -> None:
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]

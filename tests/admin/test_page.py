@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from framework.testing.servers import Server
+from framework.testing.workers import working
 from tests.admin.asking import SHOP, api, port_of, run, shown
 from tests.admin.browser import Browser, browsing
 
@@ -20,6 +21,14 @@ MORE = f"""
     def odd(message: Message):
         raise Reject({MARKUP!r})
 """
+UNSEEN = "\u061c\ufeff\u200b\u2028\u2066\u202e\x1b[2J\x07"
+HOSTILE = f"""
+    @handler("odd", "channel")
+    def odd(message: Message):
+        raise Reject({(MARKUP + UNSEEN)!r} + "x" * 100_000)
+"""
+AN_HOUR_AHEAD = "const now = Date.now; Date.now = () => now() + 3600_000;"
+TOLD = """[...document.querySelectorAll("[title]")].map((one) => one.title).join("") + document.body.innerText"""
 MANY = """
     def nothing(message: Message): ...
     for index in range(1000):
@@ -111,6 +120,52 @@ def test_it_shows_what_runs_and_fails_pauses_a_handler_and_works_on_dead_letters
         worker.process.kill()
         page.until("document.querySelector('#live').classList.contains('lost')")
         page.complaints.clear()  # of the worker that is not there any more
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_what_a_message_says_is_written_out_and_is_as_old_as_the_worker_says(page: Browser, nsqd: Server, tmp_path: Path) -> None:
+    with run(tmp_path, url(nsqd), shop=SHOP + HOSTILE) as worker, page.beginning_with(AN_HOUR_AHEAD):
+        nsqd.http("/pub?topic=odd", (MARKUP + UNSEEN).encode() * 5_000)
+        page.open(f"http://127.0.0.1:{port_of(worker)}/#failures")
+        page.until("document.querySelector('#failures').innerText.includes('Reject: ')")
+        assert page.text("#failures tbody tr:not(.gap) td").endswith("s")
+        assert not set(page.js(TOLD)) & set(UNSEEN + "\0") - set("[2J")
+        page.js("getSelection().selectAllChildren(document.querySelector('#failures td.mono:last-child'))")
+        marked = page.js("getSelection().toString()")
+        seen = page.js("document.querySelector('#spark polyline').getAttribute('points')")
+        page.until(f"document.querySelector('#spark polyline').getAttribute('points') !== {seen!r}")
+        assert page.js("getSelection().toString()") == marked != "", "it can be copied"
+        page.js("getSelection().removeAllRanges()")
+        assert page.js("document.title") == "Workers"
+        page.open("about:blank")
+        assert worker.stop() == 0
+
+
+@pytest.mark.slow
+def test_a_double_click_acts_once_keys_stay_where_they_were_and_another_worker_says_what_it_allows(
+    page: Browser, tmp_path: Path
+) -> None:
+    with run(tmp_path, "memory://twice") as worker:
+        port = port_of(worker)
+        page.open(f"http://127.0.0.1:{port}/")
+        page.click("#handlers tr.row", "orders/bill")
+        page.until("document.querySelector('#detail .first').innerText === 'Pause'")
+        page.js("document.querySelector('#detail .first').focus()")
+        page.js("document.activeElement.dispatchEvent(new MouseEvent('click', {detail: 1}))")
+        page.until("document.querySelector('#detail .first').innerText === 'Resume'")
+        assert page.js("document.activeElement.innerText") == "Resume"
+        page.js("document.activeElement.dispatchEvent(new MouseEvent('click', {detail: 2}))")
+        page.js("document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'p', repeat: true, bubbles: true}))")
+        assert worker.stop() == 0
+    assert [line.rpartition(": ")[2] for line in worker.err if " admin: " in line] == ["paused orders/bill"]
+    with working(
+        "run", "shop", "--broker", "memory://b", "--admin", f"127.0.0.1:{port}", "--admin-read-only", cwd=tmp_path
+    ) as next_:
+        page.until("document.querySelector('#live').textContent === 'ready, read-only'")
+        page.until("document.querySelector('#detail .first').disabled")
+        assert next_.stop() == 0
+        page.complaints.clear()  # of the time in between
 
 
 @pytest.mark.slow

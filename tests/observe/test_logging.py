@@ -107,12 +107,12 @@ def test_a_failure_of_the_framework_itself_keeps_its_frames() -> None:
 
 
 def test_what_a_terminal_obeys_is_written_out() -> None:
-    error = ValueError("\x1b[2J\x1b]0;owned\x07 \x00 \x9b2J \u202egnp.exe\ttab é")
+    error = ValueError("\x1b[2J\x1b]0;owned\x07 \x00 \x9b2J \u202e\u200fgnp.exe\ttab é")
     text = LineFormatter().format(record("body %s", "\x1b[31m", error=error))
     assert text.isascii() is False  # letters of other languages stay
-    assert not set(text) & {"\x1b", "\x07", "\x00", "\x9b", "\u202e"}
+    assert not set(text) & {"\x1b", "\x07", "\x00", "\x9b", "\u202e", "\u200f"}
     assert "body \\x1b[31m" in text
-    assert "\\x1b[2J\\x1b]0;owned\\x07 \\x00 \\x9b2J \\u202egnp.exe\ttab é" in text
+    assert "\\x1b[2J\\x1b]0;owned\\x07 \\x00 \\x9b2J \\u202e\\u200fgnp.exe\ttab é" in text
 
 
 @pytest.mark.parametrize("formatter", [LineFormatter(), JsonFormatter()])

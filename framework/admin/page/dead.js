@@ -1,5 +1,5 @@
 // Dead letters: which topics have some, the letters of one, and what may be done with them.
-import { confirmed, get, h, post, say } from "./parts.js";
+import { confirmed, get, h, once, post, say } from "./parts.js";
 
 let place, words, topics, letters, tools, one;
 let name = "";
@@ -69,8 +69,8 @@ function drawActions() {
   const all = h("input", { type: "checkbox", name: "all_channels" });
   all.checked = holds.querySelector("[name=all_channels]")?.checked || false;
   holds.replaceChildren(
-    h("button", { ...off, onclick: replay }, `Replay ${many}`), to, h("label", {}, all, "all channels"),
-    h("button", { ...off, class: "danger", onclick: purge }, `Purge ${many}`),
+    h("button", { ...off, onclick: once(replay) }, `Replay ${many}`), to, h("label", {}, all, "all channels"),
+    h("button", { ...off, class: "danger", onclick: once(purge) }, `Purge ${many}`),
   );
 }
 

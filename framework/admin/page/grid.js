@@ -1,5 +1,5 @@
 // A table of any length, of which only the rows in sight are elements: sorted, filtered, walked by keys.
-import { h } from "./parts.js";
+import { h, marked } from "./parts.js";
 
 const ROW = 34;
 const AHEAD = 12;
@@ -35,7 +35,7 @@ export class Grid {
 
   show(rows) {
     this.rows = rows;
-    if (this.box.offsetParent) this.arrange();
+    if (this.box.offsetParent && !marked(this.box)) this.arrange();
   }
 
   refresh() {
@@ -77,7 +77,7 @@ export class Grid {
   row(row) {
     const key = this.options.key(row);
     const open = this.options.open;
-    const click = () => { this.selected = key; this.paint(); open?.(row); };
+    const click = () => { if (marked(this.box)) return; this.selected = key; this.paint(); open?.(row); };
     const cells = this.columns.map((column) => {
       const made = column.cell(row);
       const kinds = `${column.class || ""} ${column.right ? "right" : ""}`;

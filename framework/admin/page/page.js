@@ -1,11 +1,14 @@
 // The page of a worker: all that it shows and does goes by the API. Text from outside is set as text, never as markup.
-import { ask, confirmed, get, h, post, say, showKeys } from "./parts.js";
+import { ask, confirmed, get, h, marked, once, plain, post, say, showKeys } from "./parts.js";
 import { Grid } from "./grid.js";
 import { dead } from "./dead.js";
 
 const $ = (id) => document.getElementById(id);
-const state = { handlers: new Map(), processes: [], running: [], failures: [], nodes: [], readOnly: false, tab: "handlers", open: "" };
+const state = { handlers: new Map(), processes: [], running: [], failures: [], nodes: [], readOnly: false, tab: "handlers", open: "", ahead: 0 };
 const rates = [];
+
+// Seconds since 1970 by the worker's clock, as all times here are: the browser's may be another.
+const now = () => Date.now() / 1000 - state.ahead;
 
 // -- words
 
@@ -32,7 +35,7 @@ function stateOf(row) {
   if (!pause) return row.connected ? ["", "ok"] : ["bad", "no connection"];
   const some = pause.processes < row.processes ? ` (${pause.processes} of ${row.processes})` : "";
   if (pause.by !== "backoff") return ["warn", (pause.by === "drain" ? "drained" : "paused") + some];
-  const left = Math.max(0, pause.until - Date.now() / 1000);
+  const left = Math.max(0, pause.until - now());
   return ["bad", (pause.trying ? "trying again" : `backing off ${seconds(left)}`) + some + `: ${pause.why}`];
 }
 
@@ -90,7 +93,7 @@ const grids = {
     empty: "Nothing has failed since the start.",
     sort: ["Ago", false],
     columns: [
-      { head: "Ago", right: true, value: (row) => Date.now() / 1000 - row.at, cell: (row) => ({ text: seconds(Math.max(0, Date.now() / 1000 - row.at)), title: new Date(row.at * 1000).toISOString() }) },
+      { head: "Ago", right: true, value: (row) => now() - row.at, cell: (row) => ({ text: seconds(Math.max(0, now() - row.at)), title: new Date(row.at * 1000).toISOString() }) },
       { head: "Handler", class: "name", value: (row) => row.handler, cell: (row) => ({ text: row.handler }) },
       { head: "Became", value: (row) => row.became, cell: (row) => ({ text: row.became, class: row.became === "dead" ? "bad" : "warn" }) },
       { head: "Attempt", right: true, class: "middle", value: (row) => row.attempt, cell: (row) => ({ text: row.attempt }) },
@@ -122,7 +125,7 @@ grids.processes = new Grid($("processes"), {
   columns: [
     { head: "Process", class: "name mono", value: (row) => row.pid, cell: (row) => ({ text: `${row.pid} on ${row.host}` }) },
     { head: "State", value: (row) => row.state, cell: (row) => ({ text: row.state, class: row.state === "ready" ? "" : "warn" }) },
-    { head: "Up", right: true, value: (row) => -row.started, cell: (row) => ({ text: seconds(Math.max(0, Date.now() / 1000 - row.started)) }) },
+    { head: "Up", right: true, value: (row) => -row.started, cell: (row) => ({ text: seconds(Math.max(0, now() - row.started)) }) },
     { head: "CPU time", right: true, class: "middle", value: (row) => row.cpu, cell: (row) => ({ text: seconds(row.cpu) }) },
     { head: "Memory", right: true, value: (row) => row.memory, cell: (row) => ({ text: `${Math.round(row.memory / 1e6)} MB` }) },
     { head: "Hub blocked", right: true, value: (row) => row.blocked, cell: (row) => ({ text: row.blocked > 0.2 ? seconds(row.blocked) : "–", class: row.blocked > 0.2 ? "bad" : "zero" }) },
@@ -173,7 +176,8 @@ function drawDetail(anew) {
     fillNumbers(panel, row);
     return;
   }
-  const held = panel.contains(document.activeElement) ? document.activeElement.textContent : "";
+  if (!anew && marked(panel)) return;
+  const held = [...panel.querySelectorAll("button")].indexOf(document.activeElement);
   const top = panel.scrollTop;
   const off = { disabled: state.readOnly };
   const mine = (rows) => rows.filter((one) => one.handler === row.handler);
@@ -184,9 +188,9 @@ function drawDetail(anew) {
     h("h3", {}, "Change it"),
     h("div", { class: "tools" },
       row.pause && row.pause.by !== "backoff"
-        ? h("button", { class: "first", onclick: () => act({ action: "resume", handler: row.handler }), ...off }, "Resume")
-        : h("button", { class: "first", onclick: () => act({ action: "pause", handler: row.handler }), ...off }, "Pause"),
-      h("button", { onclick: () => act({ action: "drain", handler: row.handler }), title: "Pause, and give back what has not been started", ...off }, "Drain"),
+        ? h("button", { class: "first", onclick: once(() => act({ action: "resume", handler: row.handler })), ...off }, "Resume")
+        : h("button", { class: "first", onclick: once(() => act({ action: "pause", handler: row.handler })), ...off }, "Pause"),
+      h("button", { onclick: once(() => act({ action: "drain", handler: row.handler })), title: "Pause, and give back what has not been started", ...off }, "Drain"),
       h("button", { onclick: () => { choose("dead"); dead.look(row.handler); if (innerWidth < 860) closeDetail(); } }, "Dead letters"),
     ),
     numberForm("concurrency", "concurrency", row),
@@ -195,11 +199,11 @@ function drawDetail(anew) {
     h("h3", {}, "Runs now"),
     list(mine(state.running), (one) => [`${seconds(one.since)} · ${one.id} · attempt ${one.attempt}`, short(one.where)], "nothing"),
     h("h3", {}, "Failed last"),
-    list(mine(state.failures), (one) => [one.error, `${seconds(Math.max(0, Date.now() / 1000 - one.at))} ago · ${one.became} · ${short(one.where)}`], "nothing"),
+    list(mine(state.failures), (one) => [one.error, `${seconds(Math.max(0, now() - one.at))} ago · ${one.became} · ${short(one.where)}`], "nothing"),
   );
   fillNumbers(panel, row);
   panel.scrollTop = top;
-  if (held) [...panel.querySelectorAll("button")].find((one) => one.textContent === held)?.focus({ preventScroll: true });
+  if (held >= 0) panel.querySelectorAll("button")[held]?.focus({ preventScroll: true });
 }
 
 function fillNumbers(panel, row) {
@@ -300,6 +304,7 @@ async function listen() {
   for (;;) {
     if (document.hidden) await new Promise((wake) => document.addEventListener("visibilitychange", wake, { once: true }));
     try {
+      state.readOnly = (await get("/api")).read_only; // again each time: it may be another worker
       reading = new AbortController();
       const answer = await ask("/api/events", { signal: reading.signal });
       state.handlers.clear();
@@ -331,13 +336,14 @@ function hear(event) {
   for (const row of found.handlers) state.handlers.set(row.handler, row);
   for (const name of found.gone) state.handlers.delete(name);
   Object.assign(state, { processes: found.processes, running: found.running, failures: found.failures, nodes: found.nodes });
+  if (found.at) state.ahead = Date.now() / 1000 - found.at;
   const states = new Set(found.processes.map((one) => one.state));
   $("live").textContent = (states.size === 1 ? [...states][0] : `${found.processes.filter((one) => one.state === "ready").length} of ${found.processes.length} ready`) + (state.readOnly ? ", read-only" : "");
   $("live").classList.toggle("lost", !states.has("ready"));
 }
 
 function lost(words) {
-  $("live").textContent = `no answer: ${words}`;
+  $("live").textContent = `no answer: ${plain(words)}`;
   $("live").classList.add("lost");
 }
 
@@ -355,7 +361,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "/") $("filter").focus();
   else if (event.key === "?") showKeys();
   else if (event.key >= "1" && event.key <= "5") choose(TABS[event.key - 1]);
-  else if (event.key === "p" && !state.readOnly) togglePause();
+  else if (event.key === "p" && !state.readOnly) event.repeat || togglePause();
   else if (!grids[state.tab]?.key(event.key)) return;
   event.preventDefault();
 });
@@ -381,4 +387,4 @@ for (const tab of document.querySelectorAll("[role=tab]")) {
 
 dead.begin($("dead"), { seconds, count, confirmed, readOnly: () => state.readOnly });
 choose(TABS.includes(location.hash.slice(1)) ? location.hash.slice(1) : "handlers");
-get("/api").then((about) => { state.readOnly = about.read_only; }).catch((error) => lost(error.message)).then(listen);
+listen();

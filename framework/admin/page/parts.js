@@ -8,15 +8,24 @@ export function h(tag, attributes = {}, ...children) {
     if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
     else if (name === "value" || name === "checked") made[name] = value;
     else if (value === true) made.setAttribute(name, "");
-    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value);
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, typeof value === "string" ? plain(value) : value);
   }
   made.append(...children.filter((one) => one !== null && one !== undefined).map((one) => (typeof one === "string" ? plain(one) : one)));
   return made;
 }
 
 // Without what turns words around or is not seen, as the log has it: else a message could have the page say what it does not.
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2066-\u2069]/g;
-const plain = (words) => words.replace(/\r\n/g, "\n").replace(UNSEEN, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
+export const plain = (words) => words.replace(/\r\n/g, "\n").replace(UNSEEN, (one) => `\\u${one.codePointAt(0).toString(16).padStart(4, "0")}`);
+
+// Whether the reader has marked words in it, to copy them: what is drawn anew loses that.
+export const marked = (place) => {
+  const found = getSelection();
+  return !found.isCollapsed && place.contains(found.anchorNode);
+};
+
+// The second click of a double one would undo the first, or ask twice.
+export const once = (doing) => (event) => { if (event.detail < 2) doing(); };
 
 let asking = null;
 
@@ -45,7 +54,7 @@ export const post = async (path, body) =>
 let silence = 0;
 export function say(words, bad = false) {
   const place = $("said");
-  place.textContent = words;
+  place.textContent = plain(words);
   place.className = bad ? "shown bad" : "shown";
   clearTimeout(silence);
   silence = setTimeout(() => { place.className = bad ? "bad" : ""; }, bad ? 9000 : 4000);
