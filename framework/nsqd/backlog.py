@@ -71,7 +71,9 @@ class Backlog:
     @property
     def cursor(self) -> int:
         """The lowest sequence number that was never delivered."""
-        return self._batches[0].first + self._done if self._batches else self._next
+        if self._batches:
+            return self._batches[0].first + self._done
+        return self._next if self._kept else self.end  # what is not held here is not waited for
 
     @property
     def end(self) -> int:
@@ -91,10 +93,10 @@ class Backlog:
         """The topic hands over a new batch."""
         if self._kept:
             return self.offer_stored(batch.count)
-        if self.waiting + batch.count <= self._most or not self.waiting:
+        if self.waiting + batch.count <= self._most or not self.waiting or batch.due > self._clock.now():
             self.waiting += batch.count
             self._take(batch)
-        # else dropped, as nsqd does with what an #ephemeral channel cannot hold
+        # else dropped, as nsqd does with what an #ephemeral channel cannot hold; it drops nothing that is deferred
         return self._found()
 
     def offer_stored(self, count: int) -> Found | None:
