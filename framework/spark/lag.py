@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from contextlib import suppress
 from typing import NamedTuple
 
 from framework.spark.offsets import Offset, end_of, spans, start_of
-from framework.spool.root import collectors, epoch, folder_of
-from framework.spool.segment import listing
+from framework.spool.root import collectors, epoch, root_of
+from framework.spool.segment import landed_at, listing
 
 
 class Lag(NamedTuple):
@@ -25,9 +24,9 @@ def lag(spool_dir: str | os.PathLike[str], offset: str | None) -> Lag:
     """How far a query is behind the spool in ``spool_dir``.
 
     ``offset``: how far it is, in JSON as ``lastProgress`` and a query listener have it (``sources[0].endOffset``); None before
-    its first batch. An offset of another spool counts as none. Raises WrongUse for a folder that is a URL.
+    its first batch. An offset of another spool counts as none. Raises WrongUse for a URL that no spool can lie in.
     """
-    root = folder_of(spool_dir)
+    root = root_of(spool_dir)
     known = None if offset is None else Offset.of(json.loads(offset))
     cursors = known.cursors if known is not None and known.epoch == epoch(root) else {}
     rows, landed = 0, []
@@ -35,6 +34,5 @@ def lag(spool_dir: str | os.PathLike[str], offset: str | None) -> Lag:
         segments = listing(root / name)
         waiting = spans(name, segments, cursors.get(name) or start_of(segments), end_of(segments))
         rows += sum(span.rows for span in waiting)
-        with suppress(FileNotFoundError):  # a query has read and deleted it just now
-            landed += [span.segment.path.stat().st_mtime for span in waiting[:1]]
+        landed += [at for span in waiting[:1] if (at := landed_at(span.segment))]  # 0: a query has read and deleted it
     return Lag(rows, max(0.0, time.time() - min(landed)) if landed else 0.0)

@@ -17,8 +17,9 @@ from typing import Any
 from framework import names
 from framework.errors import BadSetting, WrongUse
 from framework.markdown import item
-from framework.spool.root import folder_of
+from framework.spool.root import root_of
 from framework.spool.seen import REMEMBER, WINDOW
+from framework.spool.storage import Location
 
 _NO_REPLAY = (
     "NSQ cannot replay: a query begins with what the spool holds, startingOffsets is earliest or latest of the spool, and "
@@ -51,11 +52,12 @@ def _text(name: str, value: str) -> str:
     return value.strip()
 
 
-def _folder(name: str, value: str) -> Path:
+def _folder(name: str, value: str) -> Location:
     try:
-        return Path(os.path.abspath(folder_of(_text(name, value))))
+        root = root_of(_text(name, value))
     except WrongUse as error:
         raise BadSetting(f"option {name}: {error}") from None
+    return Path(os.path.abspath(root)) if isinstance(root, Path) else root
 
 
 def _whole(name: str, value: str) -> int:
@@ -148,7 +150,7 @@ WHERE = [
     Option("topic", _topic, "the topic to consume, or to write to; a sink may have a column `topic` in its place"),
 ]
 BATCH_READ = [
-    Option("spoolDir", _folder, "the spool's folder; on storage that every executor sees"),
+    Option("spoolDir", _folder, "the spool's folder; on storage that every executor sees, or a URL such as s3://bucket/orders"),
     Option(
         "collector",
         _one_of("embedded", "external"),
@@ -218,7 +220,7 @@ WRITE = [
 class ReadOptions:
     """The source's options, checked. Times in seconds."""
 
-    spool_dir: Path
+    spool_dir: Location
     embedded: bool
     urls: tuple[str, ...]
     topic: str

@@ -6,6 +6,7 @@ copy. The broker is only known to the collector, so a broker that is down never 
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -41,6 +42,7 @@ from framework.spool import SpoolError
 from framework.spool.limit import to_keep
 from framework.spool.root import collectors, ensure_epoch, epoch
 from framework.spool.segment import Segment, listing, trim
+from framework.spool.storage import Location, StorageError
 from framework.spool.told import REMEMBER, told
 
 if TYPE_CHECKING:
@@ -48,13 +50,16 @@ if TYPE_CHECKING:
 
 Listing = Mapping[str, list[Segment]]
 _ROWS_WORTH_A_TASK = 1000
+_LOOK_EVERY = 1.0
+"""Seconds between two looks into a storage."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass
 class SpoolPartition(InputPartition):
     """The rows of one task, and the spool that they are in."""
 
-    root: Path
+    root: Location
     epoch: str
     spans: list[Span]
 
@@ -87,6 +92,9 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, Cursor] | None = None
         self._found: Listing = {}
         self._list_at = 0.0
+        self._life: str | None = None
+        self._waits = False
+        """For a storage that does not answer."""
         self._trimmed: Mapping[str, Cursor] = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's names, here and below)
@@ -111,7 +119,25 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises SpoolError when rows between are lost (and failOnDataLoss), or the collector cannot go on.
         """
         self._collect()
+        if self._waits and time.monotonic() < self._list_at:
+            return start
+        try:
+            return self._latest(start, limit)
+        except StorageError as error:
+            if self._target is not None:  # "nothing new" would end the run, with rows left
+                raise
+            self._wait(error)  # it may be there again in a while, and an error here would end the query
+            return start
+
+    def _wait(self, error: StorageError) -> None:
+        self._list_at = time.monotonic() + _LOOK_EVERY
+        if not self._waits:
+            _log.warning("spool %s: %s; the query waits for it", self._options.spool_dir, error)
+        self._waits = True
+
+    def _latest(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = self._continue_from(Offset.of(start))
+        self._waits = False
         # Batches up to here are done, and Spark calls commit for the last one only once there is a next: a spool that is full
         # would wait for the one, and the next batch for the spool.
         if begin.cursors != self._trimmed:
@@ -131,7 +157,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """What the progress shows: how far the spool goes, and how the collector's messages ended."""
-        ends = {name: list(end_of(segments)) for name, segments in self._listed().items()}
+        ends = {name: list(end_of(segments)) for name, segments in (self._found if self._waits else self._listed()).items()}
         collected = {} if self._collector is None else {"collected": self._collector.counts()}
         return {"collectors": ends, **collected}
 
@@ -157,7 +183,10 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Delete what no batch will need again, if retention says so."""
-        self._trim(Offset.of(end).cursors)
+        try:
+            self._trim(Offset.of(end).cursors)
+        except StorageError as error:  # the next batch deletes it as well
+            self._wait(error)
 
     def _trim(self, cursors: Mapping[str, Cursor]) -> None:
         if not self._options.trim:
@@ -191,14 +220,19 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _listed(self) -> Listing:
         if time.monotonic() >= self._list_at:
             began = time.monotonic()
+            self._life = ensure_epoch(self._options.spool_dir)
             self._found = list_spool(self._options.spool_dir)
             ended = time.monotonic()
-            # Spark asks every 14 ms when idle; a spool that keeps much is slow to list, and may take a tenth of a core.
-            self._list_at = ended + 10 * (ended - began)
+            # Spark asks every 14 ms when idle; a spool that keeps much is slow to list, and may take a tenth of a core. Each look
+            # into a storage costs money as well.
+            least = 0.0 if isinstance(self._options.spool_dir, Path) else _LOOK_EVERY
+            self._list_at = ended + max(least, 10 * (ended - began))
         return self._found
 
     def _continue_from(self, start: Offset) -> Offset:
-        current = ensure_epoch(self._options.spool_dir)
+        self._listed()
+        current = self._life
+        assert current is not None
         if start.epoch != current:
             self._lost(f"it is not the spool that the checkpoint knows (its epoch was {start.epoch})")
             return Offset(current, {}, 1, self._options.max_records)
@@ -223,7 +257,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
 
-def list_spool(root: Path) -> Listing:
+def list_spool(root: Location) -> Listing:
     """Every collector's segments."""
     return {name: listing(root / name) for name in collectors(root)}
 
@@ -235,7 +269,7 @@ def partitions_wanted(options: ReadOptions, rows: int) -> int:
     return max(1, min(options.parallelism or os.cpu_count() or 1, rows // _ROWS_WORTH_A_TASK))
 
 
-def planned(root: Path, every: list[Span], offset: Offset) -> list[InputPartition]:
+def planned(root: Location, every: list[Span], offset: Offset) -> list[InputPartition]:
     rows = sum(span.rows for span in every)
     if rows == 0:
         return []

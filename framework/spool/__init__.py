@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from framework.spool.arrow import SpoolError
 from framework.spool.limit import SpoolFull
-from framework.spool.segment import SpoolError
 
 if TYPE_CHECKING:
     from framework.spool.spool import Spool as Spool

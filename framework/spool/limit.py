@@ -7,12 +7,11 @@ the limit is kept for the ids in it.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
-from pathlib import Path
 
 from framework.errors import Backoff, WrongUse
 from framework.spool import segment as segments
-from framework.spool.segment import SpoolError
+from framework.spool.arrow import Segment, SpoolError
+from framework.spool.storage import Location
 from framework.spool.told import tell, told
 
 _log = logging.getLogger(__name__)
@@ -26,7 +25,7 @@ class SpoolFull(SpoolError, Backoff):
 class Limit:
     """Of one collector's ``folder``: ``most`` bytes, or None for no limit. Raises WrongUse for other than a number above 0."""
 
-    def __init__(self, folder: Path, most: int | None) -> None:
+    def __init__(self, folder: Location, most: int | None) -> None:
         if most is not None and (not isinstance(most, int) or most < 1):
             raise WrongUse(f"Spool(max_bytes={most!r}): a number of bytes above 0 is needed, or None for no limit")
         self._folder = folder
@@ -54,23 +53,22 @@ class Limit:
         if full:
             raise SpoolFull(self._words())
 
-    def add(self, path: Path) -> None:
+    def add(self, one: Segment) -> None:
         """A segment was written, by whomever. One that has gone already counts nothing."""
         if self._most is not None:
-            with suppress(FileNotFoundError):
-                self._bytes += path.stat().st_size
+            self._bytes += segments.size(one)
 
     def _words(self) -> str:
         return f"spool {self._folder}: is full, with {self._bytes:,} bytes of {self._most:,} that it may have (max_bytes)"
 
 
-def to_keep(folder: Path) -> int | None:
+def to_keep(folder: Location) -> int | None:
     """How many bytes of what was read may be kept in a collector's folder; None where it has no limit."""
     most = told(folder, _FILE)
     return None if most is None else most // 2
 
 
-def _size(folder: Path) -> int:
+def _size(folder: Location) -> int:
     """Of the segments. Of one alone none: it keeps the numbering, so that nobody deletes it, however large it is."""
     found = segments.listing(folder)
     return sum(segments.size(one) for one in found) if len(found) > 1 else 0

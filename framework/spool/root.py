@@ -1,62 +1,83 @@
-"""A spool's folder as those see it who read it: its epoch, and who collects into it. It needs neither gevent nor a broker."""
+"""A spool as its readers see it: where it lies, its epoch, and who collects into it. It needs neither gevent nor a broker."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
 from uuid import uuid4
 
-from framework.errors import WrongUse
-from framework.spool.segment import sync_folder
+from framework.spool.files import sync_folder
+from framework.spool.storage import Location, Remote, StorageError
+from framework.spool.urls import is_url, storage_of
 
 EPOCH = "epoch"
 COLLECTOR = re.compile(r"[a-zA-Z0-9_-][.a-zA-Z0-9_-]{0,63}")
-_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")  # also dbfs:/folder; one letter alone is a drive
 
 
-def folder_of(given: str | os.PathLike[str]) -> Path:
-    """The spool's folder. Raises WrongUse for a URL, of which a folder named ``s3:`` would be made."""
-    if _URL.match(os.fspath(given)):
-        raise WrongUse(
-            f"a spool is a folder of a mounted file system, and {os.fspath(given)!r} is a URL: "
-            "give a path; object stores are not supported"
-        )
-    return Path(given)
+def root_of(given: str | os.PathLike[str] | Remote) -> Location:
+    """Where the spool lies. Raises WrongUse for a URL of a storage that there is not, or whose library is not installed."""
+    if isinstance(given, Remote):
+        return given
+    return storage_of(os.fspath(given)) if is_url(os.fspath(given)) else Path(given)
 
 
-def ensure_epoch(root: Path) -> str:
+def ensure_epoch(root: Location) -> str:
     """The UUID of this life of the spool; the first process that comes makes it, durably."""
     known = epoch(root)
     if known is not None:
         return known
+    fresh = str(uuid4())
+    if isinstance(root, Path):
+        _link_epoch(root, fresh)
+    elif (root / EPOCH).put(f"{fresh}\n".encode()):
+        return fresh
+    known = epoch(root)
+    if known is None:
+        raise FileNotFoundError(f"the epoch of spool {root} was deleted just now")
+    return known
+
+
+def check_exclusive(root: Remote, life: str) -> None:
+    """Raises StorageError where the storage puts over what is there though it was told not to: it would lose segments."""
+    if (root / EPOCH).put(f"{life}\n".encode()):
+        raise StorageError(
+            errno.ENOTSUP, f"{root} ignores If-None-Match, so two collectors could take one number: no spool can lie there"
+        )
+
+
+def _link_epoch(root: Path, fresh: str) -> None:
     root.mkdir(parents=True, exist_ok=True)
-    fresh = root / f"{uuid4().hex}.tmp"
+    file = root / f"{uuid4().hex}.tmp"
     try:
-        with fresh.open("x") as file:
-            file.write(f"{uuid4()}\n")
-            file.flush()
-            os.fsync(file.fileno())
+        with file.open("x") as writing:
+            writing.write(f"{fresh}\n")
+            writing.flush()
+            os.fsync(writing.fileno())
         try:
-            os.link(fresh, root / EPOCH)
+            os.link(file, root / EPOCH)
         except FileExistsError:
             pass
     finally:
-        fresh.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
     sync_folder(root)
-    return (root / EPOCH).read_text().strip()
 
 
-def epoch(root: Path) -> str | None:
+def epoch(root: Location) -> str | None:
     """The spool's epoch; None when there is no spool yet."""
+    file = root / EPOCH
     try:
-        return (root / EPOCH).read_text().strip()
+        return file.read_text().strip() if isinstance(file, Path) else bytes(file.read()).decode().strip()
     except FileNotFoundError:
         return None
 
 
-def collectors(root: Path) -> list[str]:
+def collectors(root: Location) -> list[str]:
     """The names of the collectors that have a folder in the spool, sorted."""
+    if not isinstance(root, Path):
+        names = [entry.name[:-1] for entry in root.list() if entry.name.endswith("/")]
+        return sorted(name for name in names if COLLECTOR.fullmatch(name))
     try:
         with os.scandir(root) as entries:
             return sorted(entry.name for entry in entries if COLLECTOR.fullmatch(entry.name) and entry.is_dir())

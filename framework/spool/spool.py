@@ -1,12 +1,11 @@
 """The spool: lands batches of messages durably, once each, so that they may be finished at the broker.
 
-A spool is a folder: a file ``epoch`` with a UUID that says which life of the spool this is, and a folder of
-segments for each collector. It does not talk to a broker, and reading for Spark is ``framework/spark``.
+A spool is a folder, on a mounted file system or in a storage: a file ``epoch`` with a UUID that says which life of the spool
+this is, and a folder of segments for each collector. It does not talk to a broker, and reading for Spark is ``framework/spark``.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import math
 import os
@@ -22,11 +21,13 @@ import gevent.lock
 import gevent.monkey
 
 from framework.errors import WrongUse
+from framework.spool import files
 from framework.spool import segment as segments
+from framework.spool.arrow import SpoolError
 from framework.spool.limit import Limit, to_keep
-from framework.spool.root import COLLECTOR, EPOCH, ensure_epoch, folder_of
+from framework.spool.root import COLLECTOR, EPOCH, check_exclusive, ensure_epoch, root_of
 from framework.spool.seen import REMEMBER, WINDOW, Key, Seen, key_of
-from framework.spool.segment import SpoolError
+from framework.spool.storage import Remote
 from framework.spool.told import REMEMBER as REMEMBER_FILE
 from framework.spool.told import tell, told
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
-_LOCK = "lock"
 _LEASES = 3
 _UNFINISHED_FOR = 3600.0
 """Seconds after which a file that another collector began is taken for a dead one's."""
@@ -44,11 +44,12 @@ SEGMENT_BYTES = 64 * 1024 * 1024
 
 
 class Spool:
-    """One collector's place in the spool ``folder``.
+    """One collector's place in the spool ``folder``: a path, or a URL such as ``s3://bucket/orders``.
 
     Nothing is touched until the first ``land`` or ``open``, so that a module that makes one can be imported
     anywhere. Safe to share between greenlets and threads. A collector is one process at a time, unless all of them say
-    ``shared``: then any number of processes, on all hosts that have the folder, land each message once.
+    ``shared``: then any number of processes, on all hosts that have the folder, land each message once. Where the spool is a URL
+    they always do.
 
     ``retention``: seconds after which a segment is deleted, read or not; None keeps them all. ``window``: how many
     message ids are remembered at the least, to drop what the broker delivers again; the segments that hold them stay. So do those
@@ -56,12 +57,12 @@ class Spool:
     ``max_bytes``: a spool that holds as much takes nothing more until some is deleted; of what was read no more than half as much
     is kept for the ids. None for no limit.
 
-    Raises WrongUse for a folder that is a URL, a bad collector name, retention or limit.
+    Raises WrongUse for a URL that no spool can lie in, or whose library is missing, a bad collector name, retention or limit.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], collector: str = "main", *, retention: float | None = None, window: int = WINDOW,
-        remember: float = REMEMBER, max_bytes: int | None = None, shared: bool = False,
+        self, folder: str | os.PathLike[str] | Remote, collector: str = "main", *, retention: float | None = None,
+        window: int = WINDOW, remember: float = REMEMBER, max_bytes: int | None = None, shared: bool = False,
     ) -> None:  # fmt: skip
         if not COLLECTOR.fullmatch(collector) or collector == EPOCH:
             raise WrongUse(f"collector name {collector!r} is not valid: use 1 to 64 of the characters a-z A-Z 0-9 . _ -")
@@ -69,14 +70,17 @@ class Spool:
             raise WrongUse(f"Spool(retention={retention!r}): seconds above 0 are needed, or None to keep everything")
         if not 0 <= remember < float("inf"):
             raise WrongUse(f"Spool(remember={remember!r}): a number of seconds is needed, 0 for none beyond the window")
-        self.root = folder_of(folder)
+        self.root = root_of(folder)
         self.collector = collector
         self.folder = self.root / collector
         self._limit = Limit(self.folder, max_bytes)
         self._retention = retention
         self._expire_at = 0.0
         self._window = window
-        self._shared = shared
+        # A storage has no lock that ends with its holder. None is needed where each number is taken exclusively: what a collector
+        # that was paused puts under a number that the others have gone past is refused.
+        self._shared = shared or not isinstance(self.root, Path)
+        self._is_open = False
         self._lock_file: int | None = None
         self._next = 1
         """Where the search for a free number begins: behind the newest, once something was landed."""
@@ -141,7 +145,9 @@ class Spool:
             except OSError as error:
                 # After a failed sync only the disk knows what is there: forget, and learn it anew.
                 self._forget()
-                raise SpoolError(f"spool {self.folder}: {len(batch)} messages could not be written: {error.strerror}") from error
+                raise SpoolError(
+                    f"spool {self.folder}: {len(batch)} messages could not be written: {error.strerror or error}"
+                ) from error
             self._expire()
             return rows
 
@@ -151,11 +157,14 @@ class Spool:
         while new:
             landed = segments.write(self.folder, self._next, segments.table_of(list(new.values())), only=self._shared)
             if landed is not None:
-                self._limit.add(landed.path)
+                self._limit.add(landed)
                 self._next = landed.number + 1
                 self._seen.update(new, time.time())
                 break
+            taken = self._next
             self._catch_up()
+            if self._next == taken:
+                raise self._puzzled(f"the number {taken} is taken, and there is no segment of it: remove what has its name")
             new = {key: message for key, message in new.items() if key not in self._seen}
         return len(new)
 
@@ -178,13 +187,22 @@ class Spool:
         if not self._shared:
             return
         fresh = [one for one in segments.steady(self.folder) if one.number >= self._next]
+        if fresh and fresh[0].number > self._next:
+            raise self._puzzled(
+                f"segments {self._next} to {fresh[0].number - 1} were landed by others, and deleted, since this collector last "
+                "looked, so it does not know their ids: this batch comes again, and what is in them does not"
+            )
         for one in fresh:
             self._seen.update(_keys(one), time.time())
-            self._limit.add(one.path)
+            self._limit.add(one)
         if fresh:
             # Whoever named them may not have got to this yet, and what is known here is finished at the broker.
             segments.sync_folder(self.folder)
             self._next = fresh[-1].number + 1
+
+    def _puzzled(self, why: str) -> SpoolError:
+        self._forget()
+        return SpoolError(f"spool {self.folder}: {why}")
 
     def _expire(self) -> None:
         now = time.time()
@@ -193,7 +211,7 @@ class Spool:
         self._expire_at = now + min(60.0, self._retention / 10)
         try:
             kept = segments.listing(self.folder)
-            expired = list(takewhile(lambda one: one.path.stat().st_mtime < now - (self._retention or 0), kept))
+            expired = list(takewhile(lambda one: segments.landed_at(one) < now - (self._retention or 0), kept))
             if expired:
                 segments.trim(self.folder, expired[-1].number + 1, self._window, to_keep(self.folder), self._remember)
         except OSError as error:  # what was landed is durable all the same; the next round tries again
@@ -209,14 +227,10 @@ class Spool:
         return new
 
     def _ensure_open(self) -> None:
-        if self._lock_file is not None:
+        if self._is_open:
             return
         try:
-            ensure_epoch(self.root)
-            self.folder.mkdir(exist_ok=True)
-            self._lock_file = _locked(self.folder, self._shared)
-            segments.recover(self.folder, _UNFINISHED_FOR if self._shared else 0.0)
-            segments.sync_folder(self.root)
+            self._enter(ensure_epoch(self.root))
             # A collector killed between the link and this sync left a name that a power cut may still take; its
             # messages come again and will be dropped as known, so the name must be durable first.
             segments.sync_folder(self.folder)
@@ -225,9 +239,22 @@ class Spool:
             self._learn()
             if self._shared:  # others may have named more since
                 segments.sync_folder(self.folder)
+            self._is_open = True
         except OSError as error:
             self._forget()
-            raise SpoolError(f"spool {self.folder}: cannot be opened: {error.strerror}") from error
+            raise SpoolError(f"spool {self.folder}: cannot be opened: {error.strerror or error}") from error
+        except BaseException:
+            self._forget()
+            raise
+
+    def _enter(self, life: str) -> None:
+        if isinstance(self.root, Remote):
+            check_exclusive(self.root, life)
+        if isinstance(self.folder, Path):
+            self.folder.mkdir(exist_ok=True)
+            self._lock_file = files.locked(self.folder, self._shared)
+            files.recover(self.folder, _UNFINISHED_FOR if self._shared else 0.0)
+            segments.sync_folder(self.root)
 
     def _learn(self) -> None:
         kept = segments.steady(self.folder)
@@ -239,7 +266,7 @@ class Spool:
     def _forget(self) -> None:
         if self._lock_file is not None:
             os.close(self._lock_file)
-        self._lock_file = None
+        self._lock_file, self._is_open = None, False
         self._seen = Seen(self._window, self._remember)
 
 
@@ -269,25 +296,6 @@ def _by_size(new: dict[Key, Message]) -> Iterator[list[Key]]:
         size += len(message.body)
     if run:
         yield run
-
-
-def _locked(folder: Path, shared: bool) -> int:
-    handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.read(handle, 20).decode(errors="replace").strip() or "unknown"
-        os.close(handle)
-        raise WrongUse(
-            f"spool {folder}: process {holder} is this collector already; give every process a collector name of its own, "
-            "or say shared=True in all of them"
-        ) from None
-    except OSError:  # a file system without locks
-        os.close(handle)
-        raise
-    os.ftruncate(handle, 0)
-    os.pwrite(handle, str(os.getpid()).encode(), 0)
-    return handle
 
 
 def _keys(one: segments.Segment) -> list[Key]:

@@ -7,22 +7,31 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
+from framework.spool.storage import Location
+
 REMEMBER = "remember"
 """For how many seconds the ids of what was landed are needed: see ``Spool``."""
 
 
-def tell(folder: Path, name: str, number: int | None) -> None:
+def tell(folder: Location, name: str, number: int | None) -> None:
     """In place of what was told before; None for nothing any more. Raises OSError."""
-    if number is None:
+    known = told(folder, name)
+    if known == number:
+        return
+    if not isinstance(folder, Path):
+        file = folder / name
+        file.delete() if number is None else file.put(f"{number}\n".encode(), over=True)
+    elif number is None:
         (folder / name).unlink(missing_ok=True)
-    elif told(folder, name) != number:
+    else:
         fresh = folder / f"{uuid4().hex}.tmp"
         fresh.write_text(f"{number}\n")
         os.replace(fresh, folder / name)
 
 
-def told(folder: Path, name: str) -> int | None:
+def told(folder: Location, name: str) -> int | None:
     """None where nothing was."""
+    file = folder / name
     with suppress(FileNotFoundError, ValueError):
-        return int((folder / name).read_text())
+        return int(file.read_text() if isinstance(file, Path) else bytes(file.read()))
     return None

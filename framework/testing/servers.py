@@ -35,25 +35,29 @@ def nsq_binary(name: str) -> Path:
 
     Raises ServerMissing where there is no Go.
     """
-    binary = _BIN / name
+    return built_by_go(name, f"github.com/nsqio/nsq/apps/{name}", _GO_MODULE, _BIN)
+
+
+def built_by_go(name: str, package: str, module: Path, folder: Path) -> Path:
+    """The path of ``folder / name``, built of ``package`` as the ``go.mod`` in ``module`` pins it, once. Raises ServerMissing."""
+    binary = folder / name
     if not binary.exists():
         go = shutil.which("go")
         if go is None:
             raise ServerMissing(f"{name} is built with Go 1.24 or newer, and there is no `go` on the PATH")
-        _BIN.mkdir(parents=True, exist_ok=True)
-        with (_BIN / "lock").open("w") as lock:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # tests run two at a time: one builds, the other waits
             if not binary.exists():
-                _build(go, name, binary)
+                _build(go, name, package, module, binary)
     return binary
 
 
-def _build(go: str, name: str, binary: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=_BIN) as fresh:  # nobody sees half a file, and a killed build leaves none
+def _build(go: str, name: str, package: str, module: Path, binary: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=binary.parent) as fresh:  # nobody sees half a file, and a killed build leaves none
         built = subprocess.run(
-            [go, "build", "-o", f"{fresh}/{name}", f"github.com/nsqio/nsq/apps/{name}"],
-            cwd=_GO_MODULE, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [go, "build", "-o", f"{fresh}/{name}", package], cwd=module, capture_output=True, text=True, check=False
+        )
         if built.returncode != 0:
             raise ServerMissing(f"go build of {name} failed: {built.stderr.strip()[-800:]}")
         os.replace(f"{fresh}/{name}", binary)

@@ -11,6 +11,9 @@ import pytest
 from framework.message import Batch, Message
 from framework.spool import Spool
 from tests.origins import Source
+from tests.storages import _gateway, s3, spool_url
+
+__all__ = ["_gateway", "s3", "spool_url"]
 
 
 def messages(first: int, last: int, body: Callable[[int], bytes] = lambda n: b"m%d" % n, **source: str) -> Batch:

@@ -25,13 +25,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def start_driver(tmp_path: Path) -> Iterator[Callable[[Server], subprocess.Popen[bytes]]]:
+def start_driver(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Starts drivers, and ends them with all that they started."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(nsqd: Server) -> subprocess.Popen[bytes]:
+    def start(nsqd: Server, *more: str) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, str(SCRIPT), str(tmp_path), nsqd.address]
+        command = [sys.executable, str(SCRIPT), str(tmp_path), nsqd.address, *more]
         started.append(subprocess.Popen(command, env=environment, start_new_session=True, cwd=tmp_path))
         return started[-1]
 
@@ -46,7 +46,7 @@ def start_driver(tmp_path: Path) -> Iterator[Callable[[Server], subprocess.Popen
 
 @pytest.mark.timeout(240)
 def test_a_killed_driver_loses_nothing_and_doubles_nothing(
-    spark: Any, start_nsqd: Callable[..., Server], start_driver: Callable[[Server], subprocess.Popen[bytes]], tmp_path: Path
+    spark: Any, start_nsqd: Callable[..., Server], start_driver: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     nsqd = start_nsqd("--msg-timeout=2s")
     bodies = [b"m%d" % n for n in range(10_000)]

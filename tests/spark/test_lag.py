@@ -51,6 +51,6 @@ def test_an_offset_of_another_spool_says_nothing_of_this_one(land: Land) -> None
     assert lag(folder, json.dumps(other)).rows == 10
 
 
-def test_a_url_is_refused() -> None:
+def test_a_url_that_no_spool_can_have_is_refused() -> None:
     with pytest.raises(WrongUse, match="is a URL"):
-        lag("s3://bucket/spool", None)
+        lag("ftp://host/spool", None)

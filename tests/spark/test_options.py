@@ -78,7 +78,11 @@ def test_an_external_spool_is_kept_unless_its_only_reader_says_otherwise() -> No
         ("nsqdTcpAddresses", " ", "is empty"),
         ("topic", "bad topic", "topic name 'bad topic' is not valid"),
         ("spoolDir", "", "spoolDir is empty"),
-        ("spoolDir", "s3://bucket/spool", "option spoolDir: a spool is a folder .* 's3://bucket/spool' is a URL: give a path"),
+        (
+            "spoolDir",
+            "ftp://host/spool",
+            "option spoolDir: 'ftp://host/spool' is a URL: give a path, or a URL that",
+        ),
         ("spoolDir", "dbfs:/spool", "'dbfs:/spool' is a URL"),
         ("lookupdHttpAddresses", "l:4161", "exactly one of"),
     ],

@@ -9,6 +9,9 @@ import pytest
 
 from framework.message import Batch, Message
 from tests.origins import Source
+from tests.storages import _gateway, memory, s3, spool_url
+
+__all__ = ["_gateway", "memory", "s3", "spool_url"]
 
 
 @pytest.fixture

@@ -13,15 +13,14 @@ import pytest
 
 from framework.errors import WrongUse
 from framework.message import Batch
-from framework.spool import Spool, SpoolError, segment
-from framework.spool import spool as spool_module
+from framework.spool import Spool, SpoolError, files, segment
 from tests.spool.rows import MakeBatch, ids
 
 
 @pytest.fixture
 def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a file system where flock says yes to everybody."""
-    monkeypatch.setattr("framework.spool.spool.fcntl.flock", lambda *_: None)
+    monkeypatch.setattr("framework.spool.files.fcntl.flock", lambda *_: None)
 
 
 def numbers(spool: Spool) -> list[int]:
@@ -50,7 +49,7 @@ def test_a_writer_left_behind_goes_on_behind_the_newest(tmp_path: Path, batch: M
 
 
 def _land_without_locks(folder: Path, worker: int, batches: list[Batch]) -> None:
-    spool_module.fcntl.flock = lambda *_: None  # type: ignore[assignment]
+    files.fcntl.flock = lambda *_: None  # type: ignore[assignment]
     spool = Spool(folder)
     for one in batches:
         while True:
@@ -88,7 +87,7 @@ def test_a_number_whose_holder_died_gets_the_rows_it_was_claimed_for(
     if opened_before:
         other.open()
     with monkeypatch.context() as dying:
-        dying.setattr(segment, "_name_claimed", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        dying.setattr(files, "_name_claimed", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             Spool(tmp_path).land(batch(0, 3))
     assert numbers(other) == []
@@ -115,7 +114,7 @@ def test_a_file_system_without_locks_is_not_taken_for_another_collector(
     def none(*_: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr("framework.spool.spool.fcntl.flock", none)
+    monkeypatch.setattr("framework.spool.files.fcntl.flock", none)
     with pytest.raises(SpoolError, match="cannot be opened: No locks available"):
         Spool(tmp_path).land(batch(0, 1))
 

@@ -17,7 +17,7 @@ import pytest
 
 from framework.errors import WrongUse
 from framework.message import Batch
-from framework.spool import Spool, SpoolFull, segment
+from framework.spool import Spool, SpoolFull, files, segment
 from framework.testing.servers import Server
 from tests.spool.rows import MakeBatch, ids
 from tests.spool.test_kill import SCRIPT, landed, wait_until_empty
@@ -42,7 +42,7 @@ def test_what_another_collector_lands_just_before_is_taken_out(
 ) -> None:
     """As when a collector is paused past its lease, with its file written and no number taken."""
     first, second = shared(tmp_path), shared(tmp_path)
-    name, paused = segment._name, []
+    name, paused = files._name, []
 
     def pausing(*args: object, **more: object) -> object:
         if not paused:
@@ -50,7 +50,7 @@ def test_what_another_collector_lands_just_before_is_taken_out(
             assert second.land(batch(5, 12)) == 7
         return name(*args, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(segment, "_name", pausing)
+    monkeypatch.setattr(files, "_name", pausing)
     assert first.land(batch(0, 10)) == 5
     assert Counter(ids(first)) == Counter(f"{n:016x}" for n in range(12))
 
@@ -59,7 +59,7 @@ def test_a_collector_paused_with_its_number_taken_is_helped_and_both_know_its_ro
     tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = shared(tmp_path), shared(tmp_path)
-    name, paused = segment._name_claimed, []
+    name, paused = files._name_claimed, []
 
     def pausing(*args: object) -> object:
         if not paused:
@@ -67,7 +67,7 @@ def test_a_collector_paused_with_its_number_taken_is_helped_and_both_know_its_ro
             assert second.land(batch(0, 12)) == 2, "the others are durable, so they are finished here"
         return name(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(segment, "_name_claimed", pausing)
+    monkeypatch.setattr(files, "_name_claimed", pausing)
     assert first.land(batch(0, 10)) == 10
     assert [(one.number, one.rows) for one in segment.listing(first.folder)] == [(1, 10), (2, 2)]
 
@@ -80,7 +80,7 @@ def test_what_is_dropped_because_another_has_it_is_durable_first(
     one, two = shared(tmp_path), shared(tmp_path)
     two.open()
     one.land(batch(0, 10))
-    monkeypatch.setattr(segment, "sync_folder", synced.append)
+    monkeypatch.setattr(files, "sync_folder", synced.append)
     assert two.land(batch(0, 10)) == 0
     assert synced == [two.folder]
 

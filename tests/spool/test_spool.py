@@ -14,7 +14,7 @@ import pytest
 
 from framework.errors import WrongUse
 from framework.message import Batch, Message
-from framework.spool import Spool, SpoolError, segment
+from framework.spool import Spool, SpoolError, files, segment
 from framework.spool import spool as spool_module
 from framework.spool.root import collectors, ensure_epoch, epoch
 from tests.spool.rows import MakeBatch, ids, landed
@@ -103,7 +103,7 @@ def test_a_full_disk_lands_nothing_and_leaves_nothing_behind(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as broken:
-        broken.setattr(segment, "_write_and_sync", full)
+        broken.setattr(files, "_write_and_sync", full)
         with pytest.raises(SpoolError, match="5 messages could not be written: No space left on device"):
             spool.land(batch(5, 10))
     assert sorted(os.listdir(spool.folder)) == ["00000000000000000001-5.arrow", "lock", "remember"]
@@ -133,7 +133,7 @@ def test_when_the_folders_sync_fails_the_disk_decides_what_is_there(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as broken:
-        broken.setattr(segment, "sync_folder", fail)
+        broken.setattr(files, "sync_folder", fail)
         with pytest.raises(SpoolError, match="Input/output error"):
             spool.land(batch(0, 5))
     assert spool.land(batch(0, 5)) == 0, "the segment has its name already; landing it again would double it"
@@ -244,8 +244,8 @@ def test_the_names_are_durable_before_their_ids_are_known(
     with Spool(tmp_path) as first:
         first.land(batch(0, 3))
     steps: list[str] = []
-    sync, listing = segment.sync_folder, segment.listing
-    monkeypatch.setattr(segment, "sync_folder", lambda folder: (steps.append(folder.name), sync(folder))[1])
+    sync, listing = files.sync_folder, segment.listing
+    monkeypatch.setattr(files, "sync_folder", lambda folder: (steps.append(folder.name), sync(folder))[1])
     monkeypatch.setattr(segment, "listing", lambda folder: (steps.append("learn"), listing(folder))[1])
     Spool(tmp_path).open()
     assert steps[-2:] == ["main", "learn"]
@@ -300,10 +300,12 @@ def test_a_bad_retention_is_refused_at_once(tmp_path: Path) -> None:
         Spool(tmp_path, retention=0)
 
 
-@pytest.mark.parametrize("folder", ["s3://bucket/spool", "hdfs:/spool", "file:///spool"])
-def test_a_url_is_refused_and_no_folder_is_made_of_it(tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("folder", ["ftp://host/spool", "dbfs:/spool", "file:///spool"])
+def test_a_url_that_no_spool_can_have_is_refused_and_no_folder_is_made_of_it(
+    tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(WrongUse, match=f"'{folder}' is a URL: give a path"):
+    with pytest.raises(WrongUse, match=f"'{folder}' is a URL: give a path, or a URL that a spool can have, s3://bucket/spool"):
         Spool(folder).open()
     assert os.listdir(tmp_path) == []
 
@@ -316,14 +318,14 @@ def test_making_a_spool_touches_nothing(tmp_path: Path) -> None:
 def test_the_hub_goes_on_while_a_batch_lands(tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch) -> None:
     spool = Spool(tmp_path)
     syncing, go = threading.Event(), threading.Event()
-    real = segment._write_and_sync
+    real = files._write_and_sync
 
     def slow(path: Path, rows: object) -> None:
         syncing.set()
         assert go.wait(10)
         real(path, rows)
 
-    monkeypatch.setattr(segment, "_write_and_sync", slow)
+    monkeypatch.setattr(files, "_write_and_sync", slow)
     landing = gevent.spawn(spool.land, batch(0, 5))
     with gevent.Timeout(10):
         while not syncing.is_set():

@@ -76,12 +76,12 @@ except Reject as error:
 FULL_DISK = """
 import pytest
 from framework import publish
-from framework.spool import segment
+from framework.spool import files
 from workers.api_requests import handlers
 
 @pytest.mark.parametrize("channel", ["archive", "growth", "spam"])
 def test_one(broker, worker, monkeypatch, tmp_path, channel):
-    tries, real = [], segment._write_and_sync
+    tries, real = [], files._write_and_sync
 
     def write(path, rows):
         tries.append(path)
@@ -89,7 +89,7 @@ def test_one(broker, worker, monkeypatch, tmp_path, channel):
             raise OSError(28, "No space left on device")
         real(path, rows)
 
-    monkeypatch.setattr(segment, "_write_and_sync", write)
+    monkeypatch.setattr(files, "_write_and_sync", write)
     publish("api_requests", "a line")
     ledger = worker.run(getattr(handlers, channel), raise_errors=False)
     assert (ledger.requeued, ledger.finished, ledger.dead) == (40, 1, 0)

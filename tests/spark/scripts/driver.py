@@ -1,4 +1,6 @@
-"""A Spark driver with an embedded collector that reads on until it is killed: ``driver.py FOLDER ADDRESS``."""
+"""A Spark driver with an embedded collector that reads on until it is killed: ``driver.py FOLDER ADDRESS``.
+
+Behind these there may be the URL of its spool, and ``now``: then it does what is there, and ends."""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 
-def main(folder: Path, address: str) -> None:
+def main(folder: Path, address: str, spool: str = "", until: str = "") -> None:
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.driver.host", "127.0.0.1")
@@ -18,14 +20,15 @@ def main(folder: Path, address: str) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    start(spark, folder, address, processingTime="100 milliseconds").awaitTermination()
+    trigger: dict[str, Any] = {"availableNow": True} if until == "now" else {"processingTime": "100 milliseconds"}
+    start(spark, folder, address, spool=spool, **trigger).awaitTermination()
 
 
-def start(spark: SparkSession, folder: Path, address: str, **trigger: Any) -> StreamingQuery:
-    """The query, from its checkpoint."""
+def start(spark: SparkSession, folder: Path, address: str, *, spool: str = "", **trigger: Any) -> StreamingQuery:
+    """The query, from its checkpoint. ``spool``: its URL; else it is in ``folder``."""
     rows = (
         spark.readStream.format("nsq")
-        .option("spoolDir", str(folder / "spool"))
+        .option("spoolDir", spool or str(folder / "spool"))
         .option("topic", "orders")
         .option("channel", "archive")
         .option("nsqdTcpAddresses", address)
@@ -43,4 +46,4 @@ def start(spark: SparkSession, folder: Path, address: str, **trigger: Any) -> St
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,9 +1,11 @@
 """A collector worker that kills itself, once, at the point it is told: ``dying_collector.py SPOOL URL POINT``,
 with ``shared`` behind it for one of several, and the least rows that it lands before.
 
-Points: ``written`` (the file is durable and has no name yet), ``claimed`` (nor has it one now, but its number is taken),
+SPOOL may be a URL. Points: ``written`` (the file is durable and has no name yet), ``claimed`` (nor has it one now, but its number
+is taken),
 ``named`` (it has its name, the folder is not synced), ``durable`` (landed, nothing finished), ``never``. The size of each batch
-is written to ``batches`` beside the spool.
+is written to ``batches`` beside the spool, or in the working folder. In a storage there are ``written`` (nothing is put yet),
+``named`` (the segment is, and its rows are not told), ``durable`` and ``never``.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from pathlib import Path
 
 from framework.handler import HandlerSpec
 from framework.message import Batch
-from framework.spool import Spool, segment
+from framework.spool import Spool, arrow, files, numbered
 
-SPOOL, URL, POINT = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+SPOOL, URL, POINT = sys.argv[1], sys.argv[2], sys.argv[3]
+BATCHES = Path("batches") if "://" in SPOOL else Path(SPOOL).parent / "batches"
 SHARED = "shared" in sys.argv[4:5]
 ROWS = int(sys.argv[5]) if len(sys.argv) > 5 else 3000
 landed = 0
@@ -30,14 +33,16 @@ def die() -> None:
 class Dying(Spool):
     def land(self, batch: Batch) -> int:
         global landed  # noqa: PLW0603
-        with (SPOOL.parent / "batches").open("a") as batches:
+        with BATCHES.open("a") as batches:
             batches.write(f"{len(batch)}\n")
         if landed >= ROWS and POINT == "written":
-            segment._name = lambda *_: die()  # type: ignore[assignment]
+            files._name = lambda *_: die()  # type: ignore[assignment]
+            arrow.content_of = lambda *_: die()
         if landed >= ROWS and POINT == "claimed":
-            segment._name_claimed = lambda *_: die()  # type: ignore[assignment]
+            files._name_claimed = lambda *_: die()  # type: ignore[assignment]
         if landed >= ROWS and POINT == "named":
-            segment.sync_folder = lambda *_: die()
+            files.sync_folder = lambda *_: die()
+            numbered._tell_rows = lambda *_: die()
         rows = super().land(batch)
         landed += rows
         if landed > ROWS and POINT == "durable":

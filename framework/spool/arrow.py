@@ -1,0 +1,110 @@
+"""What a segment is: the rows of its Arrow IPC file, and what tells its messages from others. It reads and writes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from framework.errors import FrameworkError
+from framework.spool.seen import Key, key_of
+from framework.spool.storage import Location
+
+try:
+    import pyarrow as pa
+except ImportError as error:  # the extra is not installed
+    raise ImportError("the spool needs pyarrow: install nsq-workers[spark]") from error
+
+if TYPE_CHECKING:
+    from framework.message import Message
+
+SCHEMA = pa.schema(
+    [
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("message_id", pa.string(), nullable=False),
+        pa.field("timestamp_ns", pa.int64(), nullable=False),
+        pa.field("attempts", pa.int32(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("nsqd", pa.string(), nullable=False),
+    ]
+)
+_LASTING = b"lasting_ids"
+"""In a segment's metadata: the nodes that give no id out again. Segments of earlier versions do not say."""
+_LIFE = "@"  # in the ids of beanstalkd's jobs, before what names the life of its server
+MARK = b"mark"
+"""In the metadata of a segment in a storage: what tells it from one with other rows that was put under the same name."""
+
+
+class SpoolError(FrameworkError):
+    """The spool's folder cannot do what was asked: full, not readable, or not as it was left."""
+
+
+class Segment(NamedTuple):
+    """A segment that is durable. Numbers start at 1 and have no gaps; a higher number landed later."""
+
+    number: int
+    rows: int
+    path: Location
+    size: int | None = None
+    """In bytes, where the listing says so; else the file does."""
+    landed: float | None = None
+    """When, in seconds since 1970; likewise."""
+    mark: str = ""
+    """Of one in a storage."""
+
+
+def table_of(messages: Sequence[Message]) -> pa.RecordBatch:
+    """The rows of a segment. Bodies are kept byte for byte and times to the nanosecond."""
+    columns: list[Any] = [
+        [m.body for m in messages],
+        [m.id.decode("latin-1") for m in messages],
+        [m.timestamp for m in messages],
+        [m.attempts for m in messages],
+        [m.topic for m in messages],
+        [m.node for m in messages],
+    ]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
+    lasting = sorted({m.node for m in messages if m.connection.lasting_ids})
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA.with_metadata({_LASTING: json.dumps(lasting)}))
+
+
+KEY_COLUMNS = ["nsqd", "topic", "message_id", "timestamp_ns"]
+
+
+def keys_of(table: pa.Table) -> list[Key]:
+    """What tells a segment's messages from all others; ``table`` has ``KEY_COLUMNS``."""
+    said = (table.schema.metadata or {}).get(_LASTING)
+    lasting = None if said is None else json.loads(said)
+    rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+    return [
+        key_of(node, topic, name.encode("latin-1"), at, lasting=_LIFE in name if lasting is None else node in lasting)
+        for node, topic, name, at in rows
+    ]
+
+
+def write_to(sink: Any, rows: pa.RecordBatch) -> None:
+    """``sink``: what pyarrow writes to, a file or a stream."""
+    with pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+
+
+def content_of(rows: pa.RecordBatch, mark: str) -> pa.Buffer:
+    """The bytes of a segment that bears ``mark``."""
+    sink = pa.BufferOutputStream()
+    write_to(sink, rows.replace_schema_metadata({**(rows.schema.metadata or {}), MARK: mark.encode()}))
+    return sink.getvalue()
+
+
+def mapped(path: Path) -> pa.Table:
+    """All rows of a file, memory mapped. Raises FileNotFoundError, and SpoolError when it is not a segment."""
+    with pa.memory_map(str(path)) as source:
+        return opened(source, path)
+
+
+def opened(source: Any, path: Location) -> pa.Table:
+    """All rows. ``source``: what pyarrow reads from, a buffer or a file. Raises SpoolError when it is not a segment."""
+    try:
+        return pa.ipc.open_file(source).read_all()
+    except pa.ArrowInvalid as error:
+        raise SpoolError(f"spool segment {path} is damaged: {error}") from error
