@@ -25,8 +25,11 @@ from framework.transports.circuit import Circuit
 from framework.transports.publish_link import InDoubt, PublishLink, Refused
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-_LAST_TRY = 0.02
-"""Seconds that a try takes at least, where it is worth it."""
+_LAST_TRY, _SHARE = 0.02, 0.05
+"""Seconds that a try takes at least, where it is worth it, and the part of a publish's time. One that is cut short tells nothing
+of a node, and hides what the one before it told."""
+_WORTH_IT = 0.25
+"""Seconds that are enough for a last try, however long the publish may take."""
 _LEAST_DIAL, _MOST_DIAL = 1.0, 2.0
 """Seconds that each of many nodes has to accept a connection, if there is as much time; the last has all of it."""
 # The patched one is of a greenlet, not of a thread.
@@ -124,10 +127,11 @@ class Failover(Generic[Command]):
         if refusing and refusing >= self._circuit.known:
             raise PublishError(str(failure), stored=False)
         left = until - monotonic()
-        if self._closed or left < _LAST_TRY:
+        least = max(_LAST_TRY, min(_WORTH_IT, _SHARE * timeout))
+        if self._closed or left < least:
             self._circuit.gave_up(timeout)
             raise PublishError(f"no {self._broker} took the messages within {timeout:g} s: {failure}", stored=False)
-        gevent.sleep(min(_pause(attempt), left - _LAST_TRY / 2))
+        gevent.sleep(min(_pause(attempt), left - least / 2))
 
     def _usable_link(self, until: float, timeout: float) -> PublishLink[Command]:
         """The link there is, or a new one: one greenlet dials, the others wait for it."""

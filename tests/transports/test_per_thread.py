@@ -6,11 +6,14 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
+import gevent
 import pytest
 
-from framework.errors import PublishError
+from framework.errors import AccessDenied, PublishError
+from framework.transports import failover
 from framework.transports.failover import Failover
 from framework.transports.per_thread import PerThread
 from framework.transports.publish_link import InDoubt, NotStored
@@ -187,4 +190,31 @@ def test_what_was_never_in_doubt_is_said_to_be_refused() -> None:
     with pytest.raises(PublishError) as refused:
         made.here().store("x", 0.3)
     assert refused.value.stored is False
+    made.close()
+
+
+def test_the_last_try_has_time_enough_to_say_why_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of some milliseconds took a node that rejects us for one that is down, and named no reason but these."""
+    now, given = 0.0, list[float]()
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def dial(node: str, timeout: float) -> Any:
+        given.append(timeout)
+        if len(given) > 1:
+            raise AccessDenied("Authorization Violation", fix="the password is wrong")
+        return Doubtful(NotStored("gone"))
+
+    monkeypatch.setattr(failover, "monotonic", lambda: now)
+    monkeypatch.setattr(failover, "gevent", SimpleNamespace(sleep=sleep, Timeout=gevent.Timeout))
+    monkeypatch.setattr(failover, "_pause", lambda attempt: 60.0)
+    made = PerThread(lambda: {"node"}, dial, broker="broker").here()
+    for seconds, least in ((5.0, 0.12), (1.0, 0.02), (0.1, 0.009)):
+        if made._link is not None:
+            made._link.close()
+        with pytest.raises(PublishError):
+            made.store("x", seconds)
+        assert given[-1] >= least
     made.close()

@@ -56,6 +56,18 @@ def refusal(found: Consumer, topic: str, stream: Stream | None) -> str:
     return ""
 
 
+def drops(config: StreamConfig, delay: float) -> str:
+    """Why a message for later, which is due in ``delay`` seconds, would not be delivered; empty: it would."""
+    what = f"stream {config.name}"
+    if not config.allow_msg_schedules:
+        return f"{what} keeps no publish for later: let it have allow_msg_schedules"
+    if config.retention == "interest":
+        return f"{what} has retention=interest, and drops what nobody takes yet: let it have another, or leave the delay out"
+    if 0 < config.max_age <= delay * NANO:
+        return f"{what} drops what is older than {config.max_age / NANO:g} s (max_age), and this is due in {delay:g} s"
+    return ""
+
+
 def takes_all(found: Consumer) -> bool:
     return not _filters(found)
 
@@ -90,6 +102,10 @@ def _of_stream(config: StreamConfig) -> Iterator[str]:
         yield f"{what} drops the oldest message when it is full ({', '.join(full)}, discard=old), handled or not"
     if config.storage == "memory":
         yield f"{what} keeps messages in memory (storage): a restart of nats-server loses them"
+    if config.persist_mode == "async":
+        yield f"{what} confirms messages before they are written (persist_mode=async): a kill of nats-server loses some"
+    if config.no_ack:
+        yield f"{what} answers no publish (no_ack): each ends with stored=None when its time is over"
     if config.retention == "interest":
         yield f"{what} has retention=interest: what comes before a channel's first worker is gone"
     if config.retention == "limits" and not (config.max_age or full):

@@ -41,11 +41,11 @@ class Outgoing:
     def _command(self, topic: str, body: bytes, delay: float, headers: Headers) -> Command:
         fields = {ID: _ID % (self._ids.name, next(self._ids.numbers)), **headers}
         if not delay:
-            return Command(topic, topic.encode(), encode(fields.items()), body, deferred=False)
+            return Command(topic, topic.encode(), encode(fields.items()), body)
         due = datetime.now(UTC) + timedelta(seconds=delay)
         fields |= {"Nats-Schedule": f"@at {due:%Y-%m-%dT%H:%M:%S.%fZ}", "Nats-Schedule-Target": topic}
         subject = f"{LATER}{topic}.{secrets.token_hex(12)}"
-        return Command(topic, subject.encode(), encode(fields.items()), body, deferred=True)
+        return Command(topic, subject.encode(), encode(fields.items()), body, delay)
 
 
 def check(topic: str, bodies: Sequence[bytes], delay: float, headers: Headers) -> None:

@@ -14,12 +14,12 @@ import msgspec
 from gevent.hub import get_hub
 
 from framework.errors import FrameworkError, MessageRefused, PublishError
-from framework.transports.nats import headers, wire
+from framework.transports.nats import headers, judgement, wire
 from framework.transports.nats.carrier import Publishing
 from framework.transports.nats.outbox import Listening
 from framework.transports.nats.session import Session
 from framework.transports.nats.sessions import Servers
-from framework.transports.nats.streams import NANO, SCHEDULES, Api, Refusal, version_of
+from framework.transports.nats.streams import LATER, NANO, SCHEDULES, Api, Refusal, StreamConfig, version_of
 from framework.transports.nats.urls import Options
 from framework.transports.publish_link import InDoubt, NotStored, Refused
 from framework.transports.session_link import DOUBT, NoPlace, Run, SessionLink
@@ -31,6 +31,8 @@ CERTAIN = 0.8
 _FULL = frozenset({10077, 10023, 10047, 10002})
 """The stream, or the server, has no room, and drops nothing to make some."""
 _TOO_LARGE, _NO_SCHEDULES = 10054, frozenset({10188, 10189, 10190, 10191})
+LOOK = 30.0
+"""Seconds until a stream that is to keep messages for later is looked at again."""
 _UNKNOWN = "whether the message is stored is not known"
 
 
@@ -47,10 +49,10 @@ _puback = msgspec.json.Decoder(PubAck)
 class Command:
     """A message to be stored. ``head``: its header block, with the id by which doubles are dropped."""
 
-    __slots__ = ("again", "body", "deferred", "first_sent", "head", "node", "subject", "topic")
+    __slots__ = ("again", "body", "delay", "first_sent", "head", "node", "subject", "topic")
 
-    def __init__(self, topic: str, subject: bytes, head: bytes, body: bytes, *, deferred: bool) -> None:
-        self.topic, self.subject, self.head, self.body, self.deferred = topic, subject, head, body, deferred
+    def __init__(self, topic: str, subject: bytes, head: bytes, body: bytes, delay: float = 0.0) -> None:
+        self.topic, self.subject, self.head, self.body, self.delay = topic, subject, head, body, delay
         self.first_sent = math.inf
         self.node = ""
         """Where it may be stored already; empty: nowhere."""
@@ -67,6 +69,9 @@ class PublishLink(SessionLink[Command, Publishing], Listening):
         self._runs: dict[int, tuple[PublishRun, int, object]] = {}
         """The token of an inbox -> whose answer it is, and where the question went, as far as is known."""
         self._tokens = 0
+        self._streams: dict[str, StreamConfig | None] = {}
+        self._looked: dict[str, float] = {}
+        """Topic -> its stream, as it was when somebody looked (monotonic)."""
         self._inbox = session.acks  # a word more than those of questions have, whose numbers are tokens here
         session.listen(self._inbox, self)
 
@@ -81,7 +86,11 @@ class PublishLink(SessionLink[Command, Publishing], Listening):
     def ask_each(self, commands: Sequence[Command], timeout: float) -> list[Exception | None]:
         if any(command.node for command in commands):
             self._look_into_doubts(commands)
-        return super().ask_each(commands, timeout)
+        self._look_at_streams({command.topic for command in commands if command.delay})
+        answers = super().ask_each(commands, timeout)
+        nowhere = {i for i, answer in enumerate(answers) if commands[i].delay and isinstance(answer, NoPlace)}
+        refusals = {topic: self._keeps_none_for_later(topic) for topic in {commands[i].topic for i in nowhere}}
+        return [refusals[commands[i].topic] or answer if i in nowhere else answer for i, answer in enumerate(answers)]
 
     def _run(self, commands: Sequence[Command], timeout: float) -> list[Exception | None]:
         if self._session.error is not None:
@@ -102,9 +111,11 @@ class PublishLink(SessionLink[Command, Publishing], Listening):
         if size > self._session.info.max_payload:
             words = f"nats-server {self._session.server} takes {self._session.info.max_payload} bytes (its max_payload)"
             return MessageRefused(f"topic {command.topic!r}: a body with its headers has {size} bytes, and {words}", stored=False)
-        if command.deferred and version_of(self._session.info) < SCHEDULES:
+        if command.delay and version_of(self._session.info) < SCHEDULES:
             words = f"nats-server {self._session.info.version} keeps no publish for later: run 2.12 or newer"
-            return MessageRefused(f"topic {command.topic!r}, delay: {words}", stored=False)
+            return _refused_later(command.topic, words)
+        if command.delay and (stream := self._streams.get(command.topic)) and (words := judgement.drops(stream, command.delay)):
+            return _refused_later(command.topic, words)
         if command.node and command.again is None:
             return InDoubt(f"topic {command.topic!r}: {_UNKNOWN}, and not yet whether sending it again would double it")
         if command.node and not command.again:
@@ -118,6 +129,29 @@ class PublishLink(SessionLink[Command, Publishing], Listening):
         for command in commands:
             window = windows.get(command.topic, 0.0) if command.node == self.node else 0.0
             command.again = None if window is None else monotonic() - command.first_sent < CERTAIN * window
+
+    def _look_at_streams(self, topics: Collection[str]) -> None:
+        """Whether they keep messages for later: what is dropped before it is due has been confirmed all the same."""
+        now = monotonic()
+        for topic in topics:
+            if now - self._looked.get(topic, -math.inf) >= LOOK:
+                self._looked[topic], self._streams[topic] = now, self._config(topic)
+
+    def _config(self, topic: str) -> StreamConfig | None:
+        """Of the stream that keeps ``topic``; None: there is none, or nobody says."""
+        try:
+            api = Api(self._session, 2.0)
+            stream = api.stream(api.stream_of(topic))
+        except FrameworkError:
+            return None
+        return stream.config if stream is not None else None
+
+    def _keeps_none_for_later(self, topic: str) -> MessageRefused | None:
+        """Why the stream of ``topic``, which somebody else made, keeps none; None: that is not known."""
+        config, subject = self._config(topic), f"{LATER}{topic}.*"
+        if config is None or subject in config.subjects:
+            return None
+        return _refused_later(topic, f"stream {config.name} does not keep {subject}: add that to its subjects")
 
     def _window(self, topic: str) -> float | None:
         """Seconds for which the stream of ``topic`` drops doubles; None: nobody says so now, as while a cluster has no leader."""
@@ -255,3 +289,7 @@ def _refusal(error: Refusal, words: str) -> Exception:
     if error.code == 503:
         return NotStored(words)
     return PublishError(words, stored=False)
+
+
+def _refused_later(topic: str, words: str) -> MessageRefused:
+    return MessageRefused(f"topic {topic!r}, delay: {words}", stored=False)

@@ -71,6 +71,8 @@ class StreamConfig(msgspec.Struct, frozen=True):
     max_msgs_per_subject: int = -1
     duplicate_window: int = 0
     allow_msg_schedules: bool = False
+    no_ack: bool = False
+    persist_mode: str = ""
 
 
 class StreamState(msgspec.Struct, frozen=True):

@@ -33,6 +33,8 @@ log = hublog.get(__name__)
 SETTLE = 0.25
 """Seconds from the first route on in which other peers, which a server has told of us, dial us: before that a publish could miss
 one of them."""
+_REQUESTS = b"$SYS.REQ.SERVER."
+"""Servers take requests of one another below this, in the system account."""
 
 
 class Member(Protocol):
@@ -90,7 +92,7 @@ class Peer:
         """A lone message is being handled: whoever waits for what it says waits for nothing else."""
         self._settled_at = 0.0
         self.news = Event()
-        self.sessions = Sessions(self, self._account)
+        self.sessions = Sessions(self, self._account, options.system_account.encode())
         self.closed = False
 
     @property
@@ -256,6 +258,8 @@ class Peer:
                 if event.account == self._account:
                     self.interests.add(route, event.subject, event.queue, event.weight)
                     self._note(event.subject)
+                elif event.subject.startswith(_REQUESTS):
+                    self.sessions.takes_requests(event.account)
             elif type(event) is NoInterest:
                 if event.account == self._account:
                     self.interests.remove(route, event.subject, event.queue)

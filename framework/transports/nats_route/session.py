@@ -27,7 +27,6 @@ from framework.transports.nats.route_wire import Routed
 from framework.transports.nats.streams import NO_LEADER
 from framework.transports.nats_route.route import Route
 
-SYSTEM = OfPeers(b"$SYS")
 NOBODY = b"NATS/1.0 503\r\n\r\n"
 """What a server tells a client of a publish that nobody takes."""
 AGAIN = 1.0
@@ -45,6 +44,7 @@ class Routes(Protocol):
 
     node: str
     account: bytes
+    system: OfPeers
 
     @property
     def servers(self) -> list[Route]:
@@ -55,6 +55,8 @@ class Routes(Protocol):
 
     @property
     def rescuable(self) -> Rescuable: ...
+
+    def explained(self, question: Callable[[], wire.Msg]) -> wire.Msg: ...
 
     def leader(self, subject: bytes) -> Route | None: ...
 
@@ -194,14 +196,14 @@ class RouteSession:
 
     def ask(self, to: bytes, body: bytes, timeout: float) -> wire.Msg:
         """As ``carrier.Asking``."""
-        return ask(self, to, body, timeout)
+        return self._peer.explained(lambda: ask(self, to, body, timeout))
 
     def request(self, sid: int, to: bytes, body: bytes) -> None:
         """To every server: the one whose it is to answer does."""
         cluster = self.info.cluster  # where streams are placed
         who = msgspec.json.encode({"acc": self.commands.account.decode(), "rtt": 1000, "cluster": cluster})
         block = b"NATS/1.0\r\nNats-Request-Info: %b\r\n\r\n" % who
-        self._requests[sid] = said = SYSTEM.pub(to, body, b"%b.%d" % (self.inbox, sid), headers=block)
+        self._requests[sid] = said = self._peer.system.pub(to, body, b"%b.%d" % (self.inbox, sid), headers=block)
         for route in self._peer.servers:
             route.say(said)
         if not self._again.active:

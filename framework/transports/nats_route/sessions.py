@@ -25,7 +25,7 @@ from framework.transports.nats_route import judgement
 from framework.transports.nats_route.interest import Interests
 from framework.transports.nats_route.mesh import is_peer
 from framework.transports.nats_route.route import Route
-from framework.transports.nats_route.session import SYSTEM, RouteSession
+from framework.transports.nats_route.session import RouteSession
 
 _LOOK = 0.02  # seconds
 Heard = Callable[[list[Routed], float], None]
@@ -57,9 +57,12 @@ class Peering(Protocol):
 class Sessions:
     """``session.Routes``. Lives on the peer's hub."""
 
-    def __init__(self, peer: Peering, account: bytes) -> None:
+    def __init__(self, peer: Peering, account: bytes, system: bytes) -> None:
         self.node = peer.node
         self.account = account
+        self.system = OfPeers(system)
+        self._systems: set[str] = set()
+        """Accounts in which something takes such requests."""
         self.rescuable = peer
         self._peer = peer
         self._root = b"_INBOX." + secrets.token_hex(11).encode()
@@ -77,7 +80,22 @@ class Sessions:
         """What servers are told to send here; nothing before there was a session. Each pull adds its own, which ends with it."""
         if not self._number:
             return b""
-        return SYSTEM.sub(self._root + b".>") + OfPeers(self.account).sub(self._root + b".acks.>")
+        return self.system.sub(self._root + b".>") + OfPeers(self.account).sub(self._root + b".acks.>")
+
+    def takes_requests(self, account: bytes) -> None:
+        """Servers do, in the system account; and whoever may subscribe to these subjects of another one."""
+        self._systems.add(account.decode(errors="replace"))
+
+    def explained(self, question: Callable[[], wire.Msg]) -> wire.Msg:
+        """Its answer. Where there is none, why, if that shows: whoever may subscribe as servers do could else have it."""
+        try:
+            return question()
+        except BrokerUnreachable as error:
+            if (given := self.system.account.decode()) in self._systems or not self._systems:
+                raise
+            others = " or ".join(sorted(self._systems))
+            words = f"the system account of these servers is not {given}: say system_account={others} in the broker URL"
+            raise BrokerUnreachable(f"{error}; {words}") from None
 
     def listener(self, subject: bytes) -> Heard | None:
         """Who hears what comes to ``subject``."""

@@ -17,7 +17,7 @@ from framework.transports.nats.urls import Login, Secrets, check
 
 PORT = 6222
 _FILES = ("tls_ca", "tls_cert", "tls_key")
-_STREAMS = ("ack_wait", "max_ack_pending", "replicas", "retention")
+_STREAMS = ("ack_wait", "max_ack_pending", "replicas", "retention", "system_account")
 _OPTIONS = ("cluster", "account", "listen", "advertise", "ping_interval", "backlog", "jetstream", *_STREAMS, *_FILES)
 _STREAMS_BY_DEFAULT = urls.Options()
 _WORD = re.compile(r"[^\s*>]+")
@@ -32,6 +32,8 @@ class Options:
     """The cluster's name; empty: whatever the server that is dialled says."""
     account: str = "$G"
     """Whose subjects are served. ``$G`` is the one of servers without accounts."""
+    system_account: str = "$SYS"
+    """In which servers take requests of one another, with ``jetstream``."""
     listen: str = ""
     """Where other servers may dial us, ``host:port``; empty: a free port of the loopback interface."""
     advertise: str = ""
@@ -74,6 +76,7 @@ def read(given_urls: Sequence[str]) -> Addresses:
     options = Options(
         cluster=_word(given, "cluster", default.cluster),
         account=_word(given, "account", default.account),
+        system_account=_word(given, "system_account", default.system_account),
         listen=_place(given, "listen"),
         advertise=_place(given, "advertise"),
         ping_interval=addresses.seconds("ping_interval", given, default.ping_interval, 0.2, 120.0),

@@ -187,6 +187,19 @@ def test_a_stream_in_memory_and_few_in_flight_are_named(kit, check):
     assert "stream ORDERS keeps messages in memory (storage): a restart of nats-server loses them" in check()[1]
 
 
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"no_ack": True}, "stream ORDERS answers no publish (no_ack): each ends with stored=None when its time is over"),
+        ({"persist_mode": "async"}, "(persist_mode=async): a kill of nats-server loses some"),
+    ],
+)
+def test_a_stream_whose_word_says_less_than_it_should_is_named(kit, check, config: dict, said: str):
+    stream(kit, **config)
+    code, lines = check()
+    assert (code, said in lines) == (0, True)
+
+
 def test_a_mirror_of_the_topic_s_name_is_no_stream_to_add_subjects_to(kit, tmp_path: Path):
     make(kit, "STREAM.CREATE.other", {"name": "other", "subjects": ["other"]})
     make(kit, "STREAM.CREATE.orders", {"name": "orders", "mirror": {"name": "other"}})

@@ -6,6 +6,7 @@ import os
 import time
 
 import gevent
+import msgspec
 import pytest
 
 from framework.errors import BadMessage, BadName, BrokerRefuses, MessageRefused, PublishError, TryLater
@@ -180,6 +181,47 @@ def test_a_delay_out_of_range_is_refused_before_anything_is_dialled(delay):
     (transport,) = open_transports([f"nats://127.0.0.1:{free_port()}"])
     with pytest.raises(BadMessage, match="out of range"):
         transport.producer().publish("orders", [b"x"], delay=delay, timeout=0.1)
+
+
+def test_a_stream_that_keeps_nothing_for_later_is_named_at_once_with_the_fix(kit):
+    """One that was made elsewhere, of the topic alone."""
+    config: dict[str, object] = {"name": "ORDERS", "subjects": ["orders"]}
+    kit.session.ask(b"$JS.API.STREAM.CREATE.ORDERS", msgspec.json.encode(config), 5.0)
+    began = time.monotonic()
+    for change, fix in (
+        ({"allow_msg_schedules": True}, "let it have allow_msg_schedules"),
+        ({"subjects": ["orders", "_at.orders.*"]}, r"does not keep _at\.orders\.\*: add that to its subjects"),
+    ):
+        with pytest.raises(MessageRefused, match=fix) as refused:
+            kit.producer(kit.open()).publish("orders", [b"x"], delay=1.0, timeout=20.0)
+        assert refused.value.stored is False
+        config |= change
+        kit.session.ask(b"$JS.API.STREAM.UPDATE.ORDERS", msgspec.json.encode(config), 5.0)
+    assert time.monotonic() - began < 10.0
+    kit.producer(kit.open()).publish("orders", [b"x"], delay=1.0, timeout=20.0)
+    assert kept(kit.open()) == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"retention": "interest"}, "retention=interest, and drops what"),
+        ({"max_age": 10**9}, "older than 1 s .max_age., and this"),
+    ],
+)
+def test_a_delay_for_which_the_stream_does_not_keep_what_it_confirms_is_refused(kit, monkeypatch, config, words: str):
+    """Nobody takes what is for later before it is due; and it grows old as any other message."""
+    made = {"name": "ORDERS", "subjects": ["orders", "_at.orders.*"], "allow_msg_schedules": True}
+    kit.session.ask(b"$JS.API.STREAM.CREATE.ORDERS", msgspec.json.encode(made), 5.0)
+    transport = kit.open()
+    held, producer = kit.hold(transport), kit.producer(transport)
+    producer.publish("orders", [b"x"], delay=0.1)
+    until(lambda: held.bodies == [b"x"])
+    kit.session.ask(b"$JS.API.STREAM.UPDATE.ORDERS", msgspec.json.encode(made | config), 5.0)
+    monkeypatch.setattr(publish_link, "LOOK", 0.0)
+    with pytest.raises(MessageRefused, match=words) as refused:
+        producer.publish("orders", [b"x"], delay=1.0)
+    assert refused.value.stored is False
 
 
 def test_headers_count_against_what_a_body_may_have(kit):
