@@ -43,9 +43,9 @@ class Expiry:
             self._say()
 
     def _expire(self, topic: Topic, age: float) -> None:
-        cutoff = self._now() - round(age * 1e9)
+        cutoff = self._cutoff(age)
         count = 0
-        while found := topic.expire(cutoff):
+        while cutoff and (found := topic.expire(cutoff)):
             count += found
             if not topic.ephemeral:
                 self._save()
@@ -66,6 +66,12 @@ class Expiry:
         count = channel.expired_count - self._counted.get(channel, 0)
         self._counted[channel] = channel.expired_count
         return count
+
+    def _cutoff(self, age: float) -> int:
+        """In ns since 1970; 0: nothing is old. For as long as ``age`` after the wall clock was set ahead, what bears an earlier
+        time may be younger than it looks."""
+        clock = self._port.clock
+        return 0 if clock.now() - clock.set_ahead() < age * 1000 else self._now() - round(age * 1e9)
 
     def _now(self) -> int:
         """In ns. The earlier one of two clocks: setting one of them makes nothing old."""

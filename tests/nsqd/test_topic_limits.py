@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 import urllib.error
 from collections.abc import Callable
@@ -291,6 +292,42 @@ def test_setting_the_machines_clock_makes_nothing_old(start: Callable[..., Nsqd]
         assert (made.expired_count, made.depth) == (0, 1)
         made.empty()
     monkeypatch.undo()
+    nsqd.broker.stop()
+
+
+@pytest.mark.parametrize("restarted", ["", "stopped meanwhile", "killed meanwhile", "and then"])
+def test_what_was_published_while_the_clock_was_behind_is_no_older_when_it_is_set_right(
+    start: Callable[..., Nsqd], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarted: str
+) -> None:
+    """As on a machine without a battery for its clock, where nsqd starts before the time is known."""
+    monkeypatch.setattr(expiry, "_ROUND_SECONDS", 0.02)
+    real = time.time_ns
+    Store(folder).close()  # from when the clock was right
+    monkeypatch.setattr(time, "time_ns", lambda: real() - 5 * 31_536_000 * 10**9)
+    nsqd = start("--topic-max-age=orders=2s")
+    channel(nsqd.broker.topic("orders"))
+    nsqd.publish(nsqd.broker.topic("orders"), b"a", b"b")
+    gevent.sleep(0.1)
+    if restarted == "killed meanwhile":
+        shutil.copytree(folder, killed := tmp_path / "killed")
+        nsqd.broker.stop()
+        monkeypatch.undo()
+        monkeypatch.setattr(expiry, "_ROUND_SECONDS", 0.02)
+        nsqd = Nsqd(killed, "--topic-max-age=orders=2s")
+    else:
+        if restarted == "stopped meanwhile":
+            nsqd.broker.stop()
+        monkeypatch.undo()
+        monkeypatch.setattr(expiry, "_ROUND_SECONDS", 0.02)
+        gevent.sleep(0.1)
+        if restarted == "and then":
+            nsqd.broker.stop()
+        if restarted:
+            nsqd = start("--topic-max-age=orders=2s")
+    found = nsqd.broker.topics["orders"].channels["c"]
+    gevent.sleep(0.5)
+    assert (found.expired_count, found.depth) == (0, 2)
+    wait_until(lambda: found.expired_count == 2)
     nsqd.broker.stop()
 
 
