@@ -67,6 +67,8 @@ class Backlog:
         self._generation = 0
         self._reading = False
         self._deferred: list[tuple[Message, int]] = []
+        self._dropped: list[tuple[int, int]] = []
+        """What the topic dropped before it handed it over, and a reading of the log may give all the same: from, to."""
 
     @property
     def cursor(self) -> int:
@@ -140,9 +142,19 @@ class Backlog:
             dropped += left
         return dropped
 
+    def pass_over(self, low: int, high: int) -> None:
+        """The topic dropped [low, high), which it had not handed over; the log has it until that is saved."""
+        if not self._kept:
+            return
+        if self._next == low:
+            self._next = high
+        else:
+            self._dropped.append((low, high))
+
     def skip(self) -> None:
         """Forget all that waits."""
         self._generation += 1
+        self._dropped.clear()
         self._batches.clear()
         self._beyond.clear()
         self.finished_early.clear()
@@ -208,13 +220,17 @@ class Backlog:
         if done >= batch.count:
             return
         self._next = batch.end
-        if batch.due and self._is_deferred(batch):
+        if (self._dropped and self._was_dropped(batch)) or (batch.due and self._is_deferred(batch)):
             return
         if not self._batches:
             self._done, self._offset = done, _skip(batch.payload, done)
         self._batches.append(batch)
         self._bytes += batch.weight
         self.loaded += batch.count - done
+
+    def _was_dropped(self, batch: Batch) -> bool:
+        self._dropped = [one for one in self._dropped if one[1] > batch.first]
+        return any(low <= batch.first for low, _ in self._dropped)
 
     def _is_deferred(self, batch: Batch) -> bool:
         """Whether the batch, published to be deferred, was taken care of as such."""

@@ -244,6 +244,8 @@ class Topic:
     def _drop_until(self, seq: int) -> None:
         self._emptied.append((self.pumped, seq))
         self.port.emit(Emptied(self.id, self.pumped, seq))
+        for channel in self.channels.values():
+            channel.backlog.pass_over(self.pumped, seq)
         self.pumped = seq
         while self._in_memory and self._in_memory[0].end <= seq:
             self._in_memory.popleft()

@@ -252,6 +252,44 @@ def test_what_was_emptied_while_it_was_read_for_an_ephemeral_channel_does_not_co
     assert len(taker.ids(2)) == 2
 
 
+@pytest.mark.parametrize("begun_before", [True, False], ids=["that began before", "that began before this was saved"])
+def test_what_a_topic_was_emptied_of_comes_by_no_reading_of_the_log(
+    start: Callable[[], Nsqd], monkeypatch: pytest.MonkeyPatch, begun_before: bool
+) -> None:
+    first = start()
+    channel(first.broker.topic("t"))
+    publish(first.broker, first.broker.topic("t"), 3)
+    first.broker.topic("t").pause(True)
+    first.broker.topic("t").settle()
+    publish(first.broker, first.broker.topic("t"), 5)
+    first.broker.save()
+    nsqd = first.killed()
+    topic = nsqd.broker.topics["t"]
+    begun, go, real = Event(), Event(), nsqd.broker.read
+
+    def read(*arguments: Any) -> Any:
+        found = real(*arguments)
+        begun.set()
+        go.wait()
+        return found
+
+    monkeypatch.setattr(nsqd.broker, "read", read)
+    if not begun_before:
+        topic.empty()
+    taker = Taker(topic.channels["c"])
+    assert begun.wait(10)
+    if begun_before:
+        topic.empty()
+    go.set()
+    taker.ids(3)
+    gevent.sleep(0.05)
+    assert len(taker.ids(3)) == 3
+    topic.pause(False)
+    publish(nsqd.broker, topic, 2)
+    assert len(taker.ids(5)) == 5
+    assert (topic.depth, topic.channels["c"].depth) == (0, 0)
+
+
 def test_a_topic_is_declared_once_however_often_it_was_tried(start: Callable[[], Nsqd], monkeypatch: pytest.MonkeyPatch) -> None:
     nsqd = start()
     topic = nsqd.broker.topic("t")
