@@ -41,6 +41,14 @@ def no_topic(topic: str, node: str) -> str:
     return f"{node} has no topic for {topic} and makes none (autoCreateTopicEnable=false): make it with mqadmin updateTopic"
 
 
+def begins_again(topic: str, channel: str, *, pulls: bool) -> str:
+    before, now = ("POP", "PULL") if pulls else ("PULL", "POP")
+    return (
+        f"channel {channel!r} of {topic!r} was read by {before}, and by {now} it begins again with the first message still "
+        f"there: mode={before.lower()} in the broker URL goes on where it was"
+    )
+
+
 def _notes(broker: Broker, node: str, *, pulls: bool) -> Iterator[str]:
     if pulls:
         yield (

@@ -15,13 +15,21 @@ import msgspec
 from gevent import monkey
 
 from framework.decoding import prepared
-from framework.errors import BadSetting, BrokerUnreachable, FrameworkError, ProtocolError, words_of
+from framework.errors import (
+    BadSetting,
+    BrokerError,
+    BrokerUnreachable,
+    FrameworkError,
+    NegotiationRefused,
+    ProtocolError,
+    words_of,
+)
 from framework.transports.recent import Recent
 from framework.transports.rocketmq.queues import Place
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.sessions import Sessions
 from framework.transports.rocketmq.wire.codes import Request
-from framework.transports.rocketmq.wire.errors import RocketError, TopicMissing
+from framework.transports.rocketmq.wire.errors import NotSupported, RocketError, TopicMissing
 from framework.transports.rocketmq.wire.frames import Frame
 
 T = TypeVar("T")
@@ -31,6 +39,9 @@ OLDEST = 20.0
 """Seconds for which an answer is kept, while the same brokers are there: Java's clients keep one for 30."""
 SETTLED = 5.0
 """Seconds for which it is not asked whether they are."""
+NO_NAME_SERVER = (
+    "RocketMQ at {} is no name server, but a broker perhaps: name servers, at port 9876 mostly, stand in the broker URL"
+)
 MASTER = "0"
 READABLE, WRITABLE = 4, 2
 _Count = Annotated[int, msgspec.Meta(ge=0, le=65_536)]
@@ -134,7 +145,7 @@ class NameServers:
             return False
         try:
             brokers = self._brokers()
-        except RocketError:  # it answers no such question
+        except BrokerError:  # it answers no such question
             return False
         if brokers != self._there:
             self._there, self._there_since = brokers, monotonic()
@@ -196,6 +207,8 @@ class NameServers:
             try:
                 with self._session(server) as session:
                     answer = session.ask(code, fields)
+            except NotSupported:
+                raise NegotiationRefused(Request(code).name, "", fix=NO_NAME_SERVER.format(server)) from None
             except RocketError:
                 raise
             except FrameworkError as error:

@@ -99,11 +99,27 @@ class RocketTransport:
             self._names.accept_pull(topic, channels)
 
     def describe(self, topic: str, channel: str) -> list[NodeInfo]:
-        """As the brokers are set up, and whether a topic that is missing would be made."""
+        """As the brokers are set up, whether a topic that is missing would be made, and whether a channel was read otherwise."""
         masters = self._servers.route(self._names.mapped(topic)) if topic else {}
         missing = bool(topic) and not masters
-        answers = self._ask_each(masters or self._masters(), self._info)
-        return [self._judged(info, broker, topic if missing else "") for info, broker in answered(answers).values()]
+
+        def told(master: Master, session: Session) -> NodeInfo:
+            info, broker = self._info(master, session)
+            judged = self._judged(info, broker, topic if missing else "")
+            if masters and (words := self._begins_again(session, topic, channel, pulls=self._pulls(broker))):
+                return replace(judged, notes=(*judged.notes, f"{master.name}: {words}"))
+            return judged
+
+        return list(answered(self._ask_each(masters or self._masters(), told)).values())
+
+    def _begins_again(self, session: Session, topic: str, channel: str, *, pulls: bool) -> str:
+        """What is to be said where the channel was read by the other mode, under the name that its group has there, and never by
+        this one."""
+        groups = {mode: self._subscription(topic, channel, pulls=mode).group for mode in (False, True)}
+        known = administration.groups_of(session, self._names.mapped(topic))
+        if groups[not pulls] not in known or groups[pulls] in known:
+            return ""
+        return judgement.begins_again(topic, channel, pulls=pulls)
 
     def _judged(self, info: NodeInfo, broker: Broker, missing: str) -> NodeInfo:
         return judgement.judged(info, broker, missing, pulls=self._pulls(broker))

@@ -4,11 +4,12 @@ An exception of another kind would end the greenlet that reads the answer, and a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
-from framework.errors import BrokerUnreachable, ProtocolError
+from framework.errors import BrokerUnreachable, NegotiationRefused, ProtocolError
 from framework.transports import open_transports
 from framework.transports.rocketmq import requests, routes
 from framework.transports.rocketmq.dial import dial
@@ -109,3 +110,14 @@ def test_a_queue_that_nobody_may_read_holds_up_no_other(caplog: pytest.LogCaptur
     transport.close()
     server.close()
     assert len([record for record in caplog.records if "refuses a PULL" in record.getMessage()]) == 1
+
+
+def test_a_broker_that_is_taken_for_a_name_server_is_called_one() -> None:
+    server = Lying(1)
+    server.refuses = {Request.GET_ROUTEINFO_BY_TOPIC, Request.GET_BROKER_CLUSTER_INFO}
+    (transport,) = open_transports([f"rocketmq://{server.address}"])
+    for ask in (transport.probe, partial(transport.discover, server.topic, "billing")):
+        with pytest.raises(NegotiationRefused, match=f"RocketMQ at {server.address} is no name server"):
+            ask()
+    transport.close()
+    server.close()

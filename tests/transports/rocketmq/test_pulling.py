@@ -174,3 +174,20 @@ def test_check_says_which_mode_is_used(kit: Kit) -> None:
     assert by_pop.server.endswith(" by POP")
     assert by_pull.server.endswith(" by PULL")
     assert "is read by PULL: a message has no lease" in by_pull.notes[0]
+
+
+def test_check_says_that_a_channel_begins_again_where_it_was_read_by_the_other_mode(kit: Kit) -> None:
+    def said(options: str) -> bool:
+        return any("begins again" in note for info in kit.open(options).describe(kit.topic, "billing") for note in info.notes)
+
+    assert not said("")
+    held = kit.hold(kit.open(PULL))
+    kit.publish(b"one")
+    until(lambda: held.taken)
+    finish_all(held)
+    until(lambda: said(""), 30.0)
+    assert not said(PULL)
+    by_pop = kit.hold(kit.open())
+    until(lambda: by_pop.taken)
+    by_pop.connection.finish(by_pop.taken[0])
+    until(lambda: not said(""), 30.0)
