@@ -24,12 +24,14 @@ class Listener:
     address: str
     loopback: bool
     path: str = ""
+    made: tuple[int, int] | None = None
+    """Which file that is."""
 
     def close(self) -> None:
         with suppress(OSError):
             os.close(self.fd)
-        if self.path:
-            with suppress(OSError):
+        with suppress(OSError):
+            if self.path and _identity(self.path) == self.made:  # else it was removed, and may be another worker's by now
                 os.unlink(self.path)
 
     def forget(self) -> None:
@@ -70,7 +72,7 @@ def _listen_on_path(where: str) -> Listener:
         made.bind(where)
         os.chmod(where, 0o600)
         made.listen(_BACKLOG)
-        return Listener(made.detach(), where, loopback=True, path=where)
+        return Listener(made.detach(), where, loopback=True, path=where, made=_identity(where))
     finally:
         made.close()
 
@@ -81,9 +83,17 @@ def _remove_stale(path: str) -> None:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             return
         probe = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        probe.setblocking(False)  # a worker that hangs has nobody to take it
         try:
             probe.connect(path)
+        except BlockingIOError:
+            return
         except ConnectionRefusedError:
             os.unlink(path)
         finally:
             probe.close()
+
+
+def _identity(path: str) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino

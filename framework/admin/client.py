@@ -8,6 +8,7 @@ import socket
 from typing import Any
 from urllib.parse import urlencode
 
+from framework.admin.requests import WORKER
 from framework.errors import BrokerUnreachable, WrongUse
 from framework.transports.addresses import split_address
 
@@ -36,17 +37,17 @@ class Worker:
         try:
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
+            if WORKER not in answer.headers:  # before it is read: it may have no end
+                words = f"what answers at {self.address} is no worker (HTTP status {answer.status}): is it another port?"
+                raise BrokerUnreachable(words)
             found = json.loads(answer.read())
         except (OSError, http.client.HTTPException, ValueError) as error:
-            words = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            words = getattr(error, "strerror", None) or str(error)[:100] or type(error).__name__
             raise BrokerUnreachable(f"no worker answers at {self.address} ({words}): was it started with --admin?") from None
         finally:
             connection.close()
         if answer.status < http.client.BAD_REQUEST:
             return found
-        if not (isinstance(found, dict) and "error" in found):
-            words = f"what answers at {self.address} is no worker (HTTP status {answer.status}): is it another port?"
-            raise BrokerUnreachable(words)
         raise WrongUse(f"{self.address}: {found['error']}{_HINTS.get(answer.status, '')}")
 
 

@@ -15,6 +15,8 @@ TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 METRICS = "text/plain; version=0.0.4; charset=utf-8"
 EVENTS = "text/event-stream"
+WORKER = "Workers-Version"
+"""A header of all answers, by which a client knows a worker from any other server."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from gevent.pool import Pool
 from gevent.pywsgi import WSGIHandler, WSGIServer
 
 from framework.admin.address import Listener
-from framework.admin.requests import Answer, Request
+from framework.admin.requests import WORKER, Answer, Request
+from framework.version import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class Server:
             log.exception("the admin endpoint failed, which is a bug")
             answer = Answer(500, "text/plain", b"failed: the log says why\n")
         headers = [("Content-Type", answer.kind), ("X-Content-Type-Options", "nosniff"), ("Cache-Control", "no-store")]
-        headers += answer.headers
+        headers += [(WORKER, VERSION), *answer.headers]
         body = answer.body
         if isinstance(body, bytes):
             headers.append(("Content-Length", str(len(body))))

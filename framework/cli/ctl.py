@@ -67,7 +67,8 @@ def _of_number(action: str, text: str) -> None:
 
 
 def _act(worker: Worker, action: dict[str, Any]) -> None:
-    click.echo(worker.post("/api/actions", action)["done"])
+    found = worker.post("/api/actions", action)
+    click.echo(found["done"] + ("; not yet: its hub is blocked, and heeds it when it turns" if found.get("pending") else ""))
 
 
 def _show(part: str, text: str) -> None:

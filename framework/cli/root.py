@@ -15,7 +15,7 @@ import click
 
 from framework.cli.exit_codes import Exit, as_text
 from framework.errors import BrokerUnreachable, FrameworkError, PublishError, WrongUse
-from framework.observe.logging import scrub
+from framework.observe.logging import scrub, written_out
 from framework.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -107,5 +107,5 @@ def _words(error: click.ClickException) -> str:
 
 def _say(words: str, code: Exit) -> Exit:
     log.debug("exit with %d because of", code, exc_info=True)
-    click.echo(f"workers: {scrub(words)}", err=True)
+    click.echo(f"workers: {written_out(scrub(words))}", err=True)
     return code

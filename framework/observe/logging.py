@@ -28,6 +28,11 @@ def scrub(text: str) -> str:
     return _SECRET_OPTION.sub(r"\1…", _USER_INFO.sub("", text))
 
 
+def written_out(text: str) -> str:
+    """``text`` for a terminal: with control characters as ``\\x1b``, but for tabs and ends of lines."""
+    return _CONTROL.sub(_escaped, text)
+
+
 def scrubbed(value: Any) -> Any:
     """``value`` with ``scrub`` done to each text in it, however deep in dicts, lists and tuples."""
     if isinstance(value, str):
@@ -78,7 +83,7 @@ class LineFormatter(_Formatter):
         text, trace = record.getMessage(), self.trace_of(record)
         lines = _shortened(scrub(f"{text}\n{trace}" if trace else text)).splitlines() or [""]
         prefix = self._prefix(record)
-        return "\n".join(prefix + _CONTROL.sub(_escaped, line) for line in lines)
+        return "\n".join(prefix + written_out(line) for line in lines)
 
     def _prefix(self, record: logging.LogRecord) -> str:
         when = f"{_time_of(record)} {record.process} " if self._timed else ""

@@ -7,14 +7,16 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import gevent
 import pytest
 
 from framework.admin import Access, pages
+from framework.admin.address import listen
 from framework.admin.requests import Request
+from framework.errors import BadSetting
 from framework.master.source import Children
 from framework.testing.servers import Server
 from framework.testing.workers import call
@@ -166,6 +168,26 @@ def test_it_listens_at_a_path_and_leaves_none_behind(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o777 == 0o600
         assert worker.stop() == 0
     assert not path.exists()
+
+
+def test_a_path_that_a_worker_serves_who_hangs_is_refused_and_another_s_socket_is_left_alone(tmp_path: Path) -> None:
+    path = str(tmp_path / "hung.sock")
+    with socket.socket(socket.AF_UNIX) as hung, socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second:
+        hung.bind(path)
+        hung.listen(0)
+        for client in (first, second):
+            client.setblocking(False)
+            with suppress(BlockingIOError):
+                client.connect(path)
+        with pytest.raises(BadSetting, match="address already in use"):
+            listen(path)
+    former = listen(str(tmp_path / "admin.sock"))
+    os.unlink(former.path)
+    latter = listen(former.path)
+    former.close()
+    assert os.path.exists(latter.path)
+    latter.close()
+    assert not os.path.exists(latter.path)
 
 
 @pytest.mark.real

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -17,6 +18,7 @@ from framework.cli.tables import seconds, state, table
 from framework.testing.servers import ROOT, Server
 from framework.testing.workers import call
 from tests.admin.asking import SHOP, port_of, run, shown
+from tests.otel.collector import no_good
 
 BILL = "orders/bill"
 MORE = '\n    @handler("idle", "here")\n    def rest(message: Message): ...\n'
@@ -99,6 +101,29 @@ def test_a_worker_that_is_not_there_and_one_that_was_not_named(tmp_path: Path) -
 def test_a_server_of_another_kind_is_named_as_such(nsqd: Server, tmp_path: Path) -> None:
     words = Ctl(nsqd.http_address, tmp_path)("handlers", code=3)
     assert words == f"workers: what answers at {nsqd.http_address} is no worker (HTTP status 404): is it another port?\n"
+
+
+@pytest.mark.parametrize("kind", ["endless", "drips", "garbage"])
+def test_a_server_whose_answers_have_no_end_or_no_sense_is_named_at_once(kind: str, tmp_path: Path) -> None:
+    with no_good(kind) as port:
+        began = time.monotonic()
+        for verb in ("handlers", "dead", "pause --all"):
+            words = Ctl(f"127.0.0.1:{port}", tmp_path)(*verb.split(), code=3)
+            assert words.startswith("workers: ")
+            assert ": is it another port?" in words or "no worker answers" in words
+            assert "\x1b" not in words
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.real
+def test_what_a_blocked_hub_has_yet_to_do_is_said(nsqd: Server, tmp_path: Path) -> None:
+    with run(tmp_path, f"nsq://{nsqd.address}") as worker:
+        ctl = Ctl(f"127.0.0.1:{port_of(worker)}", tmp_path)
+        nsqd.http("/pub?topic=orders", b"hang")
+        while "bill" not in ctl("running"):
+            time.sleep(0.1)
+        assert ctl("pause", BILL) == f"paused {BILL}; not yet: its hub is blocked, and heeds it when it turns\n"
+        worker.process.kill()
 
 
 def test_it_says_the_token_and_goes_by_a_path_too(tmp_path: Path) -> None:

@@ -69,27 +69,29 @@ DRIPS = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
 
 @contextmanager
 def no_good(fault: str) -> Iterator[int]:
-    """The port of a collector that ``hangs``, is ``down``, or sends an answer without an end: fast (``endless``), or slowly."""
+    """The port of a collector that ``hangs``, is ``down``, speaks no HTTP (``garbage``), or sends an answer without an end: fast
+    (``endless``), or slowly (``drips``)."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
         port = listening.getsockname()[1]
         if fault == "down":
             listening.close()
         elif fault != "hangs":
-            threading.Thread(target=_answer, args=(listening, fault == "endless"), daemon=True).start()
+            threading.Thread(target=_answer, args=(listening, fault), daemon=True).start()
         yield port
 
 
-def _answer(listening: socket.socket, fast: bool) -> None:
+def _answer(listening: socket.socket, fault: str) -> None:
     with suppress(OSError):
         while True:
-            threading.Thread(target=_go_on, args=(listening.accept()[0], fast), daemon=True).start()
+            threading.Thread(target=_go_on, args=(listening.accept()[0], fault), daemon=True).start()
 
 
-def _go_on(connection: socket.socket, fast: bool) -> None:
+def _go_on(connection: socket.socket, fault: str) -> None:
+    fast = fault == "endless"
     chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
     with suppress(OSError), connection:
         connection.recv(0x10000)
-        connection.sendall(ENDLESS if fast else DRIPS)
+        connection.sendall({"endless": ENDLESS, "drips": DRIPS}.get(fault, b"\x1b[2J\xff\0\r\n"))
         while True:
             connection.sendall(chunk if fast else b"x")
             time.sleep(0 if fast else 0.2)
