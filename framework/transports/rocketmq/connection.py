@@ -63,6 +63,7 @@ class PopConnection:
         self._thread = _get_ident()
         self._lease = limits.lease
         self._deliveries: dict[Message, Delivery] = {}
+        self._tags = what.tag_set
         self._pops = Pops()
         self._unopened: list[tuple[handles.Popped, bytes, float, float]] = []
         """What came in this read. Where there is more, that is asked for before it is opened: a broker had nothing to do
@@ -269,7 +270,7 @@ class PopConnection:
         found: dict[Message, Delivery] = {}
         if monotonic() - began >= self.limits.lease:
             return found
-        what, dlq, firsts = self.subscription, self._options.dlq, dict[int, handles.Handle]()
+        what, tags, dlq, firsts = self.subscription, self._tags, self._options.dlq, dict[int, handles.Handle]()
         for record, message, about in self._opener.opened(body):
             if message is None:  # it comes again when its lease is over
                 continue
@@ -282,6 +283,9 @@ class PopConnection:
                 first = firsts[queue]
             else:
                 first = firsts[queue] = said.handle(handles.NORMAL, queue, offset)
+            if tags and about.tags not in tags:  # a broker compares their hashes
+                self._session.tell(Request.ACK_MESSAGE, requests.ack(what, first.of(offset)))
+                continue
             back = requests.send_back(what, record, requests.DEAD) if dlq else None
             found[message] = Delivery(first, offset, began, at, at, message.id, back)
         return found

@@ -21,6 +21,11 @@ class Subscription(NamedTuple):
     """By PULL, not by POP."""
 
     @property
+    def tag_set(self) -> frozenset[str]:
+        """Empty: all."""
+        return frozenset(self.tags.split("||")) if self.tags else frozenset()
+
+    @property
     def retry_topic(self) -> str:
         """What keeps the messages of ``group`` that were sent back: all of them, of whatever topic."""
         return f"%RETRY%{self.group}"

@@ -73,7 +73,7 @@ class PullConnection(Unleased):
         self._opened = self._draining = self._drained = self._closing = self._closed = self._spoken = False
         self._timer, self._deadline = get_hub().loop.timer(LOOK, LOOK), get_hub().loop.timer(CLOSE_FLUSH)
         self._watch()
-        self._tags = frozenset(what.tags.split("||")) if what.tags else frozenset()
+        self._tags = what.tag_set
         self._member = Membership(session, self.node, what, places, self)
         session.attach(self)
         self._member.await_first()

@@ -259,3 +259,16 @@ def test_a_session_that_ends_while_a_connection_is_made_has_no_connection_that_n
         by_pull.connect(kit.server.name, kit.topic, "billing", receiver)
     assert receiver.closings == 0, "whom nobody has is not closed"
     assert (transport._sessions._users, by_pull._sessions._users) == ({}, {})
+
+
+def test_a_message_whose_tag_has_the_same_hash_is_passed_over_for_good(kit: Kit) -> None:
+    """A broker compares the hashes of tags, as Java's clients know."""
+    held = kit.hold(kit.open("&tags=Aa||old&lease=2s"))
+    for tag in ("Aa", "BB", "other", "old"):
+        kit.publish(tag.encode(), headers={"TAGS": tag})
+    until(lambda: len(held.taken) >= 2)
+    for message in list(held.connection.in_flight):
+        held.connection.finish(message)
+    gevent.sleep(4.0)
+    assert sorted(held.bodies) == [b"Aa", b"old"]
+    assert sum(kit.open().backlog(kit.topic, "billing").values()) == 0
