@@ -52,10 +52,11 @@ def run(rows: int, batch: int, rounds: int) -> dict[str, Any]:
     """By channel the seconds and CPU seconds of a batch after ``rows`` lines; how long those took, and the memory in MB."""
     from workers.api_requests.job import session as sessions
     from workers.api_requests.job.folders import Folders, take
+    from workers.api_requests.job.output import LocalOutput
     from workers.api_requests.job.streams import Job
 
     with tempfile.TemporaryDirectory() as name:
-        folders = Folders(*(Path(name) / part for part in ("spool", "output", "state")))
+        folders = Folders(Path(name) / "spool", LocalOutput(Path(name) / "output"), Path(name) / "state")
         take(folders)
         with _started(sessions, folders.state / "scratch") as session:
 

@@ -15,6 +15,8 @@ from tests.origins import Source
 from workers.api_requests.job import parse, session
 from workers.api_requests.job.archive import archive
 from workers.api_requests.job.growth.counts import Growth
+from workers.api_requests.job.kept import Kept
+from workers.api_requests.job.output import LocalOutput
 from workers.api_requests.job.spam.evidence import Evidence
 from workers.api_requests.job.store import Store
 
@@ -40,12 +42,12 @@ def main(folder: Path) -> None:
 
 def _stream(training: session.Session, folder: Path) -> None:
     def process(rows: DataFrame, batch: int) -> None:
-        scratch = folder / "scratch"
-        archive(rows, batch, archived=Store(folder / "archive", scratch, by="date"), rejected=Store(folder / "rejected", scratch))
+        output = LocalOutput(folder)
+        archive(rows, batch, archived=Store(output, "archive", by="date"), rejected=Store(output, "rejected"))
         parsed = parse.parse(rows).persist()
-        growth = Growth(Store(folder / "hours", scratch), folder / "g.sqlite", folder / "growth")
+        growth = Growth(Kept(folder / "hours"), folder / "g.sqlite", output)
         growth.count(parse.requests(parsed), batch)
-        evidence = Evidence(training, Store(folder / "evidence", scratch), folder / "s.sqlite", folder / "spam", lambda _: None)
+        evidence = Evidence(training, Kept(folder / "evidence"), folder / "s.sqlite", output, lambda _: None)
         evidence.collect(parse.requests(parsed), batch)
         evidence.judge()
 

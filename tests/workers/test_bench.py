@@ -33,12 +33,12 @@ def told() -> Told:
 
 @pytest.fixture
 def bench(tmp_path: Path, spark: Any, told: Told) -> Any:
+    from workers.api_requests.job.kept import Kept
+    from workers.api_requests.job.output import LocalOutput
     from workers.api_requests.job.session import Session
     from workers.api_requests.job.spam import evidence
-    from workers.api_requests.job.store import Store
 
-    kept = Store(tmp_path / "evidence", tmp_path / "scratch")
-    return evidence.Evidence(Session(spark), kept, tmp_path / "spam.sqlite", tmp_path / "spam", told)
+    return evidence.Evidence(Session(spark), Kept(tmp_path / "evidence"), tmp_path / "spam.sqlite", LocalOutput(tmp_path), told)
 
 
 def addresses(tmp_path: Path) -> list[tuple[str, int]]:
@@ -70,8 +70,8 @@ def test_a_queue_whose_clock_is_years_ahead_evicts_nothing(tmp_path: Path, spark
 
 
 def test_evidence_that_an_earlier_version_kept_is_judged_with_the_rest(tmp_path: Path, spark: Any, bench: Any) -> None:
+    from workers.api_requests.job.kept import write_file
     from workers.api_requests.job.spam.acts import EVIDENCE
-    from workers.api_requests.job.store import write_file
 
     old = spark.createDataFrame([request("old", NOON, NOON)], COLUMNS).select(*EVIDENCE)
     write_file(bench._kept.folder / "upto-000000000.parquet", old.union(old).toArrow())
@@ -101,7 +101,7 @@ def test_suspects_are_told_before_they_are_listed_and_again_only_when_they_did_m
 
     abuse(0)
     with monkeypatch.context() as crash:
-        crash.setattr(evidence, "write_file", lambda *_: (_ for _ in ()).throw(OSError("killed here")))
+        crash.setattr(evidence, "write_table", lambda *_: (_ for _ in ()).throw(OSError("killed here")))
         with pytest.raises(OSError, match="killed here"):
             bench.judge()
     assert [list(news) for news in told] == [["66.0.0.1"]]

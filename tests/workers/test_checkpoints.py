@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 
 from tests.workers.test_job import land
 from workers.api_requests.job.folders import CHECKPOINTS, Folders, take
+from workers.api_requests.job.output import LocalOutput
 from workers.api_requests.job.session import Session
 from workers.api_requests.job.streams import Stream
 
@@ -23,7 +24,7 @@ HALF = "e1aa02b9-5c16-4bd5-aced-358071cc692e.tmp"
 @pytest.mark.parametrize("batch", [0, 1], ids=["its first batch", "another one"])
 def test_half_a_file_of_the_log_of_batches_is_no_obstacle(tmp_path: Path, spark: Any, batch: int) -> None:
     """Spark writes a file beside the log, closes it and renames it. It refuses to begin where one is left of the first batch."""
-    os.close(take(folders := Folders(tmp_path / "spool", tmp_path / "out", tmp_path / "state")))
+    os.close(take(folders := Folders(tmp_path / "spool", LocalOutput(tmp_path / "out"), tmp_path / "state")))
     seen: list[int] = []
 
     def work(rows: Any, _: int) -> dict[str, int]:

@@ -17,11 +17,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from workers.api_requests.job import kept as kept_files
 from workers.api_requests.job.growth import counts, state
 from workers.api_requests.job.growth import history as history_files
 from workers.api_requests.job.growth.counts import Growth
 from workers.api_requests.job.growth.state import HOUR, Dated, Row
-from workers.api_requests.job.store import Store
+from workers.api_requests.job.output import LocalOutput
 
 DAY = 24 * HOUR
 T0 = 19_855 * DAY  # 2024-05-12
@@ -97,6 +98,16 @@ def test_an_earlier_line_makes_a_later_hour_of_its_address_none_of_a_new_one() -
     assert [row[2:4] for row in state.by_day(counts.database)] == [(1, 1)]
 
 
+def test_a_line_whose_hour_was_complete_is_counted_and_counted_as_late() -> None:
+    counts = Counts()
+    counts.add(("a", T0, 5, T0), ("a", T0 + 2 * HOUR, 1, T0 + 2 * HOUR))
+    assert state.marked(counts.database, "late") == 0, "they came together"
+    counts.add(("b", T0, 2, T0 + 1), ("b", T0 + HOUR, 4, T0 + HOUR), ("b", T0 + 9 * HOUR, 1, T0 + 9 * HOUR))
+    counts.add(("c", T0 + HOUR, 3, T0 + HOUR))
+    assert state.marked(counts.database, "late") == 2 + 3
+    assert sum(hour[1] for hour in counts.figures()[0]) == 16
+
+
 def test_a_batch_of_nothing_changes_nothing() -> None:
     counts = Counts()
     counts.add(("a", T0, 1, T0))
@@ -111,7 +122,6 @@ class Kept:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "hours").mkdir()
-        (folder / "out").mkdir()
         self.state = folder / "growth.sqlite"
         self.zone = "UTC"
         self.conf = SimpleNamespace(get=lambda name: self.zone)
@@ -128,9 +138,8 @@ class Kept:
         return sorted(path.name for path in (self.folder / "hours").iterdir())
 
     def renew(self) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-        store = Store(self.folder / "hours", self.folder)
-        Growth(store, self.state, self.folder / "out").renew(self)  # type: ignore[arg-type]
-        hours, days = (pq.read_table(self.folder / "out" / f"by_{name}.parquet") for name in ("hour", "day"))
+        Growth(kept_files.Kept(self.folder / "hours"), self.state, LocalOutput(self.folder)).renew(self)  # type: ignore[arg-type]
+        hours, days = (pq.read_table(self.folder / "growth" / f"by_{name}.parquet") for name in ("hour", "day"))
         figures = ["requests", "addresses", "new_addresses"]
         return tuple(  # type: ignore[return-value]
             list(zip(*(table[name].cast(kind).to_pylist(), *(table[one].to_pylist() for one in figures)), strict=True))
@@ -161,8 +170,8 @@ def total(some: list[list[Row]]) -> list[Row]:
 def test_what_is_killed_between_any_two_steps_and_runs_again_is_counted_once(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     some = batches(1, 4)
     for batch, rows in enumerate(some):
-        for owner, name, calls in ((state, "add", 1), (state, "mark", 2), (state, "mark", 3), (counts, "write_file", 1),
-                                   (counts, "write_file", 2), (history_files, "join", 1)):  # fmt: skip
+        for owner, name, calls in ((state, "add", 1), (state, "mark", 2), (state, "mark", 3), (counts, "write_table", 1),
+                                   (counts, "write_table", 2), (history_files, "join", 1)):  # fmt: skip
             kept.put(batch, rows)
             with monkeypatch.context() as killed, suppress(KeyboardInterrupt):
                 killed.setattr(owner, name, killing(getattr(owner, name), calls))

@@ -38,6 +38,7 @@ from workers.api_requests import processes
 from workers.api_requests.job import command as module
 from workers.api_requests.job.folders import Folders, Gone, take
 from workers.api_requests.job.outbox import Outbox
+from workers.api_requests.job.output import LocalOutput
 from workers.api_requests.job.queries import Failed, words_of
 from workers.api_requests.job.streams import Stream
 from workers.api_requests.processes import descendants
@@ -96,7 +97,7 @@ def test_the_end_waits_for_a_batch_that_still_talks_to_the_jvm(tmp_path: Path) -
         assert go_on.wait(10)
         return {"good": 1}
 
-    os.close(take(folders := Folders(tmp_path, tmp_path, tmp_path)))
+    os.close(take(folders := Folders(tmp_path, LocalOutput(tmp_path), tmp_path)))
     stream = Stream("growth", work, folders)
     batch = threading.Thread(target=stream._batch, args=(None, 0))
     batch.start()
@@ -110,22 +111,22 @@ def test_the_end_waits_for_a_batch_that_still_talks_to_the_jvm(tmp_path: Path) -
 
 @pytest.mark.parametrize("moment", ["before", "within"])
 def test_a_batch_whose_output_was_moved_runs_again_when_it_is_back(tmp_path: Path, moment: str) -> None:
-    os.close(take(folders := Folders(tmp_path, tmp_path / "out", tmp_path / "state")))
+    os.close(take(folders := Folders(tmp_path, LocalOutput(out := tmp_path / "out"), tmp_path / "state")))
     away = tmp_path / "away"
 
     def work(rows: Any, batch: int) -> dict[str, int]:
         if moment == "within" and not away.exists():
-            folders.output.rename(away)
-        (folders.output / "archive").mkdir()
+            out.rename(away)
+        (out / "archive").mkdir()
         return {"good": 1}
 
     stream = Stream("archive", work, folders)
     if moment == "before":
-        folders.output.rename(away)
+        out.rename(away)
     with pytest.raises(Gone, match="put it back"):
         stream._batch(None, 0)  # type: ignore[arg-type]
-    assert not folders.output.exists()
-    away.rename(folders.output)
+    assert not out.exists()
+    away.rename(out)
     away.mkdir()
     stream._batch(None, 0)  # type: ignore[arg-type]
     assert stream.tally.total() == 1
@@ -335,6 +336,7 @@ def test_a_jvm_that_dies_before_there_is_a_session_is_told_in_words(tmp_path: Pa
 
     monkeypatch.setattr(module.sessions, "launch_gateway", lambda *_: SimpleNamespace(proc=jvm))
     monkeypatch.setattr(module.sessions, "SparkContext", SimpleNamespace(_ensure_initialized=die))
+    monkeypatch.setattr(module.sessions.SparkSession, "getActiveSession", lambda: None)  # another test's
     for name in ("SPARK_HOME", "PYSPARK_PYTHON"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
     with subprocess.Popen(["sleep", "60"]) as of_another:
@@ -361,7 +363,7 @@ def test_what_spark_says_is_said_in_one_line_although_its_jvm_has_gone(
         ([], "say one of --follow, --available-now, --until N and --until-summary FILE"),
         (["--follow", "--until=3"], "say one of"),
         (["--until=-3"], "not in the range"),
-        (["--follow", "--output=s3://bucket/out"], "s3://bucket/out is a URL: name a folder of a mounted file system"),
+        (["--follow", "--state=s3://bucket/x"], "s3://bucket/x is a URL: name a folder of a mounted file system"),
         (["--follow", "--broker=amqp://x"], "the scheme must be one of nsq://"),
         (["--folow"], "No such option"),
     ],
@@ -376,7 +378,7 @@ def test_wrong_use_is_one_sentence_and_starts_nothing(tmp_path: Path, arguments:
 
 
 def test_two_jobs_in_one_folder_are_refused(tmp_path: Path) -> None:
-    held = take(Folders(tmp_path / "spool", tmp_path / "another", tmp_path / "state"))
+    held = take(Folders(tmp_path / "spool", LocalOutput(tmp_path / "another"), tmp_path / "state"))
     ended = job(tmp_path, "--follow")
     _, err = ended.communicate(timeout=60)
     assert ended.returncode == 2

@@ -19,11 +19,12 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tests.workers.test_job import line, path
-from workers.api_requests.job import store
+from workers.api_requests.job import joining
 from workers.api_requests.job.folders import Folders, take
 from workers.api_requests.job.growth import history
 from workers.api_requests.job.growth import state as counts
 from workers.api_requests.job.outbox import Outbox
+from workers.api_requests.job.output import LocalOutput
 from workers.api_requests.job.session import Session
 from workers.api_requests.job.spam import state as evidence
 
@@ -61,7 +62,8 @@ def kill(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kill]:
     kill = Kill()
     for name in ("replace", "fsync", "unlink", "link"):
         kill.before(os, name, monkeypatch)
-    kill.before(store, "exchange", monkeypatch)
+    kill.before(joining, "exchange", monkeypatch)
+    kill.before(LocalOutput, "rows", monkeypatch)  # Spark has committed
     kill.before(Outbox, "put", monkeypatch)
     for state in (counts, evidence):
         kill.before(state, "mark", monkeypatch)  # within its transaction
@@ -72,8 +74,8 @@ def kill(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kill]:
 @pytest.fixture
 def joins_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are merged and joined in each batch."""
-    tidy = store.Store.tidy
-    monkeypatch.setattr(store.Store, "tidy", lambda self, batch, **more: tidy(self, batch, most=0, until=more["until"]))
+    join = joining.Joiner.join
+    monkeypatch.setattr(joining.Joiner, "join", lambda self, batch, **more: join(self, batch, most=0, until=more["until"]))
     monkeypatch.setattr(history, "_MANY", 2)
 
 
@@ -94,7 +96,7 @@ def test_a_batch_that_is_killed_before_any_write_counts_every_line_once(
     from workers.api_requests.job.streams import Job
 
     outbox = Outbox(tmp_path / "state" / "outbox.sqlite")
-    os.close(take(folders := Folders(tmp_path / "spool", tmp_path / "out", tmp_path / "state")))
+    os.close(take(folders := Folders(tmp_path / "spool", LocalOutput(tmp_path / "out"), tmp_path / "state")))
 
     def run(stream: int, batch: int, rows: Any) -> None:
         Job(Session(spark), folders, Told(outbox), follows=True)._streams[stream]._batch(rows, batch)  # type: ignore[arg-type]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
 from framework import FrameworkError
 from workers.api_requests.channels.blocklist import BlockList, Entry
+from workers.api_requests.job.kept import Kept
+from workers.api_requests.job.output import LocalOutput
 from workers.api_requests.job.tally import Tally
 
 NOON = datetime(2024, 5, 12, 12, tzinfo=UTC)
@@ -82,102 +84,6 @@ class TestTheBlockList:
         assert BlockList(tmp_path / "none.sqlite").entries() == []
 
 
-class TestTidying:
-    def store(self, tmp_path: Path) -> Any:
-        from workers.api_requests.job.store import Store, write_file
-
-        (tmp_path / "a").mkdir()
-        for day in ("date=2024-05-12", "date=2024-05-13"):
-            for batch in range(12):
-                write_file(tmp_path / "a" / day / f"batch-{batch:09d}.parquet", pa.table({"n": [batch]}))
-        return Store(tmp_path / "a", tmp_path / "scratch", by="date")
-
-    def read(self, tmp_path: Path, day: str) -> list[int]:
-        return sorted(ds.dataset(tmp_path / "a" / day).to_table()["n"].to_pylist())
-
-    def test_joins_the_small_files_of_days_that_are_over(self, tmp_path: Path) -> None:
-        assert self.store(tmp_path).tidy(11) == 1
-        names = [path.name for path in sorted((tmp_path / "a" / "date=2024-05-12").iterdir())]
-        assert names == ["batch-000000011.parquet", "upto-000000010.parquet"]  # 11 may yet run again
-        assert self.read(tmp_path, "date=2024-05-12") == self.read(tmp_path, "date=2024-05-13") == list(range(12))
-
-    def test_joins_nothing_where_folders_cannot_be_exchanged(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from workers.api_requests.job import store
-
-        monkeypatch.setattr(store, "exchange", lambda *_: False)
-        monkeypatch.setattr(store, "_join", lambda *_: pytest.fail("rewritten in vain"))
-        some = self.store(tmp_path)
-        assert [some.tidy(11), some.tidy(11)] == [0, 0]
-        assert len(list((tmp_path / "a" / "date=2024-05-12").iterdir())) == 12
-        assert self.read(tmp_path, "date=2024-05-12") == list(range(12))
-
-    def test_does_not_try_again_where_only_the_folders_themselves_cannot_be_exchanged(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        from workers.api_requests.job import store
-
-        real, joins = store._join, []
-        monkeypatch.setattr(store, "_join", lambda files, target: (joins.append(target), real(files, target)))
-        monkeypatch.setattr(store, "exchange", lambda one, other: "exchange" in one.name)
-        some = self.store(tmp_path)
-        assert [some.tidy(11), some.tidy(11)] == [0, 0]
-        assert len(joins) == 1
-        assert self.read(tmp_path, "date=2024-05-12") == list(range(12))
-
-    def test_leaves_the_day_alone_that_is_not_over_whatever_a_line_dates_itself(self, tmp_path: Path) -> None:
-        some = self.store(tmp_path)
-        assert some.tidy(11, until="2024-05-12") == 0
-        assert some.tidy(11, until="2024-05-13") == 1
-
-    @pytest.mark.parametrize(("limit", "most"), [("_GROUP_ROWS", 4), ("_GROUP_BYTES", 4 * 8)])
-    def test_joins_into_row_groups_of_a_good_size(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
-    ) -> None:
-        from workers.api_requests.job import store
-
-        monkeypatch.setattr(store, limit, most)
-        assert self.store(tmp_path).tidy(11) == 1
-        joined = pq.ParquetFile(tmp_path / "a" / "date=2024-05-12" / "upto-000000010.parquet")
-        assert [joined.metadata.row_group(n).num_rows for n in range(joined.num_row_groups)] == [4, 4, 3]
-
-    def test_joins_files_whose_columns_became_more_and_wider(self, tmp_path: Path) -> None:
-        from workers.api_requests.job.store import write_file
-
-        some = self.store(tmp_path)
-        day = tmp_path / "a" / "date=2024-05-12"
-        write_file(day / "batch-000000012.parquet", pa.table({"n": pa.array([12.5]), "new": ["x"]}))
-        write_file(day / "batch-000000013.parquet", pa.table({"n": pa.array([13], pa.int32())}))
-        assert some.tidy(14) == 1
-        rows = pq.read_table(day / "upto-000000013.parquet", partitioning=None).to_pylist()
-        assert [(row["n"], row["new"]) for row in rows[10:]] == [(10.0, None), (11.0, None), (12.5, "x"), (13.0, None)]
-
-    def test_leaves_files_alone_that_do_not_fit_together_and_joins_the_others(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        from workers.api_requests.job.store import write_file
-
-        some = self.store(tmp_path)
-        for batch in range(12):
-            write_file(tmp_path / "a" / "date=2024-05-11" / f"batch-{batch:09d}.parquet", pa.table({"n": [1]}))
-        write_file(tmp_path / "a" / "date=2024-05-11" / "batch-000000009.parquet", pa.table({"n": [[1]]}))
-        assert some.tidy(11) == 1
-        assert some.tidy(11) == 0
-        assert len(list((tmp_path / "a" / "date=2024-05-11").iterdir())) == 12
-        assert caplog.text.count("its small files stay as they are") == 1
-        assert self.read(tmp_path, "date=2024-05-12") == list(range(12))
-        assert not list((tmp_path / "scratch" / "a").glob("date=*"))
-
-    def test_what_goes_wrong_fails_no_batch(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        some = self.store(tmp_path)
-        (tmp_path / "scratch").write_text("no folder, and none can be made in it")
-        assert some.tidy(11) == 0
-        assert "small files stay as they are: [Errno 20] Not a directory" in caplog.text
-        assert self.read(tmp_path, "date=2024-05-12") == list(range(12))
-
-    def test_leaves_a_few_files_alone(self, tmp_path: Path) -> None:
-        assert self.store(tmp_path).tidy(8) == 0
-
-
 @pytest.mark.spark
 @pytest.mark.slow
 class TestTheArchive:
@@ -189,10 +95,8 @@ class TestTheArchive:
         lines += [b"bad \xff line %d" % n for n in range(7)]
         for batch in (0, 0, 1, 1):
             some = lines[:20] if batch == 0 else lines[20:]
-            archived = Store(tmp_path / "archive", tmp_path / "scratch", by="date")
-            counts = archive(
-                as_lines(some), batch, archived=archived, rejected=Store(tmp_path / "rejected", tmp_path / "scratch")
-            )
+            archived = Store(LocalOutput(tmp_path), "archive", by="date")
+            counts = archive(as_lines(some), batch, archived=archived, rejected=Store(LocalOutput(tmp_path), "rejected"))
             assert sum(counts) == len(some)
         raw = [
             row["raw"]
@@ -202,7 +106,26 @@ class TestTheArchive:
         assert Counter(raw) == Counter(lines)
         assert len(list((tmp_path / "archive" / "date=2024-05-12").glob("*"))) == 2  # one file a day and batch
 
-    def test_files_that_lack_rows_fail_the_batch_and_publish_nothing(
+    def test_what_a_kill_left_of_a_batch_does_not_stay(self, tmp_path: Path, as_lines: Any) -> None:
+        """Some of its files are there. Others lie where Spark's committer takes whatever it finds: it asks for no owner."""
+        from workers.api_requests.job.archive import archive
+        from workers.api_requests.job.store import Store
+
+        def run(batch: int, some: list[bytes]) -> tuple[int, int]:
+            output = LocalOutput(tmp_path)
+            stores = Store(output, "archive", by="date"), Store(output, "rejected")
+            return archive(as_lines(some), batch, archived=stores[0], rejected=stores[1])
+
+        lines = [f'h - - [{12 + n % 3}/May/2024:06:07:08 +0000] "GET /{n} HTTP/1.1" 200 {n}'.encode() for n in range(30)]
+        run(0, lines[:10])
+        run(1, lines)
+        left = tmp_path / "archive" / "_temporary" / "0" / "task_20240512_0001_m_000000"
+        shutil.copytree(tmp_path / "archive" / "date=2024-05-12", left / "date=2024-05-12")
+        run(1, lines[10:])
+        assert ds.dataset(tmp_path / "archive").count_rows() == 30
+        assert sorted(ds.dataset(tmp_path / "archive").to_table(["raw"])["raw"].to_pylist()) == sorted(lines)
+
+    def test_files_that_lack_rows_fail_the_batch_and_leave_nothing_of_it(
         self, tmp_path: Path, as_lines: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """As on a cluster whose executors write on disks of their own."""
@@ -210,35 +133,33 @@ class TestTheArchive:
         from workers.api_requests.job.store import NotShared, Store
 
         lines = [f'h - - [{12 + n % 3}/May/2024:06:07:08 +0000] "GET /{n} HTTP/1.1" 200 {n}'.encode() for n in range(30)]
-        archived = Store(tmp_path / "archive", tmp_path / "scratch", by="date")
-        rejected = Store(tmp_path / "rejected", tmp_path / "scratch")
-        writes = Store._spark_writes
+        archived, rejected = Store(LocalOutput(tmp_path), "archive", by="date"), Store(LocalOutput(tmp_path), "rejected")
+        some = as_lines(lines).repartition(2)  # of which each writes three files
+        real = LocalOutput.rows
 
         def elsewhere(keep: int) -> None:
-            def write(self: Store, rows: Any, fresh: Path) -> int:
-                counted = writes(self, rows, fresh)
-                for part in sorted(fresh.rglob("*.parquet"))[keep:]:
+            def rows(self: LocalOutput, pattern: str) -> int | None:
+                for part in sorted(self.folder.glob(f"{pattern}/*.parquet"))[keep:]:
                     part.unlink()
-                return counted
+                return real(self, pattern)
 
-            monkeypatch.setattr(Store, "_spark_writes", write)
+            monkeypatch.setattr(LocalOutput, "rows", rows)
 
-        for keep, there in ((0, 0), (2, 20)):
+        for keep, there in ((0, 0), (4, 20)):
             elsewhere(keep)
             with pytest.raises(NotShared, match=rf"batch 0: Spark has written 30 rows .* and {there} are there: .* share"):
-                archive(as_lines(lines), 0, archived=archived, rejected=rejected)
+                archive(some, 0, archived=archived, rejected=rejected)
             assert not list((tmp_path / "archive").rglob("*.parquet"))
         monkeypatch.undo()
-        assert archive(as_lines(lines), 0, archived=archived, rejected=rejected) == (30, 0)
+        assert archive(some, 0, archived=archived, rejected=rejected) == (30, 0)
         assert ds.dataset(tmp_path / "archive").count_rows() == 30
 
     def test_a_batch_of_nothing_is_no_error(self, tmp_path: Path, spark: Any) -> None:
         from workers.api_requests.job.store import Store
 
-        store = Store(tmp_path / "s", tmp_path / "scratch")
-        assert [store.write(spark.range(0), batch) for batch in (0, 1)] == [0, 0]
-        assert [path.name for path in store.folder.iterdir()] == ["batch-000000000.parquet"], "which has the columns"
-        assert list((tmp_path / "scratch" / "s").iterdir()) == []
+        store = Store(LocalOutput(tmp_path), "s")
+        assert [store.write(spark.range(0), batch) for batch in (0, 0, 1)] == [0, 0, 0]
+        assert not list(tmp_path.rglob("*.parquet"))
 
     def test_it_holds_every_row_whatever_spark_is_told_of_the_size_of_files(self, tmp_path: Path, spark: Any) -> None:
         from workers.api_requests.job.store import Store
@@ -247,7 +168,7 @@ class TestTheArchive:
         try:
             for by in (None, "id"):
                 rows = spark.range(30).selectExpr("id % 2 AS id", "id AS n")
-                assert Store(tmp_path / f"by-{by}", tmp_path / "scratch", by=by).write(rows, 0) == 30
+                assert Store(LocalOutput(tmp_path), f"by-{by}", by=by).write(rows, 0) == 30
                 assert ds.dataset(tmp_path / f"by-{by}").count_rows() == 30
         finally:
             spark.conf.unset("spark.sql.files.maxRecordsPerFile")
@@ -261,15 +182,14 @@ class TestGrowth:
 
         from workers.api_requests.job.growth.counts import Growth
         from workers.api_requests.job.parse import requests
-        from workers.api_requests.job.store import Store
 
         good = requests(shipped)
         order = list(range(3))
         random.Random(3).shuffle(order)
         for batch, part in enumerate([*order, order[-1]]):  # the last one runs again
             some = good.where(f.pmod(f.xxhash64("raw"), f.lit(3)) == part)
-            kept = Store(tmp_path / "hours", tmp_path / "scratch")
-            Growth(kept, tmp_path / "growth.sqlite", tmp_path / "growth").count(some, min(batch, 2))
+            kept = Kept(tmp_path / "hours")
+            Growth(kept, tmp_path / "growth.sqlite", LocalOutput(tmp_path)).count(some, min(batch, 2))
         days = pq.read_table(tmp_path / "growth" / "by_day.parquet").to_pylist()
         assert {str(d["date"]): (d["requests"], d["addresses"], d["new_addresses"]) for d in days} == DAYS
         hours = pq.read_table(tmp_path / "growth" / "by_hour.parquet").to_pylist()
@@ -284,7 +204,6 @@ class TestGrowth:
         """Also one of an address that comes today; and one that is a few hours ahead completes nothing."""
         from workers.api_requests.job.growth.counts import Growth
         from workers.api_requests.job.parse import parse, requests
-        from workers.api_requests.job.store import Store
 
         def line(address: int, when: str) -> bytes:
             return f'10.0.0.{address} - - [{when} +0000] "GET / HTTP/1.1" 200 1'.encode()
@@ -294,9 +213,10 @@ class TestGrowth:
         days: list[dict[str, Any]] = []
         for name, some in (("plain", lines), ("odd", [*lines, *odd])):
             parsed = requests(parse(as_lines(some, taken=datetime(2024, 5, 13, 8, tzinfo=UTC))))
-            kept = Store(tmp_path / name, tmp_path / "scratch")
-            Growth(kept, tmp_path / f"{name}.sqlite", tmp_path / f"{name}-out").count(parsed, 0)
-            rows = pq.read_table(tmp_path / f"{name}-out" / "by_day.parquet").to_pylist()
+            kept = Kept(tmp_path / name)
+            (tmp_path / f"{name}-out").mkdir()
+            Growth(kept, tmp_path / f"{name}.sqlite", LocalOutput(tmp_path / f"{name}-out")).count(parsed, 0)
+            rows = pq.read_table(tmp_path / f"{name}-out" / "growth" / "by_day.parquet").to_pylist()
             days.append({str(row.pop("date")): row for row in rows})
         plain, odd_days = days
         assert [odd_days.pop(day)["requests"] for day in ("1995-07-01", "2024-05-14")] == [2, 1]

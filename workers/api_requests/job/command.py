@@ -19,6 +19,8 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import click
 import pyarrow as pa
@@ -29,8 +31,10 @@ from framework import FrameworkError, Publisher, WrongUse
 from workers.api_requests.channels.topics import SUSPECTS_TOPIC
 from workers.api_requests.job import session as sessions
 from workers.api_requests.job.folders import Folders, beginning, take
+from workers.api_requests.job.hadoop import HadoopOutput
 from workers.api_requests.job.lookout import Lookout, run
 from workers.api_requests.job.outbox import Outbox, Sender
+from workers.api_requests.job.output import URL, LocalOutput
 from workers.api_requests.job.queries import Failed, words_of
 from workers.api_requests.job.spam.allowed import Allowed
 from workers.api_requests.job.stopping import Stopping
@@ -57,7 +61,8 @@ def _teller(events: bool) -> Callable[..., None]:
             words = (f"{name} {sum(counts.values()):,}" for name, counts in more["done"].items())
             waits = (f"{name} {one['rows']:,} for {one['seconds']:,.0f} s" for name, one in more["waiting"].items())
             waiting = f"; waiting: {', '.join(waits)}" if more["waiting"] else ""
-            click.echo(f"job: lines done: {', '.join(words)}{waiting}")
+            late = f"; late, and counted: {more['late']:,}" if more["late"] else ""
+            click.echo(f"job: lines done: {', '.join(words)}{waiting}{late}")
         else:
             click.echo(f"job: {event} {' '.join(f'{k}={v}' for k, v in more.items())}".rstrip())
 
@@ -68,9 +73,18 @@ class _Folder(click.Path):
     """A folder, there or to be made; of a URL there would be made one with a name like ``s3:``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if _URL.match(str(value)):
+        if URL.match(str(value)):
             self.fail(f"{value} is a URL: name a folder of a mounted file system", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class _FolderOrUrl(_Folder):
+    """A folder's path; a URL stays the text that it is."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if URL.match(str(value)) and not str(value).startswith("file:"):
+            return str(value)
+        return super().convert(url2pathname(urlsplit(value).path) if URL.match(str(value)) else value, param, ctx)
 
 
 class _Master(click.types.StringParamType):
@@ -114,7 +128,6 @@ _MASTER = re.compile(
     r"local(\[(\*|[1-9][0-9]*)(, *[1-9][0-9]*)?\])?|local-cluster\[[0-9]+, *[0-9]+, *[0-9]+\]|yarn|k8s://\S+"
     r"|spark://[^\s,:/]+:[0-9]{1,5}(,[^\s,:/]+:[0-9]{1,5})*"
 )
-_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")
 _FOLDER = _Folder(file_okay=False, path_type=Path)
 
 
@@ -134,11 +147,11 @@ _FOLDER = _Folder(file_okay=False, path_type=Path)
 )
 @click.option(
     "--output",
-    type=_FOLDER,
+    type=_FolderOrUrl(file_okay=False, path_type=Path),
     envvar="API_REQUESTS_OUTPUT",
     default="var/api_requests",
     show_default=True,
-    help="archive, rejected, growth, spam.",
+    help="archive, rejected, growth, spam: a folder, or the URL of one on a file system that Spark writes to.",
 )
 @click.option(
     "--state", type=_FOLDER, envvar="API_REQUESTS_STATE", default="var/job", show_default=True, help="Checkpoints and counts."
@@ -166,18 +179,21 @@ def command(**options: Any) -> int:
         raise WrongUse("say one of --follow, --available-now, --until N and --until-summary FILE")
     publisher = Publisher(options["brokers"])  # which connects to nothing, and says what is wrong with a URL
     allowed = Allowed(options["allow"])
-    folders = Folders(*(options[name].absolute() for name in ("spool", "output", "state")))
-    held = take(folders)
-    since = beginning(folders, options["since"])
+    place, spool, state = options["output"], options["spool"].absolute(), options["state"].absolute()
+    here = Folders(spool, LocalOutput(place.absolute()), state) if isinstance(place, Path) else None
+    held = None if here is None else take(here)  # as much wrong use as can be seen before anything starts
+    since = beginning(state, options["since"])
     tell = _teller(options["events"])
     stopping = Stopping()
     tell("starting")
     session = sessions.start(
-        "api_requests", folders.state / "scratch", master=options["master"], short=options["short"], log=options["log"]
+        "api_requests", state / "scratch", master=options["master"], short=options["short"], log=options["log"]
     )
     stopping.listen()
-    sender = Sender(Outbox(folders.state / "outbox.sqlite"), publisher, SUSPECTS_TOPIC, _warn)
+    sender = Sender(Outbox(state / "outbox.sqlite"), publisher, SUSPECTS_TOPIC, _warn)
     try:
+        folders = here or Folders(spool, HadoopOutput(place, session.spark), state)
+        held = take(folders) if held is None else held
         tell("ready")
         sender.start()
         job = Job(session, folders, sender, follows=follow or options["available_now"],
@@ -192,7 +208,8 @@ def command(**options: Any) -> int:
     finally:
         sender.stop()
         session.stop()
-        os.close(held)
+        if held is not None:
+            os.close(held)
     return 0
 
 

@@ -22,11 +22,11 @@ def replace(fresh: Path, path: Path) -> None:
     sync(path.parent)
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, content: str | bytes) -> None:
     """Durable on return. Raises OSError; then the file is as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.new")
-    fresh.write_text(text)
+    fresh.write_bytes(content.encode() if isinstance(content, str) else content)
     replace(fresh, path)
 
 

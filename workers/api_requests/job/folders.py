@@ -10,7 +10,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from framework import FrameworkError, WrongUse
-from workers.api_requests.job import durable
+from workers.api_requests.job import durable, earlier
+from workers.api_requests.job.output import LocalOutput, Output
 
 CHECKPOINTS = "checkpoints"
 TALLY = "tally"
@@ -26,7 +27,7 @@ class Folders:
     """The job's folders."""
 
     spool: Path
-    output: Path
+    output: Output
     state: Path
 
 
@@ -39,33 +40,35 @@ def take(folders: Folders) -> int:
     _check_there(folders)
     try:
         folders.state.mkdir(parents=True, exist_ok=True)
-        folders.output.mkdir(parents=True, exist_ok=True)
+        folders.output.make("")
         handle = os.open(folders.state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise WrongUse(f"{error.filename}: {error.strerror}: name folders that you may write to") from None
+        said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        raise WrongUse(f"{said}: name folders that you may write to") from None
     try:
         _lock(handle, folders.state)
-        _check_moves(folders)
         _own(folders)
+        if isinstance(folders.output, LocalOutput):
+            earlier.adopt(folders.output.folder)
     except BaseException:
         os.close(handle)
         raise
     return handle
 
 
-def beginning(folders: Folders, since: datetime | None) -> datetime | None:
+def beginning(state: Path, since: datetime | None) -> datetime | None:
     """Whose lines this state begins with: those that the queue took at ``since`` or later; None for all. Said once for good.
 
     Raises WrongUse where the state has begun otherwise.
     """
-    path = folders.state / _SINCE
+    path = state / _SINCE
     if since is None:
         return datetime.fromisoformat(path.read_text()) if path.exists() else None
-    worked = (folders.state / CHECKPOINTS).exists() and not path.exists()
+    worked = (state / CHECKPOINTS).exists() and not path.exists()
     said = "with what the spool held" if worked else durable.write_first(path, since.astimezone(UTC).isoformat())
     if worked or datetime.fromisoformat(said) != since:
         raise WrongUse(
-            f"--from {since.isoformat()}: the job of --state {folders.state} began {said if worked else f'with {said}'}, and "
+            f"--from {since.isoformat()}: the job of --state {state} began {said if worked else f'with {said}'}, and "
             "goes on from there: leave --from out, or name an empty --state and an empty --output"
         )
     return since
@@ -77,18 +80,14 @@ class Gone(FrameworkError):
 
 def check_output(folders: Folders) -> None:
     """Raises Gone when the output is not the folder that ``take`` took: what is written now would not be beside the rest."""
-    try:
-        there = (folders.output / _OWNER).read_text() == (folders.state / _NAME).read_text()
-    except OSError:
-        there = False
-    if not there:
-        raise Gone(_moved(folders)) from None
+    if folders.output.read(_OWNER) != (folders.state / _NAME).read_bytes():
+        raise Gone(_moved(folders))
 
 
 def _check_there(folders: Folders) -> None:
     """Batches that were done are not done again: without what they wrote, the output would lack it for good."""
     done = any((folders.state / TALLY).glob("*.json"))
-    if done and not (folders.output / _OWNER).exists() and not any(folders.output.rglob("*.parquet")):
+    if done and folders.output.read(_OWNER) is None and not folders.output.has_tables():
         raise WrongUse(_moved(folders))
 
 
@@ -108,18 +107,12 @@ def _lock(handle: int, state: Path) -> None:
         raise WrongUse(f"--state {state}: it cannot be locked: {error.strerror}; name a folder of another file system") from None
 
 
-def _check_moves(folders: Folders) -> None:
-    """Complete files are given their place in the output in one step, which no move between file systems is."""
-    if folders.state.stat().st_dev != folders.output.stat().st_dev:
-        raise WrongUse(f"--state {folders.state} and --output {folders.output} are on two file systems: name folders of one")
-
-
 def _own(folders: Folders) -> None:
-    owner = folders.output / _OWNER
     name = durable.write_first(folders.state / _NAME, str(uuid4()))
     # Earlier versions named no owner: then the state must at least be one that has worked before.
-    if owner.exists() or (folders.state / CHECKPOINTS).exists() or not any(folders.output.rglob("*.parquet")):
-        is_ours = durable.write_first(owner, name) == name
+    worked = (folders.state / CHECKPOINTS).exists()
+    if folders.output.read(_OWNER) is not None or worked or not folders.output.has_tables():
+        is_ours = folders.output.claim(_OWNER, name) == name
     else:
         is_ours = False
     if not is_ours:

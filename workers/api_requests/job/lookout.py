@@ -57,7 +57,7 @@ class Lookout:
         self._tell_again = now + _OFTEN
         if self._moved == now or behind:
             waiting = {name: {"rows": one.rows, "seconds": round(one.seconds, 1)} for name, one in behind.items()}
-            self._tell("lines", done=done, waiting=waiting)
+            self._tell("lines", done=done, waiting=waiting, late=self._job.late())
 
 
 def run(

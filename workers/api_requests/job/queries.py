@@ -9,7 +9,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from workers.api_requests.channels.topics import CHANNELS
 
-_TOO_SLOW = "Python worker failed to connect back"
+_TOO_SLOW = "Python worker failed to connect back"  # it has no condition, and the time no setting: docs/spark-upstream.md, 2
 _REVIVALS = 10
 _TELLING = ("framework.", "workers.", "pyspark.errors.", "sqlite3.", "pyarrow.", "OSError", "RuntimeError")
 _FULL = "No space left on device"

@@ -72,6 +72,12 @@ class Session:
         if self._shuffles_are_ours:
             spark.conf.set(_SHUFFLES, str(self.parallelism))
 
+    def be_quiet(self) -> None:
+        """Log no more, in a session of ours: what a stop breaks off is a failed query to Spark, which it logs at length."""
+        if self._ours:
+            with suppress(Exception):  # the JVM may have been killed
+                self.spark.sparkContext.setLogLevel("OFF")
+
     def stop(self) -> None:
         """End a session of ours and its JVM; returns when the JVM has gone. One that was given goes on."""
         if not self._ours:

@@ -16,7 +16,10 @@ from workers.api_requests.job.archive import archive
 from workers.api_requests.job.checkpoint import Checkpoint
 from workers.api_requests.job.folders import CHECKPOINTS, TALLY, Folders, check_output
 from workers.api_requests.job.growth.counts import Growth
+from workers.api_requests.job.joining import Joiner
+from workers.api_requests.job.kept import Kept
 from workers.api_requests.job.outbox import Sender
+from workers.api_requests.job.output import LocalOutput
 from workers.api_requests.job.parse import parse, rejects, requests
 from workers.api_requests.job.session import Session
 from workers.api_requests.job.spam.allowed import Allowed
@@ -31,14 +34,13 @@ Process = Callable[[DataFrame, int], dict[str, int]]
 
 
 class Stopped(Exception):
-    """Raised in a batch that a stop has broken off, in words by which Spark knows that it is no failure.
+    """Raised in a batch that a stop has broken off, in place of whatever came of that: the batch must run again.
 
-    Spark looks for them with a regular expression that overflows the JVM's stack on a long message, such as that of the
-    error that really came up (StreamExecution.isInterruptionException).
+    Spark has no way to tell it that this is no failure (docs/spark-upstream.md, 1), so `Session.be_quiet` comes before.
     """
 
     def __init__(self) -> None:
-        super().__init__("py4j.protocol.Py4JJavaError: An error occurred while calling stop: java.lang.InterruptedException")
+        super().__init__("the job was told to stop, and does this batch again when it is started")
 
 
 class Stream:
@@ -98,6 +100,7 @@ class Stream:
             if self._since is not None:  # some of before lie among those
                 rows = rows.where(f.col("timestamp") >= f.lit(self._since))
             counts = self._process(rows, batch)
+            check_output(self._folders)  # Spark would have begun it anew where it went meanwhile
         except Exception:
             if self.stopping:
                 raise Stopped from None  # not swallowed: the batch must run again
@@ -115,17 +118,17 @@ class Job:
         self, session: Session, folders: Folders, sender: Sender, *, follows: bool,
         forget: int | None = None, allowed: Allowed | None = None, since: datetime | None = None,
     ) -> None:  # fmt: skip
-        scratch = folders.state / "scratch"
-        self._archived = Store(folders.output / "archive", scratch, by="date")
-        self._rejected = Store(folders.output / "rejected", scratch)
-        hours = Store(folders.state / "hours", scratch)
-        self._growth = Growth(hours, folders.state / "growth.sqlite", folders.output / "growth")
+        output = folders.output
+        self._archived = Store(output, "archive", by="date")
+        self._joiner = Joiner(output.folder / "archive", by="date") if isinstance(output, LocalOutput) else None
+        self._rejected = Store(output, "rejected")
+        self._growth = Growth(Kept(folders.state / "hours"), folders.state / "growth.sqlite", output)
         for name in ("archive", "rejected", "growth", "spam"):
-            (folders.output / name).mkdir(parents=True, exist_ok=True)  # there also when nothing comes
+            output.make(name)  # there also when nothing comes
         self.sender = sender
         self.evidence = Evidence(
-            session, Store(folders.state / "evidence", scratch), folders.state / "spam.sqlite", folders.output / "spam",
-            sender.put, forget=forget, allowed=allowed,
+            session, Kept(folders.state / "evidence"), folders.state / "spam.sqlite", output, sender.put,
+            forget=forget, allowed=allowed,
         )  # fmt: skip
         self._follows = follows
         self._folders = folders
@@ -147,6 +150,7 @@ class Job:
         """Tell the streams that what fails from now on fails because of a stop."""
         for stream in self._streams:
             stream.stopping = True
+        self._session.be_quiet()
 
     def wait(self) -> None:
         """Once the queries are stopped: a batch that was broken off in the JVM goes on here until its next word with it, which
@@ -156,6 +160,10 @@ class Job:
 
     def done(self) -> dict[str, dict[str, int]]:
         return {stream.name: stream.tally.totals() for stream in self._streams}
+
+    def late(self) -> int:
+        """How many lines came when growth had called their hour complete. They are counted all the same."""
+        return self._growth.late
 
     def behind(self) -> dict[str, Lag]:
         """By channel, where lines wait in the spool."""
@@ -178,8 +186,8 @@ class Job:
     def _archive(self, rows: DataFrame, batch: int) -> dict[str, int]:
         self._session.fit(rows.sparkSession)
         archived, rejected = archive(rows, batch, archived=self._archived, rejected=self._rejected)
-        if self._follows:
-            self._archived.tidy(batch, until=str(datetime.now(UTC).date()))
+        if self._follows and self._joiner is not None:
+            self._joiner.join(batch, until=str(datetime.now(UTC).date()))
         return _counts(archived, rejected)
 
     def _count(self, rows: DataFrame, batch: int) -> dict[str, int]:

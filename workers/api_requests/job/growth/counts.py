@@ -2,7 +2,7 @@
 
 An address is new in an hour when it was not seen in the year before: a line of long ago changes its own periods alone. The
 watermark (the latest event time, none later than the queue took it, less LATENESS) says which hours and days are complete;
-a line that comes later still is counted, because a growth curve that drops lines is wrong for ever.
+a line that comes later still is counted, because a growth curve that drops lines is wrong for ever, and counted as late too.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pyspark.sql import functions as f
 
 from workers.api_requests.database import transaction
 from workers.api_requests.job.growth import history, state
-from workers.api_requests.job.growth.state import HOUR, Dated, Row
-from workers.api_requests.job.store import Store, write_file
+from workers.api_requests.job.growth.state import HOUR, LATENESS, Dated, Row
+from workers.api_requests.job.kept import Kept
+from workers.api_requests.job.output import Output, write_table
 
 _log = logging.getLogger(__name__)
-LATENESS = HOUR
 _TIME = pa.timestamp("us", tz="UTC")
 _FIGURES = [
     pa.field("requests", pa.int64()), pa.field("addresses", pa.int64(), nullable=False),
@@ -42,10 +42,21 @@ class _Unusable(Exception):
 class Growth:
     """Where requests are counted. ``kept`` holds what every batch counted, the SQLite file ``counts`` what that comes to."""
 
-    def __init__(self, kept: Store, counts: Path, output: Path) -> None:
+    def __init__(self, kept: Kept, counts: Path, output: Output) -> None:
         self._kept = kept
         self._counts = counts
         self._output = output
+        self.late = self._late()
+        """How many lines came when their hour was complete, since the state was made. They are counted as all others are."""
+
+    def _late(self) -> int:
+        if not self._counts.exists():
+            return 0
+        try:
+            with transaction(self._counts, *state.SCHEMA) as database:
+                return int(state.marked(database, "late", 0))
+        except sqlite3.DatabaseError:  # which the first batch sees to
+            return 0
 
     def count(self, requests: DataFrame, batch: int) -> None:
         """Add one batch of parsed ``requests``, and write ``by_hour.parquet`` and ``by_day.parquet`` anew.
@@ -68,8 +79,8 @@ class Growth:
             for end in ("", "-wal", "-shm"):
                 self._counts.with_name(f"{self._counts.name}{end}").unlink(missing_ok=True)
             hours, days, applied = self._add(spark)
-        write_file(self._output / "by_hour.parquet", hours)
-        write_file(self._output / "by_day.parquet", days)
+        write_table(self._output, "growth/by_hour.parquet", hours)
+        write_table(self._output, "growth/by_day.parquet", days)
         history.join(self._kept.folder, applied)
 
     def _add(self, spark: SparkSession) -> tuple[pa.Table, pa.Table, int]:
@@ -82,8 +93,10 @@ class Growth:
                 state.add(database, _rows(piece.path), lambda hours: _dated(spark, hours))
                 applied = piece.last
             state.mark(database, _APPLIED, applied)
-            watermark = int(state.marked(database, "latest", 0)) - LATENESS
-            return _by_hour(state.by_hour(database), watermark), _by_day(state.by_day(database), watermark), applied
+            watermark, late = int(state.marked(database, "latest", 0)) - LATENESS, int(state.marked(database, "late", 0))
+            tables = _by_hour(state.by_hour(database), watermark), _by_day(state.by_day(database), watermark)
+        self.late = late
+        return *tables, applied
 
 
 @contextmanager

@@ -12,11 +12,14 @@ from itertools import chain
 from typing import Any
 
 HOUR = 3_600_000_000  # microseconds
+LATENESS = HOUR
+"""So long after the latest line of all, an hour is complete."""
 FORGOTTEN = 365 * 24 * HOUR
 """After so long an address is new again."""
 
 SCHEMA = (
-    # `applied`: the last batch that is in here; `latest`: the latest of all lines; `zone`: whose hours and days these are.
+    # `applied`: the last batch that is in here; `latest`: the latest of all lines; `late`: how many lines came when their hour
+    # was complete; `zone`: whose hours and days these are.
     "create table if not exists marks (name text primary key, value not null) without rowid",
     "create table if not exists seen (address text, hour integer, primary key (address, hour)) without rowid",
     # `date`: days since 1970. It, and the hour's beginning, are those of the time zone.
@@ -98,7 +101,10 @@ def add(database: sqlite3.Connection, rows: Iterable[Row], dated: Callable[[list
     latest = database.execute("select max(latest) from temp.batch").fetchone()[0]
     if latest is None:
         return
-    mark(database, "latest", max(latest, marked(database, "latest", latest)))
+    before = marked(database, "latest", 0)
+    late = database.execute("select sum(requests) from temp.batch where hour + ? <= ?", (HOUR, before - LATENESS)).fetchone()[0]
+    mark(database, "late", marked(database, "late", 0) + (late or 0))
+    mark(database, "latest", max(latest, before))
     if unknown := [hour for (hour,) in database.execute(_UNKNOWN)]:
         for hour, date, ends in dated(unknown):
             database.execute("insert into hours values (?, ?, 0, 0, 0)", (hour, date))

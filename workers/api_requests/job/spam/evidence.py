@@ -14,14 +14,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from workers.api_requests.database import transaction
+from workers.api_requests.job.kept import Kept
+from workers.api_requests.job.output import Output, write_table
 from workers.api_requests.job.session import Session
 from workers.api_requests.job.spam import looks, state, suspects, visits
 from workers.api_requests.job.spam.acts import EVIDENCE, SCHEMA, acts
 from workers.api_requests.job.spam.allowed import Allowed
 from workers.api_requests.job.spam.verdict import Suspect
-from workers.api_requests.job.store import Store, write_file
 
 _REMEMBERED = 14  # days of evidence, from the line that came last back
+_SUSPECTS, _ACTIVITY_OF = "spam/suspects.parquet", "spam/activity.parquet"
 _APPLIED = "applied"
 """The number of the last batch that the state holds."""
 _HOURS = "select hour, address, sum(requests), sum(errors) from slots where address = ? group by hour"
@@ -37,14 +39,13 @@ class Evidence:
     """
 
     def __init__(
-        self, session: Session, kept: Store, counts: Path, output: Path, tell: Callable[[Mapping[str, str]], None],
+        self, session: Session, kept: Kept, counts: Path, output: Output, tell: Callable[[Mapping[str, str]], None],
         *, forget: int | None = None, allowed: Allowed | None = None,
     ) -> None:  # fmt: skip
         self._session = session
         self._kept = kept
         self._counts = counts
-        self._file = output / "suspects.parquet"
-        self._activity = output / "activity.parquet"
+        self._output = output
         self._tell = tell
         self._forget = forget
         self._allowed = allowed or Allowed(())
@@ -85,7 +86,7 @@ class Evidence:
                 yield from file.iter_batches()
                 return
         self._session.fit(self._session.spark)
-        yield from acts(self._session.spark.read.parquet(str(path))).toArrow().to_batches()
+        yield from acts(self._session.spark.read.parquet(path.absolute().as_uri())).toArrow().to_batches()
 
     def _list(self, database: sqlite3.Connection, today: int) -> int:
         known = {one.address: one for one in self.known()}
@@ -96,15 +97,16 @@ class Evidence:
         listed = [one for one in {**known, **found}.values() if one.address in stay]
         if news:
             self._tell({one.address: suspects.message(one) for one in news})
-        write_file(self._file, suspects.table(sorted(listed, key=lambda one: (-one.requests, one.address))))
-        write_file(self._activity, _hours(database, sorted(stay)))
+        write_table(self._output, _SUSPECTS, suspects.table(sorted(listed, key=lambda one: (-one.requests, one.address))))
+        write_table(self._output, _ACTIVITY_OF, _hours(database, sorted(stay)))
         return len(listed)
 
     def _is_forgotten(self, day: int, today: int) -> bool:
         return self._forget is not None and day < today - self._forget
 
     def known(self) -> list[Suspect]:
-        return suspects.read(self._file)
+        content = self._output.read(_SUSPECTS)
+        return [] if content is None else suspects.read(pa.BufferReader(content))
 
 
 def _today(database: sqlite3.Connection) -> int:

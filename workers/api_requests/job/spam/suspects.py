@@ -25,9 +25,11 @@ _SCHEMA = pa.schema(
 )
 
 
-def read(file: Path) -> list[Suspect]:
-    """The suspects in a ``suspects.parquet``; none while there is no file."""
-    return [Suspect(**row) for row in pq.read_table(file).to_pylist()] if file.exists() else []
+def read(file: Path | pa.NativeFile) -> list[Suspect]:
+    """The suspects in a ``suspects.parquet``; none while there is no such path."""
+    if isinstance(file, Path) and not file.exists():
+        return []
+    return [Suspect(**row) for row in pq.read_table(file).to_pylist()]
 
 
 def table(suspects: Sequence[Suspect]) -> pa.Table:
