@@ -11,7 +11,7 @@ from workers.api_requests.job.store import Store
 
 def archive(lines: DataFrame, batch: int, *, archived: Store, rejected: Store) -> tuple[int, int]:
     """Write one batch of ``lines``; returns how many were archived, and how many rejected."""
-    parsed = parse(lines).persist()
+    parsed = parse(lines).select(*COLUMNS, "raw", "message_id", "reason").persist()
     try:
         good = requests(parsed).withColumn("date", f.to_date("time")).select(*COLUMNS, "raw", "message_id", "date")
         bad = rejects(parsed).select("raw", "reason", f.make_valid_utf8(f.col("raw").cast("string")).alias("line"), "message_id")

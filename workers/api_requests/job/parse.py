@@ -3,12 +3,14 @@
 Common and combined format as nginx and Apache write them, all in Spark's own expressions: no Python runs per line, and
 one regular expression is matched per line, not one per field. What the requests mean is not decided here.
 
+What is used more than once is a column of its own: in one expression Spark computes it anew for each branch that names it.
+
 Source of the two formats: Apache mod_log_config ("Common Log Format"), nginx ngx_http_log_module ("combined").
 """
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as f
 
 COLUMNS = (
@@ -53,6 +55,7 @@ BAD_SIZE = "bad size: no number of bytes follows the status"
 CUT_TAIL = "truncated: the line ends inside the referer or the user agent"
 FUTURE = "time in the future: more than a day after the queue took the line"
 REASONS = (BLANK, NO_ADDRESS, NO_TIME, BAD_TIME, NO_REQUEST, CUT_REQUEST, BAD_STATUS, BAD_SIZE, CUT_TAIL, FUTURE)
+_STEPS = ("_text", "_strict", "_parts", "_instant", "_asked")
 _AHEAD = "INTERVAL 1 DAY"  # a server whose time zone is set wrong is at most 14 hours ahead
 
 
@@ -64,12 +67,23 @@ def parse(lines: DataFrame, *, value: str = "value") -> DataFrame:
     become U+FFFD in the fields, and stay as they were in ``raw``.
     """
     text = lines.withColumn("_text", _text(f.col(value)))
-    matched = text.withColumn("_parts", _match(f.col("_text")))
-    fields = matched.withColumn("time", _time(_part(3)))
+    strict = text.withColumn("_strict", _matched(_STRICT))
+    matched = strict.withColumn("_parts", f.when(f.size("_strict") == 9, f.col("_strict")).otherwise(_matched(_LENIENT)))
+    dated = matched.withColumn("_instant", _instant(_part(3))).withColumn("_asked", _asked(_part(4)))
+    fields = dated.withColumn("time", _in_range(f.col("_instant")))
     whole = (f.size("_parts") == 9) & f.col("time").isNotNull()
     ahead = f.col("time") > f.col("timestamp") + f.expr(_AHEAD)
     reason = f.when(whole & ahead, FUTURE).when(~whole, _reason(f.col("_text")))
-    return fields.select("*", f.col(value).alias("raw"), *_fields(), reason.alias("reason")).drop("_text", "_parts")
+    return fields.select("*", f.col(value).alias("raw"), *_fields(), reason.alias("reason")).drop(*_STEPS)
+
+
+def observed(parsed: DataFrame, *columns: str) -> tuple[Observation, DataFrame]:
+    """Those columns of the requests in ``parsed``, and, once these have been gone through, the number of lines that are requests
+    (``good``) and of those that are not (``bad``)."""
+    found = Observation()
+    good = f.count(f.when(f.col("reason").isNull(), 1))
+    seen = parsed.select(*columns, "reason").observe(found, good.alias("good"), f.count("reason").alias("bad"))
+    return found, requests(seen)
 
 
 def requests(parsed: DataFrame) -> DataFrame:
@@ -85,18 +99,27 @@ def rejects(parsed: DataFrame) -> DataFrame:
 def _text(value: Column) -> Column:
     """The line as valid text, without the separator, the line's end, and what editors put before it: a mark, spaces."""
     valid = f.make_valid_utf8(value.cast("string"))
-    return f.ltrim(f.rtrim(f.translate(valid, _SEPARATOR, "\ufffd"), f.lit("\r\n")), f.lit("\ufeff \t"))
+    plain = f.replace(valid, f.lit(_SEPARATOR), f.lit("\ufffd"))
+    return f.ltrim(f.rtrim(plain, f.lit("\r\n")), f.lit("\ufeff \t"))
 
 
-def _match(text: Column) -> Column:
+def _matched(pattern: str) -> Column:
     """The nine fields of the line, or an array of one where it does not match."""
-    strict = f.split(f.regexp_replace(text, _STRICT, _FIELDS), _SEPARATOR, -1)
-    lenient = f.split(f.regexp_replace(text, _LENIENT, _FIELDS), _SEPARATOR, -1)
-    return f.when(f.size(strict) == 9, strict).otherwise(lenient)
+    return f.split(f.regexp_replace("_text", pattern, _FIELDS), _SEPARATOR, -1)
+
+
+def _asked(request: Column) -> Column:
+    """Method, target and protocol; an array of one where the request line is garbled."""
+    return f.split(f.regexp_replace(request, _REQUEST_LINE, _SEPARATOR.join(("$1", "$2", "$3"))), _SEPARATOR, -1)
 
 
 def _part(index: int) -> Column:
     return f.get(f.col("_parts"), f.lit(index))
+
+
+def _word(index: int) -> Column:
+    """Of the request line; empty where it is garbled."""
+    return f.when(f.size("_asked") == 3, f.get(f.col("_asked"), f.lit(index))).otherwise("")
 
 
 def _present(part: Column) -> Column:
@@ -104,25 +127,28 @@ def _present(part: Column) -> Column:
     return f.when(~part.isin("-", "", '""'), part)
 
 
-def _time(part: Column) -> Column:
+def _instant(part: Column) -> Column:
     """The time as an instant; null where it is none. Fractions of a second, and ISO 8601, are taken too."""
     whole = f.regexp_replace(f.regexp_replace(part, r"(:\d\d)\.\d+", "$1"), r"(:\d\d:\d\d):60", "$1:59")  # a leap second
     iso = f.when(part.rlike(r"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"), f.try_to_timestamp(part))
-    parsed = f.coalesce(*(f.try_to_timestamp(whole, f.lit(form)) for form in _CLF_TIMES), iso)
-    return f.when(f.year(parsed).between(1970, 2999), parsed)
+    return f.coalesce(*(f.try_to_timestamp(whole, f.lit(form)) for form in _CLF_TIMES), iso)
+
+
+def _in_range(instant: Column) -> Column:
+    """Null for years that are none of a server's."""
+    return f.when(f.year(instant).between(1970, 2999), instant)
 
 
 def _fields() -> list[Column]:
-    request = _part(4)
-    target = f.regexp_extract(request, _REQUEST_LINE, 2)
+    target = _word(1)
     return [
         f.regexp_replace(_part(0), _PORT, "$1").alias("address"),
         _present(_part(1)).alias("identd"),
         _present(_part(2)).alias("user"),
-        f.regexp_extract(request, _REQUEST_LINE, 1).alias("method"),
+        _word(0).alias("method"),
         f.substring_index(target, "?", 1).alias("path"),
         f.when(f.contains(target, f.lit("?")), f.regexp_replace(target, r"(?s)\A[^?]*+\?", "")).otherwise("").alias("query"),
-        f.regexp_extract(request, _REQUEST_LINE, 3).alias("protocol"),
+        _word(2).alias("protocol"),
         _part(5).try_cast("int").alias("status"),
         _part(6).try_cast("bigint").alias("bytes"),
         _present(_part(7)).alias("referer"),
@@ -138,7 +164,7 @@ def _reason(text: Column) -> Column:
         f.when(text.rlike(r"\A\s*\z"), BLANK)
         .when(~text.rlike(who), f.when(text.rlike(rf"(?s)\A{_VHOST}{_ADDRESS} \S+ [^\[]"), NO_TIME).otherwise(NO_ADDRESS))
         .when(~text.rlike(rf"(?s){_WHO}[^\]\"]{{1,64}}\]"), NO_TIME)
-        .when(_time(f.regexp_extract(text, rf"(?s){_WHO}([^\]\"]{{1,64}})\]", 4)).isNull(), BAD_TIME)
+        .when(_in_range(_instant(f.regexp_extract(text, rf"(?s){_WHO}([^\]\"]{{1,64}})\]", 4))).isNull(), BAD_TIME)
         .when(~text.rlike(rf'{time}"'), NO_REQUEST)
         .when(~text.rlike(request) | text.rlike(rf'{time}"{_ESCAPED}"\s*\z'), CUT_REQUEST)
         .when(~text.rlike(rf'{time}".*" \d{{3}}(?:\s|\z)'), BAD_STATUS)

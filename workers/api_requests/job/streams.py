@@ -20,8 +20,9 @@ from workers.api_requests.job.joining import Joiner
 from workers.api_requests.job.kept import Kept
 from workers.api_requests.job.outbox import Sender
 from workers.api_requests.job.output import LocalOutput
-from workers.api_requests.job.parse import parse, rejects, requests
+from workers.api_requests.job.parse import observed, parse
 from workers.api_requests.job.session import Session
+from workers.api_requests.job.spam.acts import EVIDENCE
 from workers.api_requests.job.spam.allowed import Allowed
 from workers.api_requests.job.spam.evidence import Evidence
 from workers.api_requests.job.store import Store
@@ -192,18 +193,15 @@ class Job:
 
     def _count(self, rows: DataFrame, batch: int) -> dict[str, int]:
         self._session.fit(rows.sparkSession)
-        parsed = parse(rows).drop("value", "raw").persist()
-        counts = _counts(requests(parsed).count(), rejects(parsed).count())
-        if counts:
-            self._growth.count(requests(parsed), batch)
-        parsed.unpersist()
-        return counts
+        found, good = observed(parse(rows), "address", "time", "timestamp")
+        self._growth.count(good, batch)
+        return _counts(found.get["good"], found.get["bad"])
 
     def _suspect(self, rows: DataFrame, batch: int) -> dict[str, int]:
         self._session.fit(rows.sparkSession)
-        parsed = parse(rows).drop("value", "raw").persist()
-        counts = _counts(self.evidence.collect(requests(parsed), batch), rejects(parsed).count())
-        parsed.unpersist()
+        found, good = observed(parse(rows), *EVIDENCE, "timestamp")
+        self.evidence.collect(good, batch)
+        counts = _counts(found.get["good"], found.get["bad"])
         if counts and self._follows:
             self.evidence.judge()
         return counts

@@ -160,7 +160,9 @@ def target(path: Column, query: Column) -> Column:
     whole = f.when(query == "", path).otherwise(f.concat(path, f.lit("?"), query))
     text = f.lower(f.substring(whole, 1, PATH_LIMIT))
     plain = f.when(f.contains(text, f.lit("%")), f.lower(_unescape(_unescape(text)))).otherwise(text)  # some escape twice
-    return f.rtrim(f.translate(plain, "\\\n\r\0", "/   "))
+    for odd, instead in (("\\", "/"), ("\n", " "), ("\r", " "), ("\0", " ")):  # which finds none in most, and copies nothing then
+        plain = f.replace(plain, f.lit(odd), f.lit(instead))
+    return f.rtrim(plain)
 
 
 def _unescape(text: Column) -> Column:
