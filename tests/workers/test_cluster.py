@@ -65,23 +65,23 @@ def cluster(folder: Path, own: Path) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("own", "words"),
     [
-        ("state", r"NotShared: batch 0: Spark has written \d+ rows .* and 0 are there: this folder must be one that the driver"),
+        ("out", r"NotShared: batch 0: Spark has written \d+ rows .* and 0 are there: this folder must be one that the driver"),
         ("spool", "sees no spool there: spoolDir must be one folder that the driver and every executor share"),
-        ("", ""),
+        ("state", ""),
     ],
 )
-def test_disks_of_its_own_end_the_job_with_a_sentence_and_a_shared_one_does_not(
+def test_disks_of_its_own_end_the_job_with_a_sentence_where_they_must_be_shared_and_the_state_need_not_be(
     tmp_path: Path, java: None, own: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SPARK_HOME", raising=False)  # the tests' quick one is for local masters
     monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
-    for name in ("state", "spool", "nothing"):
+    for name in ("state", "spool", "out"):
         (tmp_path / name).mkdir()
     land(tmp_path / "spool", 0, 7)  # no suspect among them
-    with cluster(tmp_path, tmp_path / (own or "nothing")) as url:
+    with cluster(tmp_path, tmp_path / own) as url:
         ended = job(tmp_path, "--until=7", f"--master={url}")
         _, err = ended.communicate(timeout=400)
-    kept = sorted(path.parent.name for path in (tmp_path / "out").rglob("archive/*/*.parquet"))
-    assert ended.returncode == (1 if own else 0), err
-    assert len(kept) == (0 if own else 3)
+    kept = {path.parents[1].name for path in (tmp_path / "out").rglob("archive/date=*/batch=0/*.parquet")}
+    assert ended.returncode == (0 if own == "state" else 1), err
+    assert len(kept) == (3 if own == "state" else 0)
     assert re.search(words, err), err

@@ -40,7 +40,7 @@ from workers.api_requests.job.folders import Folders, Gone, take
 from workers.api_requests.job.outbox import Outbox
 from workers.api_requests.job.output import LocalOutput
 from workers.api_requests.job.queries import Failed, words_of
-from workers.api_requests.job.streams import Stream
+from workers.api_requests.job.streams import Stream, most
 from workers.api_requests.processes import descendants
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,6 +107,10 @@ def test_the_end_waits_for_a_batch_that_still_talks_to_the_jvm(tmp_path: Path) -
     assert stream.idle(10)
     batch.join()
     assert stream.tally.total() == 1
+
+
+def test_a_batch_has_an_end_whatever_waits_and_leaves_nothing_of_what_comes_until_the_next() -> None:
+    assert [most(None), most(0), most(10), most(30)] == [500_000, 500_000, 500_000, 1_500_000]
 
 
 @pytest.mark.parametrize("moment", ["before", "within"])

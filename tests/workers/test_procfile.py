@@ -64,7 +64,8 @@ class Deployment:
 
     def archived(self) -> list[str]:
         folder = self.folder / "var" / "api_requests" / "archive"
-        return ds.dataset(folder).to_table(["path"])["path"].to_pylist() if any(folder.rglob("*.parquet")) else []
+        table = ds.dataset(folder, format="parquet") if folder.exists() else None
+        return table.to_table(["path"])["path"].to_pylist() if table is not None and table.files else []
 
     def stop(self) -> dict[str, int]:
         """SIGTERM; the exit code of each process."""

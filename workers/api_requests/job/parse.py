@@ -131,7 +131,8 @@ def _instant(part: Column) -> Column:
     """The time as an instant; null where it is none. Fractions of a second, and ISO 8601, are taken too."""
     whole = f.regexp_replace(f.regexp_replace(part, r"(:\d\d)\.\d+", "$1"), r"(:\d\d:\d\d):60", "$1:59")  # a leap second
     iso = f.when(part.rlike(r"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"), f.try_to_timestamp(part))
-    return f.coalesce(*(f.try_to_timestamp(whole, f.lit(form)) for form in _CLF_TIMES), iso)
+    usual = f.try_to_timestamp(part, f.lit(_CLF_TIMES[0]))  # which needs nothing replaced
+    return f.coalesce(usual, *(f.try_to_timestamp(whole, f.lit(form)) for form in _CLF_TIMES), iso)
 
 
 def _in_range(instant: Column) -> Column:

@@ -31,7 +31,15 @@ from workers.api_requests.job.tally import Tally
 _LAST_WORDS = 5.0  # seconds for which a batch that was broken off may still talk to the JVM
 _EVERY = {"archive": 30.0, "growth": 10.0, "spam": 10.0}  # seconds; archive: fewer, larger files
 
+_MOST, _MOST_A_SECOND = 500_000, 50_000
+
 Process = Callable[[DataFrame, int], dict[str, int]]
+
+
+def most(every: float | None) -> int:
+    """The lines of a batch at the most, so that the driver's memory does not grow with what waits. Where batches are seldom, as
+    many as may come meanwhile: a next one begins no sooner."""
+    return max(_MOST, round((every or 0) * _MOST_A_SECOND))
 
 
 class Stopped(Exception):
@@ -66,7 +74,7 @@ class Stream:
         """``every``: seconds between the starts of batches; None to do what is there, and end."""
         self._checkpoint.clear_halves()
         lines = session.spark.readStream.format("nsq").option("spoolDir", str(self._spool)).option("collector", "external")
-        lines = lines.option("parallelism", session.parallelism)
+        lines = lines.option("parallelism", session.parallelism).option("maxMessagesPerTrigger", most(every))
         if self._since is None:
             lines = lines.option("retention", "commit")
         else:

@@ -119,9 +119,8 @@ def read(output: Path, *, source: str, published: Mapping[str, int]) -> Figures:
 
 
 def _columns(folder: Path, columns: list[str]) -> pa.Table:
-    if not any(folder.rglob("*.parquet")):
-        return pa.table({name: [] for name in columns})
-    return ds.dataset(folder, format="parquet").to_table(columns=columns)
+    table = ds.dataset(folder, format="parquet")
+    return table.to_table(columns=columns) if table.files else pa.table({name: [] for name in columns})
 
 
 def _rejects(folder: Path) -> list[Rejected]:

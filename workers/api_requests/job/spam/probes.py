@@ -138,6 +138,9 @@ FAMILIES = (  # the first that matches counts
 
 CERTAIN = frozenset(index for index, one in enumerate(FAMILIES) if one.certain)
 """Indices of those families."""
+_FIRST_POSSIBLE = len(CERTAIN)  # the certain ones come first
+_POSSIBLE = rf"(?=/)(?:{'|'.join(one.pattern for one in FAMILIES[_FIRST_POSSIBLE:])})"
+"""All others at once. Each of their patterns begins with a slash, and is tried at slashes alone."""
 _GUESSES_INDEX = next(index for index, one in enumerate(FAMILIES) if one.label == GUESSES)
 _HARMLESS = (
     r"\A/?\z|/(?:robots\.txt|favicon[^/]*|apple-touch-icon[^/]*|sitemap[^/]*|ads\.txt|app-ads\.txt|humans\.txt|security\.txt|llms\.txt|"
@@ -175,6 +178,8 @@ def family(text: Column) -> Column:
     """The index in FAMILIES of the first family that ``text`` (see ``target``) belongs to, or null."""
     found = f.lit(None).cast("int")
     for index in reversed(range(len(FAMILIES))):
+        if index == _FIRST_POSSIBLE - 1:
+            found = f.when(text.rlike(_POSSIBLE), found)  # one look for most lines, which are none of these
         found = f.when(text.rlike(FAMILIES[index].pattern), index).otherwise(found)
     return f.when(~text.rlike(_SHOWN_CODE), found)
 
