@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
 import socket
 import ssl
 import struct
-import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from framework.testing import java
 from framework.testing.certificates import Pair
-from framework.testing.servers import ROOT, Server, ServerMissing, free_port
+from framework.testing.servers import ROOT, Server, free_port
 from framework.transports.rocketmq.wire.codes import Answer, Request
 from framework.transports.rocketmq.wire.frames import Decoder, Frame, encode
 
@@ -24,7 +20,6 @@ VERSION, OLDER = "5.3.3", "4.9.7"
 """The second has no POP, and no timers."""
 _POM = ROOT / "tests" / "servers" / "rocketmq" / "pom.xml"
 _CACHE = ROOT / ".cache"
-_JAVA = 17
 _LOGGING = """<configuration>
   <statusListener class="org.apache.rocketmq.logging.ch.qos.logback.core.status.NopStatusListener"/>
   <appender name="STDERR" class="org.apache.rocketmq.logging.ch.qos.logback.core.ConsoleAppender">
@@ -227,42 +222,9 @@ def _written(file: Path, text: str) -> str:
 
 def java_binary() -> str:
     """JAVA_HOME's, or the PATH's. Raises ServerMissing unless it is 17 or newer."""
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=f"{home}/bin" if home else None) or shutil.which("java")
-    if java is None:
-        raise ServerMissing(f"RocketMQ needs Java {_JAVA} or newer, and there is no `java` on the PATH")
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = said.split('"')[1] if '"' in said else "0"
-    if int(version.split(".")[0].split("-")[0]) < _JAVA:
-        raise ServerMissing(f"RocketMQ needs Java {_JAVA} or newer, and this is {version}")
-    return java
+    return java.binary("RocketMQ")
 
 
 def jars(version: str = VERSION) -> Path:
     """The folder of RocketMQ's jars, which Maven copies there once, as it is configured here: 83 MB. Raises ServerMissing."""
-    home = _CACHE / f"rocketmq-{version}"
-    lib = home / "lib"
-    if not lib.exists():
-        maven = shutil.which("mvn")
-        if maven is None:
-            raise ServerMissing("RocketMQ's jars are copied by Maven, and there is no `mvn` on the PATH")
-        home.mkdir(parents=True, exist_ok=True)
-        with (home / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # tests run several at a time: one copies, the others wait
-            if not lib.exists():
-                _copy(maven, version, lib)
-    return lib
-
-
-def _copy(maven: str, version: str, lib: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=lib.parent) as fresh:  # nobody sees half of them, and a killed copy leaves none
-        copied = subprocess.run(
-            [
-                maven, "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies", f"-Drocketmq.version={version}",
-                f"-DoutputDirectory={fresh}/lib",
-            ],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if copied.returncode != 0:
-            raise ServerMissing(f"mvn could not copy RocketMQ's jars: {copied.stdout.strip()[-800:]}")
-        os.replace(f"{fresh}/lib", lib)
+    return java.jars("RocketMQ", _POM, _CACHE / f"rocketmq-{version}", f"-Drocketmq.version={version}")

@@ -1,9 +1,14 @@
-"""Real storages for tests of spools: an S3 gateway over a folder, on a free loopback port."""
+"""Real storages for tests of spools, on free loopback ports: an S3 gateway over a folder, and HDFS with one datanode."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import time
+import urllib.request
 from pathlib import Path
 
+from framework.testing import java
 from framework.testing.servers import ROOT, Server, built_by_go, free_port
 
 _VERSION = "1.8.0"
@@ -42,3 +47,75 @@ def real_s3(data: Path) -> Gateway:
         "posix", str(data),
     ]  # fmt: skip
     return Gateway(command, tcp_port=port, data=data)
+
+
+_HADOOP = "3.5.0"
+_POM = ROOT / "tests" / "servers" / "hdfs" / "pom.xml"
+_SERVERS = "org.apache.hadoop.hdfs.server"
+_READY = 60.0
+"""Seconds that a start may take on a busy machine; four are usual."""
+
+
+class Hdfs:
+    """A namenode and a datanode, each a process of its own; what they have said yes to survives their kill -9."""
+
+    def __init__(self, data: Path, **settings: str) -> None:
+        """Raises ServerMissing where there is no Java 17, or no Maven to copy the jars by."""
+        rpc, http, *ports = (free_port() for _ in range(5))
+        self._settings = {
+            "dfs.namenode.name.dir": (data / "name").as_uri(), "dfs.datanode.data.dir": (data / "blocks").as_uri(),
+            "dfs.namenode.rpc-address": f"127.0.0.1:{rpc}", "dfs.namenode.http-address": f"127.0.0.1:{http}",
+            "dfs.datanode.address": f"127.0.0.1:{ports[0]}", "dfs.datanode.http.address": f"127.0.0.1:{ports[1]}",
+            "dfs.datanode.ipc.address": f"127.0.0.1:{ports[2]}", "dfs.datanode.hostname": "127.0.0.1", "dfs.replication": "1",
+            "dfs.namenode.safemode.extension": "0", "dfs.namenode.safemode.min.datanodes": "1", "dfs.heartbeat.interval": "1",
+            "fs.defaultFS": f"hdfs://127.0.0.1:{rpc}", "hadoop.tmp.dir": str(data / "tmp"),
+            "dfs.permissions.superusergroup": "nobody", "dfs.datanode.du.reserved": "0",
+            **settings,
+        }  # fmt: skip
+        conf = data / "conf"
+        conf.mkdir()
+        lines = "".join(
+            f"<property><name>{name}</name><value>{value}</value></property>" for name, value in self._settings.items()
+        )
+        for name in ("core-site.xml", "hdfs-site.xml"):
+            (conf / name).write_text(f"<configuration>{lines}</configuration>\n")
+        self._java = [
+            java.binary("HDFS"), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Dhadoop.log.dir={data}",
+            "-cp", f"{conf}:{java.jars('HDFS', _POM, ROOT / '.cache' / f'hdfs-{_HADOOP}', f'-Dhadoop.version={_HADOOP}')}/*",
+        ]  # fmt: skip
+        self.address = f"127.0.0.1:{http}"
+        self.namenode = Server([*self._java, f"{_SERVERS}.namenode.NameNode"], tcp_port=http, data=data)
+        self.datanode = Server([*self._java, f"{_SERVERS}.datanode.DataNode"], tcp_port=ports[1], data=data)
+
+    def url(self, folder: str) -> str:
+        return f"webhdfs://{self.address}/{folder}"
+
+    def format(self) -> None:
+        """Make an empty one; before its first start."""
+        command = [*self._java, f"{_SERVERS}.namenode.NameNode", "-format", "-nonInteractive", "-force"]
+        subprocess.run(command, capture_output=True, check=True)
+
+    def start(self) -> None:
+        """Return when files can be written."""
+        for server in (self.namenode, self.datanode):
+            if server.process is None:
+                server.start(deadline=_READY)
+        until = time.monotonic() + _READY
+        while not self._is_ready():
+            if time.monotonic() > until:
+                raise RuntimeError("HDFS is not ready")
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        """kill -9 of both."""
+        for server in (self.namenode, self.datanode):
+            server.kill()
+
+    def _is_ready(self) -> bool:
+        bean = "Hadoop:service=NameNode,name=FSNamesystemState"
+        try:
+            with urllib.request.urlopen(f"http://{self.address}/jmx?qry={bean}", timeout=5) as answer:
+                (state,) = json.load(answer)["beans"]
+        except (OSError, ValueError):
+            return False
+        return bool(state["FSState"] == "Operational" and state["NumLiveDataNodes"] == 1)

@@ -44,7 +44,7 @@ def landed(url: str) -> Counter[bytes]:
 
 @pytest.fixture
 def collector(spool_url: str, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts collectors of orders/archive: ``collector(nsqd, "named", 3000)``."""
+    """Starts collectors of orders/archive: ``collector(nsqd, "named", 3000)``. The spool is at ``spool_url``."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(nsqd: Server, point: str, rows: int = 3000) -> subprocess.Popen[bytes]:

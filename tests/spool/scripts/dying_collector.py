@@ -5,7 +5,8 @@ SPOOL may be a URL. Points: ``written`` (the file is durable and has no name yet
 is taken),
 ``named`` (it has its name, the folder is not synced), ``durable`` (landed, nothing finished), ``never``. The size of each batch
 is written to ``batches`` beside the spool, or in the working folder. In a storage there are ``written`` (nothing is put yet),
-``named`` (the segment is, and its rows are not told), ``durable`` and ``never``.
+``claimed`` (of HDFS: the file is there, by a name of its own), ``named`` (the segment is, and its rows are not told),
+``durable`` and ``never``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from framework.handler import HandlerSpec
 from framework.message import Batch
 from framework.spool import Spool, arrow, files, numbered
+from framework.spool.hdfs import Hdfs
 
 SPOOL, URL, POINT = sys.argv[1], sys.argv[2], sys.argv[3]
 BATCHES = Path("batches") if "://" in SPOOL else Path(SPOOL).parent / "batches"
@@ -30,6 +32,15 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def die_at_rename(self: Hdfs, method: str, name: str, verb: str, content: bytes | None = None, **options: str) -> bytes:
+    if verb == "RENAME":
+        die()
+    return ask(self, method, name, verb, content, **options)
+
+
+ask = Hdfs._ask
+
+
 class Dying(Spool):
     def land(self, batch: Batch) -> int:
         global landed  # noqa: PLW0603
@@ -40,6 +51,7 @@ class Dying(Spool):
             arrow.content_of = lambda *_: die()
         if landed >= ROWS and POINT == "claimed":
             files._name_claimed = lambda *_: die()  # type: ignore[assignment]
+            Hdfs._ask = die_at_rename  # type: ignore[method-assign]
         if landed >= ROWS and POINT == "named":
             files.sync_folder = lambda *_: die()
             numbered._tell_rows = lambda *_: die()
