@@ -13,7 +13,7 @@ from typing import Any
 
 import gevent
 from gevent import monkey
-from gevent.lock import BoundedSemaphore
+from gevent.event import Event
 
 from framework.dedupe.store import Claim
 from framework.errors import WrongUse
@@ -84,11 +84,17 @@ class SqliteStore:
         return found
 
     def done(self, keys: Sequence[str], token: str) -> None:
-        self._do(lambda database: database.executemany(_DONE, [(key, time() + self._age) for key in keys]))
+        self._do_many(_DONE, [(key, time() + self._age) for key in keys])
 
     def release(self, keys: Sequence[str], token: str) -> None:
-        asked = [(key, token) for key in keys]
-        self._do(lambda database: database.executemany("delete from keys where key = ? and token = ?", asked))
+        self._do_many("delete from keys where key = ? and token = ?", [(key, token) for key in keys])
+
+    def _do_many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        def do(database: sqlite3.Connection) -> None:
+            # No cursor leaves the thread: its end resets the statement, which another commit may be running by then.
+            database.executemany(statement, rows)
+
+        self._do(do)
 
     # -- off the hub
 
@@ -97,18 +103,26 @@ class SqliteStore:
         self._waiting.append(work)
         here = gevent.getcurrent()
         if isinstance(here.parent, gevent.hub.Hub):
-            # One for each hub: gevent's semaphore may lose the wake-up of a waiter on another thread's hub.
-            committing = self._here.__dict__.setdefault("committing", BoundedSemaphore(1))
-            with committing:
-                if not work.over:  # whoever was before has done what waited
-                    here.parent.threadpool.apply(self._commit)
+            self._wait_for(work, here.parent)
         else:
             self._commit()
-        if not work.over:
-            raise RuntimeError(f"Dedupe({str(self.path)!r}): the file was not written")
         if work.error is not None:
-            raise work.error
+            raise work.error.with_traceback(None)  # several may raise this one object
         return work.result
+
+    def _wait_for(self, work: _Work, hub: Any) -> None:
+        """One greenlet of each hub has the others' work committed with its own."""
+        mine = self._here.__dict__
+        while not work.over:
+            if (committing := mine.get("committing")) is not None:
+                committing.wait()
+                continue
+            mine["committing"] = over = Event()
+            try:
+                hub.threadpool.apply(self._commit)
+            finally:
+                del mine["committing"]
+                over.set()
 
     def _commit(self) -> None:
         """All that waits, in one transaction."""

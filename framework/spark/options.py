@@ -240,6 +240,8 @@ class ReadOptions:
     max_spool_bytes: int | None
     segment_max_messages: int
     segment_linger: float
+    columns: tuple[str, ...] | None = None
+    """Those that the query's schema names; None: all."""
 
 
 @dataclass(frozen=True, slots=True)

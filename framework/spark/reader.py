@@ -80,7 +80,7 @@ class NsqBatchReader(DataSourceReader):
         return planned(root, every, Offset(life, {}, partitions_wanted(self._options, rows), self._options.max_records))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_rows(partition, self._options.fail_on_data_loss)
+        return read_rows(partition, self._options)
 
 
 class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -179,7 +179,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return planned(self._options.spool_dir, every, last)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_rows(partition, self._options.fail_on_data_loss)
+        return read_rows(partition, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Delete what no batch will need again, if retention says so."""
@@ -276,16 +276,16 @@ def planned(root: Location, every: list[Span], offset: Offset) -> list[InputPart
     return [SpoolPartition(root, offset.epoch, some) for some in split(every, partitions_for(rows, offset))]
 
 
-def read_rows(partition: InputPartition, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
+def read_rows(partition: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The rows of one task. Spark hands a plain InputPartition to a batch read that has none."""
     if not isinstance(partition, SpoolPartition):
         return
     _check_shared(partition)
     for span in partition.spans:
         try:
-            yield from rows_of(span)
+            yield from rows_of(span, options.columns)
         except FileNotFoundError:
-            if fail_on_data_loss:
+            if options.fail_on_data_loss:
                 raise SpoolError(
                     f"spool segment {span.segment.path} was planned and is gone: another query on this spool deletes what it "
                     "has committed (retention=commit), or someone removed it; failOnDataLoss=false skips it"

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
+from framework.errors import BadSetting
 from framework.spark.offsets import Cursor, Span, end_of
 from framework.spool import segment
 from framework.spool.segment import Segment
@@ -47,16 +50,39 @@ def first_since(segments: Sequence[Segment], time: int) -> Cursor:
     return end_of(segments)
 
 
-def rows_of(span: Span) -> list[pa.RecordBatch]:
-    """The rows of ``span``, read from its file. Raises FileNotFoundError, SpoolError."""
+def asked(schema: StructType) -> tuple[str, ...]:
+    """The columns of ``schema``, which a query may give: fewer cost less. Raises BadSetting for those that it does not have."""
+    whole = {field.name: field.dataType for field in from_arrow_schema(ARROW).fields}
+    for field in schema.fields:
+        if field.name not in whole:
+            raise BadSetting(f"schema: format nsq has no column {field.name}; it has {DDL}")
+        if field.dataType != whole[field.name]:
+            right, wrong = whole[field.name].simpleString(), field.dataType.simpleString()
+            raise BadSetting(f"schema: column {field.name} is {right}, and not {wrong}")
+    return tuple(schema.fieldNames())
+
+
+def rows_of(span: Span, names: Sequence[str] | None = None) -> list[pa.RecordBatch]:
+    """The rows of ``span``, read from its file, with the columns ``names``, or all. Raises FileNotFoundError, SpoolError."""
     table = segment.read(span.segment.path).slice(span.first, span.rows)
-    columns = {
-        **{name: table[name] for name in ("value", "message_id", "attempts", "topic", "nsqd")},
-        "timestamp": pc.floor_temporal(table["timestamp_ns"].cast(pa.timestamp("ns", tz="UTC")), unit="microsecond").cast(
-            pa.timestamp("us", tz="UTC")
-        ),
-        "collector": pa.repeat(pa.scalar(span.collector, pa.string()), span.rows),
-        "segment": pa.repeat(pa.scalar(span.segment.number, pa.int64()), span.rows),
-        "position": pa.array(range(span.first, span.stop), pa.int32()),
-    }
-    return pa.table([columns[name] for name in ARROW.names], schema=ARROW).to_batches()  # type: ignore[no-any-return]
+    names = ARROW.names if names is None else names
+    columns = [_made(name, span) if name in _MADE else _kept(name, table) for name in names]
+    return pa.table(columns, schema=pa.schema([ARROW.field(name) for name in names])).to_batches()  # type: ignore[no-any-return]
+
+
+_MADE = ("collector", "segment", "position")
+
+
+def _made(name: str, span: Span) -> pa.Array:
+    if name == "collector":
+        return pa.repeat(pa.scalar(span.collector, pa.string()), span.rows)
+    if name == "segment":
+        return pa.repeat(pa.scalar(span.segment.number, pa.int64()), span.rows)
+    return pa.array(range(span.first, span.stop), pa.int32())
+
+
+def _kept(name: str, table: pa.Table) -> pa.ChunkedArray:
+    if name != "timestamp":
+        return table[name]
+    times = table["timestamp_ns"].cast(pa.timestamp("ns", tz="UTC"))
+    return pc.floor_temporal(times, unit="microsecond").cast(pa.timestamp("us", tz="UTC"))

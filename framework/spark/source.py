@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -13,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from framework.spark import options
 from framework.spark.reader import NsqBatchReader, NsqStreamReader
-from framework.spark.rows import DDL
+from framework.spark.rows import DDL, asked
 from framework.spark.writer import NsqStreamWriter, NsqWriter
 
 
@@ -32,10 +34,10 @@ class NsqDataSource(DataSource):
         return DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return NsqBatchReader(options.batch_read(self.options))
+        return NsqBatchReader(replace(options.batch_read(self.options), columns=asked(schema)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        return NsqStreamReader(options.stream_read(self.options))
+        return NsqStreamReader(replace(options.stream_read(self.options), columns=asked(schema)))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return NsqWriter(options.write(self.options), schema, overwrite)

@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import gevent
 import pytest
 
 from framework.dedupe import sqlite, store
@@ -120,6 +121,33 @@ def test_what_was_done_is_kept_by_a_kill(tmp_path: Path) -> None:
     process.join(30)
     assert process.exitcode == -signal.SIGKILL
     assert SqliteStore(tmp_path / "seen.sqlite", 100.0).claim(["a", "b"], "two", 60) == ["done", "claimed"]
+
+
+def test_no_cursor_leaves_the_thread_that_writes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end resets a statement, which the next commit may be running: seen as `bad parameter or other API misuse`."""
+    keys = SqliteStore(tmp_path / "seen.sqlite", 100.0)
+    answers: list[Any] = []
+    do = keys._do
+    monkeypatch.setattr(keys, "_do", lambda work: answers.append(do(work)) or answers[-1])
+    keys.claim(["a", "b"], "one", 60)
+    keys.done(["a"], "one")
+    keys.release(["b"], "one")
+    assert answers == [["new", "new"], None, None]
+
+
+def test_many_greenlets_share_the_file(tmp_path: Path) -> None:
+    keys = SqliteStore(tmp_path / "seen.sqlite", 100.0)
+    numbers = iter(range(4_000))
+    found = Counter[str]()
+
+    def work() -> None:
+        for number in numbers:
+            found.update(keys.claim([f"{number}"], f"t{number}", 60))
+            (keys.release if number % 2 else keys.done)([f"{number}"], f"t{number}")
+
+    gevent.joinall([gevent.spawn(work) for _ in range(50)], raise_error=True)
+    assert found == {"new": 4_000}
+    assert keys.claim(["0", "1", "3998", "3999"], "after", 60) == ["done", "new", "done", "new"]
 
 
 def test_an_error_of_the_file_is_told_to_whoever_asked_and_the_next_may_succeed(tmp_path: Path) -> None:

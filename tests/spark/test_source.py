@@ -39,6 +39,28 @@ def ids(spark: Any, out: Path) -> Counter[str]:
     return Counter(row.message_id for row in spark.read.parquet(str(out / "rows")).select("message_id").collect())
 
 
+def test_a_query_that_names_its_columns_is_sent_no_others(spark: Any, land: Land, tmp_path: Path) -> None:
+    folder = land(0, 3)
+    schema = "position int, value binary"
+    rows = external(spark.read, folder).schema(schema).load()
+    assert rows.dtypes == [("position", "int"), ("value", "binary")]
+    assert sorted((row.position, bytes(row.value)) for row in rows.collect()) == [(0, b"m0"), (1, b"m1"), (2, b"m2")]
+    stream = external(spark.readStream, folder, collector="external").schema("timestamp timestamp, value binary").load()
+    query = (
+        stream.writeStream.format("parquet").option("path", str(tmp_path / "rows"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    assert query.awaitTermination(60)
+    found = spark.read.parquet(str(tmp_path / "rows"))
+    assert (found.count(), found.columns) == (3, ["timestamp", "value"])
+    for wrong, words in (
+        ("value string", "schema: column value is binary, and not string"),
+        ("key binary", "schema: format nsq has no column key; it has value binary, message_id string"),
+    ):
+        with pytest.raises(Exception, match=words):
+            external(spark.read, folder).schema(wrong).load().collect()
+
+
 def test_the_rows_are_exactly_what_was_landed(spark: Any, land: Land) -> None:
     body = bytes(range(256)) + "żółw 🐢\n".encode()
     land(0, 1, body=lambda n: body)
