@@ -249,7 +249,9 @@ class JetStreamConnection:
         back = self._pulling.taken_back(room, wanted=bool(self.granted))
         if taken.matters:
             self._session.prove()
-        return self._settlements.said(self, taken, [*back, *self._pulling.asked_for(room)])
+        # What is handled while nothing may be settled stays in flight for the server, and comes again: more with each pull.
+        asked = self._pulling.asked_for(room) if self._changes.sure else ()
+        return self._settlements.said(self, taken, [*back, *asked])
 
     def keep(self, heard: list[wire.Msg], now: float, expired: Collection[Message]) -> tuple[bytes, Sent | None]:
         """What waits to be sent, and what is to be touched: of the messages in flight, and of those that came meanwhile."""

@@ -17,6 +17,7 @@ import msgspec
 
 from framework.decoding import prepared
 from framework.errors import BrokerError, NegotiationRefused, ProtocolError, TryLater
+from framework.names import EPHEMERAL
 from framework.transports.nats import headers, wire
 from framework.transports.nats.carrier import Asking
 from framework.transports.nats.urls import Options, mapped
@@ -39,6 +40,9 @@ ONE_OF_A_NAME = (2, 10, 2)
 SCHEDULES = (2, 12)
 """The version that began to deliver a message at a time of its publisher's choosing (ADR-51)."""
 NEVER = datetime.fromtimestamp(0, UTC)
+UNUSED = 300.0
+"""Seconds after which a consumer of an ephemeral channel goes that nobody pulls from: a stream with retention=interest keeps all
+that one has not taken. Whose calls are longer, and pull nothing meanwhile, is not for such a channel."""
 LATER = "_at."
 """Before the subjects of messages that are not to be delivered yet."""
 
@@ -356,7 +360,8 @@ def stream_config(topic: str, options: Options, schedules: bool) -> dict[str, ob
 
 def consumer_config(topic: str, name: str, options: Options) -> dict[str, object]:
     """What is made for a channel that has none. How often a message is delivered is counted here, and limited nowhere."""
-    return {
+    ends = {"inactive_threshold": round(UNUSED * NANO)} if name.endswith(EPHEMERAL) else {}
+    return ends | {
         "durable_name": name, "name": name, "ack_policy": "explicit", "ack_wait": round(options.ack_wait * NANO),
         "max_deliver": -1,
         "max_ack_pending": options.max_ack_pending, "filter_subject": topic, "deliver_policy": "all", "replay_policy": "instant",

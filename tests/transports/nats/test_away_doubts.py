@@ -72,3 +72,22 @@ def test_a_lease_goes_on_from_when_the_consumer_has_been_seen_again(kit):
     held.connection.finish(held.taken[0])
     until(lambda: held.tally.finished == 1)
     assert held.tally.lease_lost == 0
+
+
+def test_nothing_more_is_asked_for_while_what_is_handled_cannot_be_settled(kit, monkeypatch):
+    """All of it would be in flight for the server, whatever was granted, and come again: 2,108 of 8,340 messages did."""
+    held = holding(kit, kit.open("?ack_wait=20s"), 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(held.connection._changes), "look_when_due", lambda self, now: None)
+        kit.server.stop()
+        until(lambda: held.connection._away is not None)
+        kit.server.start()
+        until(lambda: held.connection._away is None)
+        for message in list(held.taken):
+            held.connection.finish(message)
+        kit.producer(kit.open()).publish("orders", [b"%d" % n for n in range(5)])
+        gevent.sleep(1.0)
+        assert (len(held.taken), held.connection.exposed, held.tally.finished) == (2, 2, 0)
+    held.connection._changes.suspect()
+    until(lambda: len(held.taken) == 4)
+    assert held.tally.finished == 2

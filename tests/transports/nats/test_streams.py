@@ -15,6 +15,8 @@ from framework.transports.nats.session import Session
 from framework.transports.nats.streams import Api, Stream
 from framework.transports.nats.urls import Options
 
+from .conftest import until
+
 pytestmark = pytest.mark.real
 
 
@@ -71,3 +73,21 @@ def test_a_topic_without_a_channel_has_what_the_first_one_would_get(kit):
     kit.producer(transport).publish("orders", [b"x", b"y"])
     (kept,) = transport.kept("orders", "").values()
     assert (kept.waiting, kept.in_flight) == (2, 0)
+
+
+@pytest.mark.parametrize("version", [pytest.param("2.9", marks=pytest.mark.slow), "2.15"])
+def test_the_consumer_of_an_ephemeral_channel_goes_when_nobody_uses_it_any_more(make_kit, monkeypatch, version):
+    """As that of `workers tail`: nobody else would ever take what it keeps."""
+    monkeypatch.setattr(streams, "UNUSED", 1.0)
+    kit = make_kit(version=version)
+    held = kit.hold(kit.open(), "orders", "tail#ephemeral")
+    kit.producer(kit.open()).publish("orders", [b"x"])
+    until(lambda: held.taken)
+    held.connection.finish(held.taken[0])
+    gevent.sleep(3.0)
+    assert kit.api.consumers("orders") == ["tail#ephemeral"]
+    held.connection.close()
+    until(lambda: not kit.api.consumers("orders"))
+    kit.hold(kit.open(), "orders", "billing").connection.close()
+    gevent.sleep(3.0)
+    assert kit.api.consumers("orders") == ["billing"]
