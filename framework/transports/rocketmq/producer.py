@@ -14,6 +14,7 @@ from framework.transports.checked import check_bodies
 from framework.transports.per_thread import PerThread, raise_first
 from framework.transports.rocketmq.commands import Command, Commands
 from framework.transports.rocketmq.publish_link import PublishLink
+from framework.transports.rocketmq.routes import NOWHERE
 from framework.transports.rocketmq.urls import Names, Options
 from framework.transports.rocketmq.wire import properties
 
@@ -34,9 +35,7 @@ class RocketProducer:
         self._options = options
         self._deadline = deadline
         self._commands = Commands(options.max_body)
-        self._publishing: PerThread[Command] = PerThread(
-            nodes, dial, broker="RocketMQ", nowhere="the name server knows no broker: is one started with this namesrvAddr?"
-        )
+        self._publishing: PerThread[Command] = PerThread(nodes, dial, broker="RocketMQ", nowhere=NOWHERE)
 
     def publish(
         self, topic: str, bodies: Sequence[bytes], *, delay: float = 0.0, priority: int | None = None,

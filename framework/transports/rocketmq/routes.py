@@ -15,15 +15,7 @@ import msgspec
 from gevent import monkey
 
 from framework.decoding import prepared
-from framework.errors import (
-    BadSetting,
-    BrokerError,
-    BrokerUnreachable,
-    FrameworkError,
-    NegotiationRefused,
-    ProtocolError,
-    words_of,
-)
+from framework.errors import BadSetting, BrokerUnreachable, FrameworkError, ProtocolError, words_of
 from framework.transports.recent import Recent
 from framework.transports.rocketmq.queues import Place
 from framework.transports.rocketmq.session import Session
@@ -42,6 +34,7 @@ SETTLED = 5.0
 NO_NAME_SERVER = (
     "RocketMQ at {} is no name server, but a broker perhaps: name servers, at port 9876 mostly, stand in the broker URL"
 )
+NOWHERE = "the name server knows no broker: is one started with this namesrvAddr?"
 MASTER = "0"
 READABLE, WRITABLE = 4, 2
 _Count = Annotated[int, msgspec.Meta(ge=0, le=65_536)]
@@ -145,7 +138,7 @@ class NameServers:
             return False
         try:
             brokers = self._brokers()
-        except BrokerError:  # it answers no such question
+        except (RocketError, BadSetting):  # it answers no such question
             return False
         if brokers != self._there:
             self._there, self._there_since = brokers, monotonic()
@@ -183,9 +176,17 @@ class NameServers:
         table = read_json(self._ask(Request.GET_BROKER_CLUSTER_INFO, {}), _Cluster).broker_addr_table
         return _masters(table.values())
 
-    def masters_of(self, cluster: str) -> dict[str, Master]:
-        """Those where topics are made. Raises BadSetting where it is not said which of several clusters that is."""
+    def some_masters(self) -> dict[str, Master]:
+        """As ``masters``. Raises BrokerUnreachable where there is none: nothing that is asked then is true of a broker."""
         found = self.masters()
+        if not found:
+            raise BrokerUnreachable(NOWHERE)
+        return found
+
+    def masters_of(self, cluster: str) -> dict[str, Master]:
+        """Those where topics are made. Raises BadSetting where it is not said which of several clusters that is, and
+        BrokerUnreachable where there is none."""
+        found = self.some_masters()
         clusters = sorted({one.cluster for one in found.values()})
         if not cluster and len(clusters) > 1:
             raise BadSetting(
@@ -208,7 +209,7 @@ class NameServers:
                 with self._session(server) as session:
                     answer = session.ask(code, fields)
             except NotSupported:
-                raise NegotiationRefused(Request(code).name, "", fix=NO_NAME_SERVER.format(server)) from None
+                raise BadSetting(NO_NAME_SERVER.format(server)) from None
             except RocketError:
                 raise
             except FrameworkError as error:

@@ -166,6 +166,7 @@ class RocketTransport:
 
     def topics(self) -> set[str]:
         """Those of this namespace that are not RocketMQ's own."""
+        self._servers.some_masters()
         own = {*self._servers.own_topics(), *judgement.OWN_TOPICS}
         found = [topic for topic in self._servers.topics() if topic not in own and not judgement.is_own(topic)]
         return {topic for name in found if (topic := self._names.unmapped(name))}
@@ -197,8 +198,6 @@ class RocketTransport:
 
     def _make_together(self, wanted: Sequence[str]) -> dict[str, FrameworkError]:
         masters = self._masters()
-        if not masters:
-            raise BrokerUnreachable("the name server knows no broker: is one started with this namesrvAddr?")
         answers = self._ask_all(masters, lambda master, session: self._made(master, session, wanted))
         failures = [(topic, node, error) for node, errors in answers.items() for topic, error in errors.items()]
         refused: dict[str, FrameworkError] = {topic: BrokerUnreachable(words_of(node, error)) for topic, node, error in failures}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from framework.errors import BrokerUnreachable, NegotiationRefused, ProtocolError
+from framework.errors import BadSetting, BrokerUnreachable, ProtocolError
 from framework.transports import open_transports
 from framework.transports.rocketmq import requests, routes
 from framework.transports.rocketmq.dial import dial
@@ -117,7 +117,19 @@ def test_a_broker_that_is_taken_for_a_name_server_is_called_one() -> None:
     server.refuses = {Request.GET_ROUTEINFO_BY_TOPIC, Request.GET_BROKER_CLUSTER_INFO}
     (transport,) = open_transports([f"rocketmq://{server.address}"])
     for ask in (transport.probe, partial(transport.discover, server.topic, "billing")):
-        with pytest.raises(NegotiationRefused, match=f"RocketMQ at {server.address} is no name server"):
+        with pytest.raises(BadSetting, match=f"RocketMQ at {server.address} is no name server"):
+            ask()
+    transport.close()
+    server.close()
+
+
+def test_what_no_broker_can_have_said_is_not_said() -> None:
+    """A name server forgets a broker in the moment that it ends: no broker is not the same as no topic, and nothing waiting."""
+    server = Lying(1)
+    server.instead[Request.GET_BROKER_CLUSTER_INFO] = b'{"brokerAddrTable":{}}'
+    (transport,) = open_transports([f"rocketmq://{server.address}"])
+    for ask in (transport.probe, transport.topics, partial(transport.describe, "other", "billing")):
+        with pytest.raises(BrokerUnreachable, match="the name server knows no broker"):
             ask()
     transport.close()
     server.close()
