@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -78,11 +79,19 @@ def _made(name: str, span: Span) -> pa.Array:
         return pa.repeat(pa.scalar(span.collector, pa.string()), span.rows)
     if name == "segment":
         return pa.repeat(pa.scalar(span.segment.number, pa.int64()), span.rows)
-    return pa.array(range(span.first, span.stop), pa.int32())
+    return _counted(-(-span.stop // _AT_ONCE) * _AT_ONCE).slice(span.first, span.rows)
+
+
+_AT_ONCE = 4096
+
+
+@lru_cache(8)
+def _counted(stop: int) -> pa.Array:
+    """0, 1, 2, … below ``stop``. Kept, as making it takes a third of the time of a segment."""
+    return pa.array(range(stop), pa.int32())
 
 
 def _kept(name: str, table: pa.Table) -> pa.ChunkedArray:
     if name != "timestamp":
         return table[name]
-    times = table["timestamp_ns"].cast(pa.timestamp("ns", tz="UTC"))
-    return pc.floor_temporal(times, unit="microsecond").cast(pa.timestamp("us", tz="UTC"))
+    return pc.divide(table["timestamp_ns"], 1000).cast(pa.timestamp("us", tz="UTC"))

@@ -8,6 +8,7 @@ import pytest
 
 from framework import app, history, values
 from framework.admin import backlog, feed, figures, here, latest, letters, pages
+from framework.dedupe import dedupe
 from framework.engine import backoff, guardian, later_dialler, tie, unstarted, ways
 from framework.history import writer
 from framework.master import master, seat
@@ -151,6 +152,10 @@ FIGURES = {
         "The master looks",
         "does not answer within half a second",
     ],
+    "middleware": [
+        f"`age` seconds (a day), the newest `most` ({dedupe.MOST:,})",
+        f"ends {dedupe.MARGIN:g} s after the call's `timeout`",
+    ],
     "sentry": [f"send bodies ({sentry_watch.BODY} characters)"],
     "spark": ["(500000)"],
     "transports": ["`examples/directory_broker` is one in 160 lines", "more than forty broken variants"],
@@ -163,7 +168,7 @@ ROUND = [
     pages.CACHED == 0.5, latest.SHARE == 0.1,
     nsqd_backlog.WINDOW_BYTES == 1 << 18, master.MARGIN == 4, seat.STEADY == 60,
     master_source.PATIENCE == 0.5,
-    seen.WINDOW == 500_000, writer.PERIOD == 0.25, pulling.PAUSED == 1,
+    seen.WINDOW == 500_000, dedupe.AGE == 86_400, writer.PERIOD == 0.25, pulling.PAUSED == 1,
     0 < 3 * 86_400 - rocketmq_producer.MAX_DELAY < 600, pulled.LEVELS[:4] == (1, 5, 10, 30),
     pulled.LEVELS[4:14] == tuple(60 * n for n in range(1, 11)), pulled.LEVELS[14:] == (1200, 1800, 3600, 7200),
 ]  # fmt: skip

@@ -1,0 +1,119 @@
+"""Rows of 200 bytes from Spark to a real nsqd by ``format("nsq")``, beside a bare MPUB loop that is given the same rows.
+
+The cases take turns, each in every round, in one session of two cores with two tasks, after a round that is not counted:
+
+- ours, and ours with keys (``headers=true``: an envelope of some 90 bytes around each body);
+- bare: a Python sink that does what must be done, on a blocking socket: 500 bodies to an MPUB, send, wait for OK;
+- nowhere: a Python sink that takes the rows and drops them, which is what Spark itself costs.
+
+Rates are of the clock; CPU is that of the JVM and of all Python processes, without nsqd's. Java is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import statistics
+import struct
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+
+from benchmarks import measure
+from benchmarks.spark_session import cpu, started
+
+TOPIC = "bench#ephemeral"
+MPUB = 500
+CASES = ("ours", "ours, keys", "bare", "nowhere")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = _options(arguments)
+    found: dict[str, list[tuple[float, float]]] = {case: [] for case in CASES}
+    with tempfile.TemporaryDirectory() as folder, started(Path(folder)) as session, measure.fresh_nsqd() as nsqd:
+        session.dataSource.register(Bare)
+        rows = session.range(0, options.rows, 1, 2).selectExpr("rpad(cast(id AS string), 200, 'x') AS value")
+        for number in range(options.rounds + 1):
+            for case in CASES:
+                began, used = time.monotonic(), cpu()
+                _write(rows, case, nsqd.address)
+                if number:
+                    found[case].append((time.monotonic() - began, cpu() - used))
+    print(f"{options.rows:,} rows of 200 B, 2 tasks, medians of {options.rounds} rounds, load {os.getloadavg()[0]:.0f}")
+    print("sink          k rows/s   CPU s   ours / it by the clock   by CPU   CPU beyond Spark's own, us a row")
+    idle = [used for _, used in found["nowhere"]]
+    for case in CASES:
+        both = list(zip(found["ours"], found[case], strict=True))
+        seconds, used = (statistics.median(one[i] for one in found[case]) for i in (0, 1))
+        ratios = "".join(f"{statistics.median(it[i] / our[i] for our, it in both):{24 - 15 * i}.2f}" for i in (0, 1))
+        own = statistics.median(one[1] - none for one, none in zip(found[case], idle, strict=True)) / options.rows * 1e6
+        print(f"{case:<12} {options.rows / seconds / 1000:9.0f} {used:7.2f} {ratios} {own:34.2f}", flush=True)
+
+
+def _write(rows: Any, case: str, address: str) -> None:
+    if case.startswith("ours"):
+        sink = rows.write.format("nsq").mode("append").option("topic", TOPIC)
+        sink.option("broker", f"nsq://{address}" + ("?headers=true" if "keys" in case else "")).save()
+    else:
+        rows.write.format("bare").mode("append").option("address", address if case == "bare" else "").save()
+
+
+class Bare(DataSource):
+    """A sink without a framework."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bare"
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
+        return BareWriter(self.options["address"])
+
+
+class BareWriter(DataSourceArrowWriter):
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        sock = _connected(self._address) if self._address else None
+        for batch in iterator:
+            if sock is None:
+                continue
+            bodies = batch.column(0).cast(pa.binary()).to_pylist()
+            for first in range(0, len(bodies), MPUB):
+                _mpub(sock, bodies[first : first + MPUB])
+        return WriterCommitMessage()
+
+
+def _connected(address: str) -> socket.socket:
+    host, port = address.split(":")
+    sock = socket.create_connection((host, int(port)))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.sendall(b"  V2")
+    return sock
+
+
+def _mpub(sock: socket.socket, bodies: list[bytes]) -> None:
+    framed = b"".join([part for body in bodies for part in (struct.pack(">i", len(body)), body)])
+    sock.sendall(b"MPUB %b\n%b%b" % (TOPIC.encode(), struct.pack(">ii", len(framed) + 4, len(bodies)), framed))
+    answer = b""
+    while len(answer) < 10:
+        answer += sock.recv(4096)
+    if answer[8:10] != b"OK":
+        raise RuntimeError(answer)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.spark_sink", description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main()
