@@ -5,6 +5,7 @@ It knows neither's commands. Whether to try again, and where, is the ``Failover`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
@@ -18,6 +19,7 @@ from framework.transports.publish_link import NotStored
 DOUBT = 1.0
 """Seconds without a word, while an answer is owed, after which nothing more is sent there."""
 _IDLE = 0.001  # seconds after which a look at the socket comes before trusting it: one recv
+_LATE = 0.002  # seconds that a look comes after what it is to see: a timer may be that much too early
 _TURN = 0.001  # seconds, in which the hub reads what has come
 
 
@@ -150,7 +152,8 @@ class Run(Generic[_C]):
         raise NotImplementedError
 
     def wait(self) -> list[Exception | None]:
-        look = min(DOUBT, max(self._timeout, 0.001))
+        timeout = max(self._timeout, 0.001)
+        look = timeout / math.ceil(timeout / DOUBT) + _LATE  # one of them is when the time is over: nobody waits for longer
         timer: Any = get_hub().loop.timer(look, look)
         try:
             self._fill()

@@ -31,6 +31,8 @@ CERTAIN = 0.8
 _FULL = frozenset({10077, 10023, 10047, 10002})
 """The stream, or the server, has no room, and drops nothing to make some."""
 _TOO_LARGE, _NO_SCHEDULES = 10054, frozenset({10188, 10189, 10190, 10191})
+LONGEST = 2.0
+"""Seconds that an answer about a stream may take, and no more than a part of what the publish has left."""
 LOOK = 30.0
 """Seconds until a stream that is to keep messages for later is looked at again."""
 _UNKNOWN = "whether the message is stored is not known"
@@ -69,6 +71,7 @@ class PublishLink(SessionLink[Command, Publishing], Listening):
         self._runs: dict[int, tuple[PublishRun, int, object]] = {}
         """The token of an inbox -> whose answer it is, and where the question went, as far as is known."""
         self._tokens = 0
+        self._patience = LONGEST
         self._streams: dict[str, StreamConfig | None] = {}
         self._looked: dict[str, float] = {}
         """Topic -> its stream, as it was when somebody looked (monotonic)."""
@@ -84,10 +87,16 @@ class PublishLink(SessionLink[Command, Publishing], Listening):
     # --- publishers ----------------------------------------------------------------------------------------
 
     def ask_each(self, commands: Sequence[Command], timeout: float) -> list[Exception | None]:
-        if any(command.node for command in commands):
+        later = {command.topic for command in commands if command.delay}
+        if later or any(command.node for command in commands):
+            until = monotonic() + timeout
+            self._patience = min(LONGEST, timeout / 4)
             self._look_into_doubts(commands)
-        self._look_at_streams({command.topic for command in commands if command.delay})
+            self._look_at_streams(later)
+            timeout = max(until - monotonic(), 0.0)
         answers = super().ask_each(commands, timeout)
+        if not later:
+            return answers
         nowhere = {i for i, answer in enumerate(answers) if commands[i].delay and isinstance(answer, NoPlace)}
         refusals = {topic: self._keeps_none_for_later(topic) for topic in {commands[i].topic for i in nowhere}}
         return [refusals[commands[i].topic] or answer if i in nowhere else answer for i, answer in enumerate(answers)]
@@ -140,7 +149,7 @@ class PublishLink(SessionLink[Command, Publishing], Listening):
     def _config(self, topic: str) -> StreamConfig | None:
         """Of the stream that keeps ``topic``; None: there is none, or nobody says."""
         try:
-            api = Api(self._session, 2.0)
+            api = Api(self._session, self._patience)
             stream = api.stream(api.stream_of(topic))
         except FrameworkError:
             return None
@@ -156,7 +165,7 @@ class PublishLink(SessionLink[Command, Publishing], Listening):
     def _window(self, topic: str) -> float | None:
         """Seconds for which the stream of ``topic`` drops doubles; None: nobody says so now, as while a cluster has no leader."""
         try:
-            api = Api(self._session, 2.0)
+            api = Api(self._session, self._patience)
             stream = api.stream(api.stream_of(topic))
         except FrameworkError:
             return None

@@ -117,6 +117,20 @@ def test_what_another_program_answers_says_nothing_of_what_is_stored(kit, words:
     assert unknown.value.stored is None
 
 
+@pytest.mark.parametrize("delay", [0.0, 9.0])
+def test_a_publish_that_is_not_answered_ends_when_its_time_is_over(kit, delay: float):
+    """It was looked at once a second: one with 1.05 s took 2."""
+    producer = kit.producer(kit.open())
+    producer.publish("orders", [b"x"])
+    with kit.server.frozen():
+        began = time.monotonic()
+        with pytest.raises(PublishError, match=r"within 1\.05 s") as unknown:
+            producer.publish("orders", [b"x"], delay=delay, timeout=1.05)
+        took = time.monotonic() - began
+    assert took < 1.7
+    assert unknown.value.stored is None
+
+
 def test_a_stream_that_remembers_no_id_for_long_is_not_sent_to_again(kit, start_proxy):
     kit.session.ask(b"$JS.API.STREAM.CREATE.S", b'{"name":"S","subjects":["orders"],"duplicate_window":100000000}', 5.0)
     proxy = start_proxy(kit.server.address)
