@@ -49,8 +49,8 @@ class Seen:
         return False
 
     def update(self, keys: Iterable[Key], at: float) -> None:
-        """``at``: when they were landed, in seconds since any moment. What is said to be earlier than before counts as now."""
-        if self._began is None:
+        """``at``: when they were landed, in seconds since any moment. Where clocks differ, time begins anew with the earliest."""
+        if self._began is None or at < self._began:
             self._began = at
         young = self._generations[0]
         for node, topic, message_id in keys:

@@ -40,6 +40,16 @@ def test_a_clock_that_goes_back_forgets_nothing_at_once() -> None:
     assert ("n", "t", b"before") in seen
 
 
+def test_a_storage_whose_clock_is_a_year_ahead_fills_no_memory() -> None:
+    """A restart learns ids by the storage's clock, and new ones come by this machine's."""
+    seen = Seen(window=10, seconds=90.0)
+    seen.update([("n", "t", b"before")], at=NOW + 365 * 86400)
+    for second in range(400):
+        seen.update([("n", "t", b"%d %d" % (second, n)) for n in range(50)], at=NOW + second)
+    assert ("n", "t", b"before") not in seen
+    assert all(("n", "t", b"%d 0" % second) in seen for second in range(310, 400))
+
+
 def test_a_restart_learns_the_ids_of_the_time_beyond_the_window(tmp_path: Path, batch: MakeBatch) -> None:
     with Spool(tmp_path, window=1, remember=60) as spool:
         for n in range(0, 50, 10):

@@ -17,7 +17,7 @@ import pytest
 
 from framework.errors import WrongUse
 from framework.message import Batch
-from framework.spool import Spool, SpoolFull, files, segment
+from framework.spool import Spool, SpoolError, SpoolFull, files, segment
 from framework.testing.servers import Server
 from tests.spool.rows import MakeBatch, ids
 from tests.spool.test_kill import SCRIPT, landed, wait_until_empty
@@ -83,6 +83,22 @@ def test_what_is_dropped_because_another_has_it_is_durable_first(
     monkeypatch.setattr(files, "sync_folder", synced.append)
     assert two.land(batch(0, 10)) == 0
     assert synced == [two.folder]
+
+
+def test_who_was_away_while_others_landed_what_is_deleted_by_now_takes_its_batch_for_new_no_more(
+    tmp_path: Path, batch: MakeBatch
+) -> None:
+    """The ids of those segments are not to be learnt any more, and one of its messages may be among them."""
+    with shared(tmp_path, remember=0) as away, shared(tmp_path, remember=0) as other:
+        away.land(batch(0, 1))
+        for n in range(1, 10):
+            other.land(batch(n, n + 1))
+        segment.trim(other.folder, before=9, keep_rows=1)
+        with pytest.raises(
+            SpoolError, match="segments 2 to 8 were landed by others, and deleted, since this collector last looked"
+        ):
+            away.land(batch(5, 12))
+        assert away.land(batch(10, 12)) == 2, "what was not finished by the others comes again"
 
 
 def test_a_collector_alone_and_one_that_shares_do_not_go_together(tmp_path: Path, batch: MakeBatch) -> None:

@@ -172,6 +172,24 @@ def test_trimming_keeps_what_the_ids_need(tmp_path: Path, batch: MakeBatch) -> N
     assert segment.listing(spool.folder)[-1].number == 7
 
 
+def test_who_is_killed_while_it_deletes_leaves_no_gap(tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gap is data loss to every query that begins there."""
+    spool = Spool(tmp_path)
+    for n in range(6):
+        spool.land(batch(n, n + 1))
+    unlink = Path.unlink
+
+    def die(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok=missing_ok)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(Path, "unlink", die)
+        with pytest.raises(KeyboardInterrupt):
+            segment.trim(spool.folder, before=5, keep_rows=1)
+    assert [one.number for one in segment.listing(spool.folder)] == [2, 3, 4, 5, 6]
+
+
 def test_segments_older_than_the_retention_go_and_the_ids_stay_known(tmp_path: Path, batch: MakeBatch) -> None:
     spool = Spool(tmp_path, retention=3600, window=15)
     for n in range(0, 50, 10):
