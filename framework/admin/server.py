@@ -170,9 +170,12 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
     def read_request(self, raw_requestline: Any) -> Any:
         try:
             with _in_time():
-                return super().read_request(raw_requestline)
+                valid = super().read_request(raw_requestline)
         except (OSError, HTTPException) as error:
             raise ValueError(str(error)) from None  # of any other, pywsgi prints a traceback, and waits for who reads stderr
+        if (self.content_length or 0) > LARGEST or "Transfer-Encoding" in self.headers:  # pywsgi would read it to its end
+            raise ValueError("the body is too long, or of no length that is said")
+        return valid
 
 
 class _ToLog:

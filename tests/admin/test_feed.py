@@ -115,6 +115,19 @@ def test_clients_that_send_byte_by_byte_do_not_keep_others_out(
     assert "Traceback" not in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("length", ["Content-Length: 1000000000000", "Transfer-Encoding: chunked"])
+def test_a_body_that_is_too_long_or_of_no_length_is_not_swallowed(length: str) -> None:
+    serving = server.Server(address.listen("127.0.0.1:0"), lambda _: as_text("ok"))
+    port = int(serving._listener.address.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(f"POST / HTTP/1.1\r\nHost: localhost\r\n{length}\r\n\r\n".encode())
+        assert client.recv(100).startswith(b"HTTP/1.1 400 Bad Request")
+        with pytest.raises(ConnectionError):
+            while True:
+                client.sendall(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+    serving.close()
+
+
 def _drip(clients: list[socket.socket], ended: threading.Event) -> None:
     while not ended.wait(0.05):
         for one in clients:
