@@ -307,12 +307,12 @@ class PullConnection(Unleased):
         self._speak()
 
     def arrive(self) -> None:
-        unopened, self._unopened, self._coming = self._unopened, [], 0
-        batch: list[Message] = []
+        unopened, self._unopened, self._coming, batch = self._unopened, [], 0, list[Message]()
         for reading, answer, at in unopened:
             if not (self._closed or self._closing or self._draining):
                 self._take(reading, answer, at, batch)
             reading.opened()
+        self._speak()
         if batch:
             self._receiver.deliver(self, batch)
 

@@ -134,3 +134,17 @@ def test_a_topic_that_nobody_may_read_is_asked_for_each_time_until_somebody_may(
     assert transport.discover(server.topic, "billing") == set()
     permission[0] = 6
     assert transport.discover(server.topic, "billing") == {NAME}
+
+
+def test_queues_are_asked_for_more_also_while_nothing_that_came_is_settled(server: Canned, transport: Any) -> None:
+    """What may come counts as in flight until it is opened: an answer with less than was asked for makes room again."""
+    server.messages = 2
+    held = Held(lambda receiver: transport.connect(NAME, server.topic, "billing", receiver))
+    held.grant(20)
+    until(lambda: len(held.taken) == 8)
+    readings = held.connection.readings.values()  # type: ignore[attr-defined]
+    until(lambda: all(reading.asking for reading in readings), 5.0)
+    for message in held.taken:
+        held.connection.finish(message)
+    held.connection.close()
+    until(lambda: held.receiver.closings)
