@@ -26,6 +26,7 @@ from workers.api_requests.channels.topics import CHANNELS
 
 TAKEN = datetime(2024, 6, 1, tzinfo=UTC)
 DAYS = 10
+_AT_ONCE = 500_000  # lines of a history in one batch: no more come in one of the job either
 _QUIET_PAGES, _LISTS = 2_000, 10
 _AGENT = "Mozilla/5.0 (X11; Linux x86_64; rv:126.0) Gecko/20100101 Firefox/126.0"
 
@@ -64,12 +65,17 @@ def run(rows: int, batch: int, rounds: int) -> dict[str, Any]:
                 return Job(session, folders, _Nobody(), follows=follows)  # type: ignore[arg-type]
 
             began = time.monotonic()
-            history = lines(session.spark, rows, 0, of=rows)
+            parts = [(first, min(_AT_ONCE, rows - first)) for first in range(0, rows, _AT_ONCE)]
             for stream in job(follows=False)._streams:
-                stream._batch(history, 0)
+                for number, (first, count) in enumerate(parts):
+                    stream._batch(lines(session.spark, count, first, of=rows), number)
             job(follows=True).evidence.judge()
             made = time.monotonic() - began
-            times = _batches(job(follows=True), lambda n: lines(session.spark, batch, rows + n * batch, of=rows), rounds)
+
+            def more(number: int) -> Any:
+                return lines(session.spark, batch, rows + number * batch, of=rows)
+
+            times = _batches(job(follows=True), more, rounds, len(parts))
             jvm: Any = session.spark.sparkContext._jvm
             jvm.System.gc()
             heap = jvm.Runtime.getRuntime()
@@ -77,13 +83,13 @@ def run(rows: int, batch: int, rounds: int) -> dict[str, Any]:
             return {**times, "made": made, "heap": used, "python": _peak()}
 
 
-def _batches(job: Any, lines_of: Callable[[int], Any], rounds: int) -> dict[str, tuple[float, float]]:
+def _batches(job: Any, lines_of: Callable[[int], Any], rounds: int, number: int) -> dict[str, tuple[float, float]]:
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in CHANNELS}
     for n in range(rounds + 1):
         rows = lines_of(n).localCheckpoint()
         for stream in job._streams:
             began = time.monotonic(), _cpu()
-            stream._batch(rows, n + 1)
+            stream._batch(rows, number + n)
             if n:  # the first finds nothing compiled
                 found[stream.name].append((time.monotonic() - began[0], _cpu() - began[1]))
     return {
