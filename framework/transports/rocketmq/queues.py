@@ -101,6 +101,8 @@ class Reading:
         and gives their offsets to others, whose settlements cannot be told from theirs."""
         if offset < self.next and not self.idle:
             return False
+        if offset < self.next:  # what was settled behind it were other messages
+            self.last_settled = -1
         self.next = self.ahead = offset
         return True
 

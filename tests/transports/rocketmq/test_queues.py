@@ -80,6 +80,8 @@ def test_a_queue_that_has_lost_messages_is_read_on_only_where_none_of_it_is_in_f
     reading.settled(11)
     assert reading.moved(5)
     assert (reading.next, reading.mark) == (5, 5)
+    reading.took(5)
+    assert not reading.would_repeat(5), "what was settled at higher offsets were other messages: at a stop none is sent back"
 
 
 @pytest.mark.parametrize(
