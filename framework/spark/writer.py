@@ -40,7 +40,7 @@ class _Writing:
         self._options = options
         self._numbered = options.keys and "key" not in schema.names
         self._write = uuid4().hex
-        """Of this write, where it is no batch of a query. Made on the driver, so it is the same in each try of a task."""
+        """Made on the driver, so it is the same in each try of a task."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Publish every row; returns when the broker has all of them. Raises PublishError, BadMessage, WrongUse."""
@@ -48,7 +48,7 @@ class _Writing:
         from framework.publisher import PATIENT  # noqa: PLC0415
         from framework.spark.publishing import RowPublisher  # noqa: PLC0415
 
-        keys = RowKeys(_task(self._write)) if self._numbered else None
+        keys = RowKeys(self._task()) if self._numbered else None
         publisher = RowPublisher(self._options.urls, timeout=PATIENT)
         try:
             return Written(sum(self._publish(publisher, batch, keys) for batch in iterator))
@@ -64,23 +64,27 @@ class _Writing:
                 publisher.publish_rows(run.topic, run.bodies[part], keys, delay=run.delay)
         return int(batch.num_rows)
 
+    def _task(self) -> str:
+        """What each try of this task has in common, and no other task has."""
+        context = TaskContext.get()
+        if context is None:
+            raise WrongUse("the rows are written outside of a task of Spark: call write() of the DataFrame")
+        return f"{self._whole(context)}-{context.partitionId()}"
+
+    def _whole(self, context: TaskContext) -> str:
+        return self._write
+
 
 class NsqWriter(_Writing, DataSourceArrowWriter):
-    """``df.write.format("nsq")``."""
+    """``df.write.format("nsq")``. In ``foreachBatch`` its tasks have a query and a batch, as those of other writes there have."""
 
 
 class NsqStreamWriter(_Writing, DataSourceStreamArrowWriter):
     """``df.writeStream.format("nsq")``."""
 
-
-def _task(write: str) -> str:
-    """What each try of this task has in common, and no other task has."""
-    context = TaskContext.get()
-    if context is None:
-        raise WrongUse("the rows are written outside of a task of Spark: call write() of the DataFrame")
-    query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
-    whole = f"{query}-{batch}" if query is not None and batch is not None else write
-    return f"{whole}-{context.partitionId()}"
+    def _whole(self, context: TaskContext) -> str:
+        query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+        return self._write if query is None or batch is None else f"{query}-{batch}"
 
 
 def _check(schema: StructType, options: WriteOptions) -> None:

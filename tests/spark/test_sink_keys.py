@@ -60,3 +60,20 @@ def test_the_columns_key_and_delay_are_what_each_row_says(spark: Any, nsqd: Serv
     assert nsqd.channel_stats("orders", "archive")["deferred_count"] == 5
     found = {key_of(envelope): envelope.rpartition(b"\n")[2] for envelope in collected(spark, nsqd, tmp_path / "back", "orders")}
     assert found == {f"order-{n}": b"row %d" % n for n in range(0, 10, 2)}
+
+
+def test_two_writes_of_one_batch_of_a_query_have_keys_of_their_own(
+    spark: Any, nsqd: Server, land: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Or a handler that skips by keys would take the second for a repeat of the first."""
+
+    def twice(rows: Any, number: int) -> None:
+        for prefix in ("a", "b"):
+            sink = rows.selectExpr(f"concat('{prefix}', value) AS value").write.format("nsq").mode("append")
+            sink.option("broker", f"nsq://{nsqd.address}?headers=true").option("topic", "orders").save()
+
+    lines = spark.readStream.format("nsq").option("spoolDir", str(land(0, 10))).option("collector", "external").load()
+    stream = lines.selectExpr("CAST(value AS string) AS value").writeStream.foreachBatch(twice)
+    query = stream.option("checkpointLocation", str(tmp_path / "sink")).trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    assert len(set(map(key_of, collected(spark, nsqd, tmp_path / "back", "orders")))) == 20
