@@ -101,7 +101,7 @@ class PublishLink:
         self.push((command,), waiter, until)
         if not self._flush_due:
             if alone:
-                self._guarded(_nothing)  # now: nothing gathers where one publisher waits for each answer
+                self._flush_now()  # nothing gathers where one publisher waits for each answer
             else:
                 self._flush_due = True
                 self._run_callback(self._guarded, _nothing)
@@ -143,17 +143,15 @@ class PublishLink:
                 self._guarded(self._read_all)
             elif silent > _TICK:  # a handler blocked the hub, perhaps; and answers are given on the hub only
                 gevent.sleep(_TURN)
-        return self.error is None and self._doubted <= self._last_read and not self._owes
+        if self.error is not None or self._doubted > self._last_read:
+            return False
+        # What nobody waits for any more is answered next; whatever else is heard, no other answer comes before that one.
+        return not self._pending or self._pending[0][0] is not NOBODY
 
     def prove(self, until: float) -> Exception | None:
         """As ``publish_link.PublishLink``: a PUB without a body is refused before nsqd looks for its topic."""
         outcome = self.ask(_EMPTY, until)
         return None if isinstance(outcome, PublishError) and outcome.stored is False else outcome
-
-    @property
-    def _owes(self) -> bool:
-        """The next answer is one that nobody waits for any more; whatever else is heard, no other comes before it."""
-        return bool(self._pending) and self._pending[0][0] is NOBODY
 
     def close(self) -> None:
         """Close it; publishes that wait for an answer get NotStored or PublishError."""
@@ -280,6 +278,13 @@ class PublishLink:
 
     # --- sending -------------------------------------------------------------------------------------------
 
+    def _flush_now(self) -> None:
+        """The short way of ``_guarded``: with one answer awaited there is nothing to doze for."""
+        try:
+            self._flush()
+        except Exception as error:
+            self._end(error)
+
     def _flush(self) -> None:
         self._flush_due = False
         if self._tail:
@@ -293,7 +298,7 @@ class PublishLink:
         if self.error is not None:
             return
         try:
-            sent = self._sock.send(memoryview(self._tail)[self._tail_at :])
+            sent = self._sock.send(memoryview(self._tail)[self._tail_at :] if self._tail_at else self._tail)
         except BlockingIOError:
             sent = 0
         except OSError as error:
@@ -304,7 +309,8 @@ class PublishLink:
         self._tail_at += sent
         if self._tail_at == len(self._tail):
             self._tail, self._tail_at = b"", 0
-            self._writer.stop()
+            if self._writer.active:
+                self._writer.stop()
         elif not self._writer.active:
             self._writer.start(self._guarded, _nothing)
 
