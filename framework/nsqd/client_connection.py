@@ -31,7 +31,7 @@ class _Bare:
     def recv(self, size: int, /) -> bytes:
         return os.read(self._fd, size)
 
-    def send(self, data: memoryview, /) -> int:
+    def send(self, data: memoryview | bytes, /) -> int:
         return os.write(self._fd, data)
 
     def fileno(self) -> int:

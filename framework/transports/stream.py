@@ -25,7 +25,7 @@ class Socket(Protocol):
     """What a connection needs of its socket; a non-blocking ``_socket.socket`` is one."""
 
     def recv(self, size: int, /) -> bytes: ...
-    def send(self, data: memoryview, /) -> int: ...
+    def send(self, data: memoryview | bytes, /) -> int: ...
     def fileno(self) -> int: ...
     def setsockopt(self, level: int, option: int, value: int, /) -> None: ...
     def shutdown(self, how: int, /) -> None: ...
@@ -35,7 +35,7 @@ class Socket(Protocol):
 class Codec(Protocol):
     """One layer, with the state of both its directions. No I/O."""
 
-    def encode(self, data: memoryview) -> bytes:
+    def encode(self, data: memoryview | bytes) -> bytes:
         """What the peer needs to decode all of ``data``, without waiting for more."""
 
     def decode(self, data: bytes) -> bytes:
@@ -76,7 +76,7 @@ class Stream:
                 return plain
         return b""
 
-    def send(self, data: memoryview) -> int:
+    def send(self, data: memoryview | bytes) -> int:
         """How many bytes of ``data`` have gone out whole, encoded.
 
         Raises BlockingIOError when none have, and OSError. The next call must be given the rest of the same ``data``, with
@@ -160,7 +160,7 @@ class Tls:
         subject: Any = (self._tls.getpeercert() or {}).get("subject", ())
         return next((value for field in subject for name, value in field if name == "commonName"), "")
 
-    def encode(self, data: memoryview) -> bytes:
+    def encode(self, data: memoryview | bytes) -> bytes:
         while data:
             data = data[self._tls.write(data) :]
         return self._outgoing.read()

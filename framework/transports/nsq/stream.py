@@ -22,7 +22,7 @@ class Deflate:
         self._out = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
         self._in = zlib.decompressobj(-zlib.MAX_WBITS)
 
-    def encode(self, data: memoryview) -> bytes:
+    def encode(self, data: memoryview | bytes) -> bytes:
         return self._out.compress(data) + self._out.flush(zlib.Z_SYNC_FLUSH)
 
     def decode(self, data: bytes) -> bytes:
@@ -42,13 +42,13 @@ class Snappy:
     """Snappy's framing format."""
 
     def __init__(self) -> None:
-        import snappy  # noqa: PLC0415 - the extra of that name brings it
+        import snappy  # noqa: PLC0415 - only a client that asks for it needs it
 
         self._out = snappy.StreamCompressor()
         self._in = snappy.StreamDecompressor()
         self._head = b""
 
-    def encode(self, data: memoryview) -> bytes:
+    def encode(self, data: memoryview | bytes) -> bytes:
         return bytes(self._out.compress(bytes(data)))
 
     def decode(self, data: bytes) -> bytes:
