@@ -115,6 +115,15 @@ def test_later_is_the_topic_where_messages_wait() -> None:
     assert kinds <= {"LaterTopic", "LaterTopic | None", "PutsOff", "Keeps | None", "str"}
 
 
+def test_nsqd_has_one_word_for_what_is_delivered_again() -> None:
+    """A retry; it is deferred until it is due."""
+    many = {"again", "ahead", "later", "pending"}
+    assert [
+        str(one) for one in given() if one.file.startswith("framework/nsqd/") and one.lasts and one.name.lstrip("_") in many
+    ] == []
+    assert all(f"- **{word}**: " in GLOSSARY for word in ("retry", "deferred"))
+
+
 def test_words_that_are_defined_are_defined_once() -> None:
     terms = [line.partition("**")[2].partition("**")[0] for line in GLOSSARY.splitlines() if line.startswith("- **")]
     assert sorted({term for term in terms if terms.count(term) > 1}) == []
