@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 from framework.errors import WrongUse
 from framework.spool import Spool, segment, told
 from framework.spool.seen import Seen
+from framework.testing.servers import ROOT
 from tests.origins import Source
 from tests.spool.rows import MakeBatch
 
@@ -106,3 +108,15 @@ def test_where_messages_have_no_lease_ids_are_remembered_as_was_asked_for(tmp_pa
 def test_the_time_is_a_number_of_seconds(tmp_path: Path, seconds: float) -> None:
     with pytest.raises(WrongUse, match=r"Spool\(remember=.*\): a number of seconds is needed"):
         Spool(tmp_path, remember=seconds)
+
+
+def test_what_an_id_takes_in_memory_is_what_the_page_says() -> None:
+    seen = Seen(10**9)
+    tracemalloc.start()
+    try:
+        seen.update((("node", "orders", b"%016x" % n) for n in range(500_000)), 1.0)
+        each = tracemalloc.get_traced_memory()[0] / 500_000
+    finally:
+        tracemalloc.stop()
+    assert 70 < each < 130  # a set doubles at times: by how many there are
+    assert "about 110 bytes of memory" in (ROOT / "docs" / "spark.md").read_text().replace("\n", " ")
