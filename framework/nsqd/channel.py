@@ -235,7 +235,7 @@ class Channel:
             self.fetch()
             return 0
         retries.take_first(body)
-        if message.ts < retries.cutoff:
+        if retries.is_old(message):
             self.expired_count += 1
             self._finished(message)
         elif client.sample_rate and not client.sampled():

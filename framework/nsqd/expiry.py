@@ -43,22 +43,21 @@ class Expiry:
             self._say()
 
     def _expire(self, topic: Topic, age: float) -> None:
-        cutoff = self._cutoff(age)
         count = 0
-        while cutoff and (found := topic.expire(cutoff)):
+        while (cutoff := self._cutoff(age)) and (found := topic.expire(cutoff)):
             count += found
             if not topic.ephemeral:
                 self._save()
         for channel in list(topic.channels.values()):
-            count += self._expire_channel(channel, cutoff)
+            count += self._expire_channel(channel, age)
         if count:
             self._unsaid[topic.name] = self._unsaid.get(topic.name, 0) + count
 
-    def _expire_channel(self, channel: Channel, cutoff: int) -> int:
+    def _expire_channel(self, channel: Channel, age: float) -> int:
         """Returns how many were dropped since the last round, those too that came back in between."""
         until = time.monotonic() + _ROUND_SECONDS
         while time.monotonic() < until:
-            if not channel.expire(cutoff) and (channel.loaded() or not channel.backlog.waiting):
+            if not channel.expire(self._cutoff(age)) and (channel.loaded() or not channel.backlog.waiting):
                 break
             gevent.sleep(_READ_SECONDS)
         if channel.retries.ready and not channel.retries.ready[0].ts:
@@ -68,8 +67,8 @@ class Expiry:
         return count
 
     def _cutoff(self, age: float) -> int:
-        """In ns since 1970; 0: nothing is old. For as long as ``age`` after the wall clock was set ahead, what bears an earlier
-        time may be younger than it looks."""
+        """In ns since 1970, for use at once, as the clock may be set meanwhile; 0: nothing is old. For as long as ``age`` after
+        the wall clock was set ahead, what bears an earlier time may be younger than it looks."""
         clock = self._port.clock
         return 0 if clock.now() - clock.set_ahead() < age * 1000 else self._now() - round(age * 1e9)
 

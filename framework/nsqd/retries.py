@@ -34,8 +34,8 @@ class Retries:
         """A heap by due time (monotonic seconds)."""
         self.bytes_in_memory = 0
         """Of their bodies."""
-        self.cutoff = 0
-        """What was published before (ns since 1970) is not delivered again."""
+        self._cutoff = self._cutoff_made = 0
+        """What was published before is not delivered again; and the wall clock when that was said (ns since 1970)."""
         self._kept = kept
         self._alarm = Alarm(rung)
         self._generation = 0
@@ -84,7 +84,7 @@ class Retries:
 
     def older_than(self, cutoff: int) -> list[Message]:
         """Wait no longer for what was published before ``cutoff`` (ns since 1970) of the next that are ready, and return it."""
-        self.cutoff = cutoff
+        self._cutoff, self._cutoff_made = cutoff, time.time_ns()
         looked = list(islice(self.ready, _LOOK))
         old = [one for one in looked if 0 < one.ts < cutoff]
         if old:
@@ -93,6 +93,11 @@ class Retries:
             self.ready.extendleft(one for one in reversed(looked) if not 0 < one.ts < cutoff)
             self.bytes_in_memory -= sum(len(one.body) for one in old if one.body is not None)
         return old
+
+    def is_old(self, message: Message) -> bool:
+        """Whether it was published before the last ``cutoff``. Where the wall clock was set back since, nothing is old: what was
+        published after that bears an earlier time."""
+        return message.ts < self._cutoff and time.time_ns() >= self._cutoff_made
 
     def clear(self) -> None:
         self._generation += 1

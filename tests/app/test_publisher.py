@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,7 @@ from framework import (
     publish,
     publish_each,
     publish_many,
+    published,
     publisher,
 )
 from framework.transports.contract import Capabilities
@@ -186,6 +188,22 @@ def test_the_second_broker_is_given_those_that_the_first_has_certainly_not_store
     assert asked == [b"-b", b"-?d"], "what may be stored could be there twice"
     assert [None if error is None else error.stored for error in answers] == [None, None, None, None]
     assert [str(error) for error in answers] == ["None", "None", "cut off", "cut off"]
+
+
+def test_a_handler_is_said_to_have_published_what_was_stored_of_each_request() -> None:
+    """And nothing of what was not, or of which that is not known."""
+    mine = Counter[str]()
+    token = published.tally.set(mine)
+    try:
+        for made in (Publisher([Broker()]), Publisher([Broker(PublishError("no")), Broker()])):
+            made.publish("one", b"x")
+            assert made.publish_many("many", [b"%d" % n for n in range(5000)]) == 5000
+            made.publish_each("each", [b"a", b"-b", b"?c", b"d"])
+        with pytest.raises(PublishError):
+            Publisher([Broker(PublishError("no"))]).publish("one", b"x")
+    finally:
+        published.tally.reset(token)
+    assert mine == {"one": 2, "many": 10_000, "each": 4}
 
 
 def test_a_priority_is_refused_by_a_broker_that_knows_none() -> None:

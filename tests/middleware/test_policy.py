@@ -13,6 +13,7 @@ from framework.handler import make_spec
 from framework.message import Batch, Message
 from framework.middleware import compile_chain
 from framework.middleware.outcome import DEAD, Fault, Requeue
+from framework.middleware.policy import is_marked
 from framework.transports.contract import Limits
 
 LIMITS = Limits(60.0, 900.0, 2500)
@@ -124,3 +125,13 @@ def test_a_policy_that_cannot_be_meant_fails_at_import(policy: Any) -> None:
 def test_what_others_call_it_leads_to_it(name: str) -> None:
     with pytest.raises(BadHandler, match="did you mean 'policy'"):
         make_spec(lambda message: None, "orders", "billing", {name: (ValueError,)})
+
+
+def test_what_a_policy_makes_of_an_error_is_marked_where_the_error_is() -> None:
+    """A watch marks the error that it saw; it would tell of the same one twice, or of none."""
+    seen, unseen = OSError("seen"), OSError("unseen")
+    seen.seen = True  # type: ignore[attr-defined]
+    for error, marked in ((seen, True), (unseen, False)):
+        made = Retry("again")
+        made.__cause__ = error
+        assert [is_marked(one, "seen") for one in (error, made)] == [marked, marked]

@@ -15,23 +15,26 @@ class Room(NamedTuple):
 
 _NSQD = "tests/conformance/test_real_nsqd.py"
 _MEMORY = "tests/conformance/test_memory.py"
+_SOCKETS = "tests/transports/test_default_timeout.py"
 
 ROOMS = {
     "engine": Room(("framework/engine",), ("tests/engine", "tests/app", _MEMORY)),
     "middleware": Room(("framework/middleware",), ("tests/middleware", "tests/engine", _MEMORY)),
     "nsq": Room(
         ("framework/transports/nsq",),
-        ("tests/transports/nsq", "tests/engine/test_nsqd.py", _NSQD),
+        ("tests/transports/nsq", "tests/engine/test_nsqd.py", _NSQD, _SOCKETS),
     ),
     "beanstalkd": Room(
         ("framework/transports/beanstalkd",),
-        ("tests/transports/beanstalkd", "tests/conformance/test_beanstalkd.py", "tests/conformance/test_enveloped.py"),
+        ("tests/transports/beanstalkd", "tests/conformance/test_beanstalkd.py", "tests/conformance/test_enveloped.py", _SOCKETS),
     ),
     "nats route": Room(
         ("framework/transports/nats_route",), ("tests/transports/nats_route", "tests/conformance/test_nats_route.py")
     ),
-    "nats": Room(("framework/transports/nats",), ("tests/transports/nats", "tests/conformance/test_nats.py")),
-    "rocketmq": Room(("framework/transports/rocketmq",), ("tests/transports/rocketmq", "tests/conformance/test_rocketmq.py")),
+    "nats": Room(("framework/transports/nats",), ("tests/transports/nats", "tests/conformance/test_nats.py", _SOCKETS)),
+    "rocketmq": Room(
+        ("framework/transports/rocketmq",), ("tests/transports/rocketmq", "tests/conformance/test_rocketmq.py", _SOCKETS)
+    ),
     "memory": Room(("framework/transports/memory",), ("tests/transports/memory", _MEMORY, "tests/testing")),
     "nsqd": Room(("framework/nsqd",), ("tests/nsqd", "tests/conformance/test_embedded_nsqd.py")),
     "store": Room(("framework/nsqd/store",), ("tests/nsqd",)),

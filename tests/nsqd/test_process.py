@@ -63,6 +63,20 @@ def test_a_wrong_value_is_refused_by_name(flags: list[str], words: str) -> None:
         options.parse(flags)
 
 
+@pytest.mark.parametrize(
+    ("flags", "on"), [([], False), (["--snappy=false"], False), (["--snappy"], None), (["--snappy=true"], None)]
+)
+def test_without_its_library_snappy_is_off_and_to_ask_for_it_says_what_to_install(
+    flags: list[str], on: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "find_spec", lambda name: None)
+    if on is None:
+        with pytest.raises(options.BadFlag, match="pip install python-snappy"):
+            options.parse(flags)
+    else:
+        assert options.parse(flags).snappy is on
+
+
 EDGES = {
     "node-id": (0, 1023),
     "max-deflate-level": (1, 9),

@@ -52,6 +52,25 @@ def test_a_torn_tail_is_cut_and_reported_and_nothing_else_is_lost(opened: Store,
     again.close()
 
 
+@pytest.mark.parametrize("left", [5, 30, 60], ids=["of its first field", "of its header", "of its payload"])
+def test_a_torn_tail_behind_a_damaged_record_is_cut_as_any_other(opened: Store, folder: Path, tmp_path: Path, left: int) -> None:
+    publish(opened, b"a")
+    middle = segment(folder).stat().st_size
+    publish(opened, b"damaged")
+    end = segment(folder).stat().st_size
+    publish(opened, b"never confirmed" * 5)
+    copy = killed(opened, folder, tmp_path / "killed")
+    os.truncate(segment(copy), end + left)
+    flip(segment(copy), middle + record.HEADER_BYTES + 6)
+    lose_index(copy)
+    again = Store(copy)
+    assert everything(again) == [b"a"]
+    assert segment(copy).stat().st_size == end
+    cut = f"{left} bytes at {end} of segment 1 are the start of a record that was never confirmed: cut off"
+    assert [cut in report for report in again.reports].count(True) == 1
+    again.close()
+
+
 @pytest.mark.parametrize("indexed", [True, False], ids=["met when it is read", "met when the log is scanned"])
 def test_a_flipped_byte_costs_its_record_and_no_other(folder: Path, tmp_path: Path, indexed: bool) -> None:
     opened = Store(folder)

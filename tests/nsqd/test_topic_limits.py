@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 import urllib.error
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from framework.nsqd.channel import Channel
 from framework.nsqd.goflags import BadFlag
 from framework.nsqd.journal import QuotaReached
 from framework.nsqd.options import parse
+from framework.nsqd.retries import Retries
 from framework.nsqd.store import Entry, Store
 from framework.nsqd.topic import Topic
 from framework.testing.servers import Server
@@ -292,6 +294,25 @@ def test_setting_the_machines_clock_makes_nothing_old(start: Callable[..., Nsqd]
         assert (made.expired_count, made.depth) == (0, 1)
         made.empty()
     monkeypatch.undo()
+    nsqd.broker.stop()
+
+
+def test_what_comes_back_at_once_after_the_clock_was_set_back_is_not_old(
+    start: Callable[..., Nsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was published later than the last round, and bears an earlier time than that had for old."""
+    nsqd = start("--topic-max-age=orders=1h")
+    taker = Taker(channel(nsqd.broker.topic("orders")))
+    real, looked = time.time_ns, threading.Event()
+    older_than = Retries.older_than
+    monkeypatch.setattr(Retries, "older_than", lambda self, cutoff: [*older_than(self, cutoff), *(looked.set() or [])])
+    wait_until(looked.is_set)  # the next round is a second away
+    monkeypatch.setattr(time, "time_ns", lambda: real() - 2 * 3600 * 10**9)
+    nsqd.publish(taker.channel.topic, b"after")
+    (message_id,) = taker.leases.messages
+    taker.channel.requeue(taker, message_id, 0)
+    taker.channel.serve()
+    assert (taker.bodies, taker.channel.expired_count) == ([b"after", b"after"], 0)
     nsqd.broker.stop()
 
 

@@ -34,6 +34,14 @@ def test_what_came_within_the_time_is_known_however_many_came_since() -> None:
     assert ("n", "t", b"200 0") not in seen, "memory has an end"
 
 
+@pytest.mark.parametrize("together", [1, 4, 30])
+def test_as_many_as_the_window_are_known_however_quickly_they_come(together: int) -> None:
+    seen, ids = Seen(window=30, seconds=0.0), [("n", "t", b"%d" % n) for n in range(300)]
+    for at in range(0, 300, together):
+        seen.update(ids[at : at + together], at=NOW)
+        assert all(one in seen for one in ids[max(0, at + together - 30) : at + together])
+
+
 def test_a_clock_that_goes_back_forgets_nothing_at_once() -> None:
     seen = Seen(window=1, seconds=90.0)
     seen.update([("n", "t", b"before")], at=NOW)

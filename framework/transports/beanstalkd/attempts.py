@@ -125,7 +125,6 @@ class Attempts:
 
     def _arrive(self, job: ReservedJob, attempts: int, born: int) -> None:
         job.message = self._owner.message(job, attempts, born)
-        job.body = b""
         self.arrived.append(job)
 
     def clear(self) -> None:

@@ -245,13 +245,13 @@ class NsqConnection:
     def _error(self, error: BrokerError) -> None:
         if error.fatal:
             self._end(error)
-        elif error.code == "E_TOUCH_FAILED":
+            return
+        self._renewal.start(self._guarded, self._renew)  # one that runs goes on as it was
+        if error.code == "E_TOUCH_FAILED":
             self._touch_failed(error)
         else:
             self._take_back("finished" if error.code == "E_FIN_FAILED" else "requeued")
             self._receiver.lost(self, None, str(error), settled=wire.refused_id(error) or b"")
-        if not (error.fatal or self._renewal.active or self.closed):
-            self._renewal.start(self._guarded, self._renew)
 
     def _touch_failed(self, error: BrokerError) -> None:
         """The lease of a message that is still being handled is gone. One that was settled since is spoken

@@ -61,6 +61,22 @@ def test_draining_returns_when_nothing_can_come_any_more(server, client, receive
     assert (tube_stats(server)["current-jobs-ready"], receiver.drains) == (2, 1)
 
 
+@pytest.mark.parametrize("again", ["drain", "close"])
+def test_what_is_said_again_of_a_connection_that_closes_does_not_keep_it(server, client, receiver, start_proxy, again):
+    proxy = start_proxy(server.address)
+    connection = connect(proxy.address, "orders", "billing", "orders", receiver, ttr=60.0)
+    connection.grant(3)
+    client.put(b"x")
+    until(lambda: receiver.messages)
+    proxy.swallow()
+    connection.finish(receiver.messages[0])
+    connection.close()
+    getattr(connection, again)()
+    until(lambda: receiver.ends, seconds=connection_module.CLOSE_FLUSH + 10)
+    getattr(connection, again)()
+    assert not connection._deadline.active
+
+
 def test_half_open_connections_hold_the_stop_for_a_moment_only(server, client, receiver, start_proxy):
     proxy = start_proxy(server.address)
     connection = connect(proxy.address, "orders", "billing", "orders", receiver, ttr=60.0)

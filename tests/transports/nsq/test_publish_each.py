@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 
 import gevent
@@ -10,6 +11,7 @@ from gevent.event import Event
 
 from framework.errors import BadMessage, PublishError
 from framework.transports.nsq import publish_link, wire
+from framework.transports.nsq.asking import WINDOW
 
 pytestmark = pytest.mark.real
 
@@ -133,6 +135,24 @@ def test_once_all_are_answered_other_publishers_hear_of_each_answer_at_once(fake
     first.get(timeout=10)
     heard.set()
     second.get(timeout=10)
+
+
+def test_while_many_are_under_way_the_socket_wakes_for_several_answers_together(fake_nsqd, make_producer, tools, monkeypatch):
+    """nsqd sends each by itself; to wake up for each is most of what publishing them costs."""
+    reads: list[int] = []
+    read = publish_link.PublishLink._read
+    monkeypatch.setattr(publish_link.PublishLink, "_read", lambda self: reads.append(1) or read(self))
+
+    def script(sock, file) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(WINDOW):
+            tools.read_pub(file)
+        for _ in range(WINDOW):
+            sock.sendall(wire.encode_frame(wire.FRAME_RESPONSE, wire.OK))
+            gevent.sleep(0.001)
+
+    assert make_producer(fake_nsqd(script)).publish_each("orders", [b"x"] * WINDOW) == [None] * WINDOW
+    assert len(reads) < WINDOW // 4
 
 
 def test_closing_answers_each_of_those_that_wait(fake_nsqd, make_producer):
