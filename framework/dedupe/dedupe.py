@@ -10,10 +10,11 @@ from typing import Any
 
 from framework.dedupe.sqlite import SqliteStore
 from framework.dedupe.store import Claim, KeyStore, MemoryStore
-from framework.errors import BadHandler, Retry, Skip
+from framework.errors import Backoff, BadHandler, HandlerTimeout, Retry, Skip
 from framework.headers import KEY, Headers
 from framework.hooks import Middleware
 from framework.message import Batch, Message
+from framework.middleware.retry import describe
 from framework.observe import hublog
 
 AGE = 86_400.0
@@ -25,7 +26,16 @@ MARGIN = 5.0
 UNKNOWN = 300.0
 """Seconds that a claim lasts where nobody says how long the call may take."""
 log = hublog.get(__name__)
+_CLAIMS = ("new", "done", "claimed")
 _DONE, _CLAIMED = "it was handled before", "another call has a message with the same key"
+
+
+class StoreFails(Backoff, Retry):
+    """Nobody can say whether the message was handled. That it waits uses up no attempt, and its handler pauses."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.count = False
 
 
 class Dedupe(Middleware):
@@ -113,10 +123,13 @@ class Dedupe(Middleware):
     def _claims(self, keys: Sequence[str], token: str, message: Message) -> Sequence[Claim]:
         left = message.seconds_left
         try:
-            return self._store.claim(keys, token, UNKNOWN if left == math.inf else max(0.0, left) + MARGIN)
-        except BaseException:  # the time limit as well: the store may have heard, and the answer is not known
+            return _answered(self._store.claim(keys, token, UNKNOWN if left == math.inf else max(0.0, left) + MARGIN), keys)
+        except BaseException as error:  # the time limit as well: the store may have heard, and the answer is not known
             self._tell(self._store.release, keys, token)
-            raise
+            if not isinstance(error, Exception | HandlerTimeout):
+                raise
+            log.warning("Dedupe: claim of %d keys (%.100s) failed: %s", len(keys), keys[0], describe(error))
+            raise StoreFails(f"Dedupe cannot ask its store: {describe(error)}") from error
 
     def _tell(self, verb: Callable[[Sequence[str], str], None], keys: Sequence[str], token: str) -> None:
         """The call is over: what the store raises changes no message's outcome any more."""
@@ -131,10 +144,28 @@ class Dedupe(Middleware):
         given = _found(message.headers, self._header) if message.headers else None
         where = f"{message.topic}/{message.channel}"
         if given:
-            return f"{where} key {given}"
+            return f"{where} key {given}" if _is_text(given) else f"{where} raw {given.encode(errors='surrogatepass').hex()}"
         lasting = message.connection.lasting_ids
         number = message.id.decode(errors="backslashreplace")
         return f"{where} id {message.node} {number}" if lasting else f"{where} id {message.node} {number} {message.timestamp}"
+
+
+def _answered(claims: Sequence[Claim], keys: Sequence[str]) -> Sequence[Claim]:
+    if len(claims) != len(keys):
+        raise BadHandler(f"its claim() is to answer once for each key, and answered {len(claims)} times for {len(keys)} keys")
+    for claim in claims:
+        if claim not in _CLAIMS:
+            raise BadHandler(f"its claim() is to answer 'new', 'done' or 'claimed' for each key, and answered {claim!r:.100}")
+    return claims
+
+
+def _is_text(given: str) -> bool:
+    """Not where a header had bytes that are no UTF-8, which no store could keep as they are."""
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _found(headers: Headers, name: str) -> str | None:

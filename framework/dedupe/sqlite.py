@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from time import time
+from time import monotonic, time
 from typing import Any
 
 import gevent
@@ -20,10 +21,13 @@ from framework.errors import WrongUse
 
 PATIENCE = 10.0
 """Seconds for which another process may hold the file's lock."""
+_AT_OPENING = 0.05
+"""Seconds of one try to open it. Processes that make a file together can each wait for the others' locks, until one gives up."""
 FORGET_EVERY = 10.0
 """Seconds between two looks for keys that are too old."""
 FORGET_AT_ONCE = 2_000
 """Keys, so that whoever waits meanwhile does not wait for long."""
+_sleep: Any = monkey.get_original("time", "sleep")  # it is a native thread that waits, and not the hub
 _SCHEMA = """
 create table if not exists keys (key text primary key, until real not null, token text not null) without rowid;
 create index if not exists keys_until on keys (until);
@@ -66,7 +70,9 @@ class SqliteStore:
             try:
                 self._connected()
             except sqlite3.Error as error:
-                raise WrongUse(f"Dedupe({str(self.path)!r}): {error}: give a file of its own, in a folder that exists") from None
+                raise WrongUse(
+                    f"Dedupe({str(self.path)!r}): {error}: give a file of its own that may be written, in a folder that exists"
+                ) from None
 
     def close(self) -> None:
         """Whoever calls next opens it again."""
@@ -134,35 +140,58 @@ class SqliteStore:
             if not some:
                 return
             try:
-                database = self._connected()
-                database.execute("begin immediate")
-                try:
-                    for work in some:
-                        work.result = work.do(database)
-                    self._forget(database)
-                    database.execute("commit")
-                except BaseException:
-                    database.execute("rollback")
-                    raise
-            except Exception as error:
+                self._commit_all(some)
+            except sqlite3.DatabaseError as error:
+                self._database = None  # so that a file that somebody mends, or puts in its place, is seen
                 for work in some:
                     work.error = error
+            except Exception:  # one has what SQLite does not take, and the others have not
+                for work in some:
+                    self._commit_alone(work)
             for work in some:
                 work.over = True
+
+    def _commit_all(self, some: Sequence[_Work]) -> None:
+        database = self._connected()
+        database.execute("begin immediate")
+        try:
+            for work in some:
+                work.result = work.do(database)
+            self._forget(database)
+            database.execute("commit")
+        except BaseException:
+            if database.in_transaction:  # a full disk may have ended it
+                database.execute("rollback")
+            raise
+
+    def _commit_alone(self, work: _Work) -> None:
+        try:
+            self._commit_all([work])
+        except Exception as error:
+            work.error = error
 
     def _connected(self) -> sqlite3.Connection:
         if self._database is None or self._process != os.getpid():  # a forked child's is its parent's
             self._process = os.getpid()
-            database = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+            self._database = self._opened()
+        return self._database
+
+    def _opened(self) -> sqlite3.Connection:
+        until = monotonic() + PATIENCE
+        while True:
+            database = sqlite3.connect(self.path, timeout=_AT_OPENING, isolation_level=None, check_same_thread=False)
             try:
                 database.execute("pragma journal_mode = wal")
                 database.execute("pragma synchronous = normal")
                 database.executescript(_SCHEMA)
-            except BaseException:
+                database.execute(f"pragma busy_timeout = {PATIENCE * 1000:.0f}")
+            except BaseException as error:
                 database.close()
-                raise
-            self._database = database
-        return self._database
+                if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_BUSY or monotonic() > until:
+                    raise
+            else:
+                return database
+            _sleep(random.uniform(0, _AT_OPENING))
 
     def _forget(self, database: sqlite3.Connection) -> None:
         now = time()

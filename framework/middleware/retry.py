@@ -6,6 +6,7 @@ import logging
 import signal
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Protocol, TypeVar
 
@@ -13,7 +14,7 @@ from framework.errors import Backoff, Reject, Retry
 from framework.handler import HandlerSpec
 from framework.message import Message
 from framework.middleware.failures import Note, ignore
-from framework.middleware.outcome import UNLIMITED, Fault, Outcome, Requeue
+from framework.middleware.outcome import UNLIMITED, Deferred, Fault, Outcome, Requeue
 from framework.middleware.strays import blamed
 from framework.observe import hublog
 from framework.observe.logging import scrub
@@ -138,6 +139,9 @@ def compile_put_off(spec: HandlerSpec, delay: Delay, later: PutsOff, counted: Fa
             "handler %s: message %s put off at attempt %d: %s; delivered again in %.1f s",
             spec.name, message.id.decode(errors="replace"), message.attempts, describe(error), seconds,
         )  # fmt: skip
+        if isinstance(error, Backoff) and isinstance(outcome, Deferred):
+            fault, pause = fault_of(error)
+            return replace(outcome, fault=fault, pause=pause)
         return outcome
 
     return put_off

@@ -15,12 +15,15 @@ from framework import Batch, Dedupe, HandlerTimeout, Message, Reject, Retry, Ski
 from framework.dedupe import dedupe as module
 from framework.errors import BadHandler, WrongUse
 from framework.handler import make_spec
+from framework.headers import Headers
 from framework.message import calls_of
 from framework.middleware import compile_chain
-from framework.middleware.outcome import DEAD, Requeue
+from framework.middleware.envelope import Header, opened
+from framework.middleware.later import LaterTopic
+from framework.middleware.outcome import DEAD, DEFERRED, Deferred, Fault, Requeue
 from framework.transports.contract import Limits
 
-AGAIN = Requeue(1.0)
+AGAIN = DEFERRED
 """Of a message whose key another call has."""
 
 
@@ -59,8 +62,15 @@ class Handler:
             self.called += [one.body for one in batch]
             self.does(batch)
 
-        spec = make_spec(many if options else one, "orders", "billing", {"middleware": [dedupe], **options})
-        self.chain: Any = compile_chain(spec, publish=lambda topic, body: None, delay=lambda attempts: 10.0)
+        spec = make_spec(many if "batch" in options else one, "orders", "billing", {"middleware": [dedupe], **options})
+        self.put_off: list[Header] = []
+
+        def defer(topic: str, body: bytes, seconds: float, headers: Headers) -> None:
+            header, _ = opened(Message(b"0", 1, 1, body, HERE)) or pytest.fail(f"{body!r} is no envelope")
+            self.put_off.append(header)
+
+        self.later = LaterTopic(spec, defer)
+        self.chain: Any = compile_chain(spec, publish=lambda topic, body: None, delay=lambda attempts: 10.0, later=self.later)
 
     def raises(self, error: BaseException | None) -> Handler:
         def does(job: Any) -> None:
@@ -173,12 +183,13 @@ def test_a_batch_that_fails_as_a_whole_is_not_remembered(dedupe: Dedupe) -> None
 class Store:
     """A store of an app's own, which fails as it is told to."""
 
-    def __init__(self, *fails: str) -> None:
+    def __init__(self, *fails: str, answer: list[Any] | None = None) -> None:
         self.fails = fails
+        self.answer = answer
         self.heard: list[tuple[str, list[str], float | None]] = []
 
     def claim(self, keys: Sequence[str], token: str, seconds: float) -> list[Any]:
-        return self._hear("claim", keys, seconds, ["new"] * len(keys))
+        return self._hear("claim", keys, seconds, ["new"] * len(keys) if self.answer is None else self.answer)
 
     def done(self, keys: Sequence[str], token: str) -> None:
         self._hear("done", keys, None, [])
@@ -193,12 +204,44 @@ class Store:
         return answer
 
 
-def test_a_store_that_is_down_before_the_call_fails_the_message_and_after_it_is_only_logged(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_store_that_is_down_before_the_call_uses_up_no_attempt_and_its_handler_pauses(
+    caplog: pytest.LogCaptureFixture, batch: bool
 ) -> None:
-    handler = Handler(Dedupe(Store("claim")))
-    assert handler.chain(message(1)) == Requeue(10.0)
+    """Or what came while it was down would be given up without having been run."""
+    handler, one = Handler(Dedupe(Store("claim")), max_attempts=1, **({"batch": 2} if batch else {})), message(1)
+    outcome = handler.chain([one])[one] if batch else handler.chain(one)
+    assert isinstance(outcome, Deferred)
+    assert outcome.fault is Fault.DEPENDENCY
+    assert [header.attempts for header in handler.put_off] == [0]
     assert handler.called == []
+    assert "Dedupe: claim of 1 keys (orders/billing id a:4150 0000000000000001 1) failed: ConnectionError: the st" in caplog.text
+
+
+@pytest.mark.parametrize("answer", [[b"new"], ["New"], ["new", "new"], []])
+def test_a_store_that_gives_no_answer_of_the_three_is_named(answer: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+    """An answer of bytes would be taken for a claim of another call, for ever."""
+    store = Store(answer=answer)
+    handler = Handler(Dedupe(store))
+    assert isinstance(handler.chain(message(1)), Deferred)
+    assert handler.called == []
+    assert "its claim() is to answer" in caplog.text
+    assert [verb for verb, *_ in store.heard] == ["claim", "release"]
+
+
+def test_keys_that_are_no_utf_8_are_kept_apart_and_harm_no_other(dedupe: Dedupe) -> None:
+    """NATS shows bytes that are none as surrogates. SQLite takes none, and so it took nothing of those in one transaction."""
+    handler = Handler(dedupe)
+    given = ["a\udcff", "a\udcfe", "a\\udcff", "\ud800", "a", "a\x00", "\N{SNOWMAN}", "x" * 1_000_000]
+    slots = [gevent.spawn(handler.chain, message(number, key)) for number, key in enumerate(given)]
+    gevent.joinall(slots, timeout=20, raise_error=True)
+    assert sorted(handler.called) == [b"%d" % number for number in range(len(given))]
+    for number, key in enumerate(given):
+        assert handler.chain(message(100 + number, key)) is None
+    assert len(handler.called) == len(given)
+
+
+def test_what_a_store_fails_by_after_the_call_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     store = Store("done")
     handler = Handler(Dedupe(store))
     assert handler.chain(message(1)) is None
@@ -247,7 +290,7 @@ def test_what_cannot_be_is_refused_where_it_is_written(tmp_path: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(BadHandler, match=re.escape(words)):
             wrong()
-    with pytest.raises(WrongUse, match=r"nowhere.*unable to open database file: give a file of its own, in a folder that exists"):
+    with pytest.raises(WrongUse, match=r"nowhere.*unable to open database file: give a file of its own that may be wri"):
         Dedupe(tmp_path / "nowhere" / "seen.sqlite").start()
     (tmp_path / "text").write_text("no database " * 100)
     with pytest.raises(WrongUse, match="file is not a database"):
