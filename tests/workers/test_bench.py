@@ -22,8 +22,12 @@ def request(address: str, time: datetime, taken: datetime, path: str = "/") -> t
 
 
 class Told(list[Mapping[str, str]]):
+    dies = False
+
     def __call__(self, news: Mapping[str, str]) -> None:
         self.append(dict(news))
+        if self.dies:
+            raise OSError("killed here")
 
 
 @pytest.fixture
@@ -91,19 +95,17 @@ def test_a_batch_that_was_judged_and_runs_again_is_not_counted_again(tmp_path: P
 
 
 def test_suspects_are_told_before_they_are_listed_and_again_only_when_they_did_more(
-    tmp_path: Path, spark: Any, bench: Any, told: Told, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: Any, bench: Any, told: Told
 ) -> None:
-    from workers.api_requests.job.spam import evidence
-
     def abuse(batch: int) -> None:
         rows = [request("66.0.0.1", NOON, NOON, f"/{batch}/{n}/.env") for n in range(9)]
         bench.collect(spark.createDataFrame(rows, COLUMNS), batch)
 
     abuse(0)
-    with monkeypatch.context() as crash:
-        crash.setattr(evidence, "write_table", lambda *_: (_ for _ in ()).throw(OSError("killed here")))
-        with pytest.raises(OSError, match="killed here"):
-            bench.judge()
+    told.dies = True
+    with pytest.raises(OSError, match="killed here"):
+        bench.judge()
+    told.dies = False
     assert [list(news) for news in told] == [["66.0.0.1"]]
     assert bench.known() == []
     assert bench.judge() == 1
@@ -118,8 +120,63 @@ def test_suspects_are_told_before_they_are_listed_and_again_only_when_they_did_m
     }  # fmt: skip
 
 
+def test_the_list_is_written_apart_from_the_batches_and_also_where_a_run_was_killed_before_it_was(
+    tmp_path: Path, spark: Any, bench: Any, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from workers.api_requests.job.spam import evidence, suspects
+
+    def abuse(batch: int, who: str) -> None:
+        rows = [request(who, NOON, NOON, f"/{batch}/{n}/.env") for n in range(9)]
+        bench.collect(spark.createDataFrame(rows, COLUMNS), batch)
+        bench.settle()
+
+    def written() -> list[str]:
+        return sorted(one.address for one in suspects.read(tmp_path / "spam" / "suspects.parquet"))
+
+    abuse(0, "66.0.0.1")
+    assert (written(), [sorted(news) for news in told]) == ([], [["66.0.0.1"]])
+    with monkeypatch.context() as full:
+        full.setattr(evidence, "write_table", lambda *_: (_ for _ in ()).throw(OSError("full")))
+        with pytest.raises(OSError, match="full"):
+            bench.tend()
+    monkeypatch.setattr(evidence, "_SHARE", 10_000)
+    bench.tend()
+    assert written() == ["66.0.0.1"]
+    abuse(1, "66.0.1.1")
+    bench.tend()
+    assert written() == ["66.0.0.1"], "it was written just now"
+    killed = evidence.Evidence(bench._session, bench._kept, bench._counts, bench._output, told)
+    killed.tend()
+    assert written() == ["66.0.0.1", "66.0.1.1"]
+    assert len(told) == 2
+
+
+def test_the_list_of_an_earlier_version_is_taken_over(tmp_path: Path, spark: Any, bench: Any, told: Told) -> None:
+    from workers.api_requests.database import transaction
+    from workers.api_requests.job.output import write_table
+    from workers.api_requests.job.spam import state, suspects
+    from workers.api_requests.job.spam.allowed import Allowed
+    from workers.api_requests.job.spam.listed import Rules
+    from workers.api_requests.job.spam.verdict import Suspect
+
+    bench.rules = Rules(30, Allowed(()))
+    today = int(NOON.timestamp()) // 86400
+    write_table(
+        bench._output, "spam/suspects.parquet", suspects.table([Suspect(f"66.0.{n}.1", NOON, NOON, 5, 4, ["x"]) for n in (0, 1)])
+    )
+    with transaction(tmp_path / "spam.sqlite", *state.SCHEMA) as database:
+        database.execute("create table suspected (address text primary key, day integer) without rowid")
+        database.executemany("insert into suspected values (?, ?)", [("66.0.0.1", today - 29), ("66.0.1.1", today - 31)])
+        database.execute("create table tells (target text, address text, primary key (target, address)) without rowid")
+    bench.collect(spark.createDataFrame([request("a", NOON, NOON)], COLUMNS), 0)
+    assert bench.judge() == 1
+    assert [(one.address, one.requests, one.reasons) for one in bench.known()] == [("66.0.0.1", 5, ["x"])]
+    assert told == []
+
+
 def test_who_is_allowed_or_has_not_come_for_long_is_no_suspect(tmp_path: Path, spark: Any, bench: Any, told: Told) -> None:
     from workers.api_requests.job.spam.allowed import Allowed
+    from workers.api_requests.job.spam.listed import Rules
 
     def come(batch: int, when: datetime, *names: str) -> list[str]:
         rows = [request(name, when, when, f"/{n}/.env") for name in names for n in range(9)]
@@ -128,11 +185,11 @@ def test_who_is_allowed_or_has_not_come_for_long_is_no_suspect(tmp_path: Path, s
         return sorted(one.address for one in bench.known())
 
     assert come(0, NOON, "66.0.0.1", "66.0.1.1") == ["66.0.0.1", "66.0.1.1"]
-    bench._forget = 30
+    bench.rules = Rules(30, Allowed(()))
     assert come(1, NOON + timedelta(days=30), "66.0.2.1") == ["66.0.0.1", "66.0.1.1", "66.0.2.1"], "kept without evidence"
-    bench._allowed = Allowed(["66.0.2.0/24"])
+    bench.rules = Rules(30, Allowed(["66.0.2.0/24"]))
     assert come(2, NOON + timedelta(days=31), "66.0.1.1", "66.0.2.1", "66.0.3.1") == ["66.0.1.1", "66.0.3.1"]
     assert [sorted(news) for news in told] == [["66.0.0.1", "66.0.1.1"], ["66.0.2.1"], ["66.0.3.1"]]
     assert json.loads(told[0]["66.0.1.1"])["requests"] == 9
-    bench._allowed = Allowed(())
+    bench.rules = Rules(30, Allowed(()))
     assert come(3, NOON + timedelta(days=31), "66.0.0.1") == ["66.0.0.1", "66.0.1.1", "66.0.2.1", "66.0.3.1"]

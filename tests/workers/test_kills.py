@@ -27,6 +27,7 @@ from workers.api_requests.job.outbox import Outbox
 from workers.api_requests.job.output import LocalOutput
 from workers.api_requests.job.session import Session
 from workers.api_requests.job.spam import state as evidence
+from workers.api_requests.job.spam import suspects
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 A_BATCH = 60  # lines
@@ -99,7 +100,10 @@ def test_a_batch_that_is_killed_before_any_write_counts_every_line_once(
     os.close(take(folders := Folders(tmp_path / "spool", LocalOutput(tmp_path / "out"), tmp_path / "state")))
 
     def run(stream: int, batch: int, rows: Any) -> None:
-        Job(Session(spark), folders, Told(outbox), follows=True)._streams[stream]._batch(rows, batch)  # type: ignore[arg-type]
+        job = Job(Session(spark), folders, Told(outbox), follows=True)  # type: ignore[arg-type]
+        job._streams[stream]._batch(rows, batch)
+        if stream == 2:
+            job.evidence.tend()
 
     kills = 0
     for batch in range(2):
@@ -125,5 +129,6 @@ def test_a_batch_that_is_killed_before_any_write_counts_every_line_once(
     days = pq.read_table(tmp_path / "out" / "growth" / "by_day.parquet").to_pylist()
     assert (sum(day["requests"] for day in days), sum(day["new_addresses"] for day in days)) == (96, 10)
     (suspect,) = job.evidence.known()
+    assert suspects.read(tmp_path / "out" / "spam" / "suspects.parquet") == [suspect]
     assert (suspect.address, suspect.requests) == ("66.0.0.1", sum(1 for n in lines if n % 50 == 7))
     assert f'"requests": {suspect.requests}' in outbox.waiting()[-1].body

@@ -37,6 +37,7 @@ class Lookout:
         """
         while not self._stopping.asked:
             self._report()
+            self._job.evidence.tend()
             if finished():
                 return True
             queries.revive()
@@ -70,12 +71,14 @@ def run(
     queries = Queries(lambda name: job.start(name, every, available_now=available_now), may_end=available_now)
     try:
         finished, patience = _end(job, queries, target, available_now)
-        if not lookout.until(queries, finished, patience):
-            return
+        reached = lookout.until(queries, finished, patience)
     finally:
         job.stopping()
         queries.stop()
         job.wait()
+    job.evidence.finish()
+    if not reached:
+        return
     job.check_output()
     if not job.judges_as_it_goes:
         job.evidence.judge()

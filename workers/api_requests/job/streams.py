@@ -211,7 +211,7 @@ class Job:
         self.evidence.collect(good, batch)
         counts = _counts(found.get["good"], found.get["bad"])
         if counts and self._follows:
-            self.evidence.judge()
+            self.evidence.settle()
         return counts
 
 

@@ -46,27 +46,64 @@ SCHEMA = (
     # What was made of these, for every address that is worth a look: see `visits`.
     "create table if not exists visits (address text primary key, visit blob, suspect blob, answered integer, alone integer,"
     " listed blob, step blob) without rowid",
-    "create index if not exists visits_suspected on visits (address) where suspect is not null",
-    "create index if not exists visits_answered on visits (address) where answered and suspect is null",
-    "create index if not exists visits_alone on visits (address) where alone and suspect is null",
-    "create index if not exists visits_listed on visits (address) where listed is not null and suspect is null",
-    "create index if not exists visits_step on visits (address) where step is not null and suspect is null",
     "create table if not exists readers (path text, address text, primary key (path, address)) without rowid",
     "create index if not exists readers_by_address on readers (address)",
-    "create table if not exists tells (target text, address text, primary key (target, address)) without rowid",
-    "create index if not exists tells_by_address on tells (address)",
-    # When the queue last took a line of an address that was a suspect.
-    "create table if not exists suspected (address text primary key, day integer) without rowid",
+    "create table if not exists listers (target text, address text, primary key (target, address)) without rowid",
+    "create index if not exists listers_by_address on listers (address)",
+    # What `looks` has found, and by which look. `kind` of one who came for a telling page: 0 is a suspect anyhow, 1 came for
+    # such pages alone, 2 did not. Of the crowd of a page are counted the kinds 1 and 2, of a march those in step.
+    "create table if not exists found (address text primary key, look integer, suspect blob) without rowid",
+    "create table if not exists askers (target text, address text, kind integer, primary key (target, address)) without rowid",
+    "create index if not exists askers_by_address on askers (address)",
+    "create table if not exists crowds (target text primary key, alone integer, others integer, passes integer) without rowid",
+    "create table if not exists strides (step blob, address text, primary key (step, address)) without rowid",
+    "create index if not exists strides_by_address on strides (address)",
+    "create table if not exists marches (step blob primary key, members integer, passes integer) without rowid",
+    # The list of suspects, with the day on which the queue last took a line of each.
+    "create table if not exists listed (address text primary key, day integer, suspect blob) without rowid",
 )
+_LOOKS = "looks"
 _DATED = ("slots", "pages", "there", "probes", "missed", "posts")
 _COLUMNS = (
     "address", "time", "taken", "hour", "post", "error", "path", "shown", "target", "served", "there", "missing", "harmless",
     "family", "telling", "item", "place", "in_window", "in_all", "let_in", "comments",
 )  # fmt: skip
+_MORE, _LESS = {"row": "new", "sign": "+"}, {"row": "old", "sign": "-"}
+_COUNT_ASKER = (
+    " insert or ignore into crowds values ({row}.target, 0, 0, 0);"
+    " update crowds set alone = alone {sign} ({row}.kind = 1), others = others {sign} ({row}.kind = 2)"
+    " where target = {row}.target;"
+)
 _TEMPORARY = (
     f"create temp table if not exists acts ({', '.join(_COLUMNS)})",
     "create temp table if not exists changed (address text primary key) without rowid",
     "create temp table if not exists lone (path text primary key) without rowid",
+    # Whom `looks` looks at, and which look had found them before.
+    "create temp table if not exists looked (address text primary key, before integer) without rowid",
+    # What concerns others than those who did it.
+    "create temp table if not exists read_paths (path text primary key) without rowid",
+    "create temp table if not exists stirred (target text primary key) without rowid",
+    "create temp table if not exists marched (step blob primary key) without rowid",
+    *(
+        f"create temp trigger if not exists readers_{what} after {what} on main.readers begin"
+        f" insert or ignore into read_paths values ({row}.path); end"
+        for what, row in (("insert", "new"), ("delete", "old"))
+    ),
+    *(
+        f"create temp trigger if not exists askers_{what} after {what} on main.askers begin"
+        f" insert or ignore into stirred values ({row}.target);{' '.join(_COUNT_ASKER.format(**sign) for sign in signs)} end"
+        for what, row, signs in (
+            ("insert", "new", [_MORE]),
+            ("delete", "old", [_LESS]),
+            ("update", "new", [_LESS, _MORE]),
+        )
+    ),
+    *(
+        f"create temp trigger if not exists strides_{what} after {what} on main.strides begin"
+        f" insert or ignore into marched values ({row}.step); insert or ignore into marches values ({row}.step, 0, 0);"
+        f" update marches set members = members {sign} 1 where step = {row}.step; end"
+        for what, row, sign in (("insert", "new", "+"), ("delete", "old", "-"))
+    ),
 )
 _CERTAIN = f"coalesce(family in ({', '.join(map(str, CERTAIN))}), 0)"
 _SLOT, _TAKEN_ON = f"time / {SLOT}", f"taken / {DAY}"
@@ -126,6 +163,12 @@ def begin(database: sqlite3.Connection) -> None:
     """Make the tables where they are missing, and what lasts for this connection alone."""
     for statement in chain(SCHEMA, _TEMPORARY):
         database.execute(statement)
+    if not marked(database, _LOOKS, 0):  # begun by an earlier version, which looked at everybody each time
+        database.execute("drop table if exists tells")
+        for index in ("suspected", "answered", "alone", "listed", "step"):
+            database.execute(f"drop index if exists visits_{index}")
+        database.execute("insert or ignore into changed select address from visits")
+        mark(database, _LOOKS, 1)
 
 
 def add(database: sqlite3.Connection, acts: Iterable[Sequence[Any]]) -> None:

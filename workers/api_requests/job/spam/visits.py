@@ -41,11 +41,10 @@ _POSTS = "select path, slot, in_window, in_all, comments, let_in, shown, request
 
 def renew(database: sqlite3.Connection) -> None:
     """Make the visits of all addresses in ``changed`` anew, and judge each by itself."""
-    for table in ("visits", "readers", "tells"):
+    for table in ("visits", "readers", "listers", "askers", "strides"):
         database.execute(f"delete from {table} where address in (select address from changed)")
     for totals in database.execute(_TOTALS, (_MANY, _MANY)).fetchall():
         _renew(database, totals)
-    database.execute("delete from changed")
 
 
 def _renew(database: sqlite3.Connection, totals: tuple[Any, ...]) -> None:
@@ -68,19 +67,23 @@ def _renew(database: sqlite3.Connection, totals: tuple[Any, ...]) -> None:
     suspect = judge(visit)
     asked_only_lists = did.count["asked"] == requests - harmless and len(did.asked) > 1
     in_step = did.count["possible"] == requests and did.tells and did.items and did.guesses
+    alone = bool(visit.only_probes and visit.possible)
     row = (
         address,
         msgspec.json.encode(visit),
         msgspec.json.encode(suspect) if suspect else None,
         bool(visit.hostile and not visit.certain and not visit.ordinary),
-        bool(visit.only_probes and visit.possible),
+        alone,
         json.dumps(sorted(did.asked)) if asked_only_lists else None,
         json.dumps(sorted(did.all)) if in_step and visit.possible + visit.guesses >= 3 else None,
     )
     database.execute("insert into visits values (?, ?, ?, ?, ?, ?, ?)", row)
     if ordinary >= READS:
         database.executemany("insert into readers values (?, ?)", [(path, address) for path in did.brazen])
-    database.executemany("insert into tells values (?, ?)", [(target, address) for target in did.tells])
+    if asked_only_lists:
+        database.executemany("insert into listers values (?, ?)", [(target, address) for target in did.asked])
+    kind = 1 if alone else 2
+    database.executemany("insert into askers values (?, ?, ?)", [(target, address, kind) for target in did.tells])
 
 
 @dataclass(slots=True)
