@@ -38,7 +38,7 @@ class _Writing:
             raise WrongUse("format nsq only appends: a topic cannot be overwritten; use mode append")
         _check(schema, options)
         self._options = options
-        self._numbered = options.keys and "key" not in schema.names
+        self._makes_keys = options.keys and "key" not in schema.names
         self._write = uuid4().hex
         """Made on the driver, so it is the same in each try of a task."""
 
@@ -48,16 +48,16 @@ class _Writing:
         from framework.publisher import PATIENT  # noqa: PLC0415
         from framework.spark.publishing import RowPublisher  # noqa: PLC0415
 
-        keys = RowKeys(self._task()) if self._numbered else None
+        keys = RowKeys(self._task()) if self._makes_keys else None
         publisher = RowPublisher(self._options.urls, timeout=PATIENT)
         try:
             return Written(sum(self._publish(publisher, batch, keys) for batch in iterator))
         finally:
             publisher.close()
 
-    def _publish(self, publisher: RowPublisher, batch: pa.RecordBatch, numbered: RowKeys | None) -> int:
+    def _publish(self, publisher: RowPublisher, batch: pa.RecordBatch, made: RowKeys | None) -> int:
         most = self._options.mpub_max_messages
-        for run in runs(batch, self._options.topic, numbered):
+        for run in runs(batch, self._options.topic, made):
             for first in range(0, len(run.bodies), most):
                 part = slice(first, first + most)
                 keys = None if run.keys is None else run.keys[part]

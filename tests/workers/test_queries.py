@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+from framework.spool.storage import StorageError
 from workers.api_requests.channels.topics import CHANNELS
+from workers.api_requests.job import streams
+from workers.api_requests.job.folders import Folders
+from workers.api_requests.job.output import LocalOutput
 from workers.api_requests.job.queries import Failed, Queries
+from workers.api_requests.job.streams import Stream
 
 
 class Query:
@@ -146,3 +153,26 @@ def test_stopping_says_nothing_of_a_jvm_that_has_died(queries: Queries, started:
         query.stop = fail
     queries.stop()
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("ails", ["a storage that is down", "two segments of one number"])
+def test_how_far_a_query_is_behind_cannot_always_be_told_and_that_ends_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ails: str
+) -> None:
+    """The query waits for its spool meanwhile, or ends and says why."""
+    stream = Stream("archive", lambda rows, batch: {}, Folders(tmp_path / "spool", LocalOutput(tmp_path / "out"), tmp_path))
+    there = tmp_path / "spool" / "archive" / "main"
+    there.mkdir(parents=True)
+    (there / f"{1:020d}-7.arrow").touch()
+    behind = stream.behind()
+    assert behind is not None
+    assert behind.rows == 7
+    if ails == "two segments of one number":
+        (there / f"{1:020d}-8.arrow").touch()
+    else:
+        monkeypatch.setattr(streams, "lag", lambda *_: raised(StorageError(errno.EIO, "s3://bucket does not answer")))
+    assert stream.behind() is None
+
+
+def raised(error: Exception) -> None:
+    raise error

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
+from framework import FrameworkError
 from pyspark_nsq import Lag, lag
 from workers.api_requests.channels.topics import CHANNELS
 from workers.api_requests.job.archive import archive
@@ -94,10 +95,13 @@ class Stream:
 
     def behind(self) -> Lag | None:
         """What its spool holds and it has not done; None where that cannot be told just now."""
-        if self._done is None:
-            return lag(self._spool, None)
-        end = self._checkpoint.end_of(self._done)
-        return None if end is None else lag(self._spool, end)
+        end = None if self._done is None else self._checkpoint.end_of(self._done)
+        if self._done is not None and end is None:
+            return None
+        try:
+            return lag(self._spool, end)
+        except (OSError, FrameworkError):  # it is the query that says what ails the spool, and it may wait for it
+            return None
 
     def _batch(self, rows: DataFrame, batch: int) -> None:
         with self._working:
