@@ -163,15 +163,18 @@ class Child:
                 self.silent = 0.0
                 if "question" in report:
                     self._answers[report["question"]] = report["answer"]
-                    continue
-                self.snapshot = report.get("snapshot", self.snapshot)
-                self._ledgers = report.get("ledgers", self._ledgers)
-                self._published = report.get("published", self._published)
-                if report.get("last"):
-                    self._said_last = True
-                    continue
-                self.report = report
-                heard(self, report)
+                else:
+                    self._take(report, heard)
+
+    def _take(self, report: dict[str, Any], heard: Heard) -> None:
+        self.snapshot = report.get("snapshot", self.snapshot)
+        self._ledgers = report.get("ledgers", self._ledgers)
+        self._published = report.get("published", self._published)
+        if report.get("last"):
+            self._said_last = True
+        else:
+            self.report = report
+            heard(self, report)
 
     def _write(self) -> None:
         with suppress(OSError):

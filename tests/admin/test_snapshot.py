@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
+import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
+import gevent
 import pytest
 
 from framework.admin.actions import checked, has_effect, in_words
+from framework.admin.here import STEP, WINDOW, Here, _Sample
 from framework.admin.latest import FRESH, Latest
 from framework.admin.pages import stuck, unready
 from framework.admin.snapshot import left_over, merged, percentiles
+from framework.admin.where import positions
 from framework.engine.ledger import OUTCOMES
 from framework.engine.times import RUNNING, WAITING
 from framework.errors import WrongUse
@@ -58,6 +64,46 @@ def test_rows_of_one_handler_add_up_and_others_stand_side_by_side() -> None:
     assert [one["pid"] for one in found["processes"]] == [1, 2]
     assert [one["since"] for one in found["running"]] == [2, 1]
     assert [one["at"] for one in found["failures"]] == [2, 1]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_is_recent_of_one_that_has_ended_takes_nothing_from_the_others(first: bool) -> None:
+    calls = [5, 5] + [0] * (len(RUNNING) - 1)
+    rows = [snapshot(row(), pid=1), snapshot(row(recent_calls=calls), pid=2)]
+    found = merged(rows if first else rows[::-1])
+    assert found["handlers"][0]["recent_calls"] == calls
+
+
+def test_rates_are_those_of_the_last_seconds_and_at_first_of_all() -> None:
+    here = Here(SimpleNamespace())  # type: ignore[arg-type]
+    began, now = here._began, 1000.0
+    here._began = time.time() - 5.0
+    seconds: list[float] = []
+    for tick in range(60):  # ten a second for 15 s, then nothing
+        count = min(tick / 2 * 10, 150)
+        sample = _Sample(now + tick / 2, (int(count),) * (1 + len(OUTCOMES)), (int(count),), (0,))
+        recent = here._recent("orders/bill", sample)
+        seconds.append(recent["rate_seconds"])
+        if tick == 29:
+            assert recent["rate"]["finished"] == pytest.approx(10, rel=0.1)
+            assert sum(recent["recent_calls"]) == pytest.approx(seconds[-1] * 10, rel=0.1)
+    assert began > here._began
+    assert seconds[0] == pytest.approx(5.0, abs=0.2), "since the start"
+    assert all(WINDOW <= one <= WINDOW + 2 * STEP for one in seconds[30:])
+    assert set(recent["rate"].values()) == {0.0}
+
+
+def test_a_call_that_runs_at_this_moment_is_where_its_thread_is_and_one_that_waits_where_it_waits() -> None:
+    """The one that runs has no frame of its own to look at: a handler that blocks the hub is what is looked for."""
+    waits = gevent.spawn(gevent.sleep, 60)
+    gevent.sleep(0)
+    ended = gevent.spawn(bool)
+    ended.join()
+    calls = [SimpleNamespace(greenlet=one, thread=0) for one in (gevent.getcurrent(), waits)]
+    blocking, waiting = positions(calls, threading.get_ident())
+    waits.kill()
+    assert blocking.rpartition(" in ")[2] == sys._getframe().f_code.co_name
+    assert waiting == "", "it is in none of the app's functions"
 
 
 def test_a_pause_says_of_how_many_processes() -> None:

@@ -279,7 +279,8 @@ def test_what_cannot_be_is_refused_where_it_is_written(tmp_path: Path) -> None:
     for wrong, words in (
         (lambda: Dedupe(age=0), "age=0"),
         (lambda: Dedupe(age=True), "age=True"),
-        (lambda: Dedupe(most=0), "at least 1"),
+        *((lambda most=most: Dedupe(most=most), f"most={most!r}): give a whole number") for most in (0, True, 1.5, "10")),
+        *((lambda age=age: Dedupe(age=age), f"age={age!r}): give seconds") for age in (0, "1", float("inf"), float("nan"))),
         (lambda: Dedupe(wait=-1), "wait=-1"),
         (lambda: Dedupe(header=""), "name of a header"),
         (lambda: Dedupe(""), "path of a file"),

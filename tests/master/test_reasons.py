@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gevent
 import pytest
 
 from framework.master import reasons
+from framework.master.child import Child
 from framework.master.master import Master
 from framework.master.seat import Seat
 from framework.settings import Settings
@@ -72,6 +75,53 @@ class Gone(SimpleNamespace):
     """A child that has ended."""
 
     __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize(("reloading", "code", "tries"), [(True, -9, 3), (True, 2, 1), (False, -9, None), (False, 2, 1)])
+def test_a_new_process_that_dies_is_tried_again_while_that_may_help(
+    reloading: bool, code: int, tries: int | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reload three times, as the old ones work on; a start for ever, as a broker may come up. Wrong use is wrong each time."""
+    caplog.set_level(logging.WARNING)
+    master = Master(settings_of(1), Settings)
+    master._generation, master._proven, master._reloading = (2, 1, True) if reloading else (1, 0, False)
+    master._seats = [Seat(1, child(ready=True) if reloading else None)]
+    monkeypatch.setattr(master, "_stop", caplog.clear)
+    for died in range(1, 6):
+        gone: Any = Gone(ledgers={}, published={}, code=code, end=f"ended with exit status {code}", pid=7, age=0.1)
+        master._seats[0].successor = gone
+        caplog.clear()
+        master._ended(gone)
+        again = [record.getMessage() for record in caplog.records if "another is started" in record.getMessage()]
+        assert len(again) == (died != tries)
+        if died == tries:
+            break
+    assert master._exit_code == (0 if reloading or tries is None else code)
+
+
+@pytest.mark.parametrize(
+    ("code", "end"),
+    [
+        (0, "ended with exit status 0"),
+        (3, "ended with exit status 3"),
+        (-9, "was killed by SIGKILL"),
+        (-99, "was killed by signal 99"),
+    ],
+)
+def test_the_end_of_a_process_is_told_in_words(code: int, end: str) -> None:
+    gone = object.__new__(Child)
+    gone._process = SimpleNamespace(returncode=code)
+    assert gone.end == end
+
+
+def test_of_one_that_has_said_nothing_yet_nothing_is_known_and_that_is_no_reason(tmp_path: Path) -> None:
+    """The master looks at it all the time from its start on."""
+    heard: list[Any] = []
+    silent = Child(["true"], str(tmp_path), generation=1, heard=lambda one, report: heard.append(report))
+    assert (silent.ready, silent.tasks, silent.report, silent.ledgers, silent.published) == (False, 0, {}, {}, {})
+    while not heard:
+        gevent.sleep(0.01)
+    assert (heard, silent.end) == ([None], "ended with exit status 0")
 
 
 @pytest.mark.parametrize("shown", [True, False])

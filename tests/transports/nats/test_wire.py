@@ -189,7 +189,8 @@ def test_what_no_server_sends_to_a_client_is_an_error(stream):
     "stream",
     [
         b"RMSG $G 1\r\n", b"RMSG $G a | 1\r\nx\r\n", b"RMSG $G a + r 1\r\nx\r\n", b"RMSG $G a r s 1\r\nx\r\n", b"RMSG $G a x\r\n",
-        b"HMSG $G a 9 5\r\nhello\r\n", b"LMSG leaf $G a 2\r\nhi\r\n", b"RS+ $G\r\n", b"RS+ $G foo workers\r\n",
+        b"HMSG $G a 9 5\r\nhello\r\n", b"HMSG $G a r 9 5\r\nhello\r\n",
+        b"LMSG leaf $G a 2\r\nhi\r\n", b"RS+ $G\r\n", b"RS+ $G foo workers\r\n",
         b"RS+ $G foo workers x\r\n",
         b"RS- $G\r\n", b"RS- $G foo workers 3\r\n", b"CONNECT\r\n", b"MSG a 1 1\r\nx\r\n", b"RS* $G a\r\n",
     ],

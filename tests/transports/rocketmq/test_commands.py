@@ -36,6 +36,14 @@ def messages(command: Command) -> list[tuple[bytes, dict[str, str]]]:
     return found
 
 
+def test_a_message_bears_the_time_at_which_it_was_made() -> None:
+    before = time.time() * 1000
+    made = Commands(2000)
+    fields = [made.singles("t", "there", [b"x"], {})[0].fields, next(iter(made.together("t", "there", [b"x"] * 2, {}))).fields]
+    for one in fields:
+        assert before - 1 <= int(one["g"]) <= time.time() * 1000 + 1
+
+
 def test_messages_whose_properties_are_alike_are_written_as_any_others() -> None:
     alike = properties.encode_alike([b"a", b"bb"], iter([10, 11, 12]), "UNIQ_KEY\x01AB", "\x02TAGS\x01x\x02")
     one_by_one = [Outgoing(body, f"UNIQ_KEY\x01AB{n:016X}\x02TAGS\x01x\x02") for body, n in ((b"a", 10), (b"bb", 11))]
@@ -232,6 +240,12 @@ def test_a_delay_longer_than_the_longest_level_is_refused_where_there_are_no_tim
     assert "has no timers, and keeps a delay of 7200 s at most" in str(long)
     paper: Any = one._session
     assert [properties.decode(fields["i"]).get("DELAY") for _, fields, _ in paper.requests] == ["2"]
+
+
+def test_the_longest_level_is_a_delay_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("commands", "publish_link"):
+        monkeypatch.setattr(f"framework.transports.rocketmq.{module}.time", lambda: 1_800_000_000.0)
+    assert link(lambda number: Frame(0), timers=False).ask_each(singles(1, 7200.0), 5.0) == [None]
 
 
 def test_several_are_published_in_few_requests_and_an_error_says_how_many_of_them_are_stored() -> None:

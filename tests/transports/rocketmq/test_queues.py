@@ -48,6 +48,25 @@ def test_the_mark_is_the_first_that_is_not_settled_and_never_passes_it() -> None
     assert (reading.mark, reading.idle) == (14, True)
 
 
+@pytest.mark.parametrize(("offset", "taken"), [(11, False), (12, True), (20, True)])
+def test_a_broker_may_name_what_comes_next_unless_that_is_in_flight(offset: int, taken: bool) -> None:
+    reading = Reading(EIGHT[0], 10)
+    for at in (10, 11):
+        reading.took(at)
+    reading.settled(11)
+    assert reading.moved(offset) is taken
+    assert (reading.next, reading.ahead) == ((offset, offset) if taken else (12, 12))
+    assert reading.would_repeat(10)
+
+
+def test_a_broker_that_begins_anew_is_followed_once_nothing_is_in_flight() -> None:
+    reading = Reading(EIGHT[0], 10)
+    reading.took(10)
+    reading.settled(10)
+    assert reading.moved(3)
+    assert (reading.next, reading.mark, reading.would_repeat(2)) == (3, 3, False)
+
+
 def test_no_more_is_pulled_while_one_message_holds_up_the_mark_for_too_long() -> None:
     reading = Reading(EIGHT[0], 0)
     for offset in range(SPAN):
