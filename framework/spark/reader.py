@@ -23,6 +23,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from framework.errors import BadSetting
+from framework.spark.filters import Pushing, Wanted
 from framework.spark.offsets import (
     Cursor,
     Offset,
@@ -41,7 +42,7 @@ from framework.spark.rows import first_since, rows_of
 from framework.spool import SpoolError
 from framework.spool.limit import to_keep
 from framework.spool.root import collectors, ensure_epoch, epoch
-from framework.spool.segment import Segment, listing, trim
+from framework.spool.segment import Segment, listing, times_of, trim
 from framework.spool.storage import Location, StorageError
 from framework.spool.told import REMEMBER, told
 
@@ -69,13 +70,22 @@ class NsqBatchReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
+        self.wanted = Wanted()
+
+    @property
+    def pushFilters(self) -> Pushing:  # noqa: N802 (Spark's name)
+        return Pushing(self, DataSourceReader.pushFilters)
 
     def partitions(self) -> list[InputPartition]:
         root = self._options.spool_dir
         found, life = list_spool(root), epoch(root)
         if life is None:
             raise BadSetting(f"option spoolDir={str(root)!r}: there is no spool in this folder")
-        every = [Span(name, one, 0, one.rows) for name, segments in found.items() for one in segments]
+        every = [
+            Span(name, one, 0, one.rows)
+            for name, segments in found.items()
+            for one in self.wanted.of(name, segments, times_of(root / name, segments) if self.wanted.by_times else {})
+        ]
         rows = sum(span.rows for span in every)
         return planned(root, every, Offset(life, {}, partitions_wanted(self._options, rows), self._options.max_records))
 

@@ -38,9 +38,14 @@ ARROW = pa.schema(
 
 
 def first_since(segments: Sequence[Segment], time: int) -> Cursor:
-    """The first row that a broker took at ``time`` (ns since 1970) or later; the end where there is none. Opens every segment of
-    before."""
+    """The first row that a broker took at ``time`` (ns since 1970) or later; the end where there is none.
+
+    It looks into one segment, and into those before of which no times are known.
+    """
+    known = segment.times_of(segments[0].path.parent, segments) if segments else {}
     for one in segments:
+        if one.number in known and known[one.number].last < time:
+            continue
         try:
             times = segment.read(one.path, ["timestamp_ns"])["timestamp_ns"]
         except FileNotFoundError:  # a query has read and deleted it just now

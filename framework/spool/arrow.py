@@ -52,6 +52,8 @@ class Segment(NamedTuple):
     """When, in seconds since 1970; likewise."""
     mark: str = ""
     """Of one in a storage."""
+    taken: tuple[int, int] | None = None
+    """Likewise: the earliest and the latest time at which a broker took a row, in ns since 1970, where its name says so."""
 
 
 def table_of(messages: Sequence[Message]) -> pa.RecordBatch:

@@ -1,8 +1,9 @@
 """The segments in a storage: objects whose names are their numbers, so that who puts a name exclusively has the number.
 
 - ``00000000000000000042.arrow``: a segment, by one exclusive put: all of it is there, or nothing.
-- ``00000000000000000042-2500-MARK.rows``: empty; says the rows of 42, so that planning a read opens nothing. It is a help only:
-  whoever misses one, because its writer was killed, looks into the segment and puts it.
+- ``00000000000000000042-2500-MARK-FIRST-LAST.rows``: empty; says the rows of 42, and from when to when brokers took them (ns
+  since 1970), so that planning a read opens nothing. It is a help only: whoever misses one, because its writer was killed, looks
+  into the segment and puts it. Those of earlier versions say no times.
 - A segment that was deleted leaves its mark alone under its name, for a day. Without it, a collector that was paused before its
   put could take a number that everybody has read already.
 - ``floor``: a number under which there are no segments any more, so that a listing need not begin with what they left.
@@ -14,17 +15,17 @@ import logging
 import re
 import time
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
-from framework.spool import arrow
+from framework.spool import arrow, times
 from framework.spool.arrow import MARK, Segment
 from framework.spool.storage import Entry, Remote, StorageError
 from framework.spool.told import tell, told
 
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"(\d{20})\.arrow")
-_ROWS = re.compile(r"(\d{20})-(\d+)-([0-9a-f]{32})\.rows")
+_ROWS = re.compile(r"(\d{20})-(\d+)-([0-9a-f]{32})(?:-(\d+)-(\d+))?\.rows")
 _MARK_BYTES = 32
 _FLOOR = "floor"
 _TAKEN_FOR = 86400.0
@@ -33,9 +34,18 @@ _TIDY_EVERY = 3600.0
 _MANY_LEFT = 500
 """As many deleted segments in a listing are worth a look where it may begin by now."""
 
+
+class _Rows(NamedTuple):
+    """What the name beside a segment says."""
+
+    rows: int
+    mark: str
+    taken: tuple[int, int] | None
+
+
 _floors: dict[Remote, int] = {}
 _tidied: dict[Remote, float] = {}
-_looked_into: dict[tuple[str, float], tuple[int, str]] = {}
+_looked_into: dict[tuple[str, float], _Rows] = {}
 """(name, time) of a segment whose rows nobody had put -> what ``_look_into`` found."""
 
 
@@ -55,8 +65,9 @@ def write(folder: Remote, number: int, rows: Any) -> Segment | None:
     # What is taken may be ours as well: a library puts again when an answer is lost.
     if not is_ours and not _is_there(path, mark, content.size):
         return None
-    _tell_rows(folder, number, rows.num_rows, mark)
-    return Segment(number, rows.num_rows, path, content.size, None, mark)
+    told = _Rows(rows.num_rows, mark, times.of(rows)[:2])
+    _tell_rows(folder, number, told)
+    return Segment(number, rows.num_rows, path, content.size, None, mark, told.taken)
 
 
 def listing(folder: Remote) -> list[Segment]:
@@ -85,7 +96,7 @@ def remove(one: Segment) -> None:
     """Leave nothing of it but its mark, and nothing to read. Raises StorageError."""
     assert isinstance(one.path, Remote)
     one.path.put(one.mark.encode(), over=True)
-    (one.path.parent / _rows_name(one.number, one.rows, one.mark)).delete()
+    (one.path.parent / _rows_name(one.number, _Rows(one.rows, one.mark, one.taken))).delete()
 
 
 def tidy(folder: Remote, floor: int) -> None:
@@ -106,7 +117,7 @@ def tidy(folder: Remote, floor: int) -> None:
 def _listed(folder: Remote, first: int) -> tuple[list[Segment], int]:
     """What is there from ``first`` on, and how many deleted ones are among it."""
     segments: dict[int, Entry] = {}
-    rows: dict[int, tuple[int, str]] = {}
+    rows: dict[int, _Rows] = {}
     left = 0
     for entry in folder.list(f"{first:020d}"):
         if match := _NAME.fullmatch(entry.name):
@@ -115,35 +126,37 @@ def _listed(folder: Remote, first: int) -> tuple[list[Segment], int]:
             else:
                 segments[int(match[1])] = entry
         elif match := _ROWS.fullmatch(entry.name):
-            rows[int(match[1])] = int(match[2]), match[3]
+            taken = None if match[4] is None else (int(match[4]), int(match[5]))
+            rows[int(match[1])] = _Rows(int(match[2]), match[3], taken)
     found = []
     for number, entry in sorted(segments.items()):
         with suppress(FileNotFoundError):  # deleted just now
-            count, mark = rows.get(number) or _look_into(folder, number, entry)
-            found.append(Segment(number, count, folder / entry.name, entry.size, entry.modified, mark))
+            count, mark, taken = rows.get(number) or _look_into(folder, number, entry)
+            found.append(Segment(number, count, folder / entry.name, entry.size, entry.modified, mark, taken))
     return found, left
 
 
-def _look_into(folder: Remote, number: int, entry: Entry) -> tuple[int, str]:
+def _look_into(folder: Remote, number: int, entry: Entry) -> _Rows:
     path = folder / entry.name
     known = _looked_into.get((str(path), entry.modified))
     if known is None:
         table = read(path)
-        known = table.num_rows, (table.schema.metadata or {}).get(MARK, b"0" * _MARK_BYTES).decode()
-        _looked_into[str(path), entry.modified] = known
-        _tell_rows(folder, number, *known)
+        mark = (table.schema.metadata or {}).get(MARK, b"0" * _MARK_BYTES).decode()
+        known = _looked_into[str(path), entry.modified] = _Rows(table.num_rows, mark, times.of(table)[:2])
+        _tell_rows(folder, number, known)
     return known
 
 
-def _tell_rows(folder: Remote, number: int, rows: int, mark: str) -> None:
+def _tell_rows(folder: Remote, number: int, rows: _Rows) -> None:
     try:
-        (folder / _rows_name(number, rows, mark)).put(b"")
+        (folder / _rows_name(number, rows)).put(b"")
     except StorageError as error:  # the segment is there all the same
         _log.debug("spool %s: the rows of segment %d were not told: %s", folder, number, error)
 
 
-def _rows_name(number: int, rows: int, mark: str) -> str:
-    return f"{number:020d}-{rows}-{mark}.rows"
+def _rows_name(number: int, rows: _Rows) -> str:
+    taken = "" if rows.taken is None else "-{}-{}".format(*rows.taken)
+    return f"{number:020d}-{rows.rows}-{rows.mark}{taken}.rows"
 
 
 def _is_there(path: Remote, mark: str, size: int) -> bool:

@@ -6,18 +6,19 @@ What knows ids, collectors or retention is ``spool.py``. What a segment is, ``ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from framework.spool import arrow, files, numbered
+from framework.spool import arrow, files, numbered, times
 from framework.spool.arrow import Segment, SpoolError, table_of
 from framework.spool.seen import Key
 from framework.spool.storage import Location
+from framework.spool.times import Times
 
 __all__ = [
-    "Segment", "SpoolError", "keys", "landed_at", "listing", "newest", "read", "size", "steady", "sync_folder", "table_of",
-    "trim", "write",
+    "Segment", "SpoolError", "Times", "keys", "landed_at", "listing", "newest", "read", "size", "steady", "sync_folder",
+    "table_of", "times_of", "trim", "write",
 ]  # fmt: skip
 
 
@@ -28,7 +29,10 @@ def write(folder: Location, number: int, rows: Any, *, only: bool = False) -> Se
     segment survives a power cut. Raises OSError; then no part of it can be seen, unless a storage does not say.
     """
     if isinstance(folder, Path):
-        return files.write(folder, number, rows, only=only)
+        segment = files.write(folder, number, rows, only=only)
+        if segment is not None:
+            times.note(folder, segment, rows)
+        return segment
     return numbered.write(folder, number, rows)
 
 
@@ -38,6 +42,13 @@ def listing(folder: Location) -> list[Segment]:
     Raises SpoolError when two files have one number, which no writer makes.
     """
     return files.listing(folder) if isinstance(folder, Path) else numbered.listing(folder)
+
+
+def times_of(folder: Location, some: Sequence[Segment]) -> Mapping[int, Times]:
+    """By number when brokers took the rows of ``some``, of those of which it is known without a look into them."""
+    if isinstance(folder, Path):
+        return times.known(folder, some)
+    return {one.number: Times(*one.taken) for one in some if one.taken is not None}
 
 
 def steady(folder: Location) -> list[Segment]:

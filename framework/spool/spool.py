@@ -21,7 +21,7 @@ import gevent.lock
 import gevent.monkey
 
 from framework.errors import WrongUse
-from framework.spool import files
+from framework.spool import files, times
 from framework.spool import segment as segments
 from framework.spool.arrow import SpoolError
 from framework.spool.limit import Limit, to_keep
@@ -262,6 +262,8 @@ class Spool:
         for one in segments.newest(kept, self._window, self._remember):
             self._seen.update(_keys(one), segments.landed_at(one))
         self._next = kept[-1].number + 1 if kept else 1
+        if isinstance(self.folder, Path) and not self._shared:
+            times.tidy(self.folder, kept)
 
     def _forget(self) -> None:
         if self._lock_file is not None:

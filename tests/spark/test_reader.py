@@ -12,6 +12,16 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql.datasource import (
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from framework.message import Batch, Message
@@ -167,6 +177,92 @@ def test_a_time_to_begin_at_is_looked_for_in_what_the_spool_holds(tmp_path: Path
         assert [int(name, 16) for name in found] == expected
     taken(23, collector="a")
     assert [int(name, 16) for name in ids(source, start, source.latestOffset(start, EVERYTHING))] == [23]
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the segments that were opened."""
+    found: list[int] = []
+    real = segment.read
+
+    def read(path: Any, *columns: Any) -> Any:
+        found.append(int(path.name[:20]))
+        return real(path, *columns)
+
+    monkeypatch.setattr(segment, "read", read)
+    return found
+
+
+def a_week(folder: Any, hours: int) -> None:
+    """A segment an hour, by two nodes in turns."""
+    spool = Spool(folder, "a", shared=True)
+    for hour in range(hours):
+        origin = Source(node=f"10.0.0.{hour % 2}:4150")
+        at = (1_717_200_000 + 3600 * hour) * 10**9
+        spool.land(Batch([Message(b"%08x%08x" % (hour, n), at + n * 10**9, 1, b"m", origin) for n in (59, 0, 30)]))
+    spool.close()
+
+
+def at(hour: int, second: int = 0) -> datetime:
+    return datetime.fromtimestamp(1_717_200_000 + 3600 * hour + second, UTC)
+
+
+def test_a_query_that_begins_at_a_time_looks_into_no_segment_before_it(spool_url: str | Path, opened: list[int]) -> None:
+    a_week(spool_url, 20)
+    opened.clear()
+    source = reader(spool_url, startingTimestamp=at(15, 10).isoformat(), minPartitions="1")  # type: ignore[arg-type]
+    start = source.initialOffset()
+    assert (start["collectors"], opened) == ({"a": [16, 0]}, [16])
+    assert len(ids(source, start, source.latestOffset(start, EVERYTHING))) == 5 * 3
+
+
+@pytest.mark.parametrize(
+    ("filters", "needed"),
+    [
+        ([GreaterThanOrEqual(("timestamp",), at(7)), LessThan(("timestamp",), at(8))], [8, 9]),  # 9: as if it were <=
+        ([GreaterThanOrEqual(("timestamp",), at(7)), LessThan(("timestamp",), at(7, 59))], [8]),
+        ([EqualTo(("timestamp",), at(7, 30))], [8]),
+        ([GreaterThan(("timestamp",), at(7, 59)), LessThanOrEqual(("timestamp",), at(9, -1))], [8, 9]),
+        ([GreaterThan(("timestamp",), at(8, -1)), EqualTo(("nsqd",), "10.0.0.1:4150")], [10]),
+        ([In(("nsqd",), ("10.0.0.1:4150", "x")), LessThan(("timestamp",), at(3))], [2, 4]),
+        ([In(("segment",), (3, 4)), Not(EqualTo(("timestamp",), at(7, 30)))], list(range(1, 11))),  # nothing that helps
+        ([GreaterThan(("segment",), 3), EqualTo(("collector",), "a"), LessThanOrEqual(("segment",), 5)], [3, 4, 5]),
+        ([EqualTo(("collector",), "b")], []),
+        ([EqualTo(("timestamp",), "no time"), IsNotNull(("timestamp",))], list(range(1, 11))),
+    ],
+)
+def test_an_hour_opens_only_its_segments(tmp_path: Path, filters: list[Any], needed: list[int], opened: list[int]) -> None:
+    a_week(tmp_path, 10)
+    opened.clear()
+    source = NsqBatchReader(options.batch_read({"spoolDir": str(tmp_path), "minPartitions": "1"}))
+    assert source.pushFilters(filters) == filters, "Spark goes through the rows itself"
+    for task in source.partitions():
+        for _ in pickle.loads(pickle.dumps(source)).read(task):
+            pass
+    assert opened == needed
+
+
+def test_segments_of_which_no_times_are_known_are_looked_into(tmp_path: Path, opened: list[int]) -> None:
+    a_week(tmp_path, 4)
+    times = tmp_path / "a" / "times"
+    lines = times.read_bytes().splitlines(keepends=True)
+    times.write_bytes(b"".join(lines[:4]) + lines[5][:20])  # the third was cut short
+    a_week(tmp_path, 6)  # two more
+    opened.clear()
+    source = reader(tmp_path, startingTimestamp=at(5).isoformat())
+    assert source.initialOffset()["collectors"] == {"a": [6, 0]}
+    assert opened == [3, 4, 6]
+
+
+def test_the_times_of_deleted_segments_are_forgotten_where_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_week(tmp_path, 30)
+    monkeypatch.setattr("framework.spool.times._SMALL", 0)
+    kept = segment.listing(tmp_path / "a")
+    for one in kept[:20]:
+        Path(str(one.path)).unlink()
+    with Spool(tmp_path, "a"):
+        assert len((tmp_path / "a" / "times").read_bytes().split()) < 15 * 5
+    assert sorted(segment.times_of(tmp_path / "a", kept)) == list(range(21, 31))
 
 
 def test_another_spool_under_an_old_checkpoint_is_an_error(land: Land) -> None:

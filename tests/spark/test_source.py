@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from framework.message import Batch, Message
 from framework.spool import Spool, segment
+from tests.origins import Source
 
 pytestmark = pytest.mark.spark
 Land = Callable[..., Path]
@@ -80,6 +82,29 @@ def test_the_rows_are_exactly_what_was_landed(spark: Any, land: Land) -> None:
     }  # fmt: skip
     assert (second["collector"], second["segment"], second["position"], second["nsqd"]) == ("b", 1, 0, "other:4150")
     assert (third["position"], bytes(third["value"])) == (1, b"m2")
+
+
+def test_a_filter_leaves_out_segments_where_the_session_tells_of_it_and_is_no_error_where_not(spark: Any, tmp_path: Path) -> None:
+    taken = [datetime(2024, 6, 1, hour, 30, tzinfo=UTC) for hour in range(4)]
+    with Spool(tmp_path, "a") as spool:
+        for time in taken:
+            spool.land(Batch([Message(b"%016x" % time.hour, int(time.timestamp()) * 10**9, 1, b"m", Source())]))
+
+    def rows() -> Any:
+        hour = "timestamp >= '2024-06-01T02:00:00Z' AND timestamp < '2024-06-01T03:00:00Z' AND nsqd = '127.0.0.1:4150'"
+        return external(spark.read, tmp_path).load().where(hour)
+
+    assert [row.segment for row in rows().collect()] == [3]
+    for one in segment.listing(tmp_path / "a"):
+        if one.number != 3:
+            Path(str(one.path)).write_bytes(b"whoever opens this fails")
+    with pytest.raises(Exception, match="is damaged"):
+        rows().collect()
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        assert [row.segment for row in rows().collect()] == [3]
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 def test_an_empty_spool_has_no_rows_and_the_schema(spark: Any, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_a_full_disk_lands_nothing_and_leaves_nothing_behind(
         broken.setattr(files, "_write_and_sync", full)
         with pytest.raises(SpoolError, match="5 messages could not be written: No space left on device"):
             spool.land(batch(5, 10))
-    assert sorted(os.listdir(spool.folder)) == ["00000000000000000001-5.arrow", "lock", "remember"]
+    assert sorted(os.listdir(spool.folder)) == ["00000000000000000001-5.arrow", "lock", "remember", "times"]
     assert spool.land(batch(0, 10)) == 5, "it goes on by itself once there is room"
 
 

@@ -1,0 +1,101 @@
+"""When brokers took the rows of each segment in a folder, and which nodes: who wants an hour of a week opens no other segments.
+
+It is a help only, and durable at no time: a segment of which nothing is noted is looked into. A line is a segment, and the last
+line of a number counts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.compute as pc
+
+from framework.spool.arrow import Segment
+
+_log = logging.getLogger(__name__)
+_FILE = "times"
+_LONGEST = 4000
+"""Bytes of a line: so much is appended at once, whoever else appends."""
+_SMALL = 1 << 20
+"""Bytes of a file that is never worth writing anew."""
+
+
+class Times(NamedTuple):
+    """Of the rows of a segment."""
+
+    first: int
+    """The earliest time at which a broker took one, in ns since 1970; ``last`` is the latest."""
+    last: int
+    nodes: frozenset[str] | None = None
+    """None where they are not known."""
+
+
+def of(rows: Any) -> Times:
+    """``rows``: of a segment, not empty."""
+    ends = pc.min_max(rows["timestamp_ns"])
+    return Times(ends["min"].as_py(), ends["max"].as_py(), frozenset(pc.unique(rows["nsqd"]).to_pylist()))
+
+
+def note(folder: Path, segment: Segment, rows: Any) -> None:
+    """Note the times of ``segment``, which is durable. Never raises for a disk that is full."""
+    first, last, nodes = of(rows)
+    line = _line(segment, first, last, sorted(nodes or ()))
+    if len(line) > _LONGEST:
+        line = _line(segment, first, last, None)
+    try:
+        handle = os.open(folder / _FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(handle, line)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        _log.debug("spool %s: the times of segment %d were not noted: %s", folder, segment.number, error)
+
+
+def _line(segment: Segment, first: int, last: int, nodes: list[str] | None) -> bytes:
+    # It begins with the end of a line that was cut short.
+    return f"\n{json.dumps([segment.number, segment.rows, first, last, nodes])}\n".encode()
+
+
+def known(folder: Path, segments: Iterable[Segment]) -> dict[int, Times]:
+    """By number what is noted of ``segments``."""
+    try:
+        lines = (folder / _FILE).read_bytes().splitlines()
+    except OSError:
+        return {}
+    rows = {segment.number: segment.rows for segment in segments}
+    found: dict[int, Times] = {}
+    for line in lines:
+        try:
+            number, count, first, last, nodes = json.loads(line)
+            if rows.get(number) == count:
+                found[number] = Times(first, last, None if nodes is None else frozenset(nodes))
+        except (ValueError, TypeError):  # empty, or cut short
+            continue
+    return found
+
+
+def tidy(folder: Path, segments: Iterable[Segment]) -> None:
+    """Forget those of segments that have gone, where they are many. For its collector, as long as nobody shares it."""
+    file = folder / _FILE
+    try:
+        if not file.exists() or file.stat().st_size < _SMALL:
+            return
+        kept = list(segments)
+        times_of = known(folder, kept)
+        lines = [
+            _line(one, times.first, times.last, None if times.nodes is None else sorted(times.nodes))
+            for one in kept
+            if (times := times_of.get(one.number))
+        ]
+        if 2 * sum(map(len, lines)) < file.stat().st_size:
+            fresh = folder / f"{_FILE}.tmp"
+            fresh.write_bytes(b"".join(lines))
+            os.replace(fresh, file)
+    except OSError as error:
+        _log.debug("spool %s: the times of segments that have gone stay: %s", folder, error)
