@@ -174,10 +174,10 @@ class JetStreamConnection:
         self._deadline.start(self._unheard)
         self._session.ping(lambda: self._end(None))
 
-    def _unheard(self) -> None:
-        """What no server is known to have read comes again, for all that is known."""
+    def _unheard(self, error: Exception | None = None) -> None:
+        """What no server is known to have read, or to have taken, comes again, for all that is known."""
         self._settlements.recall(self._session.leave(self))
-        self._end(None)
+        self._end(error)
 
     def _give_back(self, messages: list[Message]) -> None:
         for message in messages:
@@ -226,7 +226,7 @@ class JetStreamConnection:
         self._tally.received += len(batch)
         if self._drained or self._closing:
             self._give_back(batch)
-        else:
+        elif self._deliveries.published(batch):
             self._receiver.deliver(self, batch)
 
     def _is_gone(self, words: str) -> BrokerUnreachable:
@@ -276,9 +276,10 @@ class JetStreamConnection:
         """A pull, or a settlement, that our user may not make; or it may not be told of deletions, and looks for them."""
         if any(f'"{subject.decode()}"' in words for subject in self._place.deletions):
             return True
-        mine = self._pulling.is_mine(words)
-        if mine:
-            self._end(BrokerUnreachable(f"{self.topic}/{self.channel}: nats-server {self._session.server}: {words}"))
+        settled = f'"{self._place.acks}' in words
+        if mine := settled or self._pulling.is_mine(words):
+            end = self._unheard if settled else self._end
+            end(BrokerUnreachable(f"{self.topic}/{self.channel}: nats-server {self._session.server}: {words}"))
         return mine
 
     def lost(self, error: Exception) -> None:

@@ -28,6 +28,9 @@ class Deliveries:
         """What was touched in the hub's place before the hub had read it: reply -> when."""
         self._again: list[Message] = []
         """What came lately, and not for the first time."""
+        self._markers: list[Message] = []
+        """What came lately, and no publisher has written: JetStream puts it where the last message of a subject was, when that
+        is too old (``subject_delete_marker_ttl``)."""
 
     def message(self, said: wire.Msg, at: float) -> Message:
         """Of ``said``, in flight since ``at``. Raises ProtocolError where it is none of JetStream's."""
@@ -38,6 +41,8 @@ class Deliveries:
         )  # fmt: skip
         self.replies[message] = said.reply
         self._in_flight[message] = self._touched.pop(said.reply, at) if self._touched else at
+        if not said.body and headers.find(said.headers, b"Nats-Marker-Reason"):
+            self._markers.append(message)
         if attempts > 1:
             self._again.append(message)
         return message
@@ -66,6 +71,15 @@ class Deliveries:
             batch.remove(newer)
         return bool(twice)
 
+    def published(self, batch: list[Message]) -> list[Message]:
+        """Without the markers in ``batch``, which are finished: they are no messages for a handler."""
+        markers, self._markers = self._markers, []
+        for marker in markers:
+            if marker in batch:
+                batch.remove(marker)
+                self._connection.finish(marker)
+        return batch
+
     def due(self, heard: list[wire.Msg], now: float, expired: Collection[Message], lease: float) -> list[bytes]:
         """In another thread: where to touch now what is in flight, and what was ``heard`` meanwhile."""
         some = snapshot(self._in_flight.items())
@@ -84,3 +98,4 @@ class Deliveries:
     def clear(self) -> None:
         self._in_flight.clear()
         self.replies.clear()
+        self._markers.clear()

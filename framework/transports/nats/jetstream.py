@@ -67,20 +67,26 @@ class JetStreamTransport:
         consumer = api.consumer(stream, _urls.mapped(channel)) if stream and channel else None
         found = self._info(node, session, consumer.lease if consumer else self._options.ack_wait)
         there = api.stream(stream) if stream else None
+        account = api.account() if topic and (there is None or consumer is None) else streams.Account()
         if there is None:
-            return self._about_to_be_made(found, session, topic)
-        shared = there.config.retention == "workqueue" or there.config.max_consumers > 0
+            return self._about_to_be_made(found, session, topic, account)
+        shared = there.config.retention == "workqueue" or judgement.most_consumers(there.config, account) > 0
         others = api.all_consumers(stream) if consumer is None and shared else []
-        obstacles = judgement.obstacles(there, consumer, others, topic)
+        obstacles = judgement.obstacles(there, consumer, others, judgement.Wish(topic, self._options, account))
         notes = judgement.notes(there, consumer, self._options)
         return replace(found, obstacles=tuple(obstacles), notes=(*found.notes, *notes))
 
-    def _about_to_be_made(self, found: NodeInfo, session: Asking, topic: str) -> NodeInfo:
+    def _about_to_be_made(self, found: NodeInfo, session: Asking, topic: str, account: streams.Account) -> NodeInfo:
         """What would become of a stream for ``topic`` where there is none."""
         obstacles = found.obstacles
         if topic and self._options.replicas > 1 and not session.info.cluster:
             lone = f"nats-server {session.server} is in no cluster, which replicas={self._options.replicas} needs: leave that out"
             obstacles = (*obstacles, lone)
+        if topic and (taken := Api(session).in_the_way(topic)):
+            obstacles = (*obstacles, f"stream {_urls.mapped(topic)}: {taken}")
+        if topic and 0 < account.limits.max_streams <= account.streams:
+            full = f"{account.limits.max_streams} streams (max_streams), and one more is needed for {topic}"
+            obstacles = (*obstacles, f"the account may have {full}: allow more, or remove one")
         return replace(found, obstacles=obstacles, notes=(*found.notes, *judgement.notes_before(self._options)))
 
     def _info(self, node: str, session: Asking, lease: float) -> NodeInfo:

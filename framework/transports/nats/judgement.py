@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from framework.transports.nats.streams import NANO, Consumer, Stream, StreamConfig
+from framework.transports.nats.streams import NANO, Account, Consumer, Stream, StreamConfig, Transform
 from framework.transports.nats.urls import SHORTEST, Options
 
 LONG_AWAY = 7 * 86_400
@@ -13,26 +14,60 @@ FEW = 1000
 """Messages that one handler holds at most by default."""
 
 
-def obstacles(stream: Stream, consumer: Consumer | None, others: Sequence[Consumer], topic: str) -> Iterator[str]:
-    """Why a handler of ``topic`` cannot be served; ``others``: the consumers of a stream that has none for it yet."""
-    transform = stream.config.subject_transform
-    if transform is not None and transform.src in ("", ">", topic) and transform.dest != transform.src:
+class Wish(NamedTuple):
+    """What a handler wants, and what its account may have."""
+
+    topic: str
+    options: Options
+    account: Account = Account()
+
+
+def obstacles(stream: Stream, consumer: Consumer | None, others: Sequence[Consumer], wish: Wish) -> Iterator[str]:
+    """Why a handler cannot be served; ``others``: the consumers of a stream that has none for it yet."""
+    config, topic = stream.config, wish.topic
+    if (kept := _renamed(config, topic)) != topic:
         yield (
-            f"stream {stream.config.name} keeps what comes to {topic} as {transform.dest} (subject_transform), and its consumers "
-            f"of {topic} get nothing: name that topic, or take the transform out"
+            f"stream {config.name} keeps what comes to {topic} as {kept} (subject_transform), and its consumers "
+            f"of {topic} get nothing: take the transform out"
         )
     if consumer is not None:
         yield from filter(None, [refusal(consumer, topic, stream)])
         return
-    if 0 < stream.config.max_consumers <= len(others):
-        yield f"stream {stream.config.name} has as many consumers as it may (max_consumers): let it have more, or remove one"
-    if stream.config.retention == "workqueue":
+    if 0 < most_consumers(config, wish.account) <= len(others):
+        yield f"stream {config.name} has as many consumers as it, or the account, may (max_consumers): allow more, or remove one"
+    if 0 < (limit := config.consumer_limits.max_ack_pending) < wish.options.max_ack_pending:
+        most = f"max_ack_pending={limit} at most (consumer_limits)"
+        yield f"stream {config.name} has consumers of {most}: say that in the broker URL"
+    if config.retention == "workqueue":
         rivals = [other.name for other in others if _filters(other) in ([], [topic])]
         if rivals:
             yield (
-                f"stream {stream.config.name} is a work queue, whose consumer {rivals[0]} takes {topic} already: "
+                f"stream {config.name} is a work queue, whose consumer {rivals[0]} takes {topic} already: "
                 f"name channel {rivals[0]}, or give the stream retention=limits"
             )
+
+
+def most_consumers(config: StreamConfig, account: Account) -> int:
+    """How many a stream may have; less than 1: any."""
+    return config.max_consumers if config.max_consumers > 0 else account.limits.max_consumers
+
+
+def _renamed(config: StreamConfig, topic: str) -> str:
+    """The subject under which the stream keeps what is published to ``topic``; what is no plain word of it as it is written."""
+    transform = config.subject_transform
+    if transform is None:
+        return topic
+    words, pattern = topic.split("."), (transform.src or ">").split(".")
+    rest = words[len(pattern) - 1 :] if pattern[-1] == ">" else []
+    fixed = pattern[:-1] if rest else pattern
+    if len(words) != len(fixed) + len(rest) or any(mine not in ("*", word) for mine, word in zip(fixed, words, strict=False)):
+        return topic
+    wild = [word for mine, word in zip(fixed, words, strict=False) if mine == "*"]
+    for number, word in enumerate(wild, 1):
+        for written in (f"{{{{wildcard({number})}}}}", f"${number}"):
+            transform = Transform(transform.src, transform.dest.replace(written, word))
+    dest = transform.dest or ">"
+    return ".".join([*dest.split(".")[:-1], *rest]) if dest.endswith(">") else dest
 
 
 def refusal(found: Consumer, topic: str, stream: Stream | None) -> str:
@@ -96,10 +131,18 @@ def _of_stream(config: StreamConfig) -> Iterator[str]:
     what = f"stream {config.name}"
     limits = {"max_msgs": config.max_msgs, "max_bytes": config.max_bytes, "max_msgs_per_subject": config.max_msgs_per_subject}
     full = [f"{name}={limit}" for name, limit in limits.items() if limit > 0]
+    per_subject = config.max_msgs_per_subject > 0
     if config.max_age:
         yield f"{what} drops what is older than {config.max_age / NANO:g} s (max_age), handled or not"
     if full and config.discard == "old":
         yield f"{what} drops the oldest message when it is full ({', '.join(full)}, discard=old), handled or not"
+    elif per_subject and not config.discard_new_per_subject:
+        few = f"max_msgs_per_subject={config.max_msgs_per_subject}"
+        yield f"{what} drops the oldest message of a subject ({few}, without discard_new_per_subject), handled or not"
+    elif full and config.retention == "limits" and not config.max_age:
+        yield f"{what} is filled by what was handled too, and takes nothing more then ({', '.join(full)}, discard=new)"
+    if config.sealed:
+        yield f"{what} takes no more messages (sealed)"
     if config.storage == "memory":
         yield f"{what} keeps messages in memory (storage): a restart of nats-server loses them"
     if config.persist_mode == "async":

@@ -22,11 +22,21 @@ class Place(NamedTuple):
     """When the consumer was made: one of its name that was made at another time is another."""
 
     @property
+    def acks(self) -> str:
+        """How the subjects begin at which its messages are settled."""
+        return acks(self.stream, self.consumer)
+
+    @property
     def deletions(self) -> tuple[bytes, ...]:
         """The subjects at which JetStream tells that it is deleted."""
         told = "$JS.EVENT.ADVISORY"
         stream = f"{told}.STREAM.DELETED.{self.stream}"
         return stream.encode(), f"{told}.CONSUMER.DELETED.{self.stream}.{self.consumer}".encode()
+
+
+def acks(stream: str, consumer: str) -> str:
+    """How the subjects begin at which messages of ``consumer`` are settled."""
+    return f"$JS.ACK.{stream}.{consumer}."
 
 
 def place(node: str, topic: str, channel: str, consumer: Consumer) -> Place:

@@ -13,8 +13,8 @@ from time import monotonic
 import msgspec
 from gevent.hub import get_hub
 
-from framework.errors import FrameworkError, MessageRefused, PublishError
-from framework.transports.nats import headers, judgement, wire
+from framework.errors import REFUSALS, FrameworkError, MessageRefused, PublishError
+from framework.transports.nats import headers, judgement, permission, wire
 from framework.transports.nats.carrier import Publishing
 from framework.transports.nats.outbox import Listening
 from framework.transports.nats.session import Session
@@ -81,8 +81,16 @@ class PublishLink(SessionLink[Command, Publishing], Listening):
     @classmethod
     def to(cls, servers: Servers, options: Options, timeout: float) -> PublishLink:
         """Dial one of ``servers``; blocks. Raises BrokerUnreachable, AccessDenied, BrokerError, ProtocolError."""
+        until = monotonic() + timeout
         with servers.dial(timeout) as line:
-            return cls(servers.node, Session(line, options.ping_interval, servers.told), options)
+            session = Session(line, options.ping_interval, servers.told)
+        link = cls(servers.node, session, options)
+        try:
+            permission.hears(session, session.acks + b".*", max(0.0, until - monotonic()))
+        except BaseException:
+            link.close()
+            raise
+        return link
 
     # --- publishers ----------------------------------------------------------------------------------------
 
@@ -111,7 +119,8 @@ class PublishLink(SessionLink[Command, Publishing], Listening):
             for topic in topics:
                 Api(self._session, min(timeout, 5.0)).ensure_stream(topic, self._options)
         except FrameworkError as error:
-            return NotStored(f"no stream keeps {', '.join(sorted(topics))}, and none could be made: {error}")
+            words = f"no stream keeps {', '.join(sorted(topics))}, and none could be made: {error}"
+            return PublishError(words, stored=False) if isinstance(error, REFUSALS) else NotStored(words)
         return None
 
     def obstacle(self, command: Command) -> Exception | None:
@@ -208,7 +217,8 @@ class PublishLink(SessionLink[Command, Publishing], Listening):
     def _verdict(self, message: wire.Msg) -> Exception | None:
         where = f"nats-server {self._session.server}"
         if message.headers and headers.status(message.headers)[0] == 503:
-            return NoPlace(f"{where}: no stream keeps this subject")
+            mapped = "where there is one of this subject, does the account map that to another (mappings)?"
+            return NoPlace(f"{where}: no stream keeps what is published there; {mapped}")
         try:
             ack = _puback.decode(message.body)
         except (msgspec.DecodeError, UnicodeDecodeError):

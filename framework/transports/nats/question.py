@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from gevent.hub import Waiter, get_hub
@@ -37,6 +38,14 @@ class Asked(Protocol):
         """Nobody waits for that answer any more."""
 
 
+class Telling(Asked, Protocol):
+    """The session, as one uses it who only wants to know whether something may be said."""
+
+    def say(self, command: bytes) -> None: ...
+
+    def ping(self, then: Callable[[], None] | None = None) -> None: ...
+
+
 def ask(session: Asked, to: bytes, body: bytes, timeout: float) -> wire.Msg:
     """Publish a request and wait for its answer; blocks its greenlet. Raises BrokerUnreachable, BrokerError."""
     question = Question(session, to)
@@ -44,6 +53,19 @@ def ask(session: Asked, to: bytes, body: bytes, timeout: float) -> wire.Msg:
         return question.wait(to, body, timeout)
     finally:
         question.end()
+
+
+def objection(session: Telling, subject: bytes, command: bytes, timeout: float = TIMEOUT) -> str:
+    """What the server says against ``command``, which is about ``subject``, by when it has read that; empty: nothing. Blocks its
+    greenlet. Raises BrokerUnreachable."""
+    question = Question(session, subject)
+    try:
+        question.tell(session, command, timeout)
+    except BrokerError as error:
+        return str(error)
+    finally:
+        question.end()
+    return ""
 
 
 class Question(Listening):
@@ -60,11 +82,20 @@ class Question(Listening):
         self._inbox = b"%b.%d" % (session.inbox, self._sid)
 
     def wait(self, to: bytes, body: bytes, timeout: float) -> wire.Msg:
+        return self._await(lambda: self._session.request(self._sid, to, body), timeout)
+
+    def tell(self, session: Telling, command: bytes, timeout: float) -> None:
+        """Say it, and wait until the server has read it. Raises BrokerError where it may not be said, BrokerUnreachable."""
+        read = wire.Msg(self._inbox, self._sid, b"", b"", b"")
+        session.say(command)
+        self._await(lambda: session.ping(lambda: self._answer(read)), timeout)
+
+    def _await(self, send: Callable[[], None], timeout: float) -> wire.Msg:
         session = self._session
         if session.error is not None:
             raise session.error
-        session.request(self._sid, to, body)
-        slow = BrokerUnreachable(f"nats-server {session.server} gave no answer to {to.decode()} for {timeout:g} s")
+        send()
+        slow = BrokerUnreachable(f"nats-server {session.server} gave no answer to {self._to.decode()} for {timeout:g} s")
         alarm = get_hub().loop.timer(timeout)
         alarm.start(lambda: self._answer(self._meanwhile or slow))
         try:

@@ -58,6 +58,12 @@ class Transform(msgspec.Struct, frozen=True):
     dest: str = ""
 
 
+class Limits(msgspec.Struct, frozen=True):
+    max_streams: int = -1  # these are of an account; less than 1: none
+    max_consumers: int = -1
+    max_ack_pending: int = -1  # of a stream's consumers
+
+
 class StreamConfig(msgspec.Struct, frozen=True):
     name: str = ""
     subjects: list[str] = []
@@ -73,6 +79,9 @@ class StreamConfig(msgspec.Struct, frozen=True):
     max_msgs: int = -1
     max_bytes: int = -1
     max_msgs_per_subject: int = -1
+    discard_new_per_subject: bool = False
+    sealed: bool = False
+    consumer_limits: Limits = Limits()
     duplicate_window: int = 0
     allow_msg_schedules: bool = False
     no_ack: bool = False
@@ -146,6 +155,15 @@ class _Stored(msgspec.Struct, frozen=True):
 
 
 @prepared
+class Account(msgspec.Struct, frozen=True):
+    """INFO: what our account has, and may have."""
+
+    streams: int = 0
+    limits: Limits = Limits()
+    error: Refusal | None = None
+
+
+@prepared
 class _Page(msgspec.Struct, frozen=True):
     """A part of a list, which has ``total`` entries."""
 
@@ -155,7 +173,7 @@ class _Page(msgspec.Struct, frozen=True):
     error: Refusal | None = None
 
 
-Answer = TypeVar("Answer", Stream, Consumer, _Page, _Stored)
+Answer = TypeVar("Answer", Stream, Consumer, Account, _Page, _Stored)
 
 
 class Api:
@@ -217,10 +235,7 @@ class Api:
         if _is(answer.error, NAME_IN_USE):  # made in this moment by another; or somebody's, of other subjects
             if name := self.stream_of(topic):
                 return name
-            found = self.stream(str(config["name"]))
-            mirrors = found is not None and found.config.mirror is not None
-            fix = "it is a mirror, which takes no messages: name another topic" if mirrors else "add that to its subjects"
-            words = f"there is such a stream, and it does not keep subject {topic}: {fix}"
+            words = self.in_the_way(topic) or "it was there a moment ago"
             raise NegotiationRefused("STREAM", str(config["name"]), fix=words)
         if _is(answer.error, NO_CLUSTER):
             lone = f"nats-server {self._session.server} is in no cluster"
@@ -228,6 +243,21 @@ class Api:
             raise NegotiationRefused("STREAM", str(config["name"]), fix=words)
         self._good(answer, f"stream {config['name']}")
         return str(config["name"])
+
+    def in_the_way(self, topic: str) -> str:
+        """Why no stream can be made for ``topic``, which none keeps: its name is taken. Empty: it is free."""
+        found = self.stream(mapped(topic))
+        if found is None:
+            return ""
+        fix = "it is a mirror, which takes no messages: name another topic" if found.config.mirror else "add that to its subjects"
+        return f"there is such a stream, and it does not keep subject {topic}: {fix}"
+
+    def account(self) -> Account:
+        """Without limits where our user may not ask."""
+        try:
+            return self._good(self._ask(Account, "INFO", {}), "account")
+        except BrokerError:
+            return Account()
 
     def _let_settle(self, name: str) -> None:
         """Before 2.10.2 two that make one stream at the same moment may each get one, of which one is lost with its consumers and
@@ -281,7 +311,7 @@ class Api:
         if _is(answer.error, CONSUMER_EXISTS) and (found := self.consumer(stream, name)):
             return found
         if _is(answer.error, MOST_CONSUMERS):
-            words = f"stream {stream} has as many consumers as it may (max_consumers): let it have more, or remove one"
+            words = f"stream {stream} has as many consumers as it, or the account, may (max_consumers): allow more, or remove one"
             raise NegotiationRefused("CONSUMER", name, fix=words)
         return self._good(answer, f"consumer {stream}/{name}")
 

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 from gevent.lock import Semaphore
 
+from framework.errors import AccessDenied
 from framework.transports.contract import NodeInfo, Receiver, Transport
-from framework.transports.nats import credentials
+from framework.transports.nats import credentials, permission
 from framework.transports.nats import urls as _urls
 from framework.transports.nats.carrier import Asking
 from framework.transports.nats.connection import JetStreamConnection
@@ -18,6 +19,7 @@ from framework.transports.nats.place import place
 from framework.transports.nats.producer import NatsProducer
 from framework.transports.nats.session import Session
 from framework.transports.nats.sessions import Loan, Sessions
+from framework.transports.nats.streams import Api
 
 T = TypeVar("T")
 
@@ -50,13 +52,13 @@ class NatsTransport(JetStreamTransport):
 
     def _described(self, node: str, session: Asking, topic: str, channel: str) -> NodeInfo:
         found = super()._described(node, session, topic, channel)
-        return replace(found, obstacles=(*found.obstacles, *self._strangers(node, session)))
+        assert isinstance(session, Session)
+        return replace(found, obstacles=(*found.obstacles, *_may_not(session, topic, channel), *self._strangers(node, session)))
 
-    def _strangers(self, node: str, session: Asking) -> list[str]:
+    def _strangers(self, node: str, session: Session) -> list[str]:
         """Found once: thousands of handlers ask."""
         with self._looking:
             if node not in self._found_strangers:
-                assert isinstance(session, Session)
                 self._found_strangers[node] = self._sessions.servers[node].strangers(session)
             return self._found_strangers[node]
 
@@ -68,6 +70,8 @@ class NatsTransport(JetStreamTransport):
         session = loan.session
         try:
             consumer = self._consumer(session, topic, channel)
+            if words := permission.unsettled(session, consumer.stream_name, consumer.name):
+                raise AccessDenied(words)
             limits = self._info(node, session, consumer.lease).limits
             here = place(node, topic, channel, consumer)
             return JetStreamConnection(session, here, limits, receiver, ended=loan.give_back, renew=loan.renew)
@@ -77,3 +81,10 @@ class NatsTransport(JetStreamTransport):
 
     def producer(self) -> NatsProducer:
         return NatsProducer(self._sessions.servers, self._options)
+
+
+def _may_not(session: Session, topic: str, channel: str) -> list[str]:
+    if not (topic and channel):
+        return []
+    stream = Api(session).stream_of(topic) or _urls.mapped(topic)
+    return list(permission.obstacles(session, stream, _urls.mapped(channel)))

@@ -8,10 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from framework.errors import BrokerUnreachable
+from framework.errors import BrokerUnreachable, PublishError
 from framework.testing.servers import free_port
 from framework.testing.workers import call
 from framework.transports import open_transports
+from framework.transports.nats.judgement import Wish, obstacles
+from framework.transports.nats.streams import Stream, StreamConfig, Transform
+from framework.transports.nats.urls import Options
 
 from .conftest import until
 
@@ -140,12 +143,54 @@ def test_a_stream_that_keeps_messages_under_another_name_fails_the_check(kit, ch
     assert "stream ORDERS keeps what comes to orders.new as orders.changed (subject_transform)" in said
 
 
+@pytest.mark.parametrize(
+    ("src", "dest", "kept"),
+    [
+        ("orders.*", "changed.{{wildcard(1)}}", "changed.new"),
+        ("*.*", "$2.$1", "new.orders"),
+        ("", "changed.>", "changed.orders.new"),
+        ("orders.>", "orders.>", ""),
+        ("orders.old", "changed", ""),
+        ("orders.*.more", "changed.{{wildcard(1)}}", ""),
+    ],
+)
+def test_a_transform_is_named_where_it_changes_the_topic(src: str, dest: str, kept: str):
+    config = StreamConfig("ORDERS", ["orders.>"], subject_transform=Transform(src, dest))
+    found = list(obstacles(Stream(config), None, [], Wish("orders.new", Options())))
+    assert [f"orders.new as {kept} (" in words for words in found] == ([True] if kept else [])
+
+
+def test_consumers_that_may_hold_less_than_is_asked_for_fail_the_check(kit, check):
+    stream(kit, consumer_limits={"max_ack_pending": 50})
+    code, said = check()
+    assert code == 2
+    assert "stream ORDERS has consumers of max_ack_pending=50 at most (consumer_limits): say that in the broker URL" in said
+    assert check("?max_ack_pending=50")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"mirror": {"name": "other"}}, "it is a mirror, which takes no messages: name another topic"),
+        ({"sources": [{"name": "other"}]}, "it does not keep subject orders.new: add that to its subjects"),
+    ],
+)
+def test_a_stream_of_the_topic_s_name_that_does_not_keep_it_fails_the_check(kit, check, config: dict, said: str):
+    make(kit, "STREAM.CREATE.other", {"name": "other", "subjects": ["other"]})
+    make(kit, "STREAM.CREATE.orders~new", {"name": "orders~new", **config})
+    code, lines = check()
+    assert (code, "stream orders~new: there is such a stream" in lines, said in lines) == (2, True, True)
+    with pytest.raises(PublishError, match=said) as caught:
+        kit.producer(kit.open()).publish("orders.new", [b"one"])
+    assert caught.value.stored is False
+
+
 def test_a_stream_that_may_have_no_more_consumers_fails_the_check(kit, check):
     stream(kit, max_consumers=1)
     consumer(kit, "shipping")
     code, said = check()
     assert code == 2
-    assert "stream ORDERS has as many consumers as it may (max_consumers)" in said
+    assert "stream ORDERS has as many consumers as it, or the account, may (max_consumers)" in said
 
 
 def test_a_consumer_of_priority_groups_fails_the_check(kit, check):
@@ -192,10 +237,25 @@ def test_a_stream_in_memory_and_few_in_flight_are_named(kit, check):
     [
         ({"no_ack": True}, "stream ORDERS answers no publish (no_ack): each ends with stored=None when its time is over"),
         ({"persist_mode": "async"}, "(persist_mode=async): a kill of nats-server loses some"),
+        ({"sealed": True}, "stream ORDERS takes no more messages (sealed)"),
+        (
+            {"discard": "new", "max_msgs_per_subject": 2},
+            "stream ORDERS drops the oldest message of a subject (max_msgs_per_subject=2, without discard_new_per_subject)",
+        ),
+        (
+            {"discard": "new", "max_msgs_per_subject": 2, "discard_new_per_subject": True},
+            "stream ORDERS is filled by what was handled too, and takes nothing more then (max_msgs_per_subject=2, discard=new)",
+        ),
     ],
 )
 def test_a_stream_whose_word_says_less_than_it_should_is_named(kit, check, config: dict, said: str):
-    stream(kit, **config)
+    stream(kit)
+    made = {"name": "ORDERS", "subjects": ["orders.>"], **config}
+    if "sealed" in config:  # which nobody makes
+        make(kit, "STREAM.UPDATE.ORDERS", made)
+    else:
+        make(kit, "STREAM.DELETE.ORDERS", {})
+        stream(kit, **config)
     code, lines = check()
     assert (code, said in lines) == (0, True)
 
@@ -205,7 +265,7 @@ def test_a_mirror_of_the_topic_s_name_is_no_stream_to_add_subjects_to(kit, tmp_p
     make(kit, "STREAM.CREATE.orders", {"name": "orders", "mirror": {"name": "other"}})
     (tmp_path / "shop.py").write_text('from framework import handler\n@handler("orders", "billing")\ndef f(m: bytes): ...\n')
     done = call("run", "shop", "--broker", f"nats://{kit.server.address}", cwd=tmp_path)
-    assert done.returncode == 3
+    assert done.returncode == 2
     assert "it is a mirror, which takes no messages: name another topic" in done.stderr
 
 

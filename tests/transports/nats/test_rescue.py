@@ -46,7 +46,7 @@ class Listener:
             for event in self._decoder.feed(data):
                 if event is wire.Word.PING:
                     self._sock.sendall(wire.PONG)
-                elif isinstance(event, wire.Msg):
+                elif isinstance(event, wire.Msg) and not event.subject.endswith(b".0.0.0.0.0"):  # said to know whether we may
                     self.said.append(event.body)
                     self.at.append(time.monotonic())
 

@@ -7,6 +7,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import gevent
+import msgspec
 import pytest
 
 from framework.transports.nats import streams, wire
@@ -91,3 +92,19 @@ def test_the_consumer_of_an_ephemeral_channel_goes_when_nobody_uses_it_any_more(
     kit.hold(kit.open(), "orders", "billing").connection.close()
     gevent.sleep(3.0)
     assert kit.api.consumers("orders") == ["billing"]
+
+
+def test_what_jetstream_puts_where_the_last_message_was_is_no_message_for_a_handler(kit):
+    """The marker comes on the topic's own subject, without a body."""
+    config = {"name": "orders", "subjects": ["orders"], "max_age": 10**9, "allow_msg_ttl": True}
+    made = msgspec.json.encode({**config, "subject_delete_marker_ttl": 3600 * 10**9})
+    assert b'"error"' not in kit.session.ask(b"$JS.API.STREAM.CREATE.orders", made, 5.0).body
+    transport = kit.open()
+    held = kit.hold(transport)
+    kit.producer(transport).publish("orders", [b"one"])
+    until(lambda: held.taken)
+    held.connection.finish(held.taken[0])
+    until(lambda: kit.api.state("orders").last_seq == 2)  # that is the marker
+    until(lambda: held.receiver.tally.finished == 2 and not held.connection.in_flight)
+    assert [message.body for message in held.taken] == [b"one"]
+    until(lambda: kit.api.consumer("orders", "billing").num_ack_pending == 0)
