@@ -28,7 +28,11 @@ SETTLING = 0.2
 """Seconds for which an older server must have kept to one of several."""
 NANO = 10**9
 NO_STREAM, NO_CONSUMER, NO_MESSAGE, NAME_IN_USE, CONSUMER_EXISTS = 10059, 10014, 10037, 10058, 10148
-NO_CLUSTER, MOST_CONSUMERS = 10074, 10026
+NO_CLUSTER = 10074
+_NO_MORE = {  # why a stream takes no other consumer
+    10026: "has as many consumers as it, or the account, may (max_consumers): allow more, or remove one",
+    10100: "is a work queue, and another consumer takes these messages already: name its channel",
+}
 NO_LEADER = 10008
 """Of a server that has known of no leader of the cluster's JetStream for 10 s."""
 _DISABLED = frozenset({10039, 10076, 10035, NO_LEADER})
@@ -303,16 +307,14 @@ class Api:
     def ensure_consumer(self, stream: str, topic: str, channel: str, options: Options) -> Consumer:
         """The durable of ``channel``, made if there is none."""
         name = mapped(channel)
-        found = self.consumer(stream, name)
-        if found is not None:
+        if (found := self.consumer(stream, name)) is not None:
             return found
         request = {"stream_name": stream, "config": consumer_config(topic, name, options), "action": "create"}
         answer = self._ask(Consumer, f"CONSUMER.DURABLE.CREATE.{stream}.{name}", request)
         if _is(answer.error, CONSUMER_EXISTS) and (found := self.consumer(stream, name)):
             return found
-        if _is(answer.error, MOST_CONSUMERS):
-            words = f"stream {stream} has as many consumers as it, or the account, may (max_consumers): allow more, or remove one"
-            raise NegotiationRefused("CONSUMER", name, fix=words)
+        if answer.error is not None and (words := _NO_MORE.get(answer.error.err_code)):
+            raise NegotiationRefused("CONSUMER", name, fix=f"stream {stream} {words}")
         return self._good(answer, f"consumer {stream}/{name}")
 
     def consumers(self, stream: str) -> list[str]:
@@ -380,11 +382,8 @@ def stream_config(topic: str, options: Options, schedules: bool) -> dict[str, ob
         "num_replicas": options.replicas, "duplicate_window": 120 * NANO,
     }  # fmt: skip
     if schedules:
-        config |= {
-            "subjects": [topic, f"{LATER}{topic}.*"],
-            "allow_msg_schedules": True,
-            "discard": "old",
-        }  # beside new they are refused
+        # beside discard=new they are refused
+        config |= {"subjects": [topic, f"{LATER}{topic}.*"], "allow_msg_schedules": True, "discard": "old"}
     return config
 
 

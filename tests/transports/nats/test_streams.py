@@ -10,6 +10,7 @@ import gevent
 import msgspec
 import pytest
 
+from framework.testing.workers import call
 from framework.transports.nats import streams, wire
 from framework.transports.nats.dial import dial
 from framework.transports.nats.session import Session
@@ -108,3 +109,12 @@ def test_what_jetstream_puts_where_the_last_message_was_is_no_message_for_a_hand
     until(lambda: held.receiver.tally.finished == 2 and not held.connection.in_flight)
     assert [message.body for message in held.taken] == [b"one"]
     until(lambda: kit.api.consumer("orders", "billing").num_ack_pending == 0)
+
+
+@pytest.mark.parametrize("version", [pytest.param("2.9", marks=pytest.mark.slow), "2.15"])
+def test_a_tail_of_a_work_queue_ends_with_one_sentence(make_kit, tmp_path, version):
+    kit = make_kit(version=version)
+    kit.open("?retention=workqueue").ensure("orders", ["billing"])
+    done = call("tail", "orders", "--broker", f"nats://{kit.server.address}", cwd=tmp_path)
+    words = "stream orders is a work queue, and another consumer takes these messages already: name its channel"
+    assert (done.returncode, words in done.stderr.splitlines()[-1]) == (3, True), done.stderr
