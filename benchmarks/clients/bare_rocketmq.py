@@ -51,9 +51,9 @@ def answers():
 
 
 def pop() -> None:
-    """Four POPs under way; all of one answer are acknowledged together."""
+    """Eight POPs under way, with which it is faster than with four; all of one answer are acknowledged together."""
     ask = frame(200050, POP, opaque=1)
-    sock.sendall(ask * 4)
+    sock.sendall(ask * 8)
     for found in answers():
         out = []
         for header, _ in found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from framework.bodies import Bodies
 from framework.errors import BadMessage
 
 
@@ -11,6 +12,8 @@ def check_bodies(topic: str, bodies: Sequence[bytes], largest: int, limit: str) 
     """Raises BadMessage, which names the first that is wrong. ``limit``: whose ``largest`` is, and how it is raised."""
     if isinstance(bodies, (bytes, str)):
         raise BadMessage(f"topic {topic!r}: publish takes a list of bodies; write [body]")
+    if isinstance(bodies, Bodies) and bodies.total <= largest:  # which are bytes, and not empty
+        return
     if list(map(type, bodies)).count(bytes) == len(bodies):  # no Python runs for each
         sizes = list(map(len, bodies))
         if all(sizes) and max(sizes, default=0) <= largest:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from time import time
 
+import msgspec
+
+from framework.bodies import Bodies
 from framework.headers import Headers
 from framework.transports.message_ids import MessageIds
 from framework.transports.rocketmq.pulled import level_of
@@ -19,7 +21,7 @@ from framework.transports.rocketmq.wire.codes import Request
 
 _GROUP = "CLIENT_INNER_PRODUCER"
 """The group that we publish as. No broker looks at it."""
-LEAST, MOST, SHARES = 100, 500, 4
+LEAST, MOST, SHARES = 100, properties.MOST_ALIKE, 4
 """Messages are divided among so many requests as long as each has LEAST; none has more than MOST. All of one request lie in one
 queue, which is one reader's by PULL: the others are to have some as well."""
 _WAIT = properties.encode([("WAIT", "true")])
@@ -29,8 +31,7 @@ _ADDED = 200
 """Bytes of properties that every message has: its id, and what the broker adds, such as the name of its cluster."""
 
 
-@dataclass(slots=True)
-class Command:
+class Command(msgspec.Struct):
     """A request that stores ``count`` messages of ``topic``, as the framework calls it."""
 
     topic: str
@@ -60,7 +61,8 @@ class Command:
 
 
 class Commands:
-    """Those of one producer, each of whose messages has an id of its own (UNIQ_KEY)."""
+    """Those of one producer, each of whose messages has an id of its own (UNIQ_KEY): the producer's name, the number of the
+    request and the place in it, 16, 12 and 4 hexadecimal digits."""
 
     def __init__(self, largest: int) -> None:
         """``largest``: maxMessageSize of the brokers, in bytes."""
@@ -75,7 +77,7 @@ class Commands:
         more = f"\x02{_WAIT}{properties.encode(properties.of_headers(headers))}"
         fields = _fields(name, now, "", batch=False)
         return [
-            Command(topic, Request.SEND_MESSAGE_V2, {**fields, "i": f"{first}{number:016X}{more}"}, body, 1, due)
+            Command(topic, Request.SEND_MESSAGE_V2, {**fields, "i": f"{first}{number:012X}0000{more}"}, body, 1, due)
             for body, number in zip(bodies, self._ids.numbers)  # noqa: B905 - there are more numbers
         ]
 
@@ -91,24 +93,28 @@ class Commands:
         """Those that hold all of ``bodies``, in their order: some, so that queues that are far apart have about as many each."""
         most = min(MOST, max(LEAST, -(-len(bodies) // SHARES)))
         fields = _fields(name, time(), _WAIT, batch=True)
-        more = properties.encode(properties.of_headers(headers))
+        more = properties.encode(properties.of_headers(headers)) if headers else ""
         beside = _STORED + len(name) + len(more.encode()) + _ADDED
-        if sum(map(len, bodies)) + beside * len(bodies) <= self._largest:
+        sizes = bodies.sizes if isinstance(bodies, Bodies) else list(map(len, bodies))
+        if sum(sizes) + beside * len(bodies) <= self._largest:
             for at in range(0, len(bodies), most):
-                yield self._some(topic, bodies[at : at + most], headers, fields, more)
+                yield self._some(topic, bodies[at : at + most], sizes[at : at + most], headers=headers, fields=fields, more=more)
             return
         first, size = 0, 0
-        for at, body in enumerate(bodies):
-            if size and (size + len(body) + beside > self._largest or at - first == most):
-                yield self._some(topic, bodies[first:at], headers, fields, more)
+        for at, one in enumerate(sizes):
+            if size and (size + one + beside > self._largest or at - first == most):
+                yield self._some(topic, bodies[first:at], sizes[first:at], headers=headers, fields=fields, more=more)
                 first, size = at, 0
-            size += len(body) + beside
-        yield self._some(topic, bodies[first:], headers, fields, more)
+            size += one + beside
+        yield self._some(topic, bodies[first:], sizes[first:], headers=headers, fields=fields, more=more)
 
-    def _some(self, topic: str, bodies: Sequence[bytes], headers: Headers, fields: dict[str, str], more: str) -> Command:
+    def _some(
+        self, topic: str, bodies: Sequence[bytes], sizes: Sequence[int], *, headers: Headers, fields: dict[str, str], more: str
+    ) -> Command:
         if len(bodies) == 1:  # as large as a message may be, it would be too large for a batch
             return self.singles(topic, fields["b"], bodies, headers)[0]
-        body = properties.encode_alike(bodies, self._ids.numbers, f"{properties.UNIQ_KEY}\x01{self._ids.name}", f"\x02{more}")
+        before = f"{properties.UNIQ_KEY}\x01{self._ids.name}{next(self._ids.numbers):012X}"
+        body = properties.encode_alike(bodies, sizes, before, f"\x02{more}")
         return Command(topic, Request.SEND_BATCH_MESSAGE, fields, body, len(bodies))
 
 

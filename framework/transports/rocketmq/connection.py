@@ -33,6 +33,7 @@ from framework.transports.rocketmq.wire import handles
 from framework.transports.rocketmq.wire.codes import LASTING, Answer, Request
 from framework.transports.rocketmq.wire.errors import error_of
 from framework.transports.rocketmq.wire.frames import Frame
+from framework.transports.rocketmq.wire.stored import Record
 
 log = hublog.get(__name__)
 _get_ident = monkey.get_original("_thread", "get_ident")
@@ -75,6 +76,7 @@ class PopConnection:
         loop = get_hub().loop
         self._soon = Countdown(loop, APART)
         self._settling = Settling(session, what, options.lease, books=self, speak=self._speak, speak_soon=self._speak_soon)
+        self._finish = self._settling.finish
         self._sent_size = 0
         self._spoken = False
         """It is among those that are collected next."""
@@ -106,12 +108,14 @@ class PopConnection:
 
     def finish(self, message: Message) -> None:
         """Past the guard where it would let it pass: most messages end here."""
-        one = self._deliveries.get(message)
+        one = self._deliveries.pop(message, None)
         if one is None or one.over or monotonic() - one.began >= self._lease:
+            if one is not None:
+                self._deliveries[message] = one
             one = self._taken(message)
         else:
-            del self.in_flight[message], self._deliveries[message]
-        self._settling.finish(one)
+            del self.in_flight[message]
+        self._finish(one)
         if not self._spoken:
             self._speak()
 
@@ -270,25 +274,33 @@ class PopConnection:
         found: dict[Message, Delivery] = {}
         if monotonic() - began >= self.limits.lease:
             return found
-        what, tags, dlq, firsts = self.subscription, self._tags, self._options.dlq, dict[int, handles.Handle]()
+        what, tags, dlq, firsts = self.subscription, self._tags, self._options.dlq, dict[tuple[int, int], handles.Handle]()
+        queue, topic, like = -1, "", None
         for record, message, about in self._opener.opened(body):
             if message is None:  # it comes again when its lease is over
                 continue
-            queue, offset = record.queue_id, record.queue_offset
-            if about.handle:
-                first = said.written(about.handle, queue, offset, again=record.reconsumed > 0)
-            elif record.topic != what.topic:
-                first = said.handle(handles.kind_of(record.topic, what.topic, what.group), queue, offset)
-            elif queue in firsts:
-                first = firsts[queue]
-            else:
-                first = firsts[queue] = said.handle(handles.NORMAL, queue, offset)
+            if record.queue_id != queue or about is not like or record.topic is not topic:  # one of many, mostly
+                queue, topic, like = record.queue_id, record.topic, about
+                first = self._handle_like(said, record, about.handle, firsts)
+            offset = record.queue_offset
             if tags and about.tags not in tags:  # a broker compares their hashes
                 self._session.tell(Request.ACK_MESSAGE, requests.ack(what, first.of(offset)))
                 continue
             back = requests.send_back(what, record, requests.DEAD) if dlq else None
             found[message] = Delivery(first, offset, began, at, at, message.id, back)
         return found
+
+    def _handle_like(
+        self, said: handles.Popped, record: Record, written: str, firsts: dict[tuple[int, int], handles.Handle]
+    ) -> handles.Handle:
+        """Of some message of the same POP and queue as ``record``. ``written``: as its properties have it."""
+        what, queue, offset = self.subscription, record.queue_id, record.queue_offset
+        if written:
+            return said.written(written, queue, offset, again=record.reconsumed > 0)
+        kind = handles.NORMAL if record.topic == what.topic else handles.kind_of(record.topic, what.topic, what.group)
+        if (kind, queue) not in firsts:
+            firsts[kind, queue] = said.handle(kind, queue, offset)
+        return firsts[kind, queue]
 
     def _give_back(self, found: dict[Message, Delivery]) -> None:
         """What came for a connection that has ended, on a session that others still use."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +16,9 @@ from framework.transports import open_transports
 from framework.transports.rocketmq.opening import Opener
 from framework.transports.rocketmq.queues import SPAN
 from framework.transports.rocketmq.session import Session
-from framework.transports.rocketmq.wire.codes import Request
+from framework.transports.rocketmq.wire.codes import Answer, Request
+from framework.transports.rocketmq.wire.frames import Frame
+from framework.transports.rocketmq.wire.handles import bitset
 from tests.transports.rocketmq.canned import NAME, QUEUES, Canned
 from tests.transports.rocketmq.kit import until
 
@@ -79,6 +82,36 @@ def test_what_follows_is_asked_for_before_what_came_is_opened(
     before = [said[at - 1] for at, code in enumerate(said) if code == 0 and said[at - 1]]
     assert before.count(asks) >= 5
     assert before.count(-1) <= 2 * QUEUES  # nothing follows the last of a queue
+
+
+class Mixed(Canned):
+    """Its one answer to a POP has messages of the topic and of a retry topic, all of queue 0, alike but for their ids."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.acks: list[Any] = []
+
+    def _said(self, asked: Frame) -> Any:
+        if asked.code == Request.BATCH_ACK_MESSAGE:
+            self.acks += json.loads(asked.body)["acks"]
+        return super()._said(asked)
+
+    def _popped(self, asked: Any) -> Any:
+        if self._given:
+            return None
+        self._given, again, fields = 1, f"%RETRY%{asked['consumerGroup']}_{self.topic}", {"startOffsetInfo": "0 0 5;1 0 9"}
+        fields |= {"popTime": "1700000000000", "invisibleTime": asked["invisibleTime"], "reviveQid": "0", "restNum": "0"}
+        parts = (self.topic, 5, 2), (again, 9, 2), (self.topic, 7, 1), (again, 11, 1)
+        return Answer.SUCCESS, fields, b"".join(self._stored(topic, 0, first, count) for topic, first, count in parts)
+
+
+def test_what_comes_again_among_what_is_new_is_acknowledged_where_it_lies(hold: Hold) -> None:
+    server = Mixed()
+    held = hold(server, "pop")
+    settle_at_once(held)
+    held.grant(10)
+    until(lambda: len(server.acks) == 2)
+    assert [(one["r"], one["so"], one["b"]) for one in server.acks] == [("0", 5, bitset([0, 1, 2])), ("1", 9, bitset([0, 1, 2]))]
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework.bodies import Bodies
 from framework.errors import BrokerUnreachable, FrameworkError, PublishError
 from framework.transports.publish_link import NotStored, Refused
 from framework.transports.rocketmq.commands import Command, Commands
@@ -45,9 +46,19 @@ def test_a_message_bears_the_time_at_which_it_was_made() -> None:
 
 
 def test_messages_whose_properties_are_alike_are_written_as_any_others() -> None:
-    alike = properties.encode_alike([b"a", b"bb"], iter([10, 11, 12]), "UNIQ_KEY\x01AB", "\x02TAGS\x01x\x02")
-    one_by_one = [Outgoing(body, f"UNIQ_KEY\x01AB{n:016X}\x02TAGS\x01x\x02") for body, n in ((b"a", 10), (b"bb", 11))]
+    bodies = [b"a", b"bb", b"c"] * 100
+    alike = properties.encode_alike(bodies, list(map(len, bodies)), "UNIQ_KEY\x01AB", "\x02TAGS\x01x\x02")
+    one_by_one = [Outgoing(body, f"UNIQ_KEY\x01AB{n:04X}\x02TAGS\x01x\x02") for n, body in enumerate(bodies)]
     assert alike == properties.encode_batch(one_by_one)
+
+
+def test_every_message_of_a_producer_has_an_id_of_its_own() -> None:
+    made = Commands(1 << 20)
+    sent = [*made.singles("t", "there", [b"x"] * 3, {}), *made.together("t", "there", Bodies([b"x"] * 1100), {})]
+    sent += [*made.together("t", "there", [b"x"] * 2, {}), *made.singles("t", "there", [b"x"], {})]
+    ids = [properties.decode(one.fields["i"])["UNIQ_KEY"] for one in sent if one.count == 1]
+    ids += [given["UNIQ_KEY"] for one in sent if one.count > 1 for _, given in messages(one)]
+    assert (len(set(ids)), {len(id) for id in ids}) == (3 + 1100 + 2 + 1, {32})
 
 
 @given(st.lists(st.binary(min_size=1, max_size=900), min_size=1, max_size=30))

@@ -131,6 +131,20 @@ def test_what_is_settled_while_a_touch_is_under_way_waits_for_the_new_handle(des
     assert (code, fields["extraInfo"]) == (ACK, f"7 {BORN + 500} 60000 0 0 b 2 7")
 
 
+def test_what_is_touched_in_the_hubs_place_while_it_is_finished_is_said_one_after_the_other(desk: Desk) -> None:
+    """The other thread saw it in flight, and the hub has finished it since."""
+    one = desk.delivery()
+    desk.settling.finish(one)
+    assert desk.settling.touch(one, monotonic())
+    ((code, _, then, _),) = desk.take()
+    assert (code, desk.take(), desk.settling.waits) == (CHANGE, [], 1)
+    then(changed(BORN + 500), monotonic())
+    ((code, fields, _, _),) = desk.take()
+    assert (code, fields["extraInfo"]) == (ACK, f"7 {BORN + 500} 60000 0 0 b 2 7")
+    assert not desk.settling.touch(one, monotonic()), "its ACK is under way"
+    assert (desk.take(), desk.settling.waits) == ([], 0)
+
+
 def test_a_second_touch_goes_out_only_when_the_first_has_been_answered(desk: Desk) -> None:
     one = desk.delivery()
     assert desk.settling.touch(one, monotonic())

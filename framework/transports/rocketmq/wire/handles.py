@@ -8,7 +8,7 @@ Source: ExtraInfoUtil and KeyBuilder of RocketMQ 5.3.3.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -140,7 +140,7 @@ def _starts(text: str) -> dict[tuple[int, int], int]:
 # --- many at once ------------------------------------------------------------------------------------------
 
 
-def batch_entry(first: Handle, behind: Iterable[int], topic: str, group: str) -> dict[str, object]:
+def batch_entry(first: Handle, behind: Sequence[int], topic: str, group: str) -> dict[str, object]:
     """One of the ``acks`` of a BATCH_ACK_MESSAGE: messages of the POP and queue of ``first``, by how far they lie behind its
     start."""
     return {
@@ -154,11 +154,14 @@ def batch_body(broker: str, acks: list[dict[str, object]]) -> bytes:
     return msgspec.json.encode({"brokerName": broker, "acks": acks})
 
 
-def bitset(behind: Iterable[int]) -> str:
+def bitset(behind: Sequence[int]) -> str:
     """As Java's BitSet is written: base64 of its bytes, the lowest first. Raises ProtocolError for one below 0."""
-    bits = 0
-    for one in behind:
-        if one < 0:
-            raise ProtocolError(f"no offset is {-one} before the first of its POP")
-        bits |= 1 << one
+    bits, first = 0, behind[0] if behind else 0
+    if first >= 0 and behind == list(range(first, first + len(behind))):  # all that a POP brought of a queue, mostly
+        bits = (1 << len(behind)) - 1 << first
+    else:
+        for one in behind:
+            if one < 0:
+                raise ProtocolError(f"no offset is {-one} before the first of its POP")
+            bits |= 1 << one
     return base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()
