@@ -37,7 +37,7 @@ EVERY = 0.5
 PATIENCE = 5.0
 """Seconds that the last report may take; any other that the master does not read is left out."""
 _LINE = b"\n"
-_POLLIN = 1
+_POLLIN, _POLLOUT = 1, 4
 _poll = monkey.get_original("select", "poll")
 _sleep = monkey.get_original("time", "sleep")
 _allocate_lock = monkey.get_original("_thread", "allocate_lock")
@@ -121,14 +121,17 @@ class ToMaster:
         poll.register(self._socket.fileno(), _POLLIN)
         reported, ready = 0.0, False
         while True:
-            came = poll.poll(1000 * (EVERY if ready else SOON))
+            poll.modify(self._socket.fileno(), _POLLIN | (_POLLOUT if self._unsent else 0))
+            came = sum(events for _, events in poll.poll(1000 * (EVERY if ready else SOON)))
             try:
-                piece = self._socket.recv(65536) if came else None
+                piece = self._socket.recv(65536) if came & ~_POLLOUT else None
             except OSError:
                 piece = b""
             if piece == b"":
                 self._orphaned()
                 return
+            if came & _POLLOUT:
+                self._send()
             *lines, read = (read + (piece or b"")).split(_LINE)
             for line in lines:
                 self._heed(json.loads(line))
@@ -200,6 +203,6 @@ class ToMaster:
                 while self._unsent:
                     self._unsent = self._unsent[self._socket.send(self._unsent) :]
             except BlockingIOError:
-                pass  # the rest goes with the next
+                pass  # the rest goes when there is room again
             except OSError:
                 self._broken = True

@@ -60,7 +60,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(to_master, name, SimpleNamespace(on_signal=print, signal=print, SIGHUP=0, SIG_IGN=0) if name[0] != "_"
                             else lambda *_: None)  # fmt: skip
     mine, theirs = socket.socketpair()
-    theirs.settimeout(20)
+    theirs.settimeout(10)
     mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     yield to_master.ToMaster(mine.detach(), lambda _: {}), theirs
     theirs.close()
@@ -91,3 +91,21 @@ def test_that_there_is_nobody_to_tell_is_known_at_once_and_that_nobody_reads_in_
     assert not child.tell_books({"orders/billing": {"finished": "x" * 1_000_000}}, {})
     theirs.close()
     assert not child.tell_books({}, {})
+
+
+def test_what_the_socket_does_not_take_at_once_follows_as_the_master_reads(ends: Any) -> None:
+    """A thousand handlers are more than it takes, and a master that hears nothing for long replaces the process."""
+    child, theirs = ends
+    snapshot = {"handlers": ["x" * 1_000] * 3_000}
+    child._here = lambda: SimpleNamespace(snapshot=lambda: snapshot)
+    serving = threading.Thread(target=child._serve, daemon=True)
+    serving.start()
+    theirs.sendall(b'{"do": "snapshot", "question": 7}\n')
+    heard = b""
+    while not heard.endswith(b"\n"):
+        heard += theirs.recv(1 << 20)
+    assert json.loads(heard) == {"question": 7, "answer": snapshot}
+    child.stop = lambda: None
+    theirs.close()
+    serving.join(20)
+    assert not serving.is_alive()
