@@ -58,8 +58,9 @@ class Api:
     def _named(self, request: Request) -> str:
         """The handler that is asked for; empty for all. Raises Refused for one that is not here."""
         name = request.query.get("handler", "")
-        if name and name not in (known := {row["handler"] for row in self._latest()["handlers"]}):
-            raise Refused(404, f"there is no handler {name!r} here: name one of {', '.join(sorted(known)[:20])}")
+        if name and self._latest.named(name) is None:
+            known = sorted(row["handler"] for row in self._latest()["handlers"])
+            raise Refused(404, f"there is no handler {name!r} here: name one of {', '.join(known[:20])}")
         return name
 
     def scale(self, request: Request) -> Answer:

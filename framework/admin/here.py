@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from framework.admin import health
-from framework.admin.snapshot import MOST, Snapshot, in_words
+from framework.admin.fresh import Breathe
+from framework.admin.snapshot import MOST, Snapshot, at_once, in_words
 from framework.admin.where import positions
 from framework.engine.consumer import Consumer
 from framework.engine.dialler import Dialler
@@ -27,6 +28,9 @@ STEP = 1.0
 """Seconds between two samples of the counters, at least."""
 TRIES = 3
 """What is read changes meanwhile, and a set that does cannot be gone through."""
+
+Read = TypeVar("Read")
+One = TypeVar("One")
 
 
 class _Sample(NamedTuple):
@@ -55,32 +59,32 @@ class Here:
             else:
                 getattr(supervisor, action)(name)
 
-    def snapshot(self) -> Snapshot:
-        for _ in range(TRIES - 1):
-            try:
-                return self._snapshot()
-            except RuntimeError:
-                continue
-        return self._snapshot()
+    def snapshot(self, breathe: Breathe = at_once) -> Snapshot:
+        return _tried(lambda: self._snapshot(breathe))
 
-    def _snapshot(self) -> Snapshot:
+    def health(self) -> list[dict[str, Any]]:
+        return [_tried(self._health)]
+
+    def _snapshot(self, breathe: Breathe) -> Snapshot:
         consumers = list(self._supervisor.of_consumers())
         return {
             "at": time.time(),
             "processes": [self._process()],
-            "handlers": [self._handler(*one) for one in consumers],
+            "handlers": list(_each(lambda one: self._handler(*one), consumers, breathe)),
             "running": self._running([one for one, _ in consumers]),
             "failures": self._failures(),
-            "connections": [row for one, _ in consumers for row in _connections(one)],
+            "connections": [row for rows in _each(lambda one: list(_connections(one[0])), consumers, breathe) for row in rows],
         }
+
+    def _health(self) -> dict[str, Any]:
+        return {"stuck": health.stuck(self._supervisor), "unready": health.unready(self._supervisor)}
 
     def _process(self) -> dict[str, Any]:
         supervisor = self._supervisor
         state = "draining" if supervisor.stopping else "ready" if supervisor.ready else "starting"
         return {
             "pid": os.getpid(), "host": os.uname().nodename, "version": VERSION, "started": self._began, "state": state,
-            "blocked": round(supervisor.blocked, 3), "stuck": health.stuck(supervisor), "unready": health.unready(supervisor),
-            "cpu": round(time.process_time(), 3), "memory": rss(),
+            "blocked": round(supervisor.blocked, 3), **self._health(), "cpu": round(time.process_time(), 3), "memory": rss(),
         }  # fmt: skip
 
     # -- a handler
@@ -149,6 +153,21 @@ class Here:
             for failure in list(failures.last)
         ]
         return sorted(rows, key=lambda row: -row["at"])[:MOST]
+
+
+def _tried(read: Callable[[], Read]) -> Read:
+    for _ in range(TRIES - 1):
+        try:
+            return read()
+        except RuntimeError:
+            continue
+    return read()
+
+
+def _each(made: Callable[[One], Read], ones: Iterable[One], breathe: Breathe) -> Iterator[Read]:
+    for one in ones:
+        breathe()
+        yield made(one)
 
 
 def _call(call: Call, one: Consumer, where: str, now: float) -> dict[str, Any] | None:

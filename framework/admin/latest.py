@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from framework.admin.backlog import Backlog
+from framework.admin.fresh import Fresh
 from framework.admin.snapshot import Snapshot, Source
 from framework.middleware.dead_letter import LATER, topic_name
 from framework.transports.kept import together
 
 FRESH = 0.25
 """Seconds, at least, for which a snapshot is not made anew: it takes CPU of the process whose messages it counts."""
-SHARE = 0.1
-"""The part of a core that making them may take, at most."""
 _UNKNOWN = {"backlog": None, "kept": None, "oldest_age": None}
 
 
@@ -21,21 +19,19 @@ class Latest:
     """That of ``source``. All of it is called on one hub."""
 
     def __init__(self, source: Source, backlog: Backlog) -> None:
-        self._source = source
+        self._snapshot = Fresh(source.snapshot, FRESH)
         self._backlog = backlog
-        self._made: Snapshot | None = None
-        self._stale_at = 0.0
 
     def __call__(self) -> Snapshot:
-        if self._made is None or time.monotonic() > self._stale_at:
-            began = time.thread_time()  # waiting for a process that does not answer costs nothing, and is when health counts
-            self._made = self._source.snapshot()
-            self._stale_at = time.monotonic() + max(FRESH, (time.thread_time() - began) / SHARE)
-        return self._made
+        return self._snapshot()
 
     def forget(self) -> None:
         """Something was changed: the next who asks shall see it."""
-        self._made = None
+        self._snapshot.forget()
+
+    def named(self, name: str) -> dict[str, Any] | None:
+        """The row of a handler, None where there is none. It may be old: what a handler is called and reads does not change."""
+        return _row(self._snapshot.last, name) or _row(self(), name)
 
     def handlers(self) -> list[dict[str, Any]]:
         """The handlers' rows with ``backlog`` (node -> messages), ``kept`` (the sum of the nodes) and ``oldest_age`` (seconds).
@@ -48,7 +44,8 @@ class Latest:
     def work_for(self, name: str, patience: float) -> int | None:
         """What brokers could deliver for a handler at this moment, and what is in flight; also of what has waited for long in
         ``<topic>.<channel>.later``, and is due. None where that is not known within ``patience`` seconds."""
-        [row] = [row for row in self()["handlers"] if row["handler"] == name]
+        row = self.named(name)
+        assert row is not None, "who asks has looked"
         topic, channel = row["topic"], row["channel"]
         return self._backlog.work_for(topic, channel, topic_name(topic, channel, LATER), patience)
 
@@ -64,3 +61,7 @@ class Latest:
                      "consumers": all_.consumers, "paused": all_.paused},
             "oldest_age": round(self._backlog.age_at_most(channel, row["started"]), 1),
         }  # fmt: skip
+
+
+def _row(snapshot: Snapshot | None, name: str) -> dict[str, Any] | None:
+    return next((row for row in snapshot["handlers"] if row["handler"] == name), None) if snapshot is not None else None

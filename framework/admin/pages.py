@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
@@ -14,16 +14,17 @@ from framework.admin.assets import PATHS, asset
 from framework.admin.backlog import Backlog
 from framework.admin.feed import Feed
 from framework.admin.figures import Figures
-from framework.admin.latest import SHARE, Latest
+from framework.admin.fresh import Breathe, Fresh
+from framework.admin.latest import FRESH, Latest
 from framework.admin.letters import Letters
 from framework.admin.requests import METRICS, Answer, Refused, Request, as_json, as_text
-from framework.admin.snapshot import Snapshot, Source
+from framework.admin.snapshot import Source
 from framework.transports.contract import Transport
 
 log = logging.getLogger(__name__)
 
 CACHED = 0.5
-"""Seconds, at least, for which metrics are not made anew: of a thousand handlers they take 0.8 s."""
+"""Seconds, at least, for which metrics are not made anew."""
 STRANGERS = 1000
 """Addresses of which it is remembered that they had no token: each is told of once."""
 
@@ -34,18 +35,16 @@ class Pages:
     def __init__(self, source: Source, opened: Callable[[], Sequence[Transport]], access: Access) -> None:
         self._access = access
         backlog = Backlog(opened)
-        self._latest = Latest(source, backlog)
-        self._registry = CollectorRegistry()
-        self._registry.register(Figures(self._latest, backlog))
-        ProcessCollector(registry=self._registry)
-        self._body = b""
-        self._stale_at = 0.0
+        latest = Latest(source, backlog)
+        self._health = Fresh(lambda _: source.health(), FRESH)
+        """Beside the snapshot: that takes longer to make than who asks for health waits, where there are a thousand handlers."""
+        self._metrics = Fresh(_metrics(Figures(latest, backlog)), CACHED)
         self._strangers: set[str] = set()
-        api, letters, feed = Api(source, self._latest, access), Letters(backlog.transports, self._latest), Feed(self._latest)
+        api, letters, feed = Api(source, latest, access), Letters(backlog.transports, latest), Feed(latest)
         self._pages: dict[str, Callable[[Request], Answer]] = {
-            "/livez": lambda _: _verdict(stuck(self._latest())),
-            "/readyz": lambda _: _verdict(unready(self._latest())),
-            "/metrics": self._metrics,
+            "/livez": lambda _: _verdict(stuck(self._health())),
+            "/readyz": lambda _: _verdict(unready(self._health())),
+            "/metrics": lambda _: Answer(200, METRICS, self._metrics()),
             "/api/events": lambda _: feed.answer(),
             "/scale": api.scale,
             **letters.paths,
@@ -78,13 +77,6 @@ class Pages:
             raise Refused(405, "only GET and HEAD")
         return self._pages[request.path](request)
 
-    def _metrics(self, _: Request) -> Answer:
-        if time.monotonic() > self._stale_at:
-            began = time.thread_time()  # waiting for others who use the machine costs nothing
-            self._body = generate_latest(self._registry)
-            self._stale_at = time.monotonic() + max(CACHED, (time.thread_time() - began) / SHARE)
-        return Answer(200, METRICS, self._body)
-
     def _tell_of(self, request: Request, refused: Refused) -> None:
         """Once for each address: it may be somebody who tries tokens."""
         if refused.status == 401 and request.remote not in self._strangers and len(self._strangers) < STRANGERS:
@@ -92,15 +84,21 @@ class Pages:
             log.warning("admin: %s asked for %.99r without the right token; this is said once", request.remote, request.path)
 
 
-def stuck(snapshot: Snapshot) -> list[str]:
+def _metrics(figures: Figures) -> Callable[[Breathe], bytes]:
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    return lambda breathe: figures.text(breathe).encode() + generate_latest(registry)
+
+
+def stuck(processes: Sequence[Mapping[str, Any]]) -> list[str]:
     """Why only new processes would help: of several the others go on, as long as one does."""
-    found = [one["stuck"] for one in snapshot["processes"]]
+    found = [one["stuck"] for one in processes]
     return [words for some in found for words in some] if all(found) else []
 
 
-def unready(snapshot: Snapshot) -> list[str]:
+def unready(processes: Sequence[Mapping[str, Any]]) -> list[str]:
     """Why no messages should be counted on to be handled: no process is ready."""
-    found = [one["unready"] for one in snapshot["processes"]]
+    found = [one["unready"] for one in processes]
     return [words for some in found for words in some] or ["no process runs"] if all(found) else []
 
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from framework.engine.ledger import OUTCOMES
 from framework.engine.times import RUNNING, WAITING
+
+if TYPE_CHECKING:
+    from framework.admin.fresh import Breathe
 
 Snapshot = dict[str, Any]
 """``at``: seconds since 1970. ``processes``, ``handlers``, ``running``, ``failures``, ``connections``: lists of dicts.
@@ -37,8 +40,11 @@ MOST = 200
 class Source(Protocol):
     """What the admin endpoint serves: one process, or a master's children."""
 
-    def snapshot(self) -> Snapshot:
-        """As of now, or of half a second ago. Does not wait for a hub that is blocked."""
+    def snapshot(self, breathe: Breathe) -> Snapshot:
+        """As of now, or of half a second ago. Does not wait for a hub that is blocked. ``breathe`` is called again and again."""
+
+    def health(self) -> list[dict[str, Any]]:
+        """``stuck`` and ``unready`` of each process, as its row has them: nothing that takes long with a thousand handlers."""
 
     def act(self, command: Mapping[str, Any]) -> None:
         """Do what ``command`` says, as ``actions.checked`` made it, soon. Raises WrongUse, in a sentence that says why not."""
@@ -52,11 +58,16 @@ _MOST = ("stalled", "started", "rate_seconds")
 _BUCKETS = ("slow", "waits", "recent_calls", "recent_waits")
 
 
-def merged(snapshots: Sequence[Snapshot]) -> Snapshot:
+def at_once() -> None:
+    """A ``Breathe`` for who serves nobody beside it."""
+
+
+def merged(snapshots: Sequence[Snapshot], breathe: Breathe = at_once) -> Snapshot:
     """That of several processes: rows of the same handler are added up, all others stand side by side."""
     handlers: dict[str, dict[str, Any]] = {}
     for one in snapshots:
         for row in one["handlers"]:
+            breathe()
             known = handlers.get(row["handler"])
             handlers[row["handler"]] = row if known is None else _sum(known, row)
     return {

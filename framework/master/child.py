@@ -59,7 +59,10 @@ class Child:
         self._said_last = False
         self.snapshot: Snapshot | None = None
         """The last one that it gave."""
+        self.health: list[dict[str, Any]] = []
+        """The same."""
         self._answers: dict[int, Any] = {}
+        self._awaited: set[int] = set()
         self._asked = 0
         self._to_say: Queue = Queue()
         mine, its = socket.socketpair()
@@ -97,6 +100,7 @@ class Child:
     def ask(self, what: dict[str, Any]) -> int:
         """Returns the number by which there is an ``answer`` to it later."""
         self._asked += 1
+        self._awaited.add(self._asked)
         self._to_say.put({**what, "question": self._asked})
         return self._asked
 
@@ -105,11 +109,9 @@ class Child:
         return question in self._answers or self.code is not None
 
     def answer(self, question: int) -> Any:
-        """None where there is none, and the second time."""
-        answer = self._answers.pop(question, None)
-        for late in [number for number in list(self._answers) if number < question]:  # others come meanwhile, in another thread
-            self._answers.pop(late, None)
-        return answer
+        """None where there is none, and the second time. One that comes later is for nobody."""
+        self._awaited.discard(question)
+        return self._answers.pop(question, None)
 
     def tell(self, command: dict[str, Any]) -> None:
         """Have it do what an operator has asked for."""
@@ -162,7 +164,7 @@ class Child:
                 report = json.loads(line)
                 self.silent = 0.0
                 if "question" in report:
-                    self._answers[report["question"]] = report["answer"]
+                    self._answered(report["question"], report["answer"])
                 else:
                     self._take(report, heard)
 
@@ -175,6 +177,11 @@ class Child:
         else:
             self.report = report
             heard(self, report)
+
+    def _answered(self, question: int, answer: Any) -> None:
+        self._answers[question] = answer
+        if question not in self._awaited:  # looked at last: who waits is another thread, and may have given up just now
+            self._answers.pop(question, None)
 
     def _write(self) -> None:
         with suppress(OSError):

@@ -9,7 +9,8 @@ from weakref import WeakSet
 
 import gevent
 
-from framework.admin.snapshot import Snapshot, left_over, merged, of_books
+from framework.admin.fresh import Breathe
+from framework.admin.snapshot import Snapshot, at_once, left_over, merged, of_books
 from framework.errors import WrongUse
 from framework.master import reasons
 from framework.master.child import Child
@@ -44,12 +45,18 @@ class Children:
 
     # -- in the endpoint's thread
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, breathe: Breathe = at_once) -> Snapshot:
         for child, answer in self._asked({"do": "snapshot"}, PATIENCE):
             child.snapshot = answer or child.snapshot
         there = list(self._children())
         left, counted = self._ended  # after it: who ends in between is in one of both
-        return merged([*(_of(child) for child in there if child.snapshot is not None and child not in counted), left])
+        shown = [_of(child) for child in there if child.snapshot is not None and child not in counted]
+        return merged([*shown, left], breathe)
+
+    def health(self) -> list[dict[str, Any]]:
+        for child, answer in self._asked({"do": "health"}, PATIENCE):
+            child.health = answer or child.health
+        return [row for child in self._children() if child.code is None for row in _judged(child, child.health)]
 
     def act(self, command: Mapping[str, Any]) -> None:
         """Have all processes do it, also those that are started later. Raises WrongUse where one says that it cannot."""
@@ -88,8 +95,9 @@ class Children:
 def _of(child: Child) -> Snapshot:
     """Its snapshot, and whether it is stuck as the master sees it: one that says nothing cannot say so."""
     assert child.snapshot is not None
+    return {**child.snapshot, "processes": _judged(child, child.snapshot["processes"])}
+
+
+def _judged(child: Child, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     words = reasons.stuck(child)
-    if not words:
-        return child.snapshot
-    rows = [{**row, "stuck": list(dict.fromkeys([*row["stuck"], words]))} for row in child.snapshot["processes"]]
-    return {**child.snapshot, "processes": rows}
+    return [{**row, "stuck": list(dict.fromkeys([*row["stuck"], words]))} for row in rows] if words else rows

@@ -155,6 +155,9 @@ class ToMaster:
             case {"do": "snapshot", "question": question}:
                 self._shown = True
                 self._say({"question": question, "answer": self._snapshot()})
+            case {"do": "health", "question": question}:
+                here = self._here()
+                self._say({"question": question, "answer": here.health() if here is not None else []})
             case {"do": "act", "command": command}:
                 error = self._act(command)
                 if "question" in said:

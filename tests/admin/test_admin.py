@@ -221,7 +221,7 @@ def test_clients_that_stand_still_keep_no_probe_out(tmp_path: Path) -> None:
 def test_a_page_of_metrics_is_as_old_as_making_it_took_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
 
-    def generate(_: object) -> bytes:
+    def generate(*_: object) -> bytes:
         made.append(1)
         gevent.sleep(0.3)  # others use the machine
         return b""
