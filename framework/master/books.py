@@ -29,3 +29,10 @@ def closed(ledgers: Mapping[str, Mapping[str, Any]]) -> Books:
         name: {**counts, "lease_lost": counts["lease_lost"] + counts["received"] - sum(counts.get(end, 0) for end in OUTCOMES)}
         for name, counts in ledgers.items()
     }
+
+
+def of_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[Books, Books]:
+    """The ledgers of the handlers in a snapshot, as ``Ledger.as_dict`` has them, and what they published."""
+    kept = list(rows)
+    ledgers = {row["handler"]: {key: count for key, count in row["counts"].items() if count or key != "lost"} for row in kept}
+    return ledgers, {row["handler"]: row["published"] for row in kept if row["published"]}

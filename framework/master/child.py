@@ -179,6 +179,8 @@ class Child:
             heard(self, report)
 
     def _answered(self, question: int, answer: Any) -> None:
+        if isinstance(answer, dict) and "handlers" in answer:  # a snapshot: what is shown of a process is in its ledger
+            self._ledgers, self._published = books.of_rows(answer["handlers"])
         self._answers[question] = answer
         if question not in self._awaited:  # looked at last: who waits is another thread, and may have given up just now
             self._answers.pop(question, None)
