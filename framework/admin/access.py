@@ -31,8 +31,9 @@ class Access:
         origin = request.headers.get("origin")
         if origin is not None and origin.partition("://")[2] != host:
             raise Refused(403, f"a page of {origin[:100]} may not ask here")
-        if request.headers.get("sec-fetch-site") == "cross-site":
-            raise Refused(403, "a page of another site may not ask here")
+        site = request.headers.get("sec-fetch-site", "none")
+        if site not in ("same-origin", "none") and not (asset and _follows_a_link(request)):
+            raise Refused(403, "a page of another origin may not ask here")
         if not (asset or request.path in OPEN or self.knows(request)):
             raise Refused(401, "say the token, as `Authorization: Bearer TOKEN`")
 
@@ -49,6 +50,11 @@ class Access:
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
         if kind != "application/json":  # which a page of another site cannot send without being asked about
             raise Refused(415, "send JSON, with `Content-Type: application/json`")
+
+
+def _follows_a_link(request: Request) -> bool:
+    """Of a wiki, or an alert: the whole tab shows the page then, and who linked to it gets nothing of it."""
+    return request.headers.get("sec-fetch-mode") == "navigate" and request.headers.get("sec-fetch-dest") == "document"
 
 
 def access_for(address: str, *, loopback: bool, token: str | None, read_only: bool) -> Access:

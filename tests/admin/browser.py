@@ -117,7 +117,7 @@ class Browser:
 
 
 @contextmanager
-def browsing(profile: Path) -> Iterator[Browser]:
+def browsing(profile: Path, *flags: str) -> Iterator[Browser]:
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("the page is opened in Chromium, and there is none on the PATH")
@@ -125,7 +125,7 @@ def browsing(profile: Path) -> Iterator[Browser]:
     of, writes = os.pipe()
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in (reads, writes)]  # none of them is 3 or 4 by chance
     pid = os.posix_spawn(
-        program, [program, *_FLAGS, f"--user-data-dir={profile}"], os.environ, setpgroup=0,
+        program, [program, *_FLAGS, *flags, f"--user-data-dir={profile}"], os.environ, setpgroup=0,
         file_actions=[
             *((os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)),
             (os.POSIX_SPAWN_DUP2, high[0], 3), (os.POSIX_SPAWN_DUP2, high[1], 4),
