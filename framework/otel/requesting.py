@@ -12,7 +12,7 @@ from typing import Any
 import gevent
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
-from requests.exceptions import ReadTimeout
+from requests.exceptions import ReadTimeout, TooManyRedirects
 
 from framework.observe.answers import beginning_of
 
@@ -39,7 +39,9 @@ class Bounded(HTTPAdapter):
         except Exception as error:
             self._tell(type(error).__name__)
             raise
-        self._tell("" if answer.ok else f"HTTP {answer.status_code}")
+        self._tell("" if answer.status_code < 300 else f"HTTP {answer.status_code}")
+        if 300 <= answer.status_code < 400:  # the SDK follows none, and takes one for a success
+            raise TooManyRedirects("it redirects", request=request)
         return answer
 
 

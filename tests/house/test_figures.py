@@ -7,7 +7,7 @@ import math
 import pytest
 
 from framework import app, history, values
-from framework.admin import backlog, feed, figures, here, latest, letters, pages
+from framework.admin import backlog, feed, figures, fresh, here, letters, pages
 from framework.dedupe import dedupe
 from framework.engine import backoff, guardian, later_dialler, tie, unstarted, ways
 from framework.history import writer
@@ -165,7 +165,7 @@ ROUND = [
     stderr._FLUSH_SECONDS == 2, guardian.WORTH_A_WORD == 1, guardian.GRACE == 1, waiters.KNOCK == 0.1, producer.MARGIN == 5,
     backoff.RECONNECT_OFTEN == 0.5, ways.LOST == 60, app._DESCRIBE_SECONDS == 0.5, len(VARIANTS) > 40,
     values.token("x" * 16) == "x" * 16, figures.TOPICS == 100, backlog.FRESH == 5, feed.READERS == 20, feed.EVERY == 1,
-    pages.CACHED == 0.5, latest.SHARE == 0.1,
+    pages.CACHED == 0.5, fresh.SHARE == 0.1,
     nsqd_backlog.WINDOW_BYTES == 1 << 18, master.MARGIN == 4, seat.STEADY == 60,
     master_source.PATIENCE == 0.5,
     seen.WINDOW == 500_000, dedupe.AGE == 86_400, writer.PERIOD == 0.25, pulling.PAUSED == 1,

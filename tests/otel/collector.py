@@ -65,12 +65,17 @@ def collecting() -> Iterator[Collector]:
 
 ENDLESS = b"HTTP/1.1 400 No\r\nTransfer-Encoding: chunked\r\n\r\n"
 DRIPS = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
+WHOLE = {
+    "refuses": b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n",
+    "redirects": b"HTTP/1.1 307 Elsewhere\r\nLocation: /again\r\nContent-Length: 0\r\n\r\n",
+    "cuts": b"",
+}
 
 
 @contextmanager
 def no_good(fault: str) -> Iterator[int]:
     """The port of a collector that ``hangs``, is ``down``, speaks no HTTP (``garbage``), or sends an answer without an end: fast
-    (``endless``), or slowly (``drips``)."""
+    (``endless``), or slowly (``drips``). Some ``refuses`` by 429, ``redirects`` for ever, or ``cuts`` the connection."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
         port = listening.getsockname()[1]
         if fault == "down":
@@ -91,6 +96,9 @@ def _go_on(connection: socket.socket, fault: str) -> None:
     chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
     with suppress(OSError), connection:
         connection.recv(0x10000)
+        if fault in WHOLE:
+            connection.sendall(WHOLE[fault])
+            return
         connection.sendall({"endless": ENDLESS, "drips": DRIPS}.get(fault, b"\x1b[2J\xff\0\r\n"))
         while True:
             connection.sendall(chunk if fast else b"x")

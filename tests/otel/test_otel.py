@@ -324,12 +324,15 @@ PLAIN = """
 """
 
 
-@pytest.mark.parametrize("fault", ["hangs", "down", "endless", "drips"])
-def test_a_collector_that_is_no_good_is_said_once_and_stops_nothing(fault: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("scheme", "fault"), [
+    *(("http", fault) for fault in ("hangs", "down", "endless", "drips", "refuses", "redirects", "cuts")),
+    *(("https", fault) for fault in ("hangs", "garbage", "cuts")),
+])  # fmt: skip
+def test_a_collector_that_is_no_good_is_said_once_and_stops_nothing(scheme: str, fault: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(textwrap.dedent(PLAIN))
     with no_good(fault) as port:
         env = {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://user:hunter2@127.0.0.1:{port}/hunter3?api_key=hunter4",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"{scheme}://user:hunter2@127.0.0.1:{port}/hunter3?api_key=hunter4",
             "OTEL_BSP_SCHEDULE_DELAY": "50", "OTEL_METRIC_EXPORT_INTERVAL": "50",
             **({} if fault in ("down", "endless") else {"OTEL_EXPORTER_OTLP_TIMEOUT": "1"}),
         }  # fmt: skip

@@ -191,13 +191,18 @@ def test_over_the_broker_in_memory(endpoint: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("fault", ["hangs", "down", "endless", "drips"])
-def test_an_endpoint_that_is_no_good_is_said_once_and_stops_nothing(fault: str, nsqd: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("scheme", "fault"), [
+    *(("http", fault) for fault in ("hangs", "down", "endless", "drips", "refuses", "redirects", "cuts")),
+    *(("https", fault) for fault in ("hangs", "garbage", "cuts")),
+])  # fmt: skip
+def test_an_endpoint_that_is_no_good_is_said_once_and_stops_nothing(
+    scheme: str, fault: str, nsqd: Server, tmp_path: Path
+) -> None:
     send(nsqd, *[f"bad{n}" for n in range(3)], *["ok"] * 20)
     shop = SHOP.replace(', slots="thread"', "").replace(', slots="process", concurrency=1', "")
     with (
         no_good(fault) as port,
-        run(tmp_path, f"nsq://{nsqd.address}", env={"SENTRY_DSN": f"http://key@127.0.0.1:{port}/42"}, shop=shop) as worker,
+        run(tmp_path, f"nsq://{nsqd.address}", env={"SENTRY_DSN": f"{scheme}://key@127.0.0.1:{port}/42"}, shop=shop) as worker,
     ):
         worker.wait_until(lambda: sum("crumb of ok" in line for line in worker.err) == 60)
         worker.wait_until(lambda: sum("failed at attempt 1" in line for line in worker.err) == 9)
