@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import resource
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http import HTTPStatus
@@ -32,6 +34,8 @@ they are dropped, none keeps a probe out."""
 _END_SECONDS = 1.0
 _BREATH = 0.001
 """Seconds between two requests of a connection. With 0 the sockets of others would not be looked at."""
+_PAUSE = 0.02
+"""Seconds until the connection that was dropped is closed."""
 LARGEST = 1_000_000
 """Bytes that a request may have."""
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
@@ -81,12 +85,10 @@ class Server:
         family = gevent.socket.AF_UNIX if self._listener.path else None
         sock = gevent.socket.socket(family or -1, -1, -1, fileno=self._listener.fd)
         sock.setblocking(False)
-        server = WSGIServer(
+        return _Server(
             sock, self._respond, log=None, error_log=_ToLog(), handler_class=_Handler, spawn=Pool(2 * CLIENTS),
             environ={"SERVER_NAME": "workers"},
         )  # fmt: skip
-        server.served = {}
-        return server
 
     def _respond(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         try:
@@ -135,22 +137,54 @@ def _in_time() -> gevent.Timeout:
     return gevent.Timeout(PATIENCE, TimeoutError("too slow"))
 
 
+def _most() -> int:
+    """Connections that are served at once; fewer, where the process may open few files: brokers and handlers need theirs."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CLIENTS if soft == resource.RLIM_INFINITY else min(CLIENTS, max(1, soft // 4))
+
+
+class _Server(WSGIServer):  # type: ignore[misc]
+    """Where the process can open nothing more, the oldest connection makes room for the next; the log says so once."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.served: dict[_Handler, None] = {}
+        self._said = False
+
+    def do_read(self) -> Any:
+        try:
+            return super().do_read()
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            if not self._said:
+                self._said = True
+                log.warning("admin: a client has to wait, as this process can open no more files (ulimit -n); this is said once")
+            self.drop_oldest()
+            self.stop_accepting()
+            gevent.spawn_later(_PAUSE, self._start_accepting_if_started)
+            return None
+
+    def drop_oldest(self) -> None:
+        oldest = next(iter(self.served), None)
+        if oldest is not None:
+            del self.served[oldest]
+            oldest.drop()
+
+
 class _Handler(WSGIHandler):  # type: ignore[misc]
     """Gives up clients that stand still, and those that take for ever to ask."""
 
     def handle(self) -> None:
         self._answered = False
         self.socket.settimeout(PATIENCE)
-        served: dict[_Handler, None] = self.server.served
-        served[self] = None
-        if len(served) > CLIENTS:
-            oldest = next(iter(served))
-            del served[oldest]
-            oldest.drop()
+        self.server.served[self] = None
+        if len(self.server.served) > _most():
+            self.server.drop_oldest()
         try:
             super().handle()
         finally:
-            served.pop(self, None)
+            self.server.served.pop(self, None)
 
     def drop(self) -> None:
         """Whatever it waits for; it ends by itself then."""

@@ -300,7 +300,7 @@ def _setup(spec: HandlerSpec) -> wire.Setup:
 
 def _spawn(sock: int, shared: int, environ: Mapping[str, str] | None) -> int:
     """Start the interpreter; by the system's own call, not by a fork of this process and its hub."""
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in (sock, shared)]  # none of them is 3 or 4 by chance
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 5) for fd in (sock, shared)]  # none of them is 3 or 4 by chance
     try:
         return os.posix_spawn(
             sys.executable,

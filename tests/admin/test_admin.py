@@ -11,6 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import gevent
+import psutil
 import pytest
 
 from framework.admin import Access, pages
@@ -198,12 +199,18 @@ def test_scrapes_and_a_client_that_never_reads_are_nothing_to_the_handlers(nsqd:
         for one in deaf:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             one.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
-        for _ in range(10_000 if AT_LENGTH else 100):
+        process = psutil.Process(worker.process.pid)
+        for number in range(10_000 if AT_LENGTH else 100):
             assert get(port, "/metrics")[0] == 200
+            if number == 50:
+                took = process.memory_info().rss
+        assert process.memory_info().rss - took < 10 << 20
         nsqd.http("/mpub?topic=orders", "\n".join(["ok"] * 1000).encode())
         worker.wait_until(lambda: nsqd.channel_stats("orders", "bill")["depth"] == 0)
+        files = process.num_fds()
         for one in deaf:
             one.close()
+        worker.wait_until(lambda: process.num_fds() <= files - len(deaf) + 1)
         assert worker.stop() == 0
     assert not any("Traceback" in line for line in worker.err)
 
@@ -216,6 +223,32 @@ def test_clients_that_stand_still_keep_no_probe_out(tmp_path: Path) -> None:
         for one in standing:
             one.close()
         worker.stop()
+
+
+def test_a_process_that_can_open_few_files_answers_all_the_same_and_says_so_once(nsqd: Server, tmp_path: Path) -> None:
+    with run(tmp_path, f"nsq://{nsqd.address}") as worker:
+        port = port_of(worker)
+        process = psutil.Process(worker.process.pid)
+        process.rlimit(psutil.RLIMIT_NOFILE, (process.num_fds() + 4, process.rlimit(psutil.RLIMIT_NOFILE)[1]))
+        standing = [socket.create_connection(("127.0.0.1", port)) for _ in range(60)]
+        worker.wait_until(lambda: _probed(port) == (200, "ok\n"))
+        nsqd.http("/mpub?topic=orders", b"1\n2\n3")
+        assert all(one.fileno() > 0 for one in standing)
+        for one in standing:
+            one.close()
+        finished = ("messaging_client_consumed_messages_total", "bill", "finished")
+        worker.wait_until(lambda: _probed(port) == (200, "ok\n"))
+        until(port, *finished, is_=lambda count: count == 3)
+        assert worker.stop() == 0
+    assert sum("can open no more files" in line for line in worker.err) == 1
+    assert not [line for line in worker.err if "Traceback" in line]
+
+
+def _probed(port: int) -> object:
+    try:
+        return get(port, "/livez")
+    except OSError as error:
+        return error
 
 
 def test_a_page_of_metrics_is_as_old_as_making_it_took_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,15 @@ from framework.engine import slot_process, valve
 from framework.engine import slot_wire as wire
 from framework.errors import BadHandler, Reject, Retry
 from framework.testing.processes import has_ended
+from framework.testing.workers import working
 from tests import forked
 
+FEW = """
+from framework import Message, handler
+
+@handler("orders", "few", slots="process", concurrency=1)
+def few(message: Message): ...
+"""
 MODULES = Path(__file__).parent / "modules"
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -168,6 +175,20 @@ def test_a_killed_idle_process_is_replaced(broker, run, jobs, caplog):
     broker.publish("orders", b"x")
     worker.until(lambda: broker.finished)
     assert worker.stop()["requeued"] == 0
+
+
+def test_one_is_started_where_few_files_can_be_opened(tmp_path):
+    (tmp_path / "shop.py").write_text(FEW)
+    with working("run", "shop", "--broker", "memory://few", cwd=tmp_path) as worker:
+        worker.wait_for("ready")
+        process = psutil.Process(worker.process.pid)
+        (child,) = process.children()
+        process.rlimit(psutil.RLIMIT_NOFILE, (60, process.rlimit(psutil.RLIMIT_NOFILE)[1]))
+        child.kill()
+        worker.wait_for("another is started")
+        worker.wait_until(lambda: process.children() not in ([], [child]))
+        assert worker.stop() == 0
+    assert not any("can be started" in line for line in worker.err)
 
 
 def test_a_process_that_says_what_cannot_be_read_is_killed_and_its_message_comes_again(broker, run, jobs, monkeypatch, caplog):
