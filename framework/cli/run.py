@@ -46,7 +46,7 @@ def command(modules: tuple[str, ...], settings: Settings, load: Callable[[], Set
     if not is_patched():
         raise WrongUse("`run` must be the first argument: start it as `workers run MODULE...`, in a process of its own")
     lines.setup(settings.log_level, timed=True, form=settings.log_format, frames=settings.log_frames)
-    to_master, notifier = ToMaster.inherited(About()), Notifier.from_environ()
+    to_master, notifier = ToMaster.inherited(About), Notifier.from_environ()
     if to_master is None and settings.processes is not None:
         return _lead(settings, load, notifier)
     for early in imported_too_early():

@@ -28,21 +28,22 @@ class About:
     """Asked again and again, of one ``App``: it sees what has not changed since."""
 
     def __init__(self) -> None:
+        from framework.admin import health  # noqa: PLC0415 - here, as it is asked in another thread: two that import it fail
+
+        self._stuck = health.stuck
         self._waited: dict[str, float] = {}
         self._ended_at: dict[str, float] = {}
         self._looked = clock()
 
     def __call__(self, app: State) -> dict[str, Any]:
         """From any thread, but always the same. Raises RuntimeError when what is read changed meanwhile."""
-        from framework.admin import health  # noqa: PLC0415
-
         supervisor = app.supervisor
         if supervisor is None:
             return {"ready": False}
         return {
             "ready": app.ready,
             "draining": supervisor.stopping,
-            "stuck": [*health.stuck(supervisor), *self._standing_still(supervisor)],
+            "stuck": [*self._stuck(supervisor), *self._standing_still(supervisor)],
             "tasks": sum(ledger.settled for ledger in supervisor.ledgers.values()),
             "handlers": {one.spec.name: [one.spec.concurrency, one.flow.max_in_flight] for one, _ in supervisor.of_consumers()},
             "patience": max((one.spec.timeout for one, _ in supervisor.of_consumers()), default=0.0),

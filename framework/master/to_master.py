@@ -74,10 +74,10 @@ class ToMaster:
         _start_new_thread(self._serve, ())
 
     @classmethod
-    def inherited(cls, about: Callable[[Any], dict[str, Any]]) -> ToMaster | None:
+    def inherited(cls, about: Callable[[], Callable[[Any], dict[str, Any]]]) -> ToMaster | None:
         """This process's, if a master has started it."""
         fd = os.environ.pop(FD, "")  # what the handlers start is not the master's
-        return cls(int(fd), about) if fd else None
+        return cls(int(fd), about()) if fd else None
 
     # -- in the main thread
 

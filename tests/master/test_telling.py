@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -109,3 +111,9 @@ def test_what_the_socket_does_not_take_at_once_follows_as_the_master_reads(ends:
     theirs.close()
     serving.join(20)
     assert not serving.is_alive()
+
+
+def test_all_that_a_process_tells_of_itself_is_imported_before_another_thread_tells_it() -> None:
+    """Two threads that import the same modules at once see each other's half: now and then a reload failed of it."""
+    code = "import sys; from framework.master.state import About; About(); print('framework.admin.here' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "True\n"
