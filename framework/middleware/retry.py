@@ -139,7 +139,7 @@ def compile_put_off(spec: HandlerSpec, delay: Delay, later: PutsOff, counted: Fa
             "handler %s: message %s put off at attempt %d: %s; delivered again in %.1f s",
             spec.name, message.id.decode(errors="replace"), message.attempts, describe(error), seconds,
         )  # fmt: skip
-        if isinstance(error, Backoff) and isinstance(outcome, Deferred):
+        if isinstance(outcome, Deferred):
             fault, pause = fault_of(error)
             return replace(outcome, fault=fault, pause=pause)
         return outcome

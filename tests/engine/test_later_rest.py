@@ -9,6 +9,7 @@ from typing import Any
 import gevent
 import pytest
 
+from framework.engine import later_dialler
 from framework.engine.later_dialler import LaterDialler, _Resting
 from framework.handler import make_spec
 from framework.message import Message
@@ -88,3 +89,29 @@ def test_one_that_is_drained_is_closed_once_what_came_on_it_is_settled() -> None
     gevent.spawn_later(0.3, connection.in_flight.clear)
     leave(connection, drained=True)
     assert connection.closed_at - connection.drained_at >= 0.29
+
+
+@pytest.mark.parametrize("subscribed", [True, False])
+def test_while_nobody_is_subscribed_to_where_something_waits_it_is_looked_for_at_once_and_else_now_and_then(
+    subscribed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(later_dialler, "LOOK", 0.1)
+    monkeypatch.setattr(later_dialler, "LOOK_WHEN_SUBSCRIBED", 10.0)
+    now, looks, consumer = [1000.0], list[float](), Consumer()
+    monkeypatch.setattr(later_dialler, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    there, elsewhere = Node(), Node()
+    elsewhere.topic = "orders"
+    consumer.accounts = dict.fromkeys([there, elsewhere] if subscribed else [elsewhere])
+    dialler: Any = SimpleNamespace(
+        _started=True, _stored=False, _looked_at=0.0, topic=Node.topic, consumer=consumer, look=lambda: looks.append(now[0])
+    )
+    for _ in range(201):
+        LaterDialler.stored(dialler)
+        now[0] += 0.125
+    assert len(looks) == (3 if subscribed else 201)
+
+
+def test_what_is_stored_before_the_start_is_looked_for_at_the_start() -> None:
+    dialler: Any = SimpleNamespace(_started=False, _stored=False)
+    LaterDialler.stored(dialler)
+    assert dialler._stored

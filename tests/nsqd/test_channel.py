@@ -10,6 +10,8 @@ import gevent
 import pytest
 from gevent import socket
 
+from framework.nsqd import broker as brokers
+from framework.nsqd import channel as channels
 from framework.nsqd.bodies import Bodies
 from framework.nsqd.broker import Broker
 from framework.nsqd.channel import Channel
@@ -52,6 +54,58 @@ def test_more_than_one_turns_worth_comes_without_a_word_of_the_client(topic: Top
     taker = Taker(channel(topic), ready=20_000)
     publish(topic, 9_000)
     wait_until(lambda: len(taker.bodies) == 9_000)
+
+
+@pytest.mark.parametrize("verb", ["read", "bodies"])
+def test_a_disk_that_cannot_be_read_for_a_while_costs_no_message(
+    verb: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was never delivered is read again, and so is what was to be tried again before a restart."""
+    monkeypatch.setattr(channels, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(brokers, "_RECENT_BYTES", 0)
+    lines: list[str] = []
+
+    def opened() -> Broker:
+        return Broker(Store(folder), parse([f"--data-path={folder}"]), lambda level, words: lines.append(f"{level} {words}"))
+
+    broker = opened()
+    taker = Taker(channel(broker.topic("t")), ready=5 if verb == "bodies" else 0)
+    publish(broker.topic("t"), 5)
+    wait_until(lambda: taker.channel.in_flight_count + taker.channel.depth == 5)
+    broker.stop()
+    again, failures = opened(), [OSError("input/output error"), ValueError("a number of no batch"), OSError("again")]
+    real = getattr(Broker, verb)
+
+    def failing(self: Broker, *arguments: object) -> object:
+        if failures:
+            raise failures.pop()
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Broker, verb, failing)
+    taker = Taker(again.topics["t"].channels["c"], ready=5)
+    taker.channel.serve()
+    wait_until(lambda: len(taker.bodies) == 5)
+    assert sorted(taker.bodies) == [b"0", b"1", b"2", b"3", b"4"]
+    assert sum(line.startswith("ERROR CHANNEL(c): cannot read ") for line in lines) == 3
+    again.stop()
+
+
+def test_what_is_deferred_is_taken_from_memory_and_the_log_is_not_asked_for_it(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taker = Taker(channel(topic), ready=5)
+    publish(topic, 1)
+    wait_until(lambda: len(taker.bodies) == 1)
+    reads: list[object] = []
+    monkeypatch.setattr(Broker, "read", lambda self, *asked: reads.append(asked) or [])
+    due = int(topic.port.clock.now()) + 60_000
+    for at in range(5):
+        group = topic.port.publish([(topic, Entry(topic.id, payload(b"later-%d" % at), 1, due))])
+        assert group is not None
+        group.wait()
+    wait_until(lambda: len(taker.channel.deferred) == 5)
+    gevent.sleep(0.05)
+    assert (reads, taker.channel.depth) == ([], 0)
 
 
 def test_what_is_given_back_is_shared_like_what_is_new(topic: Topic) -> None:

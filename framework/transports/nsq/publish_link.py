@@ -170,17 +170,15 @@ class PublishLink:
     # --- reading -------------------------------------------------------------------------------------------
 
     def _read(self) -> bool:
-        """One recv; whether there was anything."""
+        """One recv; whether there was anything. Raises BrokerUnreachable, which ends the connection (``_guarded``)."""
         try:
             data = self._sock.recv(RECV_SIZE)
         except BlockingIOError:
             return False
         except OSError as error:
-            self._end(self._broken(str(error)))
-            return False
+            raise self._broken(str(error)) from error
         if not data:
-            self._end(self._broken("it was closed"))
-            return False
+            raise self._broken("it was closed")
         self._last_read = monotonic()
         messages, frames = self._feed(data)
         if messages:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import struct
+import threading
 import time
 
 import gevent
 import pytest
 
 from framework.errors import PublishError
-from framework.transports.nsq import wire
+from framework.transports.nsq import publish_link, wire
 from framework.transports.nsq.publish_link import PublishLink
 from framework.transports.nsq.urls import Options
 
@@ -228,3 +230,31 @@ def test_a_peer_that_does_not_read_gets_all_when_it_does(fake_nsqd, make_produce
     resume.set()
     gevent.joinall(jobs, raise_error=True)
     assert seen == [1_000_000] * 12
+
+
+@pytest.mark.parametrize("how", ["reset", "closed"])
+def test_a_connection_that_ended_while_the_hub_stood_still_is_seen_to_be_at_its_end_before_it_is_used(how, monkeypatch):
+    monkeypatch.setattr(publish_link, "_IDLE", 0.0)
+    go, gone = threading.Event(), threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        sock, _ = listener.accept()
+        with sock, sock.makefile("rb") as file:
+            assert file.read(4) == wire.MAGIC
+            file.readline()
+            file.read(int.from_bytes(file.read(4)))
+            sock.sendall(wire.encode_frame(0, b'{"version":"1","max_rdy_count":1,"msg_timeout":1,"max_msg_timeout":1}'))
+            go.wait(20)
+            if how == "reset":
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.set()
+
+    threading.Thread(target=serve, daemon=True).start()
+    link = PublishLink.to(f"127.0.0.1:{listener.getsockname()[1]}", Options(), timeout=10.0)
+    assert link.usable()
+    go.set()
+    gone.wait(20)
+    time.sleep(0.1)
+    assert not link.usable()
+    listener.close()
