@@ -34,6 +34,7 @@ MANY = """
     for index in range(1000):
         handler(f"tenant-{index:04}", "sync")(lambda message: None)
 """
+LETTERS = "document.querySelectorAll('#dead > .dead > div:nth-child(2) tbody input[type=checkbox]').length"
 BUSY_ONCE = """
     const asked = window.fetch;
     window.fetch = (path, options) => {
@@ -111,6 +112,14 @@ def test_it_shows_what_runs_and_fails_pauses_a_handler_and_works_on_dead_letters
         assert "body" not in page.text(".letter pre")
         page.click(".letter button", "Show the body")
         page.until(f"[...document.querySelectorAll('.letter pre')].filter((one) => one.textContent === {SHOWN!r}).length === 1")
+        page.js("document.querySelector('#dead > .dead > div:nth-child(2) tbody input[type=checkbox]').click()")
+        page.click("#dead button", "Replay 1 chosen")
+        page.until("document.querySelector('#said').textContent.includes('replayed 1')")
+        shown(port, "handlers?handler=odd/channel", lambda rows: rows[0]["counts"]["dead"] == 4)
+        for reason, letters in (("nothing like it", 0), ("Reject", 3)):
+            page.js(f"document.querySelector('#dead [name=reason]').value = {reason!r}")
+            page.click("#dead button", "Look")
+            page.until(f"{LETTERS} === {letters}")
         page.click("#dead button", "Purge all that fit")
         page.until("document.querySelector('#ask').open")
         page.click("#ask button", "Purge")
