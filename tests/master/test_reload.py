@@ -191,6 +191,20 @@ def test_a_second_reload_while_the_first_is_under_way_takes_its_place(lead: Lead
     assert master.stop() == 0
 
 
+def test_a_storm_of_reloads_of_processes_that_are_recycled_at_once_loses_nothing(lead: Lead, write: Write, nsqd: Server) -> None:
+    write()
+    master = lead("--max-rss", "20MB", "--admin", "127.0.0.1:0")
+    for first in range(0, 300, 20):
+        put(nsqd, *map(str, range(first, first + 20)))
+        master.signal(signal.SIGHUP)
+        time.sleep(0.15)
+    master.wait_until(lambda: len(set(master.got())) == 300, deadline=60)
+    master.wait_for("(--max-rss)", deadline=40)
+    assert master.stop() == 0
+    assert sorted(master.got()) == list(range(300))
+    assert not [line for line in master.err if "Traceback" in line or "not reloaded" in line]
+
+
 def test_more_and_fewer_processes(lead: Lead, write: Write, nsqd: Server) -> None:
     write()
     master = lead(processes=1)
