@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from framework.errors import BadSetting
 from framework.spark.offsets import Cursor, Span, end_of
 from framework.spool import segment
+from framework.spool.arrow import damaged
 from framework.spool.segment import Segment
 
 DDL = (
@@ -70,7 +71,10 @@ def asked(schema: StructType) -> tuple[str, ...]:
 
 def rows_of(span: Span, names: Sequence[str] | None = None) -> list[pa.RecordBatch]:
     """The rows of ``span``, read from its file, with the columns ``names``, or all. Raises FileNotFoundError, SpoolError."""
-    table = segment.read(span.segment.path).slice(span.first, span.rows)
+    table = segment.read(span.segment.path)
+    if table.num_rows < span.stop:
+        raise damaged(span.segment.path, f"it has {table.num_rows} rows, and was to have {span.segment.rows}")
+    table = table.slice(span.first, span.rows)
     names = ARROW.names if names is None else names
     columns = [_made(name, span) if name in _MADE else _kept(name, table) for name in names]
     return pa.table(columns, schema=pa.schema([ARROW.field(name) for name in names])).to_batches()  # type: ignore[no-any-return]

@@ -107,6 +107,20 @@ def mapped(path: Path) -> pa.Table:
 def opened(source: Any, path: Location) -> pa.Table:
     """All rows. ``source``: what pyarrow reads from, a buffer or a file. Raises SpoolError when it is not a segment."""
     try:
-        return pa.ipc.open_file(source).read_all()
-    except pa.ArrowInvalid as error:
-        raise SpoolError(f"spool segment {path} is damaged: {error}") from error
+        table = pa.ipc.open_file(source).read_all()
+        table.validate(full=True)  # what has wrong offsets would end the process
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # not of Arrow's: a disk that cannot be read
+            raise
+        raise damaged(path, str(error)) from error
+    there = {field.name: field.type for field in table.schema}
+    if not all(there.get(field.name) == field.type for field in SCHEMA):
+        raise damaged(path, f"it has the columns {', '.join(there)}, and not those of a segment")
+    return table
+
+
+def damaged(path: Location, why: str) -> SpoolError:
+    return SpoolError(
+        f"spool segment {path} is damaged: {why}; put a whole copy in its place, or remove it, and say failOnDataLoss=false in "
+        "queries that have yet to read it"
+    )

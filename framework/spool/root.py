@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from uuid import uuid4
 
+from framework.errors import WrongUse
 from framework.spool.files import sync_folder
 from framework.spool.storage import Location, Remote, StorageError
 from framework.spool.urls import is_url, storage_of
@@ -17,10 +18,14 @@ COLLECTOR = re.compile(r"[a-zA-Z0-9_-][.a-zA-Z0-9_-]{0,63}")
 
 
 def root_of(given: str | os.PathLike[str] | Remote) -> Location:
-    """Where the spool lies. Raises WrongUse for a URL of a storage that there is not, or whose library is not installed."""
+    """Where the spool lies. Raises WrongUse for what is no path, and for a URL of a storage that there is not, or whose library is
+    not installed."""
     if isinstance(given, Remote):
         return given
-    return storage_of(os.fspath(given)) if is_url(os.fspath(given)) else Path(given)
+    name = os.fspath(given)
+    if not name or "\0" in name:
+        raise WrongUse(f"{name!r} is no folder that a spool can lie in: give its path, or a URL such as s3://bucket/spool")
+    return storage_of(name) if is_url(name) else Path(given)
 
 
 def ensure_epoch(root: Location) -> str:

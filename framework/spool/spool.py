@@ -205,13 +205,14 @@ class Spool:
         return SpoolError(f"spool {self.folder}: {why}")
 
     def _expire(self) -> None:
-        now = time.time()
-        if self._retention is None or now < self._expire_at:
+        if self._retention is None or time.monotonic() < self._expire_at:
             return
-        self._expire_at = now + min(60.0, self._retention / 10)
+        self._expire_at = time.monotonic() + min(60.0, self._retention / 10)
         try:
             kept = segments.listing(self.folder)
-            expired = list(takewhile(lambda one: segments.landed_at(one) < now - (self._retention or 0), kept))
+            # By the clock that dated them, a storage's own. By one that is ahead of it they would go before they were read.
+            since = (segments.landed_at(kept[-1]) if kept else 0.0) - self._retention
+            expired = list(takewhile(lambda one: segments.landed_at(one) < since, kept))
             if expired:
                 segments.trim(self.folder, expired[-1].number + 1, self._window, to_keep(self.folder), self._remember)
         except OSError as error:  # what was landed is durable all the same; the next round tries again

@@ -8,7 +8,9 @@ from urllib.parse import parse_qsl, urlsplit
 from framework.errors import WrongUse
 from framework.spool.storage import Remote
 
-_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")  # also dbfs:/folder; one letter alone is a drive
+# Also dbfs:/folder and s3:folder; one letter alone is a drive.
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/|(?i:s3a?|gs|az|abfss?|s?webhdfs|hdfs|file):")
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 _OBJECTS = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "abfs": "abfss", "abfss": "abfss"}
 _EXAMPLES = "s3://bucket/spool, gs://bucket/spool, az://container/spool or webhdfs://namenode:9870/spool"
 
@@ -37,14 +39,34 @@ def storage_of(url: str) -> Remote:
 
 def _parts(url: str) -> tuple[str, str, tuple[tuple[str, str], ...]]:
     """The bucket or host, the folder in it, and the options behind ``?``."""
-    parts = urlsplit(url)
-    if ":" in parts.netloc.rpartition("@")[0]:
-        raise WrongUse(f"the URL of spool {_without_secrets(url)} holds credentials: set them in the environment")
+    shown = _without_secrets(url)
+    if "#" in url or _CONTROLS.search(url):
+        raise WrongUse(f"spool {shown!r}: the name of a spool has no # and no control characters, so leave them out")
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise WrongUse(f"spool {shown!r} is no URL: say one such as {_EXAMPLES}") from None
+    given = tuple(sorted(parse_qsl(parts.query, keep_blank_values=True)))
+    if _holds_secrets(parts.scheme, parts.netloc) or any("@" in value for _, value in given):
+        raise WrongUse(f"the URL of spool {shown} holds credentials: set them in the environment")
     folder = "/".join(part for part in parts.path.split("/") if part)
-    if not parts.netloc or not folder or ".." in folder.split("/"):
-        raise WrongUse(f"spool {_without_secrets(url)!r}: a bucket and a folder in it are needed, as in {_EXAMPLES}")
-    return parts.netloc, folder, tuple(sorted(parse_qsl(parts.query, keep_blank_values=True)))
+    if not parts.netloc or not folder or {".", ".."} & {*folder.split("/")}:
+        raise WrongUse(f"spool {shown!r}: a bucket and a folder in it are needed, as in {_EXAMPLES}")
+    return parts.netloc, folder, given
+
+
+def _holds_secrets(scheme: str, netloc: str) -> bool:
+    """A secret with a slash in it ends the netloc, so that no ``@`` is in that. No bucket has a colon, and no host an ``@``."""
+    if "webhdfs" in scheme:
+        return "@" in netloc
+    return ":" in netloc or ("@" in netloc and not scheme.startswith("abfs"))
 
 
 def _without_secrets(url: str) -> str:
-    return re.sub(r"//[^/@]*:[^/@]*@", "//", url.partition("?")[0])
+    plain = url.partition("?")[0]
+    scheme, slashes, rest = plain.partition("//")
+    if "@" in rest and not scheme.lower().startswith("abfs"):
+        return scheme + slashes + rest.rpartition("@")[2]
+    if ":" in rest.partition("/")[0] and "webhdfs" not in scheme.lower():
+        return f"{scheme}//..."
+    return plain

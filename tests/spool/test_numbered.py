@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 
 import pytest
@@ -369,3 +370,15 @@ def test_many_that_share_and_are_killed_anywhere_land_each_message_once(memory: 
     found = segment.listing(spool.folder)
     assert [one.number for one in found] == list(range(1, len(found) + 1))
     assert Counter(ids(spool)) == Counter(f"{n:016x}" for n in wanted)
+
+
+def test_a_clock_that_is_ahead_of_the_storages_deletes_nothing_before_its_time(
+    memory: Remote, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 3600)  # of the collector's machine
+    spool = Spool(memory, retention=600, window=1, remember=0)
+    for n in range(4):
+        spool._expire_at = 0.0
+        spool.land(batch(n, n + 1))
+    check(spool, 0, 4)

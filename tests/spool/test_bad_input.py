@@ -1,0 +1,71 @@
+"""URLs that cannot be meant, and segments that are none: one sentence each, that names the fix and no secret."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from framework.errors import WrongUse
+from framework.spool import Spool, SpoolError, segment
+from tests.spool.rows import MakeBatch
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("", "is no folder that a spool can lie in"),
+        ("a\0b", "is no folder that a spool can lie in"),
+        ("s3:bucket/spool", "a bucket and a folder in it are needed"),
+        ("s3://bucket/./spool", "a bucket and a folder in it are needed"),
+        ("s3://bucket/a#1", "has no # and no control characters"),  # it was the spool of a#2 as well
+        ("s3://bucket/a\nb", "has no # and no control characters"),
+        ("s3://[bucket/spool", "is no URL: say one such as s3://bucket/spool"),
+        ("webhdfs://[::1:9870/spool", "is no URL"),
+        ("s3://AKIA:hu/sh@bucket/spool", "the URL of spool s3://bucket/spool holds credentials: set them in the environment"),
+        ("s3://AKIA:hush/bucket/spool", "holds credentials"),
+        ("s3://hush@bucket/spool", "holds credentials"),
+        ("s3://bucket/spool?endpoint=http://AKIA:hush@host", "holds credentials"),
+        ("abfss://container:hush@account.dfs.core.windows.net/spool", "holds credentials"),
+        ("webhdfs://hush@namenode:9870/spool", "holds credentials"),
+    ],
+)
+def test_a_url_that_cannot_be_meant_is_refused_and_shows_no_secret(
+    tmp_path: Path, url: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WrongUse, match=words) as refused:
+        Spool(url)
+    assert not {"hush", "hu/sh", "AKIA"} & {word for word in ("hush", "hu/sh", "AKIA") if word in str(refused.value)}
+    assert os.listdir(tmp_path) == []
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut short": lambda whole: whole[: len(whole) // 2],
+    "empty": lambda whole: b"",
+    "zeros": lambda whole: bytes(len(whole)),
+    "a footer that is none": lambda whole: whole[:-40] + bytes(30) + whole[-10:],
+    "wrong offsets": lambda whole: whole.replace((5).to_bytes(4, "little") + (10).to_bytes(4, "little"), b"\xff" * 8),
+    "ids that are no text": lambda whole: whole.replace(b"0000000000000001", b"\xff" * 16),
+    "another schema": lambda whole: whole.replace(b"timestamp_ns", b"timestamp_us"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_segment_that_is_none_is_named_and_does_not_end_the_process(tmp_path: Path, batch: MakeBatch, damage: str) -> None:
+    spool = Spool(tmp_path)
+    spool.land(batch(0, 9, body=b"12345"))
+    spool.close()
+    (one,) = segment.listing(spool.folder)
+    whole = one.path.read_bytes()
+    broken = DAMAGES[damage](whole)
+    assert broken != whole
+    one.path.unlink()
+    one.path.write_bytes(broken)
+    for look in (segment.read, segment.keys):
+        with pytest.raises(SpoolError, match=f"{one.path} is damaged: .*put a whole copy in its place, or remove it"):
+            look(one.path)
+    with pytest.raises(SpoolError, match="is damaged"):
+        Spool(tmp_path).land(batch(9, 10))
