@@ -43,7 +43,12 @@ class Collector:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._spool = Spool(
-            options.spool_dir, NAME, window=options.dedupe_window, remember=options.dedupe_time, max_bytes=options.max_spool_bytes
+            options.spool_dir,
+            NAME,
+            window=options.dedupe_window,
+            remember=options.dedupe_time,
+            max_bytes=options.max_spool_bytes,
+            node_ids=options.node_ids,
         )
         self._thread = threading.Thread(target=self._run, name=f"collect {options.topic}/{options.channel}", daemon=True)
         self._supervisor: Supervisor | None = None

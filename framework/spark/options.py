@@ -41,7 +41,7 @@ _ELSEWHERE = {
 }
 _SCHEMES = {"nsqdTcpAddresses": "nsq://", "lookupdHttpAddresses": "nsq+lookupd://", "broker": ""}
 _EMBEDDED_ONLY = (
-    *_SCHEMES, "topic", "channel", "dedupeTime", "maxInFlight", "maxSpoolBytes", "segmentMaxMessages", "segmentLinger",
+    *_SCHEMES, "topic", "channel", "dedupeTime", "nodeIds", "maxInFlight", "maxSpoolBytes", "segmentMaxMessages", "segmentLinger",
 )  # fmt: skip
 _SPARKS_OWN = {"checkpointlocation", "queryname"}
 
@@ -195,6 +195,12 @@ STREAM_READ = [
         "for how long it remembers them at the least, and how much `retention=commit` leaves: three leases of the broker or more "
         f"({REMEMBER:.0f}s)",
     ),
+    Option(
+        "nodeIds",
+        _flag,
+        "each nsqd has a `--node-id` of its own, so that a message is known also where it comes again from another address "
+        "(false)",
+    ),
     Option("maxInFlight", _whole, "the most messages received and not yet durable (5000)"),
     Option(
         "maxSpoolBytes",
@@ -238,6 +244,7 @@ class ReadOptions:
     dedupe_time: float
     max_in_flight: int
     max_spool_bytes: int | None
+    node_ids: bool
     segment_max_messages: int
     segment_linger: float
     columns: tuple[str, ...] | None = None
@@ -355,6 +362,7 @@ def _read_options(values: Mapping[str, Any]) -> ReadOptions:
         dedupe_time=values.get("dedupeTime", REMEMBER),
         max_in_flight=in_flight,
         max_spool_bytes=values.get("maxSpoolBytes"),
+        node_ids=values.get("nodeIds", False),
         segment_max_messages=segment,
         segment_linger=values.get("segmentLinger", 0.25),
     )

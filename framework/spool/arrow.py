@@ -74,15 +74,18 @@ def table_of(messages: Sequence[Message]) -> pa.RecordBatch:
 KEY_COLUMNS = ["nsqd", "topic", "message_id", "timestamp_ns"]
 
 
-def keys_of(table: pa.Table) -> list[Key]:
-    """What tells a segment's messages from all others; ``table`` has ``KEY_COLUMNS``."""
+def keys_of(table: pa.Table, *, by_node: bool = True) -> list[Key]:
+    """What tells a segment's messages from all others; ``table`` has ``KEY_COLUMNS``. ``by_node``: the node is part of it."""
     said = (table.schema.metadata or {}).get(_LASTING)
     lasting = None if said is None else json.loads(said)
     rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
     return [
-        key_of(node, topic, name.encode("latin-1"), at, lasting=_LIFE in name if lasting is None else node in lasting)
+        key_of(
+            node if by_node else "", topic, name.encode("latin-1"), at,
+            lasting=_LIFE in name if lasting is None else node in lasting,
+        )
         for node, topic, name, at in rows
-    ]
+    ]  # fmt: skip
 
 
 def write_to(sink: Any, rows: pa.RecordBatch) -> None:

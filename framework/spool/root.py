@@ -18,8 +18,8 @@ COLLECTOR = re.compile(r"[a-zA-Z0-9_-][.a-zA-Z0-9_-]{0,63}")
 
 
 def root_of(given: str | os.PathLike[str] | Remote) -> Location:
-    """Where the spool lies. Raises WrongUse for what is no path, and for a URL of a storage that there is not, or whose library is
-    not installed."""
+    """Where the spool lies. Raises WrongUse for what is no path, and for a URL of a storage that there is not, or whose library
+    is not installed."""
     if isinstance(given, Remote):
         return given
     name = os.fspath(given)

@@ -12,15 +12,26 @@ WINDOW = 500_000
 REMEMBER = 180.0
 """For how many seconds at the least: three times as long as nsqd's own lease (``--msg-timeout`` 60 s)."""
 _PARTS = 3
+_NSQ_DIGITS = 16
 
 
 def key_of(node: str, topic: str, message_id: bytes, timestamp: int, *, lasting: bool) -> Key:
     """What all deliveries of one message have in common, and no other message has.
 
-    ``lasting``: whether the broker gives no id out again (``Origin.lasting_ids``). Where it may, the time at which it took the
-    message tells two of one id apart, because it is the same in each delivery.
+    ``node``: "" where ids tell it by themselves. ``lasting``: whether the broker gives no id out again (``Origin.lasting_ids``).
+    Where it may, the time at which it took the message tells two of one id apart, because it is the same in each delivery.
     """
     return node, topic, message_id if lasting else b"%b %d" % (message_id, timestamp)
+
+
+def node_id_of(message_id: bytes) -> int | None:
+    """The ``--node-id`` of the nsqd that made an id (nsqd guid.go: 10 bits, over 12 of a sequence); None of another broker's."""
+    if len(message_id) != _NSQ_DIGITS:
+        return None
+    try:
+        return int(message_id, 16) >> 12 & 0x3FF
+    except ValueError:
+        return None
 
 
 class Seen:

@@ -70,9 +70,9 @@ def read(path: Location, columns: Sequence[str] | None = None) -> Any:
     return table if columns is None else table.select(columns)
 
 
-def keys(path: Location) -> list[Key]:
-    """What tells a segment's messages from all others. Raises as ``read`` does."""
-    return arrow.keys_of(read(path, arrow.KEY_COLUMNS))
+def keys(path: Location, *, by_node: bool = True) -> list[Key]:
+    """What tells a segment's messages from all others; ``by_node``: with their nodes. Raises as ``read`` does."""
+    return arrow.keys_of(read(path, arrow.KEY_COLUMNS), by_node=by_node)
 
 
 def size(one: Segment) -> int:

@@ -26,7 +26,7 @@ from framework.spool import segment as segments
 from framework.spool.arrow import SpoolError
 from framework.spool.limit import Limit, to_keep
 from framework.spool.root import COLLECTOR, EPOCH, check_exclusive, ensure_epoch, root_of
-from framework.spool.seen import REMEMBER, WINDOW, Key, Seen, key_of
+from framework.spool.seen import REMEMBER, WINDOW, Key, Seen, key_of, node_id_of
 from framework.spool.storage import Remote
 from framework.spool.told import REMEMBER as REMEMBER_FILE
 from framework.spool.told import tell, told
@@ -55,7 +55,8 @@ class Spool:
     message ids are remembered at the least, to drop what the broker delivers again; the segments that hold them stay. So do those
     of the last ``remember`` seconds, or of three times the longest lease of its connections where that is longer.
     ``max_bytes``: a spool that holds as much takes nothing more until some is deleted; of what was read no more than half as much
-    is kept for the ids. None for no limit.
+    is kept for the ids. None for no limit. ``node_ids``: each nsqd has a ``--node-id`` of its own, so that its messages are known
+    also where they come again from another address.
 
     Raises WrongUse for a URL that no spool can lie in, or whose library is missing, a bad collector name, retention or limit.
     """
@@ -63,6 +64,7 @@ class Spool:
     def __init__(
         self, folder: str | os.PathLike[str] | Remote, collector: str = "main", *, retention: float | None = None,
         window: int = WINDOW, remember: float = REMEMBER, max_bytes: int | None = None, shared: bool = False,
+        node_ids: bool = False,
     ) -> None:  # fmt: skip
         if not COLLECTOR.fullmatch(collector) or collector == EPOCH:
             raise WrongUse(f"collector name {collector!r} is not valid: use 1 to 64 of the characters a-z A-Z 0-9 . _ -")
@@ -74,6 +76,7 @@ class Spool:
         self.collector = collector
         self.folder = self.root / collector
         self._limit = Limit(self.folder, max_bytes)
+        self._by_node = not node_ids
         self._retention = retention
         self._expire_at = 0.0
         self._window = window
@@ -193,7 +196,7 @@ class Spool:
                 "looked, so it does not know their ids: this batch comes again, and what is in them does not"
             )
         for one in fresh:
-            self._seen.update(_keys(one), time.time())
+            self._seen.update(self._keys(one), time.time())
             self._limit.add(one)
         if fresh:
             # Whoever named them may not have got to this yet, and what is known here is finished at the broker.
@@ -220,12 +223,25 @@ class Spool:
 
     def _new(self, batch: Batch) -> dict[Key, Message]:
         new: dict[Key, Message] = {}
+        if not self._by_node:
+            self._check_nodes(batch)
         for message in batch:
             lasting = message.connection.lasting_ids
-            key = key_of(message.node, message.topic, message.id, message.timestamp, lasting=lasting)
+            key = key_of(message.node if self._by_node else "", message.topic, message.id, message.timestamp, lasting=lasting)
             if key not in self._seen:
                 new.setdefault(key, message)
         return new
+
+    def _check_nodes(self, batch: Batch) -> None:
+        """Two that give out the same ids would be told apart by the nanosecond alone."""
+        nodes: dict[int, str] = {}
+        for message in batch:
+            number = node_id_of(message.id)
+            if number is not None and nodes.setdefault(number, message.node) != message.node:
+                raise SpoolError(
+                    f"spool {self.folder}: nsqd {nodes[number]} and nsqd {message.node} have the same --node-id, {number}: give "
+                    "each one of its own, or leave node_ids out"
+                )
 
     def _ensure_open(self) -> None:
         if self._is_open:
@@ -261,10 +277,16 @@ class Spool:
         kept = segments.steady(self.folder)
         self._seen = Seen(self._window, self._remember)
         for one in segments.newest(kept, self._window, self._remember):
-            self._seen.update(_keys(one), segments.landed_at(one))
+            self._seen.update(self._keys(one), segments.landed_at(one))
         self._next = kept[-1].number + 1 if kept else 1
         if isinstance(self.folder, Path) and not self._shared:
             times.tidy(self.folder, kept)
+
+    def _keys(self, one: segments.Segment) -> list[Key]:
+        try:
+            return segments.keys(one.path, by_node=self._by_node)
+        except FileNotFoundError:  # a reader that has committed it deleted it just now
+            return []
 
     def _forget(self) -> None:
         if self._lock_file is not None:
@@ -299,10 +321,3 @@ def _by_size(new: dict[Key, Message]) -> Iterator[list[Key]]:
         size += len(message.body)
     if run:
         yield run
-
-
-def _keys(one: segments.Segment) -> list[Key]:
-    try:
-        return segments.keys(one.path)
-    except FileNotFoundError:  # a reader that has committed it deleted it just now
-        return []

@@ -66,7 +66,7 @@ def main() -> None:
     from framework.engine.supervisor import Supervisor
     from framework.transports import open_transports
 
-    spool = Dying(SPOOL, "worker", shared=SHARED)
+    spool = Dying(SPOOL, "worker", shared=SHARED, node_ids="NODE_IDS" in os.environ)
     spec = HandlerSpec(
         topic="orders", channel="archive", function=spool.land, decode=None, concurrency=1, max_in_flight=1000,
         timeout=30, max_attempts=0, batch=1000, linger=0.05,
