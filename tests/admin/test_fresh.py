@@ -10,6 +10,7 @@ import pytest
 from framework.admin import fresh
 from framework.admin.access import Access
 from framework.admin.fresh import Breathe, Fresh
+from framework.admin.latest import FRESH
 from framework.admin.pages import Pages
 from framework.admin.requests import Request
 from tests.admin.test_snapshot import row, snapshot
@@ -54,6 +55,23 @@ def test_health_is_answered_while_the_figures_of_many_are_made_for_ten_at_once(s
     assert (alive.status, alive.body, ready.status) == (503, b"it is stuck\n", 200)
     assert source.begun == 1
     assert {one.value.status for one in scraping} == {200}
+
+
+def test_who_scales_waits_for_no_snapshot_once_there_was_one() -> None:
+    source = Slow()
+    source.may_end = True
+    pages = Pages(source, list, Access(local=True))
+    with gevent.Timeout(20):
+        assert pages.answer(Request("GET", "/api/snapshot")).status == 200
+        source.may_end = False
+        gevent.sleep(1.5 * FRESH)
+        looking = gevent.spawn(pages.answer, Request("GET", "/api/snapshot"))
+        while source.begun < 2:
+            gevent.sleep(0)
+        answer = pages.answer(Request("GET", "/scale", {"handler": "orders/bill"}))
+        assert (answer.status, answer.body, looking.ready()) == (200, b'{"value":0}\n', False)
+        source.may_end = True
+        looking.join()
 
 
 def test_what_is_forgotten_while_it_is_made_is_made_anew() -> None:
