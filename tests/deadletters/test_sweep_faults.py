@@ -173,3 +173,28 @@ def test_a_connection_that_ends_while_letters_are_awaited_is_said_at_once(
     monkeypatch.setattr(Sweep, "_connect", lambda self: Line(self).close(error))
     with gevent.Timeout(10), sweep_of(over(broker.url)) as sweep, pytest.raises(BrokerUnreachable, match=r"gone|closed the"):
         list(sweep.chosen(Selection()))
+
+
+def test_a_letter_that_comes_while_it_is_asked_how_many_are_left_is_looked_at(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer counts it among those in hand, and it is: but nobody has seen it yet."""
+    monkeypatch.setattr(sweeping, "QUIET", 0.05)
+    transport = over(broker.url)
+    backlog, deliver = transport.backlog, Sweep.deliver
+    held: list[tuple[Any, Any]] = []
+
+    def late(self: Sweep, connection: Any, batch: Any) -> None:
+        held.append((connection, batch))
+
+    def asked(*of: Any) -> Any:
+        for connection, batch in held:
+            deliver(sweep, connection, batch)
+        held.clear()
+        return backlog(*of)
+
+    with sweep_of(transport) as sweep:
+        monkeypatch.setattr(Sweep, "deliver", late)
+        monkeypatch.setattr(transport, "backlog", asked)
+        assert len(list(sweep.chosen(Selection()))) == 3
+        assert sweep.cut_short == ""

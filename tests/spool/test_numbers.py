@@ -149,3 +149,24 @@ def test_what_a_killed_writer_left_half_done_is_removed(tmp_path: Path) -> None:
         (spool.folder / "abc.tmp").write_bytes(b"half")
     Spool(tmp_path).open()
     assert sorted(os.listdir(spool.folder)) == ["lock", "remember"]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_collector_that_starts_again_goes_on_behind_its_last_segment(
+    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    """And tries no number that it has: each would cost a look at the segment there."""
+    with Spool(tmp_path, shared=shared) as spool:
+        for n in range(0, 50, 10):
+            spool.land(batch(n, n + 10))
+    tried: list[int] = []
+    write = segment.write
+
+    def counted(folder: Path, number: int, *more: object, **options: object) -> object:
+        tried.append(number)
+        return write(folder, number, *more, **options)
+
+    monkeypatch.setattr(segment, "write", counted)
+    with Spool(tmp_path, shared=shared) as again:
+        again.land(batch(50, 60))
+    assert tried == [6]
