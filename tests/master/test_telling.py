@@ -113,6 +113,23 @@ def test_what_the_socket_does_not_take_at_once_follows_as_the_master_reads(ends:
     assert not serving.is_alive()
 
 
+def test_who_asks_before_there_are_handlers_is_told_that_there_is_nothing_yet(ends: Any) -> None:
+    child, theirs = ends
+    serving = threading.Thread(target=child._serve, daemon=True)
+    serving.start()
+    answers: dict[int, Any] = {}
+    with theirs.makefile("rb") as lines:
+        for number, what in enumerate(("snapshot", "health")):
+            theirs.sendall(json.dumps({"do": what, "question": number}).encode() + b"\n")
+            said = json.loads(lines.readline())
+            answers[said["question"]] = said["answer"]
+    assert answers == {0: None, 1: []}
+    child.stop = lambda: None
+    theirs.close()
+    serving.join(20)
+    assert not serving.is_alive()
+
+
 def test_all_that_a_process_tells_of_itself_is_imported_before_another_thread_tells_it() -> None:
     """Two threads that import the same modules at once see each other's half: now and then a reload failed of it."""
     code = "import sys; from framework.master.state import About; About(); print('framework.admin.here' in sys.modules)"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 import time
+from contextlib import suppress
 from types import SimpleNamespace
 
+import gevent
 import pytest
 
 from framework.transports.beanstalkd import hub_socket, wire
@@ -61,3 +63,21 @@ def test_jobs_that_the_hub_reads_itself_are_kept_since_then(ends):
     ends.server.sendall(RESERVED % 1)
     ends.ours.poll()
     assert before <= ends.kept[1] <= time.monotonic()
+
+
+def test_what_the_socket_does_not_take_at_once_goes_when_it_does_and_then_nothing_is_watched_for(ends):
+    sent, got = b"x" * 5_000_000 + b"end", []
+    ends.server.settimeout(0.0)
+    ends.ours.send(sent)
+    assert ends.ours.unsent
+    assert ends.ours._writer.active
+    until = time.monotonic() + 20
+    while sum(map(len, got)) < len(sent):
+        assert time.monotonic() < until
+        with suppress(BlockingIOError):
+            got.append(ends.server.recv(1 << 20))
+        gevent.sleep(0)
+    assert b"".join(got) == sent
+    assert (ends.ours.unsent, ends.ours.sent) == (0, len(sent))
+    gevent.sleep(0.01)
+    assert not ends.ours._writer.active, "the hub would turn for ever"

@@ -14,7 +14,7 @@ from framework.errors import AlreadySettled, BadMessage, BadName, BadSetting, Br
 from framework.testing.conformance.receiver import StrictReceiver
 from framework.transports import open_transports
 from framework.transports.contract import Limits
-from framework.transports.memory import named
+from framework.transports.memory import forget, named
 
 
 def test_what_is_published_is_handled_and_finished(run, publish):
@@ -380,6 +380,19 @@ def test_what_is_published_without_a_delay_is_there_at_once(transport, broker, m
     producer.publish_each("orders", [b"2", b"3"])
     producer.publish_headed("orders", [b"4"], [{"key": "4"}])
     assert delays == [0.0] * 4
+
+
+@pytest.mark.parametrize("verb", ["publish", "publish_each"])
+def test_of_several_brokers_the_first_that_is_up_stores_what_is_published(verb, broker):
+    other = named(f"{broker.name}-other")
+    (both,) = open_transports([broker.url, other.url])
+    publish = getattr(both.producer(), verb)
+    publish("orders", [b"1"])
+    for node in broker.nodes.values():
+        node.up = False
+    publish("orders", [b"2"])
+    assert (broker.waiting("orders"), other.waiting("orders")) == ([b"1"], [b"2"])
+    forget(other.name)
 
 
 def test_a_closed_producer_stores_nothing_more(transport, broker):
