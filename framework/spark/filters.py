@@ -67,7 +67,7 @@ class Wanted:
         first, last = self.segments
         return [
             one for one in some
-            if (first is None or one.number >= first) and (last is None or one.number <= last)
+            if (first is None or one.number >= first) and (last is None or one.begins <= last)
             and self._may_hold(known.get(one.number))
         ]  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from framework.spark.offsets import Offset, end_of, spans, start_of
 from framework.spool.root import collectors, epoch, root_of
-from framework.spool.segment import landed_at, listing
+from framework.spool.segment import cut, landed_at, steady
 
 
 class Lag(NamedTuple):
@@ -31,8 +31,9 @@ def lag(spool_dir: str | os.PathLike[str], offset: str | None) -> Lag:
     cursors = known.cursors if known is not None and known.epoch == epoch(root) else {}
     rows, landed = 0, []
     for name in collectors(root):
-        segments = listing(root / name)
-        waiting = spans(name, segments, cursors.get(name) or start_of(segments), end_of(segments))
+        segments = steady(root / name)
+        begin = cursors.get(name) or start_of(segments)
+        waiting = spans(name, cut(segments, begin.segment), begin, end_of(segments))
         rows += sum(span.rows for span in waiting)
         landed += [at for span in waiting[:1] if (at := landed_at(span.segment))]  # 0: a query has read and deleted it
     return Lag(rows, max(0.0, time.time() - min(landed)) if landed else 0.0)

@@ -63,24 +63,26 @@ def end_of(segments: Sequence[Segment]) -> Cursor:
 
 
 def start_of(segments: Sequence[Segment]) -> Cursor:
-    return Cursor(segments[0].number, 0) if segments else Cursor(1, 0)
+    return Cursor(segments[0].begins, 0) if segments else Cursor(1, 0)
 
 
 def spans(collector: str, segments: Sequence[Segment], start: Cursor, end: Cursor) -> list[Span]:
-    """The rows from ``start`` up to ``end``, as far as their segments are there."""
+    """The rows from ``start`` up to ``end``, as far as their segments are there. A run that holds one of both is in its parts."""
     found = []
     for segment in segments:
-        first = start.row if segment.number == start.segment else 0
-        stop = end.row if segment.number == end.segment else segment.rows
-        if start.segment <= segment.number <= end.segment and first < stop:
+        first = start.row if segment.begins == start.segment else 0
+        stop = end.row if segment.begins == end.segment else segment.rows
+        if start.segment <= segment.begins <= end.segment and first < stop:
             found.append(Span(collector, segment, first, stop))
     return found
 
 
 def missing(segments: Sequence[Segment], start: Cursor, end: Cursor) -> list[int]:
     """The numbers of the segments from ``start`` up to ``end`` that are not there."""
-    there = {segment.number for segment in segments}
     last = end.segment if end.row else end.segment - 1
+    there = {
+        number for segment in segments for number in range(max(segment.begins, start.segment), min(segment.number, last) + 1)
+    }
     return [number for number in range(start.segment, last + 1) if number not in there]
 
 

@@ -42,7 +42,7 @@ from framework.spark.rows import first_since, rows_of
 from framework.spool import SpoolError
 from framework.spool.limit import to_keep
 from framework.spool.root import collectors, ensure_epoch, epoch
-from framework.spool.segment import Segment, listing, times_of, trim
+from framework.spool.segment import Segment, cut, parts, steady, times_of, trim
 from framework.spool.storage import Location, StorageError
 from framework.spool.told import REMEMBER, told
 
@@ -157,7 +157,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not available:
             return start
         rows = share(limit.max_rows if isinstance(limit, ReadMaxRows) else None, available)
-        moved = {name: advance(new[name], count) for name, count in rows.items() if count}
+        moved = {name: advance(_fine(new[name], count), count) for name, count in rows.items() if count}
         return Offset(
             begin.epoch,
             {**begin.cursors, **moved},
@@ -185,7 +185,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = begin or start_of(segments)
             if gone := missing(segments, begin, stop):
                 self._lost(f"segments {gone[0]} to {gone[-1]} of collector {name} are gone")
-            every += spans(name, segments, begin, stop)
+            every += spans(name, cut(segments, begin.segment, stop.segment), begin, stop)
         return planned(self._options.spool_dir, every, last)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -257,7 +257,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = end_of(segments)
         if self._target is not None:
             end = min(end, self._target.get(name, Cursor(0, 0)))
-        return spans(name, segments, cursors.get(name, start_of(segments)), end)
+        begin = cursors.get(name, start_of(segments))
+        return spans(name, cut(segments, begin.segment, end.segment), begin, end)
 
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
@@ -269,7 +270,19 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def list_spool(root: Location) -> Listing:
     """Every collector's segments."""
-    return {name: listing(root / name) for name in collectors(root)}
+    return {name: steady(root / name) for name in collectors(root)}
+
+
+def _fine(some: list[Span], rows: int) -> list[Span]:
+    """``some``, with its parts in place of a run in which the first ``rows`` rows end."""
+    found: list[Span] = []
+    for span in some:
+        if span.segment.first is not None and 0 < rows < span.rows:
+            found += [Span(span.collector, part, 0, part.rows) for part in parts(span.segment)]
+        else:
+            found.append(span)
+        rows -= span.rows
+    return found
 
 
 def partitions_wanted(options: ReadOptions, rows: int) -> int:
@@ -295,11 +308,24 @@ def read_rows(partition: InputPartition, options: ReadOptions) -> Iterator[pa.Re
         try:
             yield from rows_of(span, options.columns)
         except FileNotFoundError:
-            if options.fail_on_data_loss:
+            if (joined := _joined(partition.root, span)) is not None:
+                yield from rows_of(joined, options.columns)
+            elif options.fail_on_data_loss:
                 raise SpoolError(
                     f"spool segment {span.segment.path} was planned and is gone: another query on this spool deletes what it "
                     "has committed (retention=commit), or someone removed it; failOnDataLoss=false skips it"
                 ) from None
+
+
+def _joined(root: Location, span: Span) -> Span | None:
+    """The same rows in the run that holds them, where one was made since the plan."""
+    if span.segment.first is not None:
+        return None
+    number = span.segment.number
+    for found in cut(steady(root / span.collector), number):
+        if found.number == number and found.path != span.segment.path:
+            return span._replace(segment=found)
+    return None
 
 
 def _check_shared(partition: SpoolPartition) -> None:

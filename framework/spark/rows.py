@@ -14,6 +14,7 @@ from framework.errors import BadSetting
 from framework.spark.offsets import Cursor, Span, end_of
 from framework.spool import segment
 from framework.spool.arrow import damaged
+from framework.spool.runs import PLACE
 from framework.spool.segment import Segment
 
 DDL = (
@@ -48,12 +49,13 @@ def first_since(segments: Sequence[Segment], time: int) -> Cursor:
         if one.number in known and known[one.number].last < time:
             continue
         try:
-            times = segment.read(one.path, ["timestamp_ns"])["timestamp_ns"]
+            table = segment.read(one.path)
+            times = table["timestamp_ns"]
         except FileNotFoundError:  # a query has read and deleted it just now
             continue
         row = pc.index(pc.greater_equal(times, time), value=True).as_py()
         if row >= 0:
-            return Cursor(one.number, row)
+            return Cursor(one.number, row) if one.first is None else Cursor(*(table[name][row].as_py() for name in PLACE))
     return end_of(segments)
 
 
@@ -72,15 +74,13 @@ def asked(schema: StructType) -> tuple[str, ...]:
 def rows_of(span: Span, names: Sequence[str] | None = None) -> list[pa.RecordBatch]:
     """The rows of ``span``, read from its file, with the columns ``names``, or all. Raises FileNotFoundError, SpoolError."""
     table = segment.read(span.segment.path)
-    if table.num_rows < span.stop:
+    first = span.segment.at + span.first
+    if table.num_rows < first + span.rows:
         raise damaged(span.segment.path, f"it has {table.num_rows} rows, and was to have {span.segment.rows}")
-    table = table.slice(span.first, span.rows)
+    table = table.slice(first, span.rows)
     names = ARROW.names if names is None else names
-    columns = [_made(name, span) if name in _MADE else _kept(name, table) for name in names]
+    columns = [_kept(name, table) if name in table.column_names or name == "timestamp" else _made(name, span) for name in names]
     return pa.table(columns, schema=pa.schema([ARROW.field(name) for name in names])).to_batches()  # type: ignore[no-any-return]
-
-
-_MADE = ("collector", "segment", "position")
 
 
 def _made(name: str, span: Span) -> pa.Array:

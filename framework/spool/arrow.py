@@ -54,6 +54,14 @@ class Segment(NamedTuple):
     """Of one in a storage."""
     taken: tuple[int, int] | None = None
     """Likewise: the earliest and the latest time at which a broker took a row, in ns since 1970, where its name says so."""
+    first: int | None = None
+    """Of a run: the number of the first segment that it holds, ``number`` being that of the last."""
+    at: int = 0
+    """Of a part of a run: where its rows begin in the file."""
+
+    @property
+    def begins(self) -> int:
+        return self.number if self.first is None else self.first
 
 
 def table_of(messages: Sequence[Message]) -> pa.RecordBatch:

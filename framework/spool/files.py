@@ -17,7 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from framework.errors import WrongUse
-from framework.spool import arrow
+from framework.spool import arrow, runs
 from framework.spool.arrow import Segment, SpoolError
 
 _NAME = re.compile(r"(\d{20})-(\d+)\.arrow")
@@ -121,7 +121,7 @@ def listing(folder: Path) -> list[Segment]:
         names = os.listdir(folder)
     except FileNotFoundError:
         return []
-    segments = sorted(_parsed(folder, names))
+    segments = runs.beside(_parsed(folder, names), filter(None, (runs.named(folder, name) for name in names)))
     for one, two in pairwise(segments):
         if one.number == two.number:
             raise SpoolError(
@@ -135,6 +135,44 @@ def _parsed(folder: Path, names: Iterable[str]) -> Iterable[Segment]:
     for name in names:
         if match := _NAME.fullmatch(name):
             yield Segment(int(match[1]), int(match[2]), folder / name)
+
+
+def write_run(folder: Path, name: str, rows: Any) -> None:
+    """Make the run ``name``, durably; nothing where it is there. Raises OSError."""
+    fresh = folder / f"{uuid4().hex}{_UNFINISHED}"
+    try:
+        _write_and_sync(fresh, rows)
+        with suppress(FileExistsError):
+            os.link(fresh, folder / name)
+    finally:
+        fresh.unlink(missing_ok=True)
+    sync_folder(folder)
+
+
+def _clock(folder: Path) -> float:
+    """The time by what dates the files of ``folder``: another host, perhaps."""
+    fresh = folder / f"{uuid4().hex}{_UNFINISHED}"
+    try:
+        fresh.touch()
+        return fresh.stat().st_mtime
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def remove_held(folder: Path, until: float) -> bool:
+    """Remove the segments that runs hold as well, and have for a while; whether that is done.
+
+    It ends at ``until`` (monotonic). Raises OSError.
+    """
+    names, now = os.listdir(folder), _clock(folder)
+    old = [name for name in names if runs.NAME.fullmatch(name) and (folder / name).stat().st_mtime <= now - runs.GRACE]
+    blocks = {run.begins // runs.BLOCK for name in old if (run := runs.named(folder, name))}
+    for one in _parsed(folder, names):
+        if (one.number - 1) // runs.BLOCK in blocks:
+            (folder / one.path.name).unlink(missing_ok=True)
+            if time.monotonic() > until:
+                return False
+    return True
 
 
 def recover(folder: Path, unfinished_for: float = 0.0) -> None:

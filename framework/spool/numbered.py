@@ -6,6 +6,7 @@
   into the segment and puts it. Those of earlier versions say no times.
 - A segment that was deleted leaves its mark alone under its name, for a day. Without it, a collector that was paused before its
   put could take a number that everybody has read already.
+- ``runs/``: see ``runs``; what is there says from which number on a listing is needed here.
 - ``floor``: a number under which there are no segments any more, so that a listing need not begin with what they left.
 """
 
@@ -15,10 +16,11 @@ import logging
 import re
 import time
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from framework.spool import arrow, times
+from framework.spool import arrow, runs, times
 from framework.spool.arrow import MARK, Segment
 from framework.spool.storage import Entry, Remote, StorageError
 from framework.spool.told import tell, told
@@ -27,6 +29,8 @@ _log = logging.getLogger(__name__)
 _NAME = re.compile(r"(\d{20})\.arrow")
 _ROWS = re.compile(r"(\d{20})-(\d+)-([0-9a-f]{32})(?:-(\d+)-(\d+))?\.rows")
 _MARK_BYTES = 32
+_NO_MARK = b"0" * _MARK_BYTES
+_RUNS = "runs"
 _FLOOR = "floor"
 _TAKEN_FOR = 86400.0
 """Seconds for which the number of a deleted segment stays taken, by the storage's clock."""
@@ -45,6 +49,8 @@ class _Rows(NamedTuple):
 
 _floors: dict[Remote, int] = {}
 _tidied: dict[Remote, float] = {}
+_run_lists: dict[Remote, tuple[float, list[Segment]]] = {}
+"""When they are to be looked for again, and what there was."""
 _looked_into: dict[tuple[str, float], _Rows] = {}
 """(name, time) of a segment whose rows nobody had put -> what ``_look_into`` found."""
 
@@ -76,6 +82,8 @@ def listing(folder: Remote) -> list[Segment]:
     if first is None:
         first = _floors[folder] = told(folder, _FLOOR) or 0
     found, left = _listed(folder, first)
+    if any(two.begins != one.number + 1 for one, two in pairwise(found)) and _run_lists.pop(folder, (0.0, []))[0]:
+        found, left = _listed(folder, first)  # a clock that stands perhaps
     if not found and first:  # the last one is never deleted: this is another spool under the same name
         _floors.pop(folder, None)
         found, left = _listed(folder, 0)
@@ -95,6 +103,9 @@ def read(path: Remote) -> Any:
 def remove(one: Segment) -> None:
     """Leave nothing of it but its mark, and nothing to read. Raises StorageError."""
     assert isinstance(one.path, Remote)
+    if one.first is not None:
+        one.path.delete()  # its numbers were taken long ago
+        return
     one.path.put(one.mark.encode(), over=True)
     (one.path.parent / _rows_name(one.number, _Rows(one.rows, one.mark, one.taken))).delete()
 
@@ -119,6 +130,11 @@ def _listed(folder: Remote, first: int) -> tuple[list[Segment], int]:
     segments: dict[int, Entry] = {}
     rows: dict[int, _Rows] = {}
     left = 0
+    held = _runs(folder, first)
+    blocks = {run.begins // runs.BLOCK for run in held}
+    for run in held:  # what they have left is not to be gone through
+        if run.begins <= max(first, 1):
+            first = run.number + 1
     for entry in folder.list(f"{first:020d}"):
         if match := _NAME.fullmatch(entry.name):
             if entry.size == _MARK_BYTES:
@@ -130,10 +146,57 @@ def _listed(folder: Remote, first: int) -> tuple[list[Segment], int]:
             rows[int(match[1])] = _Rows(int(match[2]), match[3], taken)
     found = []
     for number, entry in sorted(segments.items()):
+        if (number - 1) // runs.BLOCK in blocks:
+            continue
         with suppress(FileNotFoundError):  # deleted just now
             count, mark, taken = rows.get(number) or _look_into(folder, number, entry)
             found.append(Segment(number, count, folder / entry.name, entry.size, entry.modified, mark, taken))
-    return found, left
+    return runs.beside(found, held), left
+
+
+def write_run(folder: Remote, name: str, rows: Any) -> None:
+    """Make the run ``name``; nothing where it is there. Raises StorageError."""
+    (folder / _RUNS / name).put(arrow.content_of(rows, _NO_MARK.decode()))
+
+
+def remove_held(folder: Remote, until: float) -> bool:
+    """Leave nothing of the segments that runs hold as well, and have for a while, but their marks, and for a day; no longer than
+    ``until`` (monotonic). Whether that is done. Raises StorageError."""
+    entries = [one for one in folder.list() if one.name[:20].isdigit()]
+    now = max((one.modified for one in entries), default=0.0)
+    old = [entry.name for entry in (folder / _RUNS).list() if entry.modified <= now - runs.GRACE]
+    blocks = {run.begins // runs.BLOCK for name in old if (run := runs.named(folder, name))}
+    held = [one for one in entries if (int(one.name[:20]) - 1) // runs.BLOCK in blocks]
+    marks = {int(match[1]): match[3].encode() for one in held if (match := _ROWS.fullmatch(one.name))}
+    for entry in held:
+        path, number = folder / entry.name, int(entry.name[:20])
+        if not _NAME.fullmatch(entry.name):
+            path.delete()
+        elif entry.size != _MARK_BYTES:
+            path.put(marks.get(number) or _mark_of(read(path)), over=True)
+        elif entry.modified < now - _TAKEN_FOR:
+            path.delete()
+        else:
+            continue
+        if time.monotonic() > until:
+            return False
+    return True
+
+
+def _runs(folder: Remote, first: int) -> list[Segment]:
+    """Those that begin at ``first`` or later. They may be of a while ago: what a run holds stays beside it for longer."""
+    now = time.monotonic()
+    at, found = _run_lists.get(folder, (0.0, []))
+    if now >= at:
+        entries = (folder / _RUNS).list(f"{first:020d}")
+        named = ((entry, runs.named(folder / _RUNS, entry.name)) for entry in entries)
+        found = [run._replace(size=entry.size) for entry, run in named if run is not None]
+        _run_lists[folder] = now + runs.GRACE / 2, found
+    return [run for run in found if run.begins >= first]
+
+
+def _mark_of(table: Any) -> bytes:
+    return bytes((table.schema.metadata or {}).get(MARK, _NO_MARK))
 
 
 def _look_into(folder: Remote, number: int, entry: Entry) -> _Rows:
@@ -141,7 +204,7 @@ def _look_into(folder: Remote, number: int, entry: Entry) -> _Rows:
     known = _looked_into.get((str(path), entry.modified))
     if known is None:
         table = read(path)
-        mark = (table.schema.metadata or {}).get(MARK, b"0" * _MARK_BYTES).decode()
+        mark = _mark_of(table).decode()
         known = _looked_into[str(path), entry.modified] = _Rows(table.num_rows, mark, times.of(table)[:2])
         _tell_rows(folder, number, known)
     return known

@@ -6,19 +6,25 @@ What knows ids, collectors or retention is ``spool.py``. What a segment is, ``ar
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from framework.spool import arrow, files, numbered, times
+from framework.spool import arrow, files, numbered, runs, times
 from framework.spool.arrow import Segment, SpoolError, table_of
 from framework.spool.seen import Key
 from framework.spool.storage import Location
 from framework.spool.times import Times
 
+_log = logging.getLogger(__name__)
+_LOOKS = 4
+
 __all__ = [
-    "Segment", "SpoolError", "Times", "keys", "landed_at", "listing", "newest", "read", "size", "steady", "sync_folder",
-    "table_of", "times_of", "trim", "write",
+    "Segment", "SpoolError", "Times", "compact", "cut", "keys", "landed_at", "listing", "newest", "parts", "read", "size",
+    "steady", "sync_folder", "table_of", "times_of", "trim", "write",
 ]  # fmt: skip
 
 
@@ -46,16 +52,57 @@ def listing(folder: Location) -> list[Segment]:
 
 def times_of(folder: Location, some: Sequence[Segment]) -> Mapping[int, Times]:
     """By number when brokers took the rows of ``some``, of those of which it is known without a look into them."""
-    if isinstance(folder, Path):
-        return times.known(folder, some)
-    return {one.number: Times(*one.taken) for one in some if one.taken is not None}
+    known = times.known(folder, some) if isinstance(folder, Path) else {}
+    return known | {one.number: Times(*one.taken) for one in some if one.taken is not None}
 
 
 def steady(folder: Location) -> list[Segment]:
-    """``listing`` while others write: a folder that is read while names come may show a later one and not the one before."""
+    """``listing`` while others write: a folder that is read while names come may show a later one and not the one before, or
+    neither a run nor what it holds."""
     found = listing(folder)
-    has_gap = bool(found) and found[-1].number - found[0].number + 1 != len(found)
-    return listing(folder) if has_gap else found
+    for _ in range(_LOOKS - 1):
+        if all(two.begins == one.number + 1 for one, two in pairwise(found)):
+            break
+        found = listing(folder)
+    return found
+
+
+def cut(some: Sequence[Segment], *numbers: int) -> list[Segment]:
+    """``some``, with its parts in place of each run that holds one of ``numbers``. Raises as ``read`` does."""
+    return [
+        part
+        for one in some
+        for part in (parts(one) if one.first is not None and any(one.begins <= n <= one.number for n in numbers) else [one])
+    ]
+
+
+def parts(run: Segment) -> list[Segment]:
+    """The segments that ``run`` holds. Raises as ``read`` does."""
+    return runs.parts(run, read(run.path, runs.PLACE[:1])[runs.PLACE[0]])
+
+
+def compact(folder: Location, seconds: float) -> bool:
+    """Make runs of blocks of small segments, and remove what runs have held for a while; whether that is done for now.
+
+    It begins nothing after ``seconds``. For a collector. A kill anywhere inside loses and doubles nothing. Raises OSError.
+    """
+    here: Any = files if isinstance(folder, Path) else numbered
+    until = time.monotonic() + seconds
+    for block in runs.due(steady(folder), size):
+        if time.monotonic() > until:
+            return False
+        try:
+            rows = runs.of(block, [read(one.path) for one in block])
+            landed = landed_at(block[-1])
+        except FileNotFoundError:  # a reader has committed them, and deletes them
+            continue
+        except SpoolError as error:
+            _log.warning("spool %s: segments %d to %d stay as they are: %s", folder, block[0].number, block[-1].number, error)
+            continue
+        if rows is not None and landed:
+            run = block[-1]._replace(rows=rows.num_rows, landed=landed, taken=times.of(rows)[:2], first=block[0].number)
+            here.write_run(folder, runs.name_of(run), rows)
+    return bool(here.remove_held(folder, until))
 
 
 def sync_folder(folder: Location) -> None:

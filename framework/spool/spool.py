@@ -21,7 +21,7 @@ import gevent.lock
 import gevent.monkey
 
 from framework.errors import WrongUse
-from framework.spool import files, times
+from framework.spool import files, runs, times
 from framework.spool import segment as segments
 from framework.spool.arrow import SpoolError
 from framework.spool.limit import Limit, to_keep
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 _LEASES = 3
+_COMPACTING = 1.0
+"""Seconds for which a batch may join small segments of before."""
 _UNFINISHED_FOR = 3600.0
 """Seconds after which a file that another collector began is taken for a dead one's."""
 SEGMENT_BYTES = 64 * 1024 * 1024
@@ -79,6 +81,7 @@ class Spool:
         self._by_node = not node_ids
         self._retention = retention
         self._expire_at = 0.0
+        self._compacted = -1
         self._window = window
         # A storage has no lock that ends with its holder. None is needed where each number is taken exclusively: what a collector
         # that was paused puts under a number that the others have gone past is refused.
@@ -152,6 +155,7 @@ class Spool:
                     f"spool {self.folder}: {len(batch)} messages could not be written: {error.strerror or error}"
                 ) from error
             self._expire()
+            self._compact()
             return rows
 
     def _write(self, new: dict[Key, Message]) -> int:
@@ -190,9 +194,9 @@ class Spool:
         if not self._shared:
             return
         fresh = [one for one in segments.steady(self.folder) if one.number >= self._next]
-        if fresh and fresh[0].number > self._next:
+        if fresh and fresh[0].begins > self._next:
             raise self._puzzled(
-                f"segments {self._next} to {fresh[0].number - 1} were landed by others, and deleted, since this collector last "
+                f"segments {self._next} to {fresh[0].begins - 1} were landed by others, and deleted, since this collector last "
                 "looked, so it does not know their ids: this batch comes again, and what is in them does not"
             )
         for one in fresh:
@@ -220,6 +224,18 @@ class Spool:
                 segments.trim(self.folder, expired[-1].number + 1, self._window, to_keep(self.folder), self._remember)
         except OSError as error:  # what was landed is durable all the same; the next round tries again
             _log.warning("spool %s: expired segments were not deleted: %s", self.folder, error)
+
+    def _compact(self) -> None:
+        """Have few files where batches are small: looked at whenever a block of numbers is full, and at the beginning."""
+        block = self._next // runs.BLOCK
+        if block in (0, 1, self._compacted):  # the newest two stay as they are
+            return
+        try:
+            if not segments.compact(self.folder, _COMPACTING):
+                return  # the next batch goes on
+        except OSError as error:  # what was landed is durable all the same; the next block tries again
+            _log.warning("spool %s: small segments were not joined: %s", self.folder, error)
+        self._compacted = block
 
     def _new(self, batch: Batch) -> dict[Key, Message]:
         new: dict[Key, Message] = {}

@@ -24,7 +24,7 @@ def _as_in_another_process() -> None:
 
 def forget() -> None:
     """What is known of storages in this process alone."""
-    for known in (numbered._floors, numbered._tidied, numbered._looked_into):
+    for known in (numbered._floors, numbered._tidied, numbered._run_lists, numbered._looked_into):
         known.clear()
 
 
@@ -71,8 +71,10 @@ def test_a_listing_opens_no_segment(memory: Remote, batch: MakeBatch) -> None:
     forget()
     memory_of(memory).verbs.clear()
     assert len(segment.listing(memory / "main")) == 5
-    assert [verb for verb, _ in memory_of(memory).verbs] == ["read", "list"], "where it may begin, and what there is"
+    assert [verb for verb, _ in memory_of(memory).verbs] == ["read", "list", "list"], "where it may begin, runs, segments"
     assert memory_of(memory).verbs[0][1].endswith("/floor")
+    assert len(segment.listing(memory / "main")) == 5
+    assert [verb for verb, _ in memory_of(memory).verbs[3:]] == ["list"], "runs are looked for every half minute"
 
 
 def test_a_second_process_shares_without_being_told(memory: Remote, batch: MakeBatch) -> None:
