@@ -92,6 +92,15 @@ def test_it_names_the_line_that_logged_and_keeps_the_traceback(written: Waiting)
     assert all(record.exc_info and record.exc_info[0] is ValueError for record in written.records)
 
 
+@pytest.mark.parametrize("what", ["the error", "its three parts"])
+def test_an_error_that_is_not_being_handled_keeps_its_traceback_too(what: str, written: Waiting) -> None:
+    error = ValueError("odd")
+    on_hub(lambda: log.error("it failed", exc_info=error if what == "the error" else (ValueError, error, None)))
+    hublog.flush()
+    [record] = written.records
+    assert record.exc_info == (ValueError, error, None)
+
+
 def test_what_it_speaks_of_is_as_it_was_then(written: Waiting) -> None:
     some = [1]
     on_hub(lambda: (log.info("%s", some), some.append(2)))

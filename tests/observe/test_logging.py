@@ -9,6 +9,7 @@ import traceback
 
 import pytest
 
+from framework.observe import logging as logs
 from framework.observe.logging import JsonFormatter, LineFormatter, scrub
 from framework.observe.tracebacks import own_frames
 
@@ -20,6 +21,25 @@ def record(text: str, *args: object, error: BaseException | None = None) -> logg
 
 def test_a_line_has_level_logger_and_text() -> None:
     assert LineFormatter().format(record("took %d s", 3)) == "WARNING shop.handlers took 3 s"
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_where_the_stack_is_asked_for_it_is_there_beside_a_traceback_or_alone(fails: bool) -> None:
+    one = record("where", error=OSError("disk full") if fails else None)
+    one.stack_info = "Stack (most recent call last):\n  File shop.py, line 7, in bill"
+    line, made = LineFormatter().format(one), json.loads(JsonFormatter().format(one))
+    for text in (line, made["exception"]):
+        assert "shop.py, line 7, in bill" in text
+        assert ("disk full" in text) == fails
+
+
+@pytest.mark.parametrize(("more", "cut"), [(0, False), (1, True), (50_000, True)])
+def test_a_text_is_cut_in_its_middle_where_it_is_too_long_and_not_before(more: int, cut: bool) -> None:
+    text = "a" + "x" * (logs.LONGEST + more - 2) + "z"
+    found = json.loads(JsonFormatter().format(record("%s", text)))["message"]
+    assert (found[0], found[-1]) == ("a", "z")
+    assert (f"… ({more} characters left out) …" in found) == cut
+    assert (found == text) == (not cut)
 
 
 def test_every_line_of_a_traceback_says_where_it_belongs() -> None:
