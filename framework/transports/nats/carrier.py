@@ -87,6 +87,10 @@ class Carrier(Asking, Proving, Protocol):
     inbox: bytes
 
     @property
+    def relays(self) -> bool:
+        """What it reads goes on to the server that leads, which may be another."""
+
+    @property
     def error(self) -> Exception | None:
         """Why it has ended."""
 

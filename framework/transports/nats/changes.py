@@ -106,6 +106,11 @@ class Changes:
         self._history.note(*self._affected.unsettled())
         self.suspect()
 
+    def out_of_sight(self) -> None:
+        """Another server leads, or none does: it is looked for at once."""
+        self.doubt_consumer()
+        self.look_when_due(monotonic())
+
     def ask(self, session: Carrier) -> None:
         """From now on, in place of one that has ended."""
         self._session = session

@@ -66,14 +66,13 @@ class JetStreamConnection:
         self._receiver = receiver
         self._tally = receiver.tally
         self._pulling = Pulling(session, self, place)
-        self._pulls = self._pulling.pulls
         self._leases = Leases(session, limits.lease)
         self._deliveries = Deliveries(self, self._leases, counts=version_of(session.info) >= COUNTS)
         self._replies = self._deliveries.replies
         self._changes = Changes(session, place, self)
         self._settlements = Settlements(session, receiver.tally)
         self._draining = self._drained = self._closing = self._closed = False
-        session.attend(self, place.deletions)
+        session.attend(self, place.told)
         self._guard = LeaseGuard(self, receiver, self._leases, words=_EXPIRED, regularly=self._look)
         self._deadline = get_hub().loop.timer(CLOSE_FLUSH)
 
@@ -93,7 +92,7 @@ class JetStreamConnection:
 
     @property
     def exposed(self) -> int:
-        return max(self.granted, len(self.in_flight) + self._changes.in_doubt + self._pulls.outstanding)
+        return max(self.granted, len(self.in_flight) + self._changes.in_doubt + self._pulling.pulls.outstanding)
 
     # --- what the engine says ------------------------------------------------------------------------------
 
@@ -192,15 +191,19 @@ class JetStreamConnection:
         gone = ""
         for each in messages:
             if each.headers and (status := headers.status(each.headers))[0]:
-                gone = self._pulling.status(each.sid, *status, at, busy=self._is_busy()) or gone
+                busy = bool(self.in_flight) or not self._settlements.settled  # or what was done is still to be read
+                gone = self._pulling.status(each.sid, *status, at, busy=busy) or gone
             elif not each.body and each.reply and lacks_its_body(each):
-                self._pulls.brought(each.sid, at)
+                self._pulling.pulls.brought(each.sid, at)
                 self._changes.doubt_body(each, at)
             elif each.reply and (message := self._message(each, at)) is not None:
-                self._pulls.brought(each.sid, at)
+                self._pulling.pulls.brought(each.sid, at)
                 batch.append(message)
             elif each.subject in self._place.deletions:
                 gone = "it was deleted"
+            elif each.subject == self._place.election:
+                self._settlements.say_again()
+                self._out_of_sight()
         if self._deliveries.joined(batch, self._settlements.finishing):
             self._changes.suspect()  # leases may be shorter than they were
         if gone:
@@ -209,10 +212,6 @@ class JetStreamConnection:
         elif batch:
             self._take(batch)
         self._session.wants_to_speak(self)
-
-    def _is_busy(self) -> bool:
-        """Calls run, or what they have done is still to be read."""
-        return bool(self.in_flight) or not self._settlements.settled
 
     def _message(self, said: wire.Msg, at: float) -> Message | None:
         """None: somebody else has published to our inbox, which is no fault of the server's."""
@@ -224,6 +223,7 @@ class JetStreamConnection:
 
     def _take(self, batch: list[Message]) -> None:
         self._tally.received += len(batch)
+        self._settlements.vouch()
         if self._drained or self._closing:
             self._give_back(batch)
         elif self._deliveries.published(batch):
@@ -244,7 +244,7 @@ class JetStreamConnection:
         stops = self._draining or self._closing or self._session.leaving
         room = 0 if stops else max(0, self.granted - len(self.in_flight) - self._changes.in_doubt)
         taken = self._settlements.take() if self._changes.sure else NOTHING
-        if self._draining and not (self._drained or self._pulls):
+        if self._draining and not (self._drained or self._pulling.pulls):
             self._session.ping(self._confirm_drain)
         back = self._pulling.taken_back(room, wanted=bool(self.granted))
         if taken.matters:
@@ -266,21 +266,21 @@ class JetStreamConnection:
 
     def moved(self) -> tuple[bytes, Callable[[], None]]:
         """What was asked of the server that led comes no more, but for what is on its way."""
-        self._leases.carry_over(self._session)
-        self._changes.doubt_consumer()
-        self._changes.look_when_due(monotonic())
+        self._out_of_sight()
         said, sids = self._pulling.moved()
         return said, lambda: self._pulling.gone(sids)
 
+    def _out_of_sight(self) -> None:
+        self._leases.carry_over(self._session)
+        self._changes.out_of_sight()
+
     def refused(self, words: str) -> bool:
         """A pull, or a settlement, that our user may not make; or it may not be told of deletions, and looks for them."""
-        if any(f'"{subject.decode()}"' in words for subject in self._place.deletions):
-            return True
         settled = f'"{self._place.acks}' in words
         if mine := settled or self._pulling.is_mine(words):
             end = self._unheard if settled else self._end
             end(BrokerUnreachable(f"{self.topic}/{self.channel}: nats-server {self._session.server}: {words}"))
-        return mine
+        return mine or any(f'"{subject.decode()}"' in words for subject in self._place.told)
 
     def lost(self, error: Exception) -> None:
         """The session has ended. What runs may be settled by another one, and what nobody is known to have read is said there."""
@@ -305,8 +305,7 @@ class JetStreamConnection:
         self._away = None
         self._session = session
         self._pulling = Pulling(session, self, self._place)
-        self._pulls = self._pulling.pulls
-        session.attend(self, self._place.deletions)
+        session.attend(self, self._place.told)
         self._leases.carry_over(session)
         self._settlements.carry_over(session)
         self._changes.ask(session)
@@ -339,7 +338,7 @@ class JetStreamConnection:
 
     def _move(self) -> None:
         """The server is about to end: take what it has for us no more, and go elsewhere when what is here is settled and said."""
-        if self._pulls:
+        if self._pulling.pulls:
             self._session.wants_to_speak(self)
         elif not (self.in_flight or self.unsent()):
             self._end(BrokerUnreachable(f"nats-server {self._session.server} is about to end (lame duck mode)"))

@@ -27,6 +27,16 @@ class Place(NamedTuple):
         return acks(self.stream, self.consumer)
 
     @property
+    def election(self) -> bytes:
+        """The subject at which a server of a cluster tells that it leads from now on."""
+        return f"$JS.EVENT.ADVISORY.CONSUMER.LEADER_ELECTED.{self.stream}.{self.consumer}".encode()
+
+    @property
+    def told(self) -> tuple[bytes, ...]:
+        """All subjects at which something is told of it."""
+        return *self.deletions, self.election
+
+    @property
     def deletions(self) -> tuple[bytes, ...]:
         """The subjects at which JetStream tells that it is deleted."""
         told = "$JS.EVENT.ADVISORY"

@@ -86,6 +86,10 @@ class Session(SharedSession[wire.ClientEvent]):
             self.say(wire.sub(subject, self.sid(owner)))
 
     @property
+    def relays(self) -> bool:
+        return bool(self.info.cluster)
+
+    @property
     def away(self) -> str:
         return str(self.error or "")
 

@@ -5,6 +5,7 @@ While the hub is blocked another native thread takes from it: each step is one t
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from time import monotonic
@@ -14,6 +15,9 @@ from framework.transports.contract import Tally
 from framework.transports.nats.carrier import Carrier
 from framework.transports.nats.outbox import Owner, Said
 from framework.transports.nats.settling import ACK_MORE, ack, nak, taken, term, touch
+
+LAG = 2.0
+"""Seconds before the last message came, in which a server that led may have been told and have told no other."""
 
 
 class Nak(NamedTuple):
@@ -79,6 +83,8 @@ class Settlements:
         """What is taken goes there from now on."""
         self._session = session
         self._commands = session.commands
+        self._certain = 0.0 if session.relays else math.inf
+        """What was said before that the leader has taken, if the server has read it."""
 
     def __len__(self) -> int:
         """Messages whose settlement was not taken yet."""
@@ -115,11 +121,27 @@ class Settlements:
         """``some`` of what ``owner`` has settled is on its way, in so many bytes."""
         self._under_way += size
         said = Sent(owner, self, some, size)
-        while self._unread and self._unread[0].read(self._session.heeded):
+        while self._unread and self._unread[0].read(min(self._session.heeded, self._certain)):
             self._unread.popleft()
         if some.matters:
             self._unread.append(said)
         return said
+
+    def vouch(self) -> None:
+        """The server that leads is heard of: it takes what is said."""
+        if self._session.relays:
+            self._certain = monotonic() - LAG
+
+    def say_again(self) -> None:
+        """Another server leads: what was read last may have been passed on to nobody. To say it twice does no harm."""
+        said = [one for one in self._unread if one.counted]
+        self._unread = deque(one for one in self._unread if not one.counted)
+        now = monotonic()
+        again = [new for one in said for nak in one.some.naks if nak.delay and now < (new := nak.anew()).until]
+        self._tally.finished -= sum(one.acks for one in said)
+        self._tally.requeued -= len(again)
+        self._say_again(said)
+        self._naks[:0] = again
 
     def arrived(self, said: Sent) -> None:
         """It has been handed to the socket, or read."""
@@ -159,7 +181,8 @@ class Settlements:
 
     def finishing(self) -> list[bytes]:
         """Where each message is settled that is finished, and the server is not known to have read it."""
-        unread = [reply for said in self._unread for reply in (*said.some.acks, *said.some.terms)]
+        left = [said.some for said in self._unread if not said.read(self._session.heeded)]
+        unread = [reply for some in left for reply in (*some.acks, *some.terms)]
         return [*self.acks, *self._terms, *unread]
 
     def given_back(self) -> list[bytes]:

@@ -83,7 +83,7 @@ class RouteSession:
 
     ``consumer``: the subject at which it is asked for messages; empty for one that only asks and publishes."""
 
-    leaving = False
+    leaving = relays = False
 
     def __init__(self, peer: Routes, consumer: bytes = b"") -> None:
         self.consumer = consumer
