@@ -21,13 +21,16 @@ from framework.errors import FrameworkError, ProtocolError
 from framework.observe import hublog
 from framework.transports.rocketmq import requests
 from framework.transports.rocketmq.heartbeat import Subscription
+from framework.transports.rocketmq.pulled import offset_in
 from framework.transports.rocketmq.question import Question
-from framework.transports.rocketmq.queues import Place, Reading, allocated
+from framework.transports.rocketmq.queues import Place, Reading, Trails, allocated
 from framework.transports.rocketmq.routes import read_json
 from framework.transports.rocketmq.session import Session
-from framework.transports.rocketmq.wire.codes import Request
-from framework.transports.rocketmq.wire.errors import QueryNotFound, RocketError
+from framework.transports.rocketmq.trail import Found, Trail, same_of
+from framework.transports.rocketmq.wire.codes import PULLED, Answer, Request
+from framework.transports.rocketmq.wire.errors import NoPermission, QueryNotFound, RocketError
 from framework.transports.rocketmq.wire.frames import number_in
+from framework.transports.rocketmq.wire.stored import decode_all
 
 log = hublog.get(__name__)
 
@@ -88,12 +91,15 @@ class Reader(Protocol):
 
 
 class Membership:
-    """Of one connection, at one broker. ``places(topic)``: all queues of a topic, on all brokers; blocks, and may raise."""
+    """Of one connection, at one broker. ``places(topic)``: all queues of a topic, on all brokers; blocks, and may raise.
+    ``trails``: of those queues that were read here before, also by connections that have ended."""
 
     def __init__(
-        self, session: Session, node: str, what: Subscription, places: Callable[[str], Collection[Place]], reader: Reader
-    ) -> None:
+        self, session: Session, node: str, what: Subscription, places: Callable[[str], Collection[Place]], reader: Reader,
+        *, trails: Trails,
+    ) -> None:  # fmt: skip
         self._session, self._node, self._what, self._places, self._reader = session, node, what, places, reader
+        self._trails = trails
         self._joined = False
         self.has_queues = False
         """It is known as one that may hold a queue."""
@@ -137,11 +143,15 @@ class Membership:
         self._reader.balanced()
         missing = [place for place in wanted if place not in readings]
         for place, offset in self._offsets(self._taken(missing)):
-            readings[place] = Reading(place, offset)
+            readings[place] = Reading(place, offset, self._trails.setdefault((self._what.group, place), Trail()))
+        for reading in [reading for reading in readings.values() if reading.astray]:
+            self._find(reading)
         self._renew()
         if self.has_queues and not (self._joined or readings):
             self.has_queues = False
             self._unregister("producerGroup")
+        if any(reading.astray for reading in readings.values()):
+            pause = min(pause, FAILED)
         return min(pause, AGAIN) if any(place not in readings for place in wanted) else pause
 
     # --- who reads what ------------------------------------------------------------------------------------
@@ -262,3 +272,42 @@ class Membership:
         if offset is None:
             raise ProtocolError(f"RocketMQ {self._node} names no offset of {place.topic}: {dict(answer.fields)!r:.200}")
         return offset
+
+    # --- where a queue goes on that may be another ---------------------------------------------------------
+
+    def _find(self, reading: Reading) -> None:
+        """Where it ceases to be the queue that was read. Where its broker does not say, it is asked again."""
+        place, offset = reading.place, reading.next
+        try:
+            found = self._same_until(place, reading.trail, offset)
+        except NoPermission:  # which is told when it is pulled
+            found = offset
+        except RocketError as error:
+            log.debug("%s on %s: %s", self._what.group, self._node, error)
+            return
+        if found < offset:
+            words = (
+                "%s: queue %d of %s was read up to %d there, and is another from %d on: it has lost messages, or was made anew"
+            )
+            log.warning(words, self._node, place.number, place.topic, offset, found)
+        reading.goes_on_at(found)
+
+    def _same_until(self, place: Place, trail: Trail, offset: int) -> int:
+        """Up to ``offset``; 0 where nothing is the same. Raises FrameworkError."""
+        ends: list[int] = []
+
+        def look(at: int) -> Found:
+            answer = self._session.question(Request.PULL_MESSAGE, requests.look(self._what, place, at)).wait(
+                PATIENCE, also=PULLED
+            )
+            ends.append(offset_in(answer.fields, "maxOffset", offset))
+            if answer.code != Answer.SUCCESS:
+                return Found.EXPIRED if offset_in(answer.fields, "minOffset", 0) > at else Found.OTHER
+            same = [trail.is_same(at, one.id, one.timestamp) for one in decode_all(answer.body) if one.queue_offset == at]
+            return Found.SAME if any(same) else Found.OTHER
+
+        points = trail.before(offset)
+        count = same_of(points, look)
+        if not ends or (count == len(points) and ends[-1] >= offset):
+            return offset
+        return points[count - 1] + 1 if count else 0

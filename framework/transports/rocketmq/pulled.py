@@ -11,6 +11,8 @@ from framework.transports.rocketmq.wire.stored import Record
 
 LEVELS = (1.0, 5.0, 10.0, 30.0, *(60.0 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)), 3600.0, 7200.0)
 """Seconds: the delays of a broker's messageDelayLevel, as it comes."""
+SIZE = 200
+"""Bytes of a settlement, about."""
 UNREADABLE = 5
 """The level of the delay after which another worker may try a body that cannot be unpacked here."""
 

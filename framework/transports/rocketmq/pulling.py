@@ -23,8 +23,8 @@ from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.membership import Membership
 from framework.transports.rocketmq.opening import Opener
 from framework.transports.rocketmq.owner import Unleased
-from framework.transports.rocketmq.pulled import UNREADABLE, Pulled, following, level_of, offset_in
-from framework.transports.rocketmq.queues import Place, Reading
+from framework.transports.rocketmq.pulled import SIZE, UNREADABLE, Pulled, following, level_of, offset_in
+from framework.transports.rocketmq.queues import Place, Reading, Trails
 from framework.transports.rocketmq.refusals import Refusals
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.urls import Options
@@ -39,8 +39,6 @@ _get_ident = monkey.get_original("_thread", "get_ident")
 CLOSE_FLUSH, LOOK = 1.0, 0.25
 PAUSED = 1.0
 """Seconds without a grant after which others may have its queues."""
-SIZE = 200
-"""Bytes of a settlement, about."""
 
 
 class PullConnection(Unleased):
@@ -50,9 +48,9 @@ class PullConnection(Unleased):
 
     def __init__(
         self, session: Session, names: tuple[str, str, str], what: Subscription, receiver: Receiver, *, limits: Limits,
-        options: Options, ended: Callable[[Session], None], places: Callable[[str], Collection[Place]],
+        options: Options, ended: Callable[[Session], None], places: Callable[[str], Collection[Place]], trails: Trails,
     ) -> None:  # fmt: skip
-        """As ``PopConnection``. ``places(topic)``: all queues of a topic; blocks."""
+        """As ``PopConnection``. ``places(topic)``: all queues of a topic; blocks. ``trails``: as ``Membership`` has them."""
         self.node, self.topic, self.channel = names
         self.subscription = what
         self.limits, self.granted = limits, 0
@@ -74,7 +72,7 @@ class PullConnection(Unleased):
         self._timer, self._deadline = get_hub().loop.timer(LOOK, LOOK), get_hub().loop.timer(CLOSE_FLUSH)
         self._watch()
         self._tags = what.tag_set
-        self._member = Membership(session, self.node, what, places, self)
+        self._member = Membership(session, self.node, what, places, self, trails=trails)
         session.attach(self)
         self._member.await_first()
         self._opened, self._idle_since = True, monotonic()
@@ -231,8 +229,7 @@ class PullConnection(Unleased):
             self._sending += finished + len(counted)
             self._session.mark(self, partial(self._left, finished, counted))
 
-    def _left(self, finished: int, back: list[Pulled]) -> None:
-        """The socket has them."""
+    def _left(self, finished: int, back: list[Pulled]) -> None:  # the socket has them
         self._sending -= finished + len(back)
         dead = sum(one.dead for one in back)
         self._tally.finished += finished + dead
@@ -302,6 +299,8 @@ class PullConnection(Unleased):
         elif answer.code in (Answer.PULL_RETRY_IMMEDIATELY, Answer.PULL_OFFSET_MOVED):
             if not reading.moved(following(answer.fields, reading.next)):
                 self._end(BrokerUnreachable(f"RocketMQ {self.node} has lost what was read from {reading.place.topic} there"))
+            elif reading.astray:
+                self._member.look()
         elif answer.code != Answer.PULL_NOT_FOUND:
             self._refused(reading, answer, at)
         self._speak()
@@ -342,10 +341,11 @@ class PullConnection(Unleased):
             room -= 1
         else:
             reading.next = max(reading.next, offset_in(answer.fields, "nextBeginOffset", 0) if tags else 0)
+        if len(batch) > before:
+            reading.trail.add(pulled[last := batch[-1]][1].queue_offset, last.id, last.timestamp)
         self._tally.received += len(batch) - before  # here, because the next answer may be one that cannot be opened
 
-    def _refused(self, reading: Reading, answer: Frame, at: float) -> None:
-        """Of one queue: the others are read on."""
+    def _refused(self, reading: Reading, answer: Frame, at: float) -> None:  # the others are read on
         reading.refused, error = True, error_of(answer)
         if answer.code in LASTING:
             self._end(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Protocol
 
 from gevent.hub import Waiter, get_hub
@@ -35,8 +35,8 @@ class Question:
         self._over = False
         self._number = session.call(code, fields, self._answer, body=body)
 
-    def wait(self, timeout: float) -> Frame:
-        """Raises BrokerUnreachable, RocketError."""
+    def wait(self, timeout: float, *, also: Container[int] = ()) -> Frame:
+        """``also``: codes of answers that are no errors here. Raises BrokerUnreachable, RocketError."""
         slow = BrokerUnreachable(f"RocketMQ at {self._session.server} gave no answer to {self._name} for {timeout:g} s")
         alarm = get_hub().loop.timer(timeout)
         alarm.start(self._answer, slow, 0.0)
@@ -48,7 +48,7 @@ class Question:
             self._session.give_up(self._number)
         if isinstance(found, FrameworkError):
             raise found
-        if found.code != Answer.SUCCESS:
+        if found.code != Answer.SUCCESS and found.code not in also:
             raise error_of(found)
         return found
 

@@ -6,7 +6,9 @@ Source: AllocateMessageQueueAveragely and ProcessQueue of RocketMQ 5.3.3's clien
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+
+from framework.transports.rocketmq.trail import Trail
 
 SPAN = 2000
 """Offsets between the first message of a queue that is not settled and the next one to be pulled, at most: so many may come
@@ -26,6 +28,10 @@ class Place(NamedTuple):
         return {"topic": self.topic, "brokerName": self.broker, "queueId": self.number}
 
 
+Trails: TypeAlias = dict[tuple[str, Place], Trail]
+"""By group and queue."""
+
+
 def allocated(places: Iterable[Place], members: Iterable[str], me: str) -> list[Place]:
     """Those of ``places``, which are of one topic, that are for the member ``me``: each is for one member, and none has two more
     than another."""
@@ -39,10 +45,13 @@ def allocated(places: Iterable[Place], members: Iterable[str], me: str) -> list[
 
 
 class Reading:
-    """One queue that is ours. ``offset``: where its group goes on."""
+    """One queue that is ours. ``offset``: where its group goes on; ``trail``: what was read of it here before."""
 
-    def __init__(self, place: Place, offset: int) -> None:
+    def __init__(self, place: Place, offset: int, trail: Trail | None = None) -> None:
         self.place = place
+        self.trail = Trail() if trail is None else trail
+        self.astray = bool(self.trail)
+        """It may not be the queue any more that was read: how far it is must be found first."""
         self.next = offset
         """The offset of the next message that may be taken."""
         self.ahead = offset
@@ -78,7 +87,7 @@ class Reading:
     @property
     def room(self) -> int:
         """How many offsets may be pulled."""
-        return 0 if self.leaving or self.refused else max(0, SPAN - (self.ahead - self.mark))
+        return 0 if self.leaving or self.refused or self.astray else max(0, SPAN - (self.ahead - self.mark))
 
     def took(self, offset: int) -> None:
         """The message there is in flight."""
@@ -101,10 +110,18 @@ class Reading:
         and gives their offsets to others, whose settlements cannot be told from theirs."""
         if offset < self.next and not self.idle:
             return False
+        if offset < self.next and self.trail:
+            self.astray = True
+        else:
+            self.goes_on_at(offset)
+        return True
+
+    def goes_on_at(self, offset: int) -> None:
+        """That is the next one to be read."""
         if offset < self.next:  # what was settled behind it were other messages
             self.last_settled = -1
         self.next = self.ahead = offset
-        return True
+        self.astray = False
 
     def settled(self, offset: int) -> None:
         """It need not come again."""

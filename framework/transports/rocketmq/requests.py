@@ -81,6 +81,12 @@ def pull(
     }  # fmt: skip
 
 
+def look(what: Subscription, place: Place, offset: int) -> dict[str, str]:
+    """The fields of PULL_MESSAGE for the one message there, whatever its tag: it does not wait, and commits nothing."""
+    at_once = {"maxMsgNums": "1", "sysFlag": "4", "suspendTimeoutMillis": "0", "subscription": "*"}
+    return pull(what, place, offset, 1) | at_once
+
+
 class Changed(NamedTuple):
     """What the answer to a change says: of the new handle."""
 

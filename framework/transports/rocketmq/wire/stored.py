@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from framework.errors import ProtocolError
+from framework.transports.rocketmq.wire import properties
 from framework.transports.rocketmq.wire.frames import garbage
 
 MAGIC, MAGIC_LONG_TOPIC = 0xDAA320A7, 0xDAA320AB
@@ -92,6 +93,12 @@ class Stored(msgspec.Struct, gc=False):
     def timestamp(self) -> int:
         """``born`` in nanoseconds, within 64 bits: a publisher may say any time."""
         return timestamp_of(self.born)
+
+    @property
+    def id(self) -> bytes:
+        """Its publisher's, where there is one."""
+        said = properties.decode(self.properties.decode(errors="replace"))
+        return (said.get(properties.UNIQ_KEY) or self.record.message_id).encode()
 
     @property
     def record(self) -> Record:

@@ -1,0 +1,97 @@
+"""A real RocketMQ whose machine lost its power: the end of its log had not been written, and other messages have those offsets
+now. By PULL what is new is handled, and of what was handled before, little comes again. By POP the broker knows what was."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gevent
+import pytest
+
+from framework.errors import BrokerUnreachable
+from framework.testing.conformance.receiver import Held
+from framework.testing.rocketmq import RocketMQ
+from framework.transports.rocketmq.requests import MOST
+from framework.transports.rocketmq.wire.stored import decode
+from tests.transports.rocketmq.kit import Kit, started, until
+
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.at_length]
+FIRST, KEPT, QUEUES = 600, 450, 4
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
+    yield from started(tmp_path_factory.mktemp("rocketmq"))
+
+
+@pytest.fixture
+def own(server: RocketMQ) -> Iterator[Kit]:
+    made = Kit(server)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("then", [40, 400], ids=["fewer than were lost", "more than were lost"])
+def test_what_is_new_is_handled_and_not_all_that_was(own: Kit, then: int) -> None:
+    """Where there are more, the offset that was committed is one of the new ones: those before it were never handled."""
+    transport = own.open("&mode=pull")
+    bodies: Counter[bytes] = Counter()
+    held = own.hold(transport, grant=100)
+
+    def handled(start: bytes) -> int:
+        for message in list(held.connection.in_flight):
+            held.connection.finish(message)
+            bodies[message.body] += 1
+        return sum(body.startswith(start) for body in bodies)
+
+    own.spread(*(b"first %d" % number for number in range(FIRST)))
+    until(lambda: handled(b"first") == FIRST)
+    until(lambda: committed(own) == FIRST)
+    own.server.broker.kill()
+    cut_off(own, b"first %d" % KEPT)
+    own.server.broker.start()
+    until(lambda: held.receiver.closings)
+    own.spread(*(b"then %d" % number for number in range(then)))  # before anybody reads
+    held = until(lambda: held_again(own, transport))
+    until(lambda: handled(b"then") == then)
+    gevent.sleep(1.0)
+    assert handled(b"then") == then
+    assert bodies.total() - len(bodies) <= QUEUES * 2 * MOST, "an answer or two of each queue"
+
+
+def held_again(kit: Kit, transport: Any) -> Held | None:
+    """None: the name server does not know of the broker yet."""
+    try:
+        return kit.hold(transport, grant=100)
+    except BrokerUnreachable:
+        return None
+
+
+def committed(kit: Kit) -> int:
+    """What the broker has on its disk of how far the group is: in JSON, but for the names of its queues, which are numbers."""
+    table = store(kit.server) / "config" / "consumerOffset.json"
+    name = re.escape(f"{kit.topic_there}@{kit.topic_there}|billing")
+    found = re.search(rf'"{name}":\{{(.*?)\}}', table.read_text() if table.exists() else "", re.DOTALL)
+    return sum(int(number) for number in re.findall(r":\s*(\d+)", found[1])) if found else 0
+
+
+def cut_off(kit: Kit, body: bytes) -> None:
+    """The log as if nothing from the message with ``body`` on had been written."""
+    log = min((store(kit.server) / "commitlog").iterdir())
+    data, at = log.read_bytes(), 0
+    while True:
+        one, following = decode(data, at)
+        if (one.topic, one.body) == (kit.topic_there, body):
+            break
+        at = following
+    with log.open("r+b") as file:
+        file.truncate(at)
+        file.truncate(len(data))
+
+
+def store(server: RocketMQ) -> Path:
+    return server.data / f"store-{server.broker.name}"
