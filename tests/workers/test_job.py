@@ -110,7 +110,7 @@ def test_the_end_waits_for_a_batch_that_still_talks_to_the_jvm(tmp_path: Path) -
 
 
 def test_a_batch_has_an_end_whatever_waits_and_leaves_nothing_of_what_comes_until_the_next() -> None:
-    assert [most(None), most(0), most(10), most(30)] == [500_000, 500_000, 500_000, 1_500_000]
+    assert [most(None), most(0), most(10), most(30)] == [200_000, 200_000, 200_000, 600_000]
 
 
 @pytest.mark.parametrize("moment", ["before", "within"])

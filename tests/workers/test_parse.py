@@ -150,6 +150,14 @@ def test_rejected_for(parsed: dict[str, Any], name: str) -> None:
     assert bytes(row.raw) == line
 
 
+def test_who_only_counts_what_is_rejected_has_no_reasons_looked_for(as_lines: Any, parsed: dict[str, Any]) -> None:
+    lines = as_lines([line for line, _ in [*GOOD.values(), *BAD.values()]])
+    found = p.parse(lines, why=False)
+    assert [row.reason for row in found.collect()] == [row.reason and p.REJECTED for row in parsed.values()]
+    plans = [p.observed(p.parse(lines, **how), "time")[1]._jdf.queryExecution().toString() for how in ({}, {"why": False})]
+    assert [p.NO_ADDRESS in plan for plan in plans] == [True, False]
+
+
 def test_every_reason_has_a_line_here() -> None:
     assert {reason for _, reason in BAD.values()} == set(p.REASONS)
 
@@ -167,6 +175,8 @@ def test_any_bytes_are_a_request_or_rejected_and_never_both(as_lines: Any, lines
     assert Counter(bytes(row.raw) for row in [*good, *bad]) == Counter(lines)
     assert all(row.address and row.time and row.status is not None and None not in (row.method, row.path) for row in good)
     assert {row.reason for row in bad} <= set(p.REASONS)
+    plain = Counter(row.reason for row in p.parse(as_lines(lines), why=False).select("reason").collect())
+    assert plain == Counter({None: len(good), p.REJECTED: len(bad)}) + Counter()
 
 
 def test_the_shipped_log(shipped: Any) -> None:

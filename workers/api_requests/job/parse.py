@@ -54,17 +54,19 @@ BAD_STATUS = "bad status: no three-digit status follows the request"
 BAD_SIZE = "bad size: no number of bytes follows the status"
 CUT_TAIL = "truncated: the line ends inside the referer or the user agent"
 FUTURE = "time in the future: more than a day after the queue took the line"
+REJECTED = "rejected"
 REASONS = (BLANK, NO_ADDRESS, NO_TIME, BAD_TIME, NO_REQUEST, CUT_REQUEST, BAD_STATUS, BAD_SIZE, CUT_TAIL, FUTURE)
 _STEPS = ("_text", "_strict", "_parts", "_instant", "_asked")
 _AHEAD = "INTERVAL 1 DAY"  # a server whose time zone is set wrong is at most 14 hours ahead
 
 
-def parse(lines: DataFrame, *, value: str = "value") -> DataFrame:
+def parse(lines: DataFrame, *, value: str = "value", why: bool = True) -> DataFrame:
     """``lines`` with the fields of each line beside it: COLUMNS, ``raw`` (the line's bytes) and ``reason``.
 
     ``value`` names the binary column that holds the line, and ``timestamp`` says when the queue took it. ``reason`` is null
     exactly where the line was parsed, so that every row is archived or rejected and never both. Bytes that are not UTF-8
-    become U+FFFD in the fields, and stay as they were in ``raw``.
+    become U+FFFD in the fields, and stay as they were in ``raw``. Without ``why`` all that is wrong has one reason, REJECTED: to
+    find that of a line takes several looks at it.
     """
     text = lines.withColumn("_text", _text(f.col(value)))
     strict = text.withColumn("_strict", _matched(_STRICT))
@@ -73,7 +75,7 @@ def parse(lines: DataFrame, *, value: str = "value") -> DataFrame:
     fields = dated.withColumn("time", _in_range(f.col("_instant")))
     whole = (f.size("_parts") == 9) & f.col("time").isNotNull()
     ahead = f.col("time") > f.col("timestamp") + f.expr(_AHEAD)
-    reason = f.when(whole & ahead, FUTURE).when(~whole, _reason(f.col("_text")))
+    reason = f.when(whole & ahead, FUTURE if why else REJECTED).when(~whole, _reason(f.col("_text")) if why else f.lit(REJECTED))
     return fields.select("*", f.col(value).alias("raw"), *_fields(), reason.alias("reason")).drop(*_STEPS)
 
 

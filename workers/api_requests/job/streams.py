@@ -32,7 +32,8 @@ from workers.api_requests.job.tally import Tally
 _LAST_WORDS = 5.0  # seconds for which a batch that was broken off may still talk to the JVM
 _EVERY = {"archive": 30.0, "growth": 10.0, "spam": 10.0}  # seconds; archive: fewer, larger files
 
-_MOST, _MOST_A_SECOND = 500_000, 50_000
+_COLUMNS = "value binary, message_id string, timestamp timestamp"
+_MOST, _MOST_A_SECOND = 200_000, 20_000
 
 Process = Callable[[DataFrame, int], dict[str, int]]
 
@@ -80,7 +81,7 @@ class Stream:
             lines = lines.option("retention", "commit")
         else:
             lines = lines.option("retention", "keep").option("startingTimestamp", self._since.isoformat())
-        stream = lines.load().writeStream.queryName(self.name)
+        stream = lines.schema(_COLUMNS).load().writeStream.queryName(self.name)
         stream = stream.option("checkpointLocation", str(self._checkpoint.folder)).trigger(
             **({"availableNow": True} if every is None else {"processingTime": f"{round(1000 * every)} milliseconds"})
         )
@@ -205,13 +206,13 @@ class Job:
 
     def _count(self, rows: DataFrame, batch: int) -> dict[str, int]:
         self._session.fit(rows.sparkSession)
-        found, good = observed(parse(rows), "address", "time", "timestamp")
+        found, good = observed(parse(rows, why=False), "address", "time", "timestamp")
         self._growth.count(good, batch)
         return _counts(found.get["good"], found.get["bad"])
 
     def _suspect(self, rows: DataFrame, batch: int) -> dict[str, int]:
         self._session.fit(rows.sparkSession)
-        found, good = observed(parse(rows), *EVIDENCE, "timestamp")
+        found, good = observed(parse(rows, why=False), *EVIDENCE, "timestamp")
         self.evidence.collect(good, batch)
         counts = _counts(found.get["good"], found.get["bad"])
         if counts and self._follows:
