@@ -7,6 +7,7 @@ import pytest
 
 from framework.admin import backlog
 from framework.admin.backlog import Backlog
+from framework.errors import BrokerUnreachable
 from framework.transports.kept import Kept
 
 CHANNEL = ("orders", "billing")
@@ -48,6 +49,30 @@ def test_a_channel_that_nobody_had_asked_of_is_asked_of_at_once(waiting: list[in
     known.refresh([CHANNEL])
     gevent.sleep(0.01)
     assert known.counts == {CHANNEL: {"node": 7}}
+
+
+def test_a_broker_that_cannot_be_asked_is_asked_again_now_and_then_and_said_once(
+    waiting: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And not for each that looks: of a broker that is down many ask."""
+    asked = [0]
+
+    def fails(*_: object) -> None:
+        asked[0] += 1
+        raise BrokerUnreachable("no broker")
+
+    monkeypatch.setattr(backlog, "kept_of", fails)
+    known = Backlog(lambda: [None])  # type: ignore[list-item]
+    for _ in range(5):
+        known.refresh([CHANNEL])
+        gevent.sleep(0.005)
+    assert (asked, known.counts) == ([1], {})
+    monkeypatch.setattr(backlog, "FRESH", 0.0)
+    for _ in range(5):
+        known.refresh([CHANNEL])
+        gevent.sleep(0.005)
+    assert asked[0] > 2
+    assert caplog.text.count("backlogs are not known while a broker cannot be asked: no broker") == 1
 
 
 def test_what_is_due_of_what_waited_elsewhere_is_counted_where_a_broker_tells_it_apart(monkeypatch: pytest.MonkeyPatch) -> None:
