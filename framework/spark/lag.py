@@ -24,7 +24,8 @@ def lag(spool_dir: str | os.PathLike[str], offset: str | None) -> Lag:
     """How far a query is behind the spool in ``spool_dir``.
 
     ``offset``: how far it is, in JSON as ``lastProgress`` and a query listener have it (``sources[0].endOffset``); None before
-    its first batch. An offset of another spool counts as none. Raises WrongUse for a URL that no spool can lie in.
+    its first batch. An offset of another spool counts as none. Raises WrongUse for a URL that no spool can lie in, OSError where
+    its storage does not answer, and SpoolError for a spool that is not as it was left.
     """
     root = root_of(spool_dir)
     known = None if offset is None else Offset.of(json.loads(offset))
