@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import time
@@ -218,3 +219,40 @@ def test_the_last_try_has_time_enough_to_say_why_it_failed(monkeypatch: pytest.M
             made.store("x", seconds)
         assert given[-1] >= least
     made.close()
+
+
+FEW_FILES = """
+import os, resource, threading
+from framework.errors import PublishError
+from framework.transports.per_thread import PerThread
+publishing = PerThread(lambda: {"node"}, lambda node, timeout: None, broker="broker")
+publishing.here()
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+held = []
+try:
+    while True:
+        held.append(os.open(os.devnull, os.O_RDONLY))
+except OSError:
+    os.close(held.pop())
+def publish():
+    try:
+        publishing.here().store("x", 1.0)
+    except PublishError as error:
+        said.append((error.stored, str(error)))
+said = []
+threads = [threading.Thread(target=publish) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+for descriptor in held:
+    os.close(descriptor)
+print(said)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts descriptors as Linux does")
+def test_threads_that_begin_to_publish_where_no_file_can_be_opened_are_told_so_and_the_process_lives():
+    done = subprocess.run([sys.executable, "-c", FEW_FILES], capture_output=True, text=True, check=False, timeout=60)
+    words = "this thread cannot begin to publish (Too many open files): let the process open more files (ulimit -n)"
+    assert (done.returncode, done.stdout) == (0, f"{[(False, words)] * 4}\n"), done.stderr[-500:]
