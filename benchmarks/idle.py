@@ -71,7 +71,7 @@ def run(handlers: int, options: argparse.Namespace) -> Cost:
             worker.wait_until(lambda: any(line.endswith("ready") for line in worker.err[-50:]), deadline=300.0)
             subscribed = time.monotonic() - began
             if nsqd is not None:
-                _check(nsqd, handlers)
+                _check(nsqd, handlers, worker)
             time.sleep(options.settle)
             cpu, rss = _watch(worker.process.pid, options.seconds)
             told = time.monotonic()
@@ -120,11 +120,11 @@ def _topic(number: int) -> dict[str, object]:
     return {"name": f"idle{number}", "paused": False, "channels": [{"name": "bench", "paused": False}]}
 
 
-def _check(nsqd: servers.Server, handlers: int) -> None:
+def _check(nsqd: servers.Server, handlers: int, worker: Worker) -> None:
     topics = Nsqd(nsqd.http_address, timeout=30.0).stats().topics or []
     clients = sum(channel.client_count for topic in topics for channel in topic.channels)
     if clients != handlers:
-        raise RuntimeError(f"nsqd has {clients} subscriptions, not {handlers}")
+        raise RuntimeError(f"nsqd has {clients} subscriptions, not {handlers}; nsqd: {nsqd.log[-3:]}; the worker: {worker.err[-5:]}")
 
 
 def _watch(pid: int, seconds: float) -> tuple[float, float]:
