@@ -124,7 +124,9 @@ def _check(nsqd: servers.Server, handlers: int, worker: Worker) -> None:
     topics = Nsqd(nsqd.http_address, timeout=30.0).stats().topics or []
     clients = sum(channel.client_count for topic in topics for channel in topic.channels)
     if clients != handlers:
-        raise RuntimeError(f"nsqd has {clients} subscriptions, not {handlers}; nsqd: {nsqd.log[-3:]}; the worker: {worker.err[-5:]}")
+        raise RuntimeError(
+            f"nsqd has {clients} subscriptions, not {handlers}; nsqd: {nsqd.log[-3:]}; the worker: {worker.err[-5:]}"
+        )
 
 
 def _watch(pid: int, seconds: float) -> tuple[float, float]:
