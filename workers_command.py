@@ -47,9 +47,15 @@ def _is_of_several(arguments: list[str]) -> bool:
 def _ignore_early() -> None:
     """What asks a master for something. It has the newest code and settings anyway, and no processes yet."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    if "WORKERS_MASTER_FD" not in os.environ:  # else what handlers start would ignore them too
+    if "WORKERS_MASTER_FD" in os.environ:  # what handlers start would ignore what is ignored here
+        signal.signal(signal.SIGUSR1, _nothing)
+    else:
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU):
             signal.signal(number, signal.SIG_IGN)
+
+
+def _nothing(number: int, frame: FrameType | None) -> None:
+    """The log has no lines yet: there is nothing to open again."""
 
 
 def _fill_closed() -> None:

@@ -152,6 +152,9 @@ class Settings:
         "own | all",
         "Which frames tracebacks show in the log: the app's own, or the framework's too.",
     )
+    log_file: Path | None = _setting(
+        None, values.path, "file", "Append the log to this file in place of stderr; SIGUSR1 opens it again.", shown="none"
+    )
     admin: str | None = _setting(
         None, values.admin, "host:port, port or path", "Serve health and metrics over HTTP there; a port alone is 127.0.0.1's.",
         shown="none",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import click
+import gevent
 
 from framework.app import App
 from framework.cli import ending, options
@@ -20,6 +22,7 @@ from framework.master.master import Master, check
 from framework.master.state import About, condition
 from framework.master.to_master import ToMaster
 from framework.modules import import_handlers, words_of_others
+from framework.observe import logfile
 from framework.observe import logging as lines
 from framework.settings import TABLE, Settings
 from framework.systemd import Herald, Notifier
@@ -45,10 +48,13 @@ def command(modules: tuple[str, ...], settings: Settings, load: Callable[[], Set
     """
     if not is_patched():
         raise WrongUse("`run` must be the first argument: start it as `workers run MODULE...`, in a process of its own")
-    lines.setup(settings.log_level, timed=True, form=settings.log_format, frames=settings.log_frames)
+    lines.setup(
+        settings.log_level, timed=True, form=settings.log_format, frames=settings.log_frames, file=settings.log_file
+    )  # fmt: skip
     to_master, notifier = ToMaster.inherited(About), Notifier.from_environ()
     if to_master is None and settings.processes is not None:
         return _lead(settings, load, notifier)
+    gevent.signal_handler(signal.SIGUSR1, logfile.open_again)  # to the end: it would end this process
     for early in imported_too_early():
         log.warning("imported before gevent could patch it, so it may block every handler: %s", early)
     handlers = import_handlers(modules)

@@ -97,6 +97,10 @@ class Child:
         """Have it write where all of it is."""
         self._to_say.put({"do": "dump", "why": why})
 
+    def open_log(self) -> None:
+        """Have it open the file of its log again."""
+        self._to_say.put({"do": "open log"})
+
     def ask(self, what: dict[str, Any]) -> int:
         """Returns the number by which there is an ``answer`` to it later."""
         self._asked += 1

@@ -5,7 +5,6 @@ All that happens comes to one queue, and one greenlet takes it from there: ``run
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import signal
@@ -24,9 +23,10 @@ from framework.errors import BadSetting, BrokerUnreachable, FrameworkError
 from framework.master import books, reasons
 from framework.master.child import Child, command, folder
 from framework.master.seat import Seat
+from framework.observe import logfile
 from framework.observe.logging import setup
 from framework.resident import rss
-from framework.settings import Settings, check_writable, write_at_end
+from framework.settings import Settings, check_writable
 from framework.systemd import Condition, Herald, Notifier
 from framework.transports import open_transports
 
@@ -104,7 +104,7 @@ class Master:
                 self._next()()
                 self._look()
             gone = nsqd is not None and nsqd.ended
-        self._write_ledgers()
+        books.write(self._ledgers, self._published, self._settings.ledger)
         if gone:
             raise BrokerUnreachable(f"the embedded nsqd on {self._settings.data_path} has ended (its log: nsqd.log there)")
         return self._exit_code
@@ -287,7 +287,7 @@ class Master:
         log.info("reloading: a new process is started, and if it can work, one for each of the others")
         if settings.admin != self._settings.admin:
             log.warning("--admin stays %s: it changes with the next start only", self._settings.admin or "off")
-        setup(settings.log_level, timed=True, form=settings.log_format, frames=settings.log_frames)
+        setup(settings.log_level, timed=True, form=settings.log_format, frames=settings.log_frames, file=settings.log_file)
         if self._proven == self._generation:
             self._before = self._settings, self._wanted
         self._settings, self._wanted = settings, settings.processes or 1
@@ -310,6 +310,11 @@ class Master:
             self._wanted = max(1, self._wanted + by)
             self._before = self._before[0], max(1, self._before[1] + by)  # should a reload that is under way fail
             log.info("%d processes from now on", self._wanted)
+
+    def _open_logs(self) -> None:
+        logfile.open_again()
+        for child in self._children():
+            child.open_log()
 
     def _dump(self) -> None:
         for child in self._children():
@@ -372,16 +377,6 @@ class Master:
         elif words := reasons.worn(child, self._settings):
             child.due = words
 
-    # -- the end
-
-    def _write_ledgers(self) -> None:
-        if self._settings.ledger:
-            write_at_end(self._settings.ledger, "--ledger", json.dumps(self._ledgers, indent=2) + "\n")
-        for name, counts in self._ledgers.items():
-            log.info("ledger %s %s", name, " ".join(f"{key}={count}" for key, count in counts.items()))
-        for name, stored in ((name, stored) for name, stored in self._published.items() if stored):
-            log.info("published by %s %s", name, " ".join(f"{topic}={count}" for topic, count in sorted(stored.items())))
-
     @contextmanager
     def _signals(self) -> Iterator[None]:
         """Those that stop it are the command line's."""
@@ -389,7 +384,7 @@ class Master:
             signal.SIGHUP: self._reload,
             signal.SIGTTIN: partial(self._resize, 1),
             signal.SIGTTOU: partial(self._resize, -1),
-            signal.SIGUSR1: partial(log.info, "SIGUSR1: the log goes to stderr, so there is no file to open again"),
+            signal.SIGUSR1: self._open_logs,
             signal.SIGUSR2: self._dump,
         }
         watchers = [gevent.signal_handler(number, self._events.put, event) for number, event in heeded.items()]

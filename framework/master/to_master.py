@@ -22,6 +22,7 @@ from framework.engine.supervisor import Supervisor
 from framework.errors import FrameworkError
 from framework.master import dump
 from framework.master.state import State
+from framework.observe import logfile
 
 if TYPE_CHECKING:
     from framework.admin.here import Here
@@ -152,6 +153,8 @@ class ToMaster:
                 self.stop(bool(said.get("now")))
             case {"do": "dump", "why": why}:
                 dump.write(str(why))
+            case {"do": "open log"}:
+                _start_new_thread(logfile.open_again, ())  # it logs, which may block
             case {"do": "snapshot", "question": question}:
                 self._shown = True
                 self._say({"question": question, "answer": self._snapshot()})

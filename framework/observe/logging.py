@@ -8,8 +8,10 @@ import os
 import re
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from framework.observe import logfile
 from framework.observe.call import bind_records
 from framework.observe.tracebacks import own_frames
 
@@ -142,11 +144,13 @@ def _on_terminal() -> bool:
     return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def setup(level: str, *, timed: bool = False, form: str = "text", frames: str = "own") -> None:
+def setup(level: str, *, timed: bool = False, form: str = "text", frames: str = "own", file: Path | None = None) -> None:
     """Send this process's log lines from ``level`` up to stderr; replaces what was set up before.
 
-    ``form``: "text", coloured on a terminal, or "json".
+    ``form``: "text", coloured on a terminal, or "json". ``file``: what stderr is from now on. Raises BadSetting.
     """
+    if file is not None:
+        logfile.write_to(file)
     stream = logging.StreamHandler(sys.stderr)
     if form == "json":
         stream.setFormatter(JsonFormatter(frames=frames))

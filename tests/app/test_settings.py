@@ -41,6 +41,7 @@ SAMPLES: dict[str, list[tuple[Any, Any]]] = {
     "log_level": [("debug", "debug"), ("WARNING", "warning"), ("error", "error")],
     "log_format": [("json", "json"), ("text", "text"), ("JSON", "json")],
     "log_frames": [("all", "all"), ("own", "own"), ("ALL", "all")],
+    "log_file": [("a.log", Path("a.log")), ("b.log", Path("b.log")), ("c.log", Path("c.log"))],
     "admin": [("9464", "127.0.0.1:9464"), ("0.0.0.0:1", "0.0.0.0:1"), ("/run/a.sock", "/run/a.sock")],
     "admin_token": [(one * 16, one * 16) for one in "abc"],
     "admin_read_only": [("true", True), ("no", False), ("1", True)],

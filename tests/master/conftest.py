@@ -86,12 +86,15 @@ def lead(tmp_path: Path, nsqd: Server) -> Iterator[Callable[..., Master]]:
     """Starts a master of ``shop``; when all is over, none of its processes may be left."""
     with ExitStack() as stack:
 
-        def start(*flags: str, processes: int | str = 2, ready: str = ALL_READY, env: dict[str, str] | None = None) -> Master:
+        def start(
+            *flags: str, processes: int | str = 2, ready: str | None = ALL_READY, env: dict[str, str] | None = None
+        ) -> Master:
             broker = () if "--broker" in flags else ("--broker", f"nsq://{nsqd.address}?http_port={nsqd.http_port}")
             more = (*broker, "--processes", str(processes), "--ledger", "ledger.json", *flags)
             master = Master("run", "shop", *more, cwd=tmp_path, env=env)
             stack.callback(_end, master)
-            master.wait_for(ready, deadline=40)
+            if ready is not None:
+                master.wait_for(ready, deadline=40)
             return master
 
         yield start

@@ -16,7 +16,7 @@ from framework import Publisher
 from framework.testing.processes import left_after
 from framework.testing.servers import Server
 from tests.cli.shop import adds_up, put
-from tests.master.conftest import Master, consumers
+from tests.master.conftest import ALL_READY, Master, consumers
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -239,6 +239,25 @@ def test_a_dump_shows_where_every_greenlet_of_every_process_is(lead: Lead, write
     assert {line.split()[1] for line in master.err if "waits_for_a_reason" in line} == set(map(str, master.started))
     assert len([line for line in master.err if "SIGUSR2; where all of it is" in line]) == 2
     assert master.stop() == 0
+
+
+def test_the_file_of_a_log_is_opened_again_by_all_processes(lead: Lead, write: Write, nsqd: Server, tmp_path: Path) -> None:
+    """As logrotate has it: the file is moved away, and then they are told."""
+    log, old = tmp_path / "worker.log", tmp_path / "worker.log.1"
+    write()
+    master = lead("--log-file", str(log), ready=None)
+    master.wait_until(lambda: log.exists() and ALL_READY in log.read_text(), deadline=40)
+    log.rename(old)
+    master.signal(signal.SIGUSR1)
+    master.wait_until(lambda: log.exists() and log.read_text().count("is opened again") == 3)
+    before = old.read_text()
+    put(nsqd, *map(str, range(50)))
+    master.wait_until(lambda: len(master.got()) == 50)
+    assert master.stop() == 0
+    assert old.read_text() == before
+    assert "finished=50" in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o640
+    assert master.err == []
 
 
 def test_logs_that_are_no_files_are_not_opened_again(lead: Lead, write: Write) -> None:
