@@ -56,9 +56,9 @@ class _Conf(dict[str, str]):
 def test_a_driver_of_few_cores_is_small_and_one_of_many_or_of_a_cluster_is_not(
     started: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert started("local[2]") == started("local") == started("local[2, 4]") == ("600m", SMALL)
+    assert started("local[2]") == started("local") == started("local[2, 4]") == ("512m", SMALL)
     assert started("local[3]") == started("spark://host:7077") == (None, None)
-    for cores, expected in ((2, ("600m", SMALL)), (8, (None, None))):
+    for cores, expected in ((2, ("512m", SMALL)), (8, (None, None))):
         monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
         assert started("local[*]") == started(None) == expected
 

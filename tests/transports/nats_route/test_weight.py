@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import gevent
 import pytest
 
@@ -72,8 +74,15 @@ def test_all_workers_of_a_channel_together_stay_within_the_bound(one):
     for _ in range(5):
         one.hold(one.open(), capacity=100)
     until(lambda: len(weights(watcher)) == 5)
-    one.client().publish("orders", *[b"x"] * 50)  # whoever joined early did not know of the others
-    until(lambda: sum(weights(watcher)) <= 5000)
+    client = one.client()
+    for _ in range(
+        20
+    ):  # whoever joined early did not know of the others, and says so again with a message: servers draw who gets it
+        client.publish("orders", *[b"x"] * 20)
+        with suppress(AssertionError):
+            until(lambda: sum(weights(watcher)) <= 5000, 1.0)
+            return
+    assert sum(weights(watcher)) <= 5000
 
 
 def test_servers_hear_of_it_once_for_many_messages(one):

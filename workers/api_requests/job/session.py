@@ -50,7 +50,7 @@ SHORT = {
 }
 """What compiles and plans for long runs never gives its time back within a minute: 66 CPU seconds in place of 35."""
 _FEW_CORES = 2
-_HEAP = "600m"
+_HEAP = "512m"
 _SMALL = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m"
 """With these a driver of few cores that is all there is stays under 1 GB of memory, and each line takes less CPU than by G1."""
 _SAY_OPTIONS = ("PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
