@@ -372,16 +372,6 @@ def test_what_cannot_be_published_is_refused_and_nothing_is_stored(  # noqa: PLR
     assert transport.topics() == set()
 
 
-def test_what_is_published_without_a_delay_is_there_at_once(transport, broker, monkeypatch):
-    delays = []
-    monkeypatch.setattr(type(broker), "store", lambda self, topic, bodies, delay, *more: delays.append(delay))
-    producer = transport.producer()
-    producer.publish("orders", [b"1"])
-    producer.publish_each("orders", [b"2", b"3"])
-    producer.publish_headed("orders", [b"4"], [{"key": "4"}])
-    assert delays == [0.0] * 4
-
-
 @pytest.mark.parametrize("verb", ["publish", "publish_each"])
 def test_of_several_brokers_the_first_that_is_up_stores_what_is_published(verb, broker):
     other = named(f"{broker.name}-other")

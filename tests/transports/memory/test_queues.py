@@ -147,3 +147,13 @@ def test_what_waits_for_the_first_channel_is_copied_to_each_that_is_declared_wit
         got += (late := channel.take(client, 50.0))
         assert [one.id for one in late] == [b"3"] * mine
     assert len(set(map(id, got))) == len(got), "each has its own attempts and leases"
+
+
+def test_what_is_published_without_a_delay_is_there_at_once(transport, broker, monkeypatch):
+    delays = []
+    monkeypatch.setattr(type(broker), "store", lambda self, topic, bodies, delay, *more: delays.append(delay))
+    producer = transport.producer()
+    producer.publish("orders", [b"1"])
+    producer.publish_each("orders", [b"2", b"3"])
+    producer.publish_headed("orders", [b"4"], [{"key": "4"}])
+    assert delays == [0.0] * 4
