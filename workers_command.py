@@ -47,10 +47,8 @@ def _is_of_several(arguments: list[str]) -> bool:
 def _ignore_early() -> None:
     """What asks a master for something. It has the newest code and settings anyway, and no processes yet."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    if "WORKERS_MASTER_FD" in os.environ:  # what handlers start would ignore what is ignored here
-        signal.signal(signal.SIGUSR1, _nothing)
-    else:
-        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU):
+    if "WORKERS_MASTER_FD" not in os.environ:  # else what handlers start would ignore them too
+        for number in (signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU):
             signal.signal(number, signal.SIG_IGN)
 
 
@@ -69,6 +67,8 @@ def main() -> None:
     """What the console script ``workers`` calls."""
     _fill_closed()
     serves = _is_to_serve(sys.argv[1:])
+    if sys.argv[1:2] == ["run"]:
+        signal.signal(signal.SIGUSR1, _nothing)
     if _is_of_several(sys.argv[1:]):
         _ignore_early()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -280,6 +280,7 @@ class Master:
             settings = self._load()
             check(settings)
             self._refuse_moved(settings)
+            setup(settings.log_level, timed=True, form=settings.log_format, frames=settings.log_frames, file=settings.log_file)
         except FrameworkError as error:
             log.error("not reloaded: %s; the processes go on as they are", error)
             self._tell_reloaded(f"not reloaded: {error}")
@@ -287,7 +288,6 @@ class Master:
         log.info("reloading: a new process is started, and if it can work, one for each of the others")
         if settings.admin != self._settings.admin:
             log.warning("--admin stays %s: it changes with the next start only", self._settings.admin or "off")
-        setup(settings.log_level, timed=True, form=settings.log_format, frames=settings.log_frames, file=settings.log_file)
         if self._proven == self._generation:
             self._before = self._settings, self._wanted
         self._settings, self._wanted = settings, settings.processes or 1
@@ -304,6 +304,8 @@ class Master:
         """Raises BadSetting for what the master has opened and cannot open elsewhere while it is used."""
         if (self._nsqd is None) != bool(settings.brokers) or (self._nsqd and settings.data_path != self._settings.data_path):
             raise BadSetting("the embedded nsqd is where it was at the start: for another broker or --data-path start anew")
+        if self._settings.log_file and not settings.log_file:
+            raise BadSetting("the log is in a file, and stderr is gone: for none start anew, or name another --log-file")
 
     def _resize(self, by: int) -> None:
         if not self._stops:

@@ -45,8 +45,10 @@ def open_again() -> None:
 
 
 def _open(path: Path) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, _MODE)
+    # A pipe that nobody reads would keep this process here; with O_NONBLOCK it is refused.
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK, _MODE)
     try:
+        os.set_blocking(fd, True)
         os.dup2(fd, _STDERR)  # at once: no line is between two files
     finally:
         os.close(fd)

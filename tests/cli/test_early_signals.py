@@ -129,6 +129,14 @@ def test_what_is_asked_of_a_master_that_starts_does_not_end_it(tmp_path: Path, n
     assert (code, "127.0.0.1:1" in words) == (3, True), words
 
 
+def test_sigusr1_does_not_end_a_worker_that_starts(tmp_path: Path) -> None:
+    """Its log has no lines yet that a file would have to be opened again for."""
+    (tmp_path / "app.py").write_text("from framework import handler\n@handler('orders', 'say')\ndef say(text: str): ...\n")
+    arguments = [RUN[0], "app", *RUN[2:], "--connect-deadline", "0.1"]
+    code, words = ended(tmp_path, "framework.cli.root", signal.SIGUSR1, arguments)
+    assert (code, "127.0.0.1:1" in words) == (3, True), words
+
+
 def test_no_file_of_the_app_gets_what_is_logged_where_stderr_is_closed(tmp_path: Path) -> None:
     """The first that is opened then would be number 2."""
     (tmp_path / "shop.py").write_text("mine = open('mine', 'w')\nmine.write(str(mine.fileno()))\nmine.flush()\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -42,6 +43,13 @@ def test_the_log_is_in_a_file_and_is_opened_again_there(nsqd: Server, tmp_path: 
     assert "what native code says\n" in old.read_text()
     assert "ledger orders/billing" in (tmp_path / "newer.log").read_text()
     assert worker.err == []
+
+
+def test_a_pipe_that_nobody_reads_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "worker.log")
+    worker = Worker("run", "nothing", "--log-file", "worker.log", cwd=tmp_path)
+    assert worker.wait() == 2
+    assert [line for line in worker.err if "worker.log: No such device or address: give a file that may be written" in line]
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:

@@ -260,6 +260,34 @@ def test_the_file_of_a_log_is_opened_again_by_all_processes(lead: Lead, write: W
     assert master.err == []
 
 
+def test_a_reload_whose_log_cannot_be_written_keeps_the_processes(lead: Lead, write: Write, nsqd: Server, tmp_path: Path) -> None:
+    (folder := tmp_path / "logs").mkdir()
+    write()
+    master = lead("--log-file", str(folder / "worker.log"), ready=None)
+    master.wait_until(lambda: (folder / "worker.log").exists() and ALL_READY in (folder / "worker.log").read_text(), deadline=40)
+    folder.rename(moved := tmp_path / "moved")
+    master.signal(signal.SIGHUP)
+    master.wait_until(lambda: "not reloaded: --log-file" in (moved / "worker.log").read_text())
+    put(nsqd, "1", "2")
+    master.wait_until(lambda: len(master.got()) == 2)
+    moved.rename(folder)
+    master.signal(signal.SIGHUP)
+    master.wait_until(lambda: "reloaded: all 2 processes" in (folder / "worker.log").read_text())
+    assert master.stop() == 0
+
+
+def test_a_log_in_a_file_is_not_taken_back_to_stderr(lead: Lead, write: Write, tmp_path: Path) -> None:
+    log, config = tmp_path / "worker.log", tmp_path / "workers.yaml"
+    config.write_text(f"log_file: {log}\n")
+    write()
+    master = lead("--config", str(config), ready=None)
+    master.wait_until(lambda: log.exists() and ALL_READY in log.read_text(), deadline=40)
+    config.write_text("log_level: info\n")
+    master.signal(signal.SIGHUP)
+    master.wait_until(lambda: "not reloaded: the log is in a file" in log.read_text())
+    assert master.stop() == 0
+
+
 def test_logs_that_are_no_files_are_not_opened_again(lead: Lead, write: Write) -> None:
     write()
     master = lead(processes=1)
