@@ -24,7 +24,7 @@ pytestmark = pytest.mark.real
 
 @pytest.mark.parametrize("way", [0.005, 0.05])
 def test_all_slots_work_where_a_round_trip_is_longer_than_a_call(kit: Any, start_proxy: Callable[[str], Proxy], way: float):
-    """20 slots for calls of 5 ms: 20 calls begin within a round trip and a half (or 50 ms), where one for each would be two (or five).
+    """20 calls of 5 ms begin within a round trip and a half, or 50 ms, where one for each trip would be two, or five.
 
     They need not run at the same moment: what is asked for in two lots comes in two, for as long as the worker runs.
     """

@@ -7,14 +7,13 @@ from __future__ import annotations
 import random
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 
 import gevent
 import pytest
 
 from framework.errors import FrameworkError, PublishError
+from framework.testing.between import Between
 from framework.testing.detour import Detour
 from framework.transports import open_transports
 from framework.transports.rocketmq.wire.frames import Decoder, Frame, encode
@@ -84,53 +83,28 @@ SPOILERS: dict[str, tuple[Callable[[Frame, random.Random], bytes], bool]] = {
 """Name -> what is sent in place of an answer, and whether nothing is sent on that connection after it."""
 
 
-class Liar:
-    """Stands before a broker. Made running, in native threads of its own."""
+class Liar(Between):
+    """Stands before a broker."""
 
     def __init__(self, target: str, spoil: Callable[[Frame, random.Random], bytes], *, silent: bool) -> None:
-        host, _, port = target.rpartition(":")
-        self._target, self._spoil, self._silent = (host, int(port)), spoil, silent
+        self._spoil, self._silent = spoil, silent
         self.lies = 0
         self.honest = True
         self._rng = random.Random(13)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(target)
 
-    def stop(self) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        with suppress(OSError), client, socket.create_connection(self._target, 5.0) as server:
-            server.settimeout(None)
-            threading.Thread(target=_carry, args=(client, server), daemon=True).start()
-            decoder, silent = Decoder(), False
-            while data := server.recv(65536):
-                for frame in decoder.feed(data):
-                    if silent:
-                        continue
-                    if self.honest or not frame.is_answer or self._rng.randrange(SPOIL):
-                        client.sendall(encode(frame))
-                    else:
-                        self.lies += 1
-                        client.sendall(self._spoil(frame, self._rng))
-                        silent = self._silent
-
-
-def _carry(client: socket.socket, server: socket.socket) -> None:
-    with suppress(OSError):
-        while data := client.recv(65536):
-            server.sendall(data)
-    with suppress(OSError):
-        server.shutdown(socket.SHUT_RDWR)
+    def answers(self, server: socket.socket, client: socket.socket) -> None:
+        decoder, silent = Decoder(), False
+        while data := server.recv(65536):
+            for frame in decoder.feed(data):
+                if silent:
+                    continue
+                if self.honest or not frame.is_answer or self._rng.randrange(SPOIL):
+                    client.sendall(encode(frame))
+                else:
+                    self.lies += 1
+                    client.sendall(self._spoil(frame, self._rng))
+                    silent = self._silent
 
 
 @pytest.fixture
