@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 class Between:
-    """Before the server at ``target``. Made running, in native threads of its own; ``stop`` lets nobody in any more.
+    """Before the server at ``target``. Made running, in native threads of its own; after ``stop`` it accepts no connection.
 
     As it is here it changes nothing: a subclass says how what a client asks is passed on, or what the server answers.
     """
