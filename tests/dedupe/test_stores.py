@@ -108,11 +108,11 @@ def test_of_several_processes_and_threads_one_gets_each_key(tmp_path: Path) -> N
     assert by_threads == dict.fromkeys(asked, 1)
 
 
-def _opened_and_claimed(path: Path, at: float) -> str:
+def _opened_and_claimed(path: Path, at: float, name: str) -> str:
     time.sleep(max(0.0, at - time.time()))
     mine = SqliteStore(path, 100.0)
     mine.open()
-    return mine.claim(["a"], f"{os.getpid()}", 60)[0]
+    return mine.claim(["a"], name, 60)[0]
 
 
 def test_processes_that_start_together_can_make_the_file(tmp_path: Path) -> None:
@@ -120,7 +120,8 @@ def test_processes_that_start_together_can_make_the_file(tmp_path: Path) -> None
     with multiprocessing.get_context("fork").Pool(6) as pool:
         for number in range(40):
             there = tmp_path / f"{number}.sqlite"
-            found = pool.starmap(_opened_and_claimed, [(there, time.time() + 0.02)] * 6, chunksize=1)
+            at = time.time() + 0.02
+            found = pool.starmap(_opened_and_claimed, [(there, at, str(who)) for who in range(6)], chunksize=1)
             assert Counter(found) == {"new": 1, "claimed": 5}
 
 

@@ -198,9 +198,22 @@ def _begun(name: str, gateway_of: Callable[[], Any], settings: dict[str, str], m
         if conf.get("spark.app.name", "") in ("", "pyspark-shell", "__main__.py"):  # what Spark says where nobody has
             conf.setAppName(name)
         context = SparkContext(conf=conf, environment={"PYTHONPATH": _path_of_ours(conf)})
+        _expect_its_end(context)
         return Session(SparkSession(context), jvm=gateway.proc, ours=True)
     except (Py4JError, OSError) as error:
         raise Failed(_death(gateway.proc) or words_of(error)) from None
+
+
+def _expect_its_end(context: SparkContext) -> None:
+    """pyspark's server for accumulators prints a traceback when the JVM closes its connection, as it may at a stop in order."""
+    server = context._accumulatorServer
+    report = server.handle_error
+
+    def report_what_is_no_end(*of_whom: Any) -> None:
+        if not isinstance(sys.exception(), EOFError | ConnectionError):
+            report(*of_whom)
+
+    server.handle_error = report_what_is_no_end  # type: ignore[assignment,method-assign]
 
 
 def home_without_zip(folder: Path) -> Path:
