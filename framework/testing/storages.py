@@ -118,4 +118,5 @@ class Hdfs:
                 (state,) = json.load(answer)["beans"]
         except (OSError, ValueError):
             return False
-        return bool(state["FSState"] == "Operational" and state["NumLiveDataNodes"] == 1)
+        # A datanode is live before it has said that it has room: what is written in between is refused.
+        return bool(state["FSState"] == "Operational" and state["NumLiveDataNodes"] == 1 and state["CapacityTotal"] > 0)
