@@ -97,7 +97,8 @@ class Master:
     def run(self) -> int:
         """Until told to stop. Raises FrameworkError for a ledger that cannot be written."""
         self._generation = self._newest = 1
-        with self._signals(), embedded_nsqd(self._settings) as nsqd, self._admin(nsqd):
+        self._heed_signals()
+        with embedded_nsqd(self._settings) as nsqd, self._admin(nsqd):
             self._nsqd = nsqd
             while not self._over():
                 self._fill()
@@ -379,9 +380,8 @@ class Master:
         elif words := reasons.worn(child, self._settings):
             child.due = words
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Those that stop it are the command line's."""
+    def _heed_signals(self) -> None:
+        """To the end: one that comes while the ledger is written would end this process. Those that stop it are the command's."""
         heeded: dict[int, Event] = {
             signal.SIGHUP: self._reload,
             signal.SIGTTIN: partial(self._resize, 1),
@@ -389,9 +389,5 @@ class Master:
             signal.SIGUSR1: self._open_logs,
             signal.SIGUSR2: self._dump,
         }
-        watchers = [gevent.signal_handler(number, self._events.put, event) for number, event in heeded.items()]
-        try:
-            yield
-        finally:
-            for watcher in watchers:
-                watcher.cancel()
+        for number, event in heeded.items():
+            gevent.signal_handler(number, self._events.put, event)

@@ -22,6 +22,7 @@ from queue import SimpleQueue
 
 from cosmic_ray.mutating import mutate_code
 
+from tests.mutants import keys
 from tests.mutants.bench import ROOT, Bench, Lines, Verdict
 from tests.mutants.operators import OWN
 from tests.mutants.population import Mutant, sample
@@ -68,8 +69,8 @@ def check_operators() -> None:
 
 def mutants_of(room: Room, count: int, seed: int) -> tuple[list[Mutant], int]:
     """A sample of the room's mutants; and how many of the sample are left out, as they are known to change nothing."""
-    found, equivalent = sample(_files(room), ROOT, count, seed), known_equivalent()
-    telling = [mutant for mutant in found if _key(mutant) not in equivalent]
+    found, equivalent = sample(_files(room), ROOT, count, seed), set(keys.read(EQUIVALENT))
+    telling = [mutant for mutant in found if _entry(mutant) not in equivalent]
     return telling, len(found) - len(telling)
 
 
@@ -82,20 +83,9 @@ def _files(room: Room) -> list[str]:
     return files + [str(file.relative_to(ROOT)) for folder in folders for file in sorted(folder.glob("*.py"))]
 
 
-def known_equivalent() -> set[str]:
-    """The keys of the mutants that nobody could tell from the code: the lines of the file that are no comments."""
-    return {line for line in EQUIVALENT.read_text().splitlines() if line.strip() and not line.startswith("#")}
-
-
-def _key(mutant: Mutant) -> str:
-    """``path | line before | line after``: holds as long as the line is what it was."""
-    before, after = _changed_lines(mutant)
-    return f"{mutant.path} | {' '.join(before.split())} | {' '.join(after.split())}"
-
-
-def _changed_lines(mutant: Mutant) -> tuple[str, str]:
-    lines = difference(mutant).splitlines()
-    return tuple("\n".join(line[1:] for line in lines if line.startswith(sign)) for sign in "-+")  # type: ignore[return-value]
+def _entry(mutant: Mutant) -> keys.Entry:
+    original = (ROOT / mutant.path).read_text()
+    return keys.entry(mutant.path, original, mutant.text(original))
 
 
 @cache
@@ -164,7 +154,7 @@ def _words(verdict: Verdict) -> str:
     place = f"{_place(verdict.mutant)}, {verdict.seconds:.0f} s"
     if verdict.killed:
         return f"{place}: killed by {verdict.by}"
-    return f"{place}: LIVES\n{difference(verdict.mutant)}\n{_key(verdict.mutant)}"
+    return f"{place}: LIVES\n{difference(verdict.mutant)}\n{_entry(verdict.mutant)}"
 
 
 def _place(mutant: Mutant) -> str:
