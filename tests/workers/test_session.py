@@ -19,7 +19,7 @@ SMALL = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m"
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """``started(master)``: what the JVM would be told: its heap, and the options that the job chooses."""
     for name in (
-        "SPARK_DRIVER_MEMORY",
+        *sessions._SMALL_HEAP,
         "SPARK_REMOTE",
         "SPARK_CONNECT_MODE_ENABLED",
         *sessions._SAY_OPTIONS,
@@ -34,8 +34,10 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(sessions, "_begun", lambda name, gateway_of, *_: gateway_of())
 
     def start(master: str | None) -> tuple[str | None, str | None]:
-        monkeypatch.delenv("SPARK_DRIVER_MEMORY", raising=False)
+        for name in sessions._SMALL_HEAP:
+            monkeypatch.delenv(name, raising=False)
         conf: Any = sessions.start("test", tmp_path, master=master)
+        assert ("SPARK_DRIVER_MEMORY" in os.environ) == ("MALLOC_ARENA_MAX" in os.environ)
         return os.environ.get("SPARK_DRIVER_MEMORY"), conf.get("spark.driver.defaultJavaOptions")
 
     return start
@@ -56,9 +58,9 @@ class _Conf(dict[str, str]):
 def test_a_driver_of_few_cores_is_small_and_one_of_many_or_of_a_cluster_is_not(
     started: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert started("local[2]") == started("local") == started("local[2, 4]") == ("512m", SMALL)
+    assert started("local[2]") == started("local") == started("local[2, 4]") == ("480m", SMALL)
     assert started("local[3]") == started("spark://host:7077") == (None, None)
-    for cores, expected in ((2, ("512m", SMALL)), (8, (None, None))):
+    for cores, expected in ((2, ("480m", SMALL)), (8, (None, None))):
         monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
         assert started("local[*]") == started(None) == expected
 
