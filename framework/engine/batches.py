@@ -64,6 +64,12 @@ class BatchQueue:
         self._messages.clear()
         self._wait()
 
+    def remove(self, message: Message) -> None:
+        """Raises ValueError where it does not wait here."""
+        self._messages.remove(message)
+        if not self._messages:
+            self._wait()
+
     def wait_at_most(self, seconds: float) -> None:
         """From the next batch on: its first message cannot be kept for longer."""
         if seconds < self._linger:

@@ -40,8 +40,15 @@ class Waiting:
         self.put_off(late)
 
     def lost(self, message: Message) -> None:
-        """Its lease is gone: if it waits, it is not started any more."""
-        self.unstarted.lost(self.take(lambda waiting: waiting is message))
+        """Its lease is gone: if it waits, it is not started any more.
+
+        After a pause thousands are lost one by one. A look at all that waits for each of them kept the hub for so long that what
+        came meanwhile was lost as well, again and again (measured: 19,804 deliveries of 6,000 messages, and none finished)."""
+        try:
+            self.queue.remove(message)
+        except ValueError:
+            return
+        self.unstarted.lost((message,))
 
     def closed(self, connection: Any) -> None:
         """The leases of ``connection`` are gone: what waits of them is forgotten, the broker delivers it again."""

@@ -9,6 +9,7 @@ import pytest
 from gevent.event import Event
 
 from framework.engine import unstarted
+from framework.engine.batches import BatchQueue
 from framework.engine.unstarted import Unstarted
 from framework.engine.waiting import Waiting
 from framework.errors import AlreadySettled, Backoff
@@ -233,6 +234,38 @@ def test_a_forked_child_stores_nothing_of_what_its_parent_was_about_to_store():
     gevent.sleep(0.01)
     assert (room.asked, list(waiting.queue)) == ([], [])
     assert len(connection.in_flight) == 4, "they are the parent's"
+
+
+@pytest.mark.parametrize("kind", ["messages", "batches"])
+def test_what_is_lost_is_taken_out_without_a_look_at_all_that_waits(kind, monkeypatch):
+    """Thousands are lost one by one after a pause, and the hub is needed for what comes meanwhile."""
+
+    class Counted(deque):
+        looks = 0
+
+        def __iter__(self):
+            Counted.looks += 1
+            return super().__iter__()
+
+    monkeypatch.setattr("framework.engine.batches.deque", Counted)
+    connection = Holding()
+    messages = [connection.message(n, b"%d" % n) for n in range(1000)]
+    queue = Counted() if kind == "messages" else BatchQueue(gevent.get_hub(), 100, 0.01, lambda: None)
+    queue.extend(messages)
+    here = Waiting(queue, Unstarted(Keeps(1), print))
+    stranger = connection.message(1, b"1")
+    for message in [*messages[5:], *messages[:2], stranger]:
+        here.lost(message)
+    assert Counted.looks == 0
+    assert list(queue) == messages[2:5]
+    if isinstance(queue, BatchQueue):
+        gevent.sleep(0.05)
+        assert list(queue.popleft()) == messages[2:5], "what is left waits no longer than it would have"
+        queue.extend(messages[:1])
+        here.lost(messages[0])
+        gevent.sleep(0.05)
+        assert not queue, "there is no empty batch"
+        queue.close()
 
 
 def test_the_brokers_count_decides_and_not_the_one_that_is_shown():

@@ -7,6 +7,7 @@ Source: TCP protocol specification; nsqd's protocol_v2.go for what happens after
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Container
 from time import monotonic
 
@@ -208,13 +209,14 @@ class NsqConnection:
             self.requeue(message, 0)
 
     def take_frames(self, frames: list[bytes | BrokerError]) -> None:
+        by_id: dict[bytes, deque[Message]] = {}
         for frame in frames:
             if self.closed:
                 return
             if frame == wire.HEARTBEAT:
                 self.outbox.others.append(wire.NOP)
             elif isinstance(frame, BrokerError):
-                self._error(frame)
+                self._error(frame, by_id)
             elif frame == wire.CLOSE_WAIT:
                 self._confirm_drain()
             else:
@@ -242,24 +244,28 @@ class NsqConnection:
 
     # --- errors of nsqd ----------------------------------------------------------------------------------
 
-    def _error(self, error: BrokerError) -> None:
+    def _error(self, error: BrokerError, by_id: dict[bytes, deque[Message]]) -> None:
         if error.fatal:
             self._end(error)
             return
         self._renewal.start(self._guarded, self._renew)  # one that runs goes on as it was
         if error.code == "E_TOUCH_FAILED":
-            self._touch_failed(error)
+            self._touch_failed(error, by_id)
         else:
             self._take_back("finished" if error.code == "E_FIN_FAILED" else "requeued")
             self._receiver.lost(self, None, str(error), settled=wire.refused_id(error) or b"")
 
-    def _touch_failed(self, error: BrokerError) -> None:
+    def _touch_failed(self, error: BrokerError, by_id: dict[bytes, deque[Message]]) -> None:
         """The lease of a message that is still being handled is gone. One that was settled since is spoken
-        of by the error of its FIN or REQ. Of two deliveries of one id the older is meant: frames are in order."""
-        wanted = wire.refused_id(error)
-        message = next((m for m in self.in_flight if m.id == wanted), None)
-        if message is not None:
-            del self.in_flight[message]
+        of by the error of its FIN or REQ. Of two deliveries of one id the older is meant: frames are in order.
+
+        ``by_id``: what is in flight, made for the first of many that come at once."""
+        if not by_id:
+            for one in self.in_flight:
+                by_id.setdefault(one.id, deque()).append(one)
+        same = by_id.get(wire.refused_id(error) or b"")
+        message = same.popleft() if same else None
+        if message is not None and self.in_flight.pop(message, None) is not None:
             self._tally.lease_lost += 1
             self._receiver.lost(self, message, str(error))
 
@@ -324,7 +330,7 @@ class NsqConnection:
                     if isinstance(frame, BrokerError):
                         if frame.fatal:
                             return frame
-                        self._error(frame)
+                        self._error(frame, {})
         except (OSError, ProtocolError):
             pass
         return None
