@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +13,7 @@ from framework.handler import make_spec
 from framework.message import Message
 from framework.testing.proxy import Proxy
 from framework.transports import open_transports
+from tests.begun import Begun
 
 from .conftest import until
 
@@ -35,21 +33,17 @@ def test_all_slots_work_where_a_round_trip_is_longer_than_a_call(kit: Any, start
     (far,) = open_transports([f"nats://{proxy.address}"])
     proxy.to_server.delay(way)
     proxy.to_client.delay(way)
-    begun: deque[float] = deque(maxlen=20)
-    shortest = math.inf
+    begun = Begun(20)
 
     def handle(message: Message) -> None:
-        nonlocal shortest
-        begun.append(time.monotonic())
-        if len(begun) == 20:
-            shortest = min(shortest, begun[-1] - begun[0])
+        begun.one()
         gevent.sleep(0.005)
 
     supervisor = Supervisor([make_spec(handle, "orders", "billing", {"concurrency": 20})], [far], publish=print)
     greenlet = gevent.spawn(supervisor.run)
     (ledger,) = supervisor.ledgers.values()
     try:
-        until(lambda: shortest < max(3 * way, 0.05))
+        until(lambda: begun.shortest < max(3 * way, 0.05))
         until(lambda: ledger.finished > 200)
     finally:
         proxy.restore()
