@@ -118,7 +118,7 @@ class Spans(SpanProcessor):
         return self.thread.flush(monotonic() + timeout_millis / 1e3)
 
     def shutdown(self) -> None:
-        self.force_flush(int(PATIENCE * 1e3))
+        self.thread.flush(monotonic() + PATIENCE)
 
 
 class Reader(MetricReader):

@@ -49,7 +49,6 @@ class Regular:
         self.soon()
         while self._rounds < wanted and monotonic() < until:
             sleep(_LOOK)
-            self.soon()
         return self._rounds >= wanted
 
     def _run(self) -> None:

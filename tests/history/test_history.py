@@ -8,11 +8,14 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from framework.errors import WrongUse
@@ -271,6 +274,44 @@ def test_a_disk_that_takes_nothing_is_said_once_and_once_that_it_does_again(
         assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
         assert "3 messages that ended meanwhile are not in it" in caplog.text
         writer._store.close()
+
+
+def test_what_is_being_written_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, go, write = threading.Event(), threading.Event(), Store.write
+
+    def slowly(*arguments: Any) -> None:
+        written.set()
+        assert go.wait(60)
+        write(*arguments)
+
+    monkeypatch.setattr(Store, "write", slowly)
+    writer = Writer(tmp_path / "history.db", age=3600, size=1 << 30)
+    writer.begin()
+    writer.put((b"1", "orders/billing", "a:4150", 1, "finished", ("", ""), time.time(), time.time()))
+    assert written.wait(60)
+    assert not writer.flush(0.05)
+    go.set()
+    assert writer.flush(60)
+    assert [one["id"] for one in search(tmp_path / "history.db")] == ["1"]
+
+
+def test_a_disk_that_fails_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that it can be unmounted, and checked."""
+
+    def fail(*_: Any) -> float:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    file = tmp_path / "history.db"
+    writer = Writer(file, age=3600, size=1 << 30)
+    writer.begin()
+    put(writer, 1)
+    assert [one for one in psutil.Process().open_files() if one.path.startswith(str(file))]
+    with monkeypatch.context() as failing:
+        failing.setattr(Store, "_prune", fail)
+        put(writer, 2)
+    assert not [one for one in psutil.Process().open_files() if one.path.startswith(str(file))]
+    put(writer, 3)
+    assert {one["id"] for one in search(file)} == {"1", "3"}
 
 
 def test_a_worker_goes_on_without_its_history(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 
+import psutil
 import pytest
 from sentry_sdk.transport import HttpTransport
 
@@ -29,6 +30,21 @@ def test_what_there_is_no_room_for_is_said_to_be_lost() -> None:
     before = time.monotonic()
     thread.flush(10.0)
     assert time.monotonic() - before < 5, "nothing is waited for that has ended"
+
+
+def test_a_flush_ends_when_all_is_done_and_the_thread_when_it_is_killed() -> None:
+    ran_in: list[int] = []
+    thread = NativeThread(2)
+    assert thread.submit(lambda: ran_in.append(threading.get_native_id()))
+    began = time.monotonic()
+    thread.flush(60.0)
+    assert time.monotonic() - began < 30
+    process = psutil.Process()
+    assert ran_in[0] in [one.id for one in process.threads()]
+    thread.kill()
+    while ran_in[0] in [one.id for one in process.threads()]:
+        assert time.monotonic() - began < 60
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(

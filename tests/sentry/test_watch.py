@@ -10,7 +10,7 @@ import pytest
 import sentry_sdk
 from sentry_sdk.transport import Transport
 
-from framework.errors import Skip
+from framework.errors import HandlerTimeout, Reject, Skip
 from framework.handler import make_spec
 from framework.message import Batch, Message
 from framework.sentry.options import Options
@@ -45,9 +45,9 @@ def items() -> Iterator[list[tuple[str, dict[str, Any]]]]:
             sentry_sdk.get_global_scope().set_client(before)
 
 
-def message(number: int = 1, trace: str = "") -> Message:
+def message(number: int = 1, trace: str = "", attempts: int = 5) -> Message:
     headers = {"sentry-trace": f"{trace}-b7ad6b7169203331-1"} if trace else {}
-    made = Message(b"%016d" % number, 1_700_000_000_000_000_000, 5, b"body", _SUBSCRIPTION, headers)
+    made = Message(b"%016d" % number, 1_700_000_000_000_000_000, attempts, b"body", _SUBSCRIPTION, headers)
     _SUBSCRIPTION.in_flight[made] = 0.0
     return made
 
@@ -108,6 +108,23 @@ def test_of_a_batch_each_kind_of_failure_is_one_event(items: list[Any]) -> None:
         batch.fail(one, error)
     called(watch(), batch)
     events = [content for kind, content in items if kind == "event"]
-    assert sorted((one["exception"]["values"][-1]["type"], one["tags"]["messages"]) for one in events) == [
-        ("OSError", "2"), ("ValueError", "2"),
-    ]  # fmt: skip
+    told = [(one["exception"]["values"][-1]["type"], one["tags"]["messages"], one["tags"]["id"]) for one in events]
+    assert sorted(told) == [("OSError", "2", f"{0:016}"), ("ValueError", "2", f"{2:016}")]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "error", "events"),
+    [
+        (4, OSError("disk full"), 0),
+        (5, OSError("disk full"), 1),
+        (4, HandlerTimeout("too long"), 0),
+        (5, HandlerTimeout("too long"), 1),
+        (1, Reject("no such order"), 1),
+    ],
+)
+def test_where_only_what_dies_is_an_event_it_is_the_last_attempt(
+    attempts: int, error: BaseException, events: int, items: list[Any]
+) -> None:
+    one = Watch(make_spec(lambda text: None, "orders", "billing", {"max_attempts": 5}), Options(events="dead"))
+    called(one, message(attempts=attempts), error)
+    assert [kind for kind, _ in items].count("event") == events
