@@ -2,8 +2,9 @@
 
 The cases take turns, each in every round, in one session of two cores with two tasks, after a round that is not counted:
 
-- ours, and ours with keys (``headers=true``: an envelope of some 90 bytes around each body);
+- ours, and ours with keys (``headers=true``: an envelope of 111 bytes around each body);
 - bare: a Python sink that does what must be done, on a blocking socket: 500 bodies to an MPUB, send, wait for OK;
+- bare, envelopes: the same, with rows that Spark made as long as our envelopes: as many bytes to nsqd, and no keys to make;
 - nowhere: a Python sink that takes the rows and drops them, which is what Spark itself costs.
 
 Rates are of the clock; CPU is that of the JVM and of all Python processes, without nsqd's. Java is needed.
@@ -30,7 +31,9 @@ from benchmarks.spark_session import cpu, started
 
 TOPIC = "bench#ephemeral"
 MPUB = 500
-CASES = ("ours", "ours, keys", "bare", "nowhere")
+ENVELOPE = 'workers-headers/1\\n{"idempotency-key":"'
+CASES = ("ours", "ours, keys", "bare", "bare, envelopes", "nowhere")
+_BARE = ("bare", "bare, envelopes")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -38,22 +41,38 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found: dict[str, list[tuple[float, float]]] = {case: [] for case in CASES}
     with tempfile.TemporaryDirectory() as folder, started(Path(folder)) as session, measure.fresh_nsqd() as nsqd:
         session.dataSource.register(Bare)
-        rows = session.range(0, options.rows, 1, 2).selectExpr("rpad(cast(id AS string), 200, 'x') AS value")
         for number in range(options.rounds + 1):
             for case in CASES:
+                rows = _rows(session, options.rows, case)
                 began, used = time.monotonic(), cpu()
                 _write(rows, case, nsqd.address)
                 if number:
                     found[case].append((time.monotonic() - began, cpu() - used))
     print(f"{options.rows:,} rows of 200 B, 2 tasks, medians of {options.rounds} rounds, load {os.getloadavg()[0]:.0f}")
-    print("sink          k rows/s   CPU s   ours / it by the clock   by CPU   CPU beyond Spark's own, us a row")
+    beside = "".join(f"   of {case}: clock   CPU" for case in _BARE)
+    print(f"{'sink':<16} k rows/s   CPU s{beside}   CPU beyond Spark's own, us a row")
     idle = [used for _, used in found["nowhere"]]
     for case in CASES:
-        both = list(zip(found["ours"], found[case], strict=True))
         seconds, used = (statistics.median(one[i] for one in found[case]) for i in (0, 1))
-        ratios = "".join(f"{statistics.median(it[i] / our[i] for our, it in both):{24 - 15 * i}.2f}" for i in (0, 1))
+        ratios = "".join(
+            f"{_ratio(found[bare], found[case], 0):{len(bare) + 13}.2f}{_ratio(found[bare], found[case], 1):6.2f}"
+            for bare in _BARE
+        )
         own = statistics.median(one[1] - none for one, none in zip(found[case], idle, strict=True)) / options.rows * 1e6
-        print(f"{case:<12} {options.rows / seconds / 1000:9.0f} {used:7.2f} {ratios} {own:34.2f}", flush=True)
+        print(f"{case:<16} {options.rows / seconds / 1000:8.0f} {used:7.2f}{ratios}{own:35.2f}", flush=True)
+
+
+def _ratio(bare: Sequence[tuple[float, float]], ours: Sequence[tuple[float, float]], which: int) -> float:
+    """How fast ``ours`` is as a part of ``bare``, by the clock (0) or by CPU (1)."""
+    return statistics.median(one[which] / our[which] for one, our in zip(bare, ours, strict=True))
+
+
+def _rows(session: Any, count: int, case: str) -> Any:
+    value = "rpad(cast(id AS string), 200, 'x')"
+    if case == "bare, envelopes":
+        before = f"{ENVELOPE}{'0' * 36}-0-0-{'0' * 18}"
+        value = f"concat('{before}', lpad(cast(id AS string), 6, '0'), '\"}}\\n', {value})"
+    return session.range(0, count, 1, 2).selectExpr(f"{value} AS value")
 
 
 def _write(rows: Any, case: str, address: str) -> None:
@@ -61,7 +80,7 @@ def _write(rows: Any, case: str, address: str) -> None:
         sink = rows.write.format("nsq").mode("append").option("topic", TOPIC)
         sink.option("broker", f"nsq://{address}" + ("?headers=true" if "keys" in case else "")).save()
     else:
-        rows.write.format("bare").mode("append").option("address", address if case == "bare" else "").save()
+        rows.write.format("bare").mode("append").option("address", address if case in _BARE else "").save()
 
 
 class Bare(DataSource):

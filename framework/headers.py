@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import TypeAlias, overload
 
 from framework.errors import WrongUse
 
@@ -17,6 +17,34 @@ KEY = "idempotency-key"
 """The header that tells what was published twice: two messages with one key are the same to whoever heeds it."""
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+class OneEach(Sequence[Headers]):
+    """The headers of many messages that have one each, of one name: what a list of dicts says, without the dicts.
+
+    ``values`` are not checked: text of one line.
+    """
+
+    __slots__ = ("name", "values")
+
+    def __init__(self, name: str, values: Sequence[str]) -> None:
+        self.name = name
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Headers]:
+        return ({self.name: value} for value in self.values)
+
+    @overload
+    def __getitem__(self, index: int) -> Headers: ...
+    @overload
+    def __getitem__(self, index: slice) -> OneEach: ...
+    def __getitem__(self, index: int | slice) -> Headers | OneEach:
+        if isinstance(index, slice):
+            return OneEach(self.name, self.values[index])
+        return {self.name: self.values[index]}
 
 
 def check(headers: object) -> dict[str, str]:

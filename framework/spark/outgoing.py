@@ -45,15 +45,29 @@ class RowKeys:
 
     def take(self, bodies: Sequence[bytes], topics: Sequence[str] | None) -> list[str]:
         """Those of the next rows of the task. ``topics``: of each, where they differ."""
-        return [self._of(body, topics[row] if topics else "") for row, body in enumerate(bodies)]
+        # What is done for each row is most of what a key costs, so equal rows, which are rare, are looked for in all at once.
+        found = _digests(bodies, topics)
+        new = set(found)
+        if len(new) == len(found) and self._seen.isdisjoint(new):
+            self._seen |= new
+            before = f"{self._task}-"
+            return [before + one.hex() for one in found]
+        return list(map(self._numbered, found))
 
-    def _of(self, body: bytes, topic: str) -> str:
-        known = blake2b(body, digest_size=_DIGEST, key=topic.encode()[:64]).digest()
-        if known not in self._seen:
-            self._seen.add(known)
-            return f"{self._task}-{known.hex()}"
-        number = self._again[known] = self._again.get(known, 0) + 1
-        return f"{self._task}-{known.hex()}-{number}"
+    def _numbered(self, found: bytes) -> str:
+        if found not in self._seen:
+            self._seen.add(found)
+            return f"{self._task}-{found.hex()}"
+        number = self._again[found] = self._again.get(found, 0) + 1
+        return f"{self._task}-{found.hex()}-{number}"
+
+
+def _digests(bodies: Sequence[bytes], topics: Sequence[str] | None) -> list[bytes]:
+    if topics is None:
+        return [blake2b(body, digest_size=_DIGEST).digest() for body in bodies]
+    return [
+        blake2b(body, digest_size=_DIGEST, key=topic.encode()[:64]).digest() for body, topic in zip(bodies, topics, strict=True)
+    ]
 
 
 def runs(batch: pa.RecordBatch, topic: str | None, made: RowKeys | None = None) -> Iterator[Run]:

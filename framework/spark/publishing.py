@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from framework.headers import KEY, Headers
+from framework.headers import KEY, Headers, OneEach
 from framework.publisher import Publisher
 from framework.transports.contract import HeadsEach, Producer
 
@@ -21,7 +21,7 @@ class RowPublisher(Publisher):
         if keys is None:
             self.publish_many(topic, bodies, delay=delay)
             return
-        headers: list[Headers] = [{KEY: key} for key in keys]
+        headers = OneEach(KEY, keys)
         how = self._how(topic, delay, None, None, None)
         self._in_turn(how, lambda producer, share: _headed(producer, topic, bodies, headers, share))
 

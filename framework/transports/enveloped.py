@@ -16,12 +16,13 @@ from typing import Any, TypeAlias
 import msgspec
 
 from framework.errors import BadMessage, PublishError
-from framework.headers import NONE, Headers
+from framework.headers import NONE, Headers, OneEach
 from framework.message import Message
 from framework.transports.contract import Producer
 
 MAGIC = b"workers-headers/1\n"
 _read = msgspec.json.Decoder(dict[str, str]).decode
+_json = msgspec.json.Encoder().encode
 
 Others: TypeAlias = list[Any]
 Feed: TypeAlias = Callable[[bytes], tuple[list[Message], Others]]
@@ -32,6 +33,15 @@ def sealed(headers: Headers, body: bytes) -> bytes:
     if not headers and not body.startswith(MAGIC):
         return body
     return MAGIC + msgspec.json.encode(dict(headers)) + b"\n" + body
+
+
+def sealed_each(headers: Sequence[Headers], bodies: Sequence[bytes]) -> list[bytes]:
+    """As ``sealed``, each body with its own."""
+    if not isinstance(headers, OneEach):
+        return [sealed(given, body) for given, body in zip(headers, bodies, strict=True)]
+    before = b"%b{%b:" % (MAGIC, _json(headers.name))
+    join = b"".join
+    return [join((before, value, b"}\n", body)) for value, body in zip(map(_json, headers.values), bodies, strict=True)]
 
 
 def opened(message: Message) -> Message:
@@ -76,7 +86,7 @@ class SealingProducer:
 
     def publish_headed(self, topic: str, bodies: Sequence[bytes], headers: Sequence[Headers], **how: Any) -> None:
         """``contract.HeadsEach``"""
-        self._inner.publish(topic, [sealed(given, body) for given, body in zip(headers, bodies, strict=True)], **how)
+        self._inner.publish(topic, sealed_each(headers, bodies), **how)
 
     def close(self) -> None:
         self._inner.close()

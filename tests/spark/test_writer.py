@@ -72,6 +72,16 @@ def test_rows_without_keys_have_the_same_in_whatever_order_and_batches_they_come
     assert {key.partition("-")[0] for _, _, key in once} == {"task"}
 
 
+def test_a_row_keeps_the_key_that_earlier_versions_gave_it() -> None:
+    """Or a batch that is repeated after an update would be handled twice."""
+    keys = RowKeys("task")
+    first = "task-902a7e1237f375f9588bac15"
+    assert keys.take([b"1", b"x" * 300], None) == [first, "task-9ad2747ceb9b59a561cf6584"]
+    assert keys.take([b"1", b"1", b"3"], None) == [f"{first}-1", f"{first}-2", "task-6238c1f0b6c9936990c21473"]
+    named = ["task-a6cbb202b852a6f3742b3a21", "task-cd23b7a241b8a77fb2305a57"]
+    assert RowKeys("task").take([b"1", b"2"], ["a", "orders." * 12]) == named
+
+
 def test_what_a_key_takes_in_memory_is_what_the_page_says() -> None:
     keys, bodies = RowKeys("task"), [b"%d" % n for n in range(200_000)]
     tracemalloc.start()

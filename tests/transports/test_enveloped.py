@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.errors import BadMessage
-from framework.headers import NONE
+from framework.headers import NONE, OneEach
 from framework.message import Message
-from framework.transports.enveloped import MAGIC, SealingProducer, opened, opening, sealed
+from framework.transports.enveloped import MAGIC, SealingProducer, opened, opening, sealed, sealed_each
 
 headers = st.dictionaries(st.from_regex(r"[a-zA-Z-]{1,9}", fullmatch=True), st.text(max_size=9), max_size=4)
 bodies = st.one_of(st.binary(min_size=1), st.binary().map(lambda rest: MAGIC + rest))
@@ -29,6 +29,19 @@ def message(body: bytes) -> Message:
 def test_what_was_sealed_is_opened_with_its_headers_byte_for_byte(given_: dict[str, str], body: bytes) -> None:
     found = opened(message(sealed(given_, body)))
     assert (dict(found.headers), found.body) == (given_, body)
+
+
+@given(st.lists(st.tuples(st.text(max_size=9), bodies), max_size=4))
+def test_many_that_have_one_header_each_are_sealed_as_each_is_alone(sent: list[tuple[str, bytes]]) -> None:
+    each = OneEach('the"key', [value for value, _ in sent])
+    assert list(each) == [each[n] for n in range(len(each))] == [{'the"key': value} for value, _ in sent]
+    alone = [sealed(given_, body) for given_, (_, body) in zip(each, sent, strict=True)]
+    assert sealed_each(each, [body for _, body in sent]) == sealed_each(list(each), [body for _, body in sent]) == alone
+
+
+def test_more_bodies_than_headers_are_refused() -> None:
+    with pytest.raises(ValueError, match="argument 2"):
+        sealed_each(OneEach("key", ["1"]), [b"1", b"2"])
 
 
 @given(bodies)
