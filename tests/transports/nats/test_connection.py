@@ -369,3 +369,20 @@ def test_what_expired_is_not_kept_while_the_hub_is_blocked(kit):
         time.sleep(0.1)
     held.connection.rescuable.rescued()
     until(lambda: held.tally.lease_lost == 1)
+
+
+def test_what_nobody_could_read_is_said_again_though_nothing_is_asked_for(kit):
+    """As what went to a server that is gone while the others go on."""
+    transport = kit.open()
+    held = kit.hold(transport)
+    kit.producer(transport).publish("orders", [b"a"])
+    until(lambda: held.bodies == [b"a"])
+    held.grant(0)
+    until(lambda: not held.connection._pulling.pulls)
+    held.connection.finish(held.taken[0])
+    said, mark = held.connection.collect()
+    assert b"+ACK" in said
+    gevent.sleep(0.1)  # the turn that was asked for finds nothing to say
+    mark.lost()
+    until(lambda: admin(kit, "CONSUMER.INFO.orders.billing", {})["num_ack_pending"] == 0)
+    until(lambda: held.receiver.tally.finished == 1)

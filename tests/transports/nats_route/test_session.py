@@ -108,6 +108,19 @@ def test_nobody_waits_for_what_settles_nothing(open_one: Any) -> None:
     assert (paper.said, paper.pings, owner.ends) == ([b"data"], [], ["sent"])
 
 
+def test_a_proof_is_asked_for_once(open_one: Any) -> None:
+    owner = Owner()
+    session, paper = open_one(owner)
+    asked = []
+    for proves in (True, False, False, True):
+        if proves:
+            session.prove()
+        session.wants_to_speak(owner)
+        session.turn()
+        asked.append(len(paper.pings))
+    assert asked == [1, 1, 1, 2]
+
+
 def test_in_the_hubs_place_its_own_messages_are_kept_whatever_else_has_come(open_one: Any) -> None:
     owner = Owner()
     session, paper = open_one(owner)
