@@ -8,6 +8,7 @@ from typing import Any
 import gevent
 import pytest
 
+from framework.errors import BrokerUnreachable
 from framework.testing.conformance.receiver import Held
 from framework.transports import open_transports
 from framework.transports.rocketmq import pulling
@@ -60,4 +61,16 @@ def test_a_queue_is_let_go_once_what_was_requeued_is_with_the_broker(held: tuple
     assert server.asked[Request.CONSUMER_SEND_MSG_BACK] == QUEUES
     until(one.balanced)
     assert (one.tally.requeued, one.tally.finished) == (QUEUES, 0)
+    one.check()
+
+
+@pytest.mark.parametrize("requeued", [0, 1, QUEUES])
+def test_what_was_not_sent_back_when_the_broker_went_is_counted_as_lost(held: tuple[Canned, Held], requeued: int) -> None:
+    _, one = held
+    connection: Any = one.connection
+    for message in list(connection.in_flight)[:requeued]:
+        one.connection.requeue(message, 5.0)
+    connection.lost(BrokerUnreachable("away"))
+    assert (one.tally.received, one.tally.lease_lost, one.tally.requeued, one.tally.finished) == (QUEUES, QUEUES, 0, 0)
+    assert one.balanced()
     one.check()
