@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import gevent
 import pytest
@@ -19,6 +21,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from framework.message import Batch
+from framework.spark import collector as of_collector
 from framework.spark import options, reader
 from framework.spark.collector import NAME, Collector
 from framework.spool import Spool, segment
@@ -114,6 +117,22 @@ def test_what_a_full_spool_does_not_take_stays_at_the_broker_until_there_is_room
     wait_for(lambda: query() == 10_000, collector, 60)
     assert sum(read.values(), Counter()) == Counter(b"m%d" % n for n in range(10_000))
     assert caplog.text.count("its messages stay at the broker") == caplog.text.count("has room again") >= 1
+
+
+def test_a_channel_of_which_nothing_has_come_yet_is_given_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_collector, "_IDLE", 0.3)
+    given = {
+        "spoolDir": str(tmp_path),
+        "topic": "orders",
+        "channel": "archive",
+        "broker": "nsq://127.0.0.1:1",
+        "segmentLinger": "200ms",
+    }
+    collector: Any = Collector(options.stream_read(given))
+    collector._supervisor = SimpleNamespace(ready=True)
+    began = time.monotonic()
+    collector.drain_channel()
+    assert time.monotonic() - began >= 0.5
 
 
 def test_a_channel_counts_as_drained_only_when_nothing_has_come_for_a_while(

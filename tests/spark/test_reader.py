@@ -26,6 +26,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from framework.message import Batch, Message
 from framework.spark import options
+from framework.spark import reader as of_reader
 from framework.spark.reader import NsqBatchReader, NsqStreamReader
 from framework.spool import Spool, SpoolError, segment
 from tests.origins import Source
@@ -139,6 +140,20 @@ def test_what_the_last_batch_read_is_deleted_before_there_is_a_next_one(land: La
     assert len(ids(source, source.initialOffset(), end)) == 100
     assert source.latestOffset(end, EVERYTHING) == end
     assert [one.number for one in segment.listing(folder / "a")] == [8, 9, 10]
+
+
+def test_a_spool_is_gone_through_once_for_what_was_read_however_often_spark_asks(
+    land: Land, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does every 14 ms, while there is nothing new."""
+    folder, trims = land(0, 10), list[Any]()
+    monkeypatch.setattr(of_reader, "trim", lambda *arguments: trims.append(arguments))
+    source = reader(folder, retention="commit")
+    end = source.latestOffset(source.initialOffset(), EVERYTHING)
+    trims.clear()
+    for _ in range(3):
+        assert source.latestOffset(end, EVERYTHING) == end
+    assert [(folder, cursor) for folder, cursor, *_ in trims] == [(folder / "a", 2)]
 
 
 def test_of_what_was_read_a_spool_with_a_limit_keeps_half_as_much(land: Land) -> None:
