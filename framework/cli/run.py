@@ -18,7 +18,8 @@ from framework.cli.exit_codes import as_text
 from framework.cli.patching import imported_too_early, is_patched
 from framework.cli.signals import stopping
 from framework.errors import BadSetting, WrongUse
-from framework.master.master import Master, check
+from framework.master import refused
+from framework.master.master import Master
 from framework.master.state import About, condition
 from framework.master.to_master import ToMaster
 from framework.modules import import_handlers, words_of_others
@@ -82,7 +83,7 @@ _THE_MASTERS: dict[str, Any] = {"admin": None, "ledger": None}
 
 def _lead(settings: Settings, load: Callable[[], Settings], notifier: Notifier | None) -> int:
     """Be the master. Its processes run this verb with the same arguments."""
-    check(settings)
+    refused.at_start(settings)
     master = Master(settings, load, notifier)
     with stopping(master, to_the_end=True, hangs_up=False) as signals:
         code = master.run()

@@ -16,30 +16,34 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from framework import hooks, published
 from framework.bytecode import not_kept_while_fresh
 from framework.engine import slot_wire as wire
 from framework.engine.lifetime import Lifetime
-from framework.errors import AlreadySettled, BadHandler
+from framework.errors import AlreadySettled, BadHandler, BadSetting
 from framework.handler import HandlerSpec, make_spec, registered
 from framework.headers import NONE
 from framework.message import Batch, Message, calls_of
 from framework.middleware import compile_call
 from framework.middleware.retry import encodable
-from framework.observe import call
+from framework.observe import call, logfile
 from framework.observe.logging import extra_of
 
 SOCKET, FLAGS = 3, 4
 """The descriptors that it is born with: the socket, and a byte of shared memory for each message of a job, 1 when it is lost."""
 _PR_SET_PDEATHSIG = 1
+_DISK_SECONDS = 0.2
+_FOR_THE_WORKER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 class Origin:
@@ -63,7 +67,7 @@ class Worker:
         self._lock = _thread.allocate_lock()
 
     def next(self) -> Any:
-        """The next Setup or Job; None when the worker is gone, or wants no more."""
+        """The next Setup, Job or Log; None when the worker is gone, or wants no more."""
         try:
             head = self._stream.read(4)
             return wire.asked(self._stream.read(int.from_bytes(head, "big"))) if len(head) == 4 else None
@@ -162,11 +166,7 @@ class Calls:
 def main() -> None:
     parent = os.getppid()
     _die_with(parent)
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-        signal.SIGHUP,
-    ):  # for the worker, which tells us; what we start gets the default
+    for number in _FOR_THE_WORKER:  # which tells us; what we start gets the default
         signal.signal(number, _ignore)
     worker = Worker(socket.socket(fileno=SOCKET))
     setup = worker.next()
@@ -189,9 +189,24 @@ def main() -> None:
     calls = Calls(worker, mmap.mmap(FLAGS, max(1, setup.batch)), compile_call(spec), setup)
     worker.say(wire.Ready())
     published.tally.set(Counter())
-    while (job := worker.next()) is not None:
-        worker.say(calls.make(job))
+    while (asked := worker.next()) is not None:
+        if isinstance(asked, wire.Log):
+            _open_log(Path(asked.path))
+        else:
+            worker.say(calls.make(asked))
     lifetime.stop()
+
+
+def _open_log(path: Path) -> None:
+    """A disk that stands still holds no call up."""
+
+    def open_it() -> None:
+        with suppress(BadSetting):  # the worker's own says it
+            logfile.write_to(path)
+
+    thread = threading.Thread(target=open_it, daemon=True)
+    thread.start()
+    thread.join(_DISK_SECONDS)
 
 
 def _ignore(*_: object) -> None:

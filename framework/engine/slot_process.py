@@ -32,7 +32,7 @@ from framework.errors import AlreadySettled, FrameworkError
 from framework.forked import forget_in_child, let_go
 from framework.handler import HandlerSpec, declared_in
 from framework.message import Batch, Message
-from framework.observe import hublog
+from framework.observe import hublog, logfile
 
 log = hublog.get(__name__)
 
@@ -76,6 +76,8 @@ class SlotProcess:
         self._frames = wire.Frames()
         self._status: int | None = None
         self._records: deque[wire.Record] = deque()
+        self._log_opened = logfile.times_opened()
+        """Of the file that is its stderr."""
         self._start(environ)
 
     def _start(self, environ: Mapping[str, str] | None) -> None:
@@ -104,7 +106,7 @@ class SlotProcess:
         """One call. Raises what the handler raised, and SlotDied; what else is thrown into this greenlet kills the process."""
         self.job, self.started = job, time.monotonic()
         try:
-            done = self._ask(wire.frame(self._job(job)))
+            done = self._ask(self._news() + wire.frame(self._job(job)))
         except BaseException:
             self.kill()
             raise
@@ -118,6 +120,14 @@ class SlotProcess:
             job.outcomes.update((job[index], wire.error_of(failure)) for index, failure in done.failed)  # type: ignore[misc]
         if done.error is not None:
             raise wire.error_of(done.error)
+
+    def _news(self) -> bytes:
+        """What native code writes to its stderr goes where the log is."""
+        times, path = logfile.times_opened(), logfile.path()
+        if times == self._log_opened or path is None:
+            return b""
+        self._log_opened = times
+        return wire.frame(wire.Log(str(path)))
 
     def _job(self, job: Message | Batch) -> wire.Job:
         return wire.Job([wire.delivery(one) for one in messages_of(job)], self.started + self._spec.timeout)

@@ -64,6 +64,12 @@ class Job(msgspec.Struct, array_like=True, tag=True):
     """Monotonic, a clock that the processes of a machine share."""
 
 
+class Log(msgspec.Struct, array_like=True, tag=True):
+    """To the process, before a job: its worker has opened the file of its log again, and it does the same."""
+
+    path: str
+
+
 class Ready(msgspec.Struct, array_like=True, tag=True):
     """From the process: it can take calls."""
 
@@ -119,7 +125,7 @@ class Done(msgspec.Struct, array_like=True, tag=True):
 Said = Ready | Refused | Record | Touch | Done
 _encode = msgspec.msgpack.Encoder().encode
 said = msgspec.msgpack.Decoder(Said).decode
-asked = msgspec.msgpack.Decoder(Setup | Job).decode
+asked = msgspec.msgpack.Decoder(Setup | Job | Log).decode
 
 
 def frame(value: msgspec.Struct) -> bytes:

@@ -19,14 +19,13 @@ from gevent.queue import Empty, Queue
 
 from framework.amounts import cores
 from framework.app import embedded_nsqd
-from framework.errors import BadSetting, BrokerUnreachable, FrameworkError
-from framework.master import books, reasons
+from framework.errors import BrokerUnreachable, FrameworkError
+from framework.master import books, reasons, refused
 from framework.master.child import Child, command, folder
 from framework.master.seat import Seat
 from framework.observe import logfile
 from framework.observe.logging import setup
-from framework.resident import rss
-from framework.settings import Settings, check_writable
+from framework.settings import Settings
 from framework.systemd import Condition, Herald, Notifier
 from framework.transports import open_transports
 
@@ -46,14 +45,6 @@ _STARTS_NOTHING = (1, 2, 3)
 """With these a process says that what it was given cannot work; see cli/exit_codes."""
 
 Event = Callable[[], object]
-
-
-def check(settings: Settings) -> None:
-    """Raises BadSetting for what could not be done in the end, or at the time."""
-    if settings.ledger:
-        check_writable(settings.ledger, "--ledger")
-    if settings.max_rss is not None and not rss():
-        raise BadSetting("--max-rss: this system does not tell how much memory a process takes (/proc): leave it out")
 
 
 class Master:
@@ -200,7 +191,8 @@ class Master:
         seat = next((seat for seat in self._seats if seat.successor is child), None)
         if seat is None:  # it was told to stop meanwhile
             return
-        self._proven = child.generation
+        if self._proven != child.generation:
+            self._prove(child.generation)
         former = seat.promote()
         if former is not None:
             log.info("process %d is %d now; %d drains: %s", seat.number, child.pid, former.pid, former.due or "reload")
@@ -211,6 +203,15 @@ class Master:
             log.info("process %d of %d is at work: %d", seat.number, len(self._seats), child.pid)
         if all(seat.child is not None and seat.child.generation == self._generation for seat in self._seats):
             self._all_there(child)
+
+    def _prove(self, generation: int) -> None:
+        """The first of it works: from now on the master's own lines are where its are, and look as they do."""
+        if self._proven:
+            settings = self._settings
+            setup(settings.log_level, timed=True, form=settings.log_format, frames=settings.log_frames)
+            if settings.log_file:
+                logfile.move_to(settings.log_file)
+        self._proven = generation
 
     def _all_there(self, child: Child) -> None:
         """Of the newest generation, as ``child`` is."""
@@ -260,7 +261,9 @@ class Master:
             self._exit_code = child.code or 0
             self._stop()
             return
-        self._keep_old(f"{child.end}, its words are above")
+        log_file = self._settings.log_file
+        where = "above" if log_file == self._before[0].log_file else f"in {log_file}"
+        self._keep_old(f"{child.end}, its words are {where}")
 
     def _keep_old(self, how: str) -> None:
         """Of the former generation, as the first process of the new one does not work, which ``how`` says."""
@@ -279,9 +282,7 @@ class Master:
             self._herald.reloading()
         try:
             settings = self._load()
-            check(settings)
-            self._refuse_moved(settings)
-            setup(settings.log_level, timed=True, form=settings.log_format, frames=settings.log_frames, file=settings.log_file)
+            refused.at_reload(settings, self._settings, embedded=self._nsqd is not None)
         except FrameworkError as error:
             log.error("not reloaded: %s; the processes go on as they are", error)
             self._tell_reloaded(f"not reloaded: {error}")
@@ -300,13 +301,6 @@ class Master:
         self._last_reload = f"; {words}"
         if self._herald is not None:
             self._herald.reloaded(words)
-
-    def _refuse_moved(self, settings: Settings) -> None:
-        """Raises BadSetting for what the master has opened and cannot open elsewhere while it is used."""
-        if (self._nsqd is None) != bool(settings.brokers) or (self._nsqd and settings.data_path != self._settings.data_path):
-            raise BadSetting("the embedded nsqd is where it was at the start: for another broker or --data-path start anew")
-        if self._settings.log_file and not settings.log_file:
-            raise BadSetting("the log is in a file, and stderr is gone: for none start anew, or name another --log-file")
 
     def _resize(self, by: int) -> None:
         if not self._stops:

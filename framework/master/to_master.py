@@ -154,7 +154,7 @@ class ToMaster:
             case {"do": "dump", "why": why}:
                 dump.write(str(why))
             case {"do": "open log"}:
-                _start_new_thread(logfile.open_again, ())  # it logs, which may block
+                logfile.open_again()
             case {"do": "snapshot", "question": question}:
                 self._shown = True
                 self._say({"question": question, "answer": self._snapshot()})

@@ -6,6 +6,7 @@ It knows neither lines nor records: its maker says how an item is handled.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +21,8 @@ Item = TypeVar("Item")
 SIZE = 10_000
 TOGETHER = 256
 """Items that are joined, at most."""
+_TOGETHER_WEIGHT = 1024 * 1024
+"""And no more of them than weigh so much."""
 _LINGER_SECONDS = 1.0
 """How long the thread waits for more before it ends: the next item starts another one."""
 
@@ -39,13 +42,18 @@ class Background(Generic[Item]):
         *,
         join: Callable[[list[Item]], Item] | None = None,
         size: int = SIZE,
+        room: float = math.inf,
+        weigh: Callable[[Item], int] = lambda item: 0,
     ) -> None:
         """What ``handle`` raises is lost with its item. ``lost`` makes the item that says how many were dropped, ``join`` one of
-        many that wait: where ``handle`` lets go of the GIL it gets that back once in 5 ms only, from a thread that computes."""
+        many that wait: where ``handle`` lets go of the GIL it gets that back once in 5 ms only, from a thread that computes.
+        ``size`` items may wait, which weigh no more than ``room``; one alone may weigh more."""
         self._handle = handle
         self._lost = lost
         self._join = join
         self._size = size
+        self._room = room
+        self._weigh = weigh
         self._dropped = 0
         """Since it was full. Until half of it is empty nothing is taken, so that they are said in one place, and once."""
         self._begin()
@@ -53,6 +61,8 @@ class Background(Generic[Item]):
 
     def _begin(self) -> None:
         self._queue: deque[Item | _Flush] = deque()
+        self._weight_in = self._weight_out = 0
+        """Of all that came and of all that was taken out: each is counted by one side alone, so neither waits for the other."""
         self._lock = _new_rlock()  # reentrant: a finalizer that logs may run in the middle of a put
         self._wake = _allocate_lock()
         self._wake.acquire()
@@ -66,10 +76,22 @@ class Background(Generic[Item]):
     def put(self, item: Item) -> None:
         """Never blocks: an item that comes while the queue is full is dropped and counted."""
         with self._lock:
-            if self._dropped or len(self._queue) >= self._size:
+            weight = self._weigh(item)
+            if self._dropped or len(self._queue) >= self._size or (self._queue and self._weight + weight > self._room):
                 self._dropped += 1
                 return
+            self._weight_in += weight
             self._append(item)
+
+    @property
+    def drops(self) -> bool:
+        """Whether some were dropped that are not said yet."""
+        return self._dropped > 0
+
+    @property
+    def _weight(self) -> int:
+        """Of what waits."""
+        return self._weight_in - self._weight_out
 
     def flush(self, seconds: float) -> bool:
         """Wait until all that was put is handled; False: it took longer. It blocks the thread with its hub: for an exit."""
@@ -93,7 +115,9 @@ class Background(Generic[Item]):
         with self._lock:
             dropped, self._dropped = self._dropped, 0
             if dropped:
-                self._queue.append(self._lost(dropped))
+                said = self._lost(dropped)
+                self._weight_in += self._weigh(said)
+                self._queue.append(said)
 
     # -- in the thread
 
@@ -101,9 +125,11 @@ class Background(Generic[Item]):
         while self._more():
             while self._queue:
                 item = self._queue.popleft()
-                if self._join is not None and not isinstance(item, _Flush):
-                    item = self._joined(item, self._join)
-                if self._dropped and len(self._queue) <= self._size // 2:
+                if not isinstance(item, _Flush):
+                    self._weight_out += self._weigh(item)
+                    if self._join is not None:
+                        item = self._joined(item, self._join)
+                if self._dropped and len(self._queue) <= self._size // 2 and self._weight <= self._room / 2:
                     self._say_lost()
                 if isinstance(item, _Flush):
                     item.done.release()
@@ -112,9 +138,15 @@ class Background(Generic[Item]):
                     self._handle(item)
 
     def _joined(self, first: Item, join: Callable[[list[Item]], Item]) -> Item:
-        items = [first]
-        while self._queue and len(items) < TOGETHER and not isinstance(self._queue[0], _Flush):
-            items.append(self._queue.popleft())  # type: ignore[arg-type]
+        items, weight = [first], self._weigh(first)
+        while self._queue and len(items) < TOGETHER and weight < _TOGETHER_WEIGHT:
+            following = self._queue[0]
+            if isinstance(following, _Flush):
+                break
+            self._queue.popleft()
+            items.append(following)
+            weight += self._weigh(following)
+        self._weight_out += weight - self._weigh(first)
         return join(items)
 
     def _more(self) -> bool:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from framework.observe import logfile
+from framework.observe import logfile, stderr
 from framework.observe.call import bind_records
 from framework.observe.tracebacks import own_frames
 
@@ -153,8 +153,16 @@ def setup(level: str, *, timed: bool = False, form: str = "text", frames: str = 
         logfile.write_to(file)
     stream = logging.StreamHandler(sys.stderr)
     if form == "json":
-        stream.setFormatter(JsonFormatter(frames=frames))
+        formatter: _Formatter = JsonFormatter(frames=frames)
     else:
-        stream.setFormatter(LineFormatter(timed=timed, frames=frames, coloured=_on_terminal()))
+        formatter = LineFormatter(timed=timed, frames=frames, coloured=_on_terminal())
+    stream.setFormatter(formatter)
+    stderr.say_as(lambda words: _of_the_log(formatter, words))
     logging.basicConfig(level=level.upper(), handlers=[stream], force=True)
     bind_records()
+
+
+def _of_the_log(formatter: _Formatter, words: str) -> str:
+    """What is said of the log itself is a line as any other, though no logger can be asked to write it just then."""
+    about = {"name": stderr.__name__, "levelno": logging.WARNING, "levelname": "WARNING", "msg": words}
+    return formatter.format(logging.makeLogRecord(about)) + "\n"

@@ -85,7 +85,8 @@ def test_a_stderr_that_nobody_reads_stops_no_handler_and_what_is_missing_is_coun
     worker.read()
     worker.wait_for("pieces of this log were dropped while nobody read it")
     assert worker.stop() == 0
-    dropped = sum(int(count) for line in worker.err for count in re.findall(r"^workers: (\d+) pieces of this log", line))
+    told = re.compile(r"^\d{4}-\S+ \d+ WARNING framework.observe.stderr (\d+) pieces of this log were dropped")
+    dropped = sum(int(count) for line in worker.err for count in told.findall(line))
     kept = sum("WARNING shop " in line for line in worker.err)
     assert 0 < kept < 2 * MESSAGES
     assert kept + dropped >= 2 * MESSAGES

@@ -270,7 +270,7 @@ class Running:
         self.supervisor = supervisor
         self.greenlet = gevent.spawn(supervisor.run)
 
-    def until(self, condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    def until(self, condition: Callable[[], Any], seconds: float = 30.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             if self.greenlet.dead:

@@ -25,7 +25,6 @@ from framework.engine import slot_wire as wire
 from framework.errors import BadHandler, Reject, Retry
 from framework.testing.processes import has_ended
 from framework.testing.workers import working
-from tests import forked
 
 FEW = """
 from framework import Message, handler
@@ -52,9 +51,9 @@ def journal(tmp_path: Path) -> Callable[[], list[str]]:
 
 
 def children() -> list[psutil.Process]:
-    """But for those that stay for all tests."""
+    """Those of slots: servers of other tests stay as long as this process does."""
     alive = [one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
-    return [one for one in alive if one.pid not in forked.templates()]
+    return [one for one in alive if any("framework.engine.slot_child" in word for word in one.cmdline())]
 
 
 def longest_standstill(worker, condition: Callable[[], object]) -> float:

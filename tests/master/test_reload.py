@@ -288,6 +288,26 @@ def test_a_log_in_a_file_is_not_taken_back_to_stderr(lead: Lead, write: Write, t
     assert master.stop() == 0
 
 
+def test_a_reload_to_another_file_that_fails_says_where_its_words_are(lead: Lead, write: Write, tmp_path: Path) -> None:
+    first, second, config = tmp_path / "first.log", tmp_path / "second.log", tmp_path / "workers.yaml"
+    config.write_text(f"log_file: {first}\n")
+    write()
+    master = lead("--config", str(config), ready=None)
+    master.wait_until(lambda: first.exists() and ALL_READY in first.read_text(), deadline=40)
+    config.write_text(f"log_file: {second}\n")
+    (tmp_path / "shop.py").write_text("import nothing_of_the_kind\n")
+    master.signal(signal.SIGHUP)
+    master.wait_until(lambda: f"its words are in {second}" in first.read_text(), deadline=40)
+    assert "nothing_of_the_kind" in second.read_text()
+    assert "not reloaded" not in second.read_text()
+    write()
+    master.signal(signal.SIGHUP)
+    master.wait_until(lambda: second.exists() and "reloaded: all 2 processes" in second.read_text(), deadline=40)
+    assert master.stop() == 0
+    assert "is at work" not in second.read_text()
+    assert master.err == []
+
+
 def test_logs_that_are_no_files_are_not_opened_again(lead: Lead, write: Write) -> None:
     write()
     master = lead(processes=1)

@@ -159,14 +159,16 @@ def test_a_reload_is_tried_with_one_process_and_only_then_with_the_others(lead: 
     [first] = led.starting
     assert (first.generation, led.at_work) == (2, old)
     assert [one.told for one in old] == [[], [], []]
-    assert led.logs == [{"level": "debug", "timed": True, "form": "json", "frames": led.wanted.log_frames, "file": None}]
+    assert led.logs == [], "should it not work, the log is as it was"
     led.subscribe(first)
+    assert led.logs == [{"level": "debug", "timed": True, "form": "json", "frames": led.wanted.log_frames}]
     assert [one.told for one in old] == [[("stop", DRAIN + MARGIN, False)], [], []]
     assert len(led.starting) == CORES
     assert "reloaded: all" not in caplog.text
     new = led.until_all_work()
     assert [one.generation for one in new] == [2, 2, 2]
     assert [len(one.told) for one in old] == [1, 1, 1]
+    assert len(led.logs) == 1
     assert caplog.text.count("reloaded: all 3 processes have the new code and settings") == 1
 
 

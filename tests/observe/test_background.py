@@ -149,3 +149,30 @@ def test_what_waits_can_be_handled_as_one(monkeypatch: pytest.MonkeyPatch) -> No
     stuck.go.set()
     assert queue.flush(10)
     assert stuck.handled == ["first", "0+1+2+3", "4+5+6+7", "8+9+3 lost"]
+
+
+def test_what_waits_has_no_more_weight_than_there_is_room_for() -> None:
+    stuck = Stuck()
+    queue = Background(stuck, lost, room=10, weigh=len)
+    queue.put("first")
+    assert stuck.entered.wait(10)
+    for _ in range(4):
+        queue.put("four")
+    stuck.go.set()
+    assert queue.flush(10)
+    assert stuck.handled == ["first", "four", "four", "2 lost"]
+    queue.put("longer than all the room")
+    assert queue.flush(10)
+    assert stuck.handled[-1] == "longer than all the room"
+
+
+def test_no_more_is_joined_than_weighs_a_megabyte() -> None:
+    stuck = Stuck()
+    queue = Background(stuck, lost, join="".join, weigh=len)
+    queue.put("first")
+    assert stuck.entered.wait(10)
+    for _ in range(5):
+        queue.put("x" * (512 << 10))
+    stuck.go.set()
+    assert queue.flush(10)
+    assert list(map(len, stuck.handled)) == [5, 1 << 20, 1 << 20, 512 << 10]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import sys
 import threading
+import time
 
 import pytest
 
 from framework.observe import stderr
-from framework.observe.stderr import Stderr, unblocked
+from framework.observe.stderr import Stderr, say_as, unblocked
 
 
 class Pipe:
@@ -21,10 +24,11 @@ class Pipe:
         self.open.set()
         self.began = threading.Event()
 
-    def write(self, text: str) -> None:
+    def write(self, text: str) -> tuple[bytes, OSError | None]:
         self.began.set()
         assert self.open.wait(20)
         self.text += text
+        return b"", None
 
 
 @pytest.fixture
@@ -67,3 +71,76 @@ def test_a_forked_child_writes_at_once(pipe: Pipe, monkeypatch: pytest.MonkeyPat
 def test_bytes_are_no_text(pipe: Pipe) -> None:
     with pytest.raises(TypeError, match="a str is written"):
         Stderr("").write(b"x")  # type: ignore[arg-type]
+
+
+def test_a_line_is_written_when_it_has_an_end(pipe: Pipe) -> None:
+    stream = Stderr("")
+    stream.write("begun")
+    assert stream._queue.flush(20)
+    assert pipe.text == ""
+    stream.write(" and ended\nthe next")
+    assert stream._queue.flush(20)
+    assert pipe.text == "begun and ended\n"
+    stream.flush()
+    assert stream.drain(20)
+    assert pipe.text == "begun and ended\nthe next"
+
+
+class Disk:
+    """Full for as long as ``fails`` says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fails = 0
+        self.text = ""
+        monkeypatch.setattr(stderr, "append", self.append)
+        monkeypatch.setattr(stderr, "_PAUSE", 0.01)
+
+    def append(self, fd: int, data: bytes) -> tuple[bytes, OSError | None]:
+        if self.fails:
+            self.fails -= 1
+            return data, OSError(errno.ENOSPC, "No space left on device")
+        self.text += data.decode()
+        return b"", None
+
+
+def test_what_a_full_disk_does_not_take_is_written_later_and_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    stream = Stderr("workers: ")
+    disk.fails = 5
+    for number in range(100):
+        stream.write(f"{number}\n")
+    assert stream.drain(20)
+    lines = disk.text.splitlines()
+    said = [line for line in lines if not line.isdigit()]
+    assert [int(line) for line in lines if line.isdigit()] == list(range(100))
+    assert len(said) == 1
+    assert re.fullmatch(r"workers: the log could not be written for .* s: No space left on device", said[0])
+
+
+def test_the_reason_is_that_of_the_time_when_they_were_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    stream = Stderr("workers: ", size=10)
+    for fails in (3, 0):
+        disk.fails = fails
+        stream.write("first\n")
+        assert stream.drain(20)
+    assert stream._lost(7) == "workers: 7 pieces of this log were dropped while nobody read it\n"
+    disk.fails = 1_000_000
+    stream.write("first\n")
+    until = time.monotonic() + 20
+    while stream._error is None and time.monotonic() < until:
+        time.sleep(0.005)
+    for _ in range(15):
+        stream.write("more\n")
+    disk.fails = 0
+    assert stream.drain(20)
+    assert "workers: 5 pieces of this log were dropped while it could not be written: No space left on device\n" in disk.text
+
+
+def test_its_own_words_look_as_the_log_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    with unblocked("workers: "):
+        say_as(lambda words: f"WARNING {words}!\n")
+        disk.fails = 1
+        print("first", file=sys.stderr)
+    assert re.fullmatch(r"first\nWARNING the log could not be written for .* s: No space left on device!\n", disk.text)
