@@ -13,6 +13,7 @@ from framework.spool.storage import Location
 
 try:
     import pyarrow as pa
+    import pyarrow.compute as pc
 except ImportError as error:  # the extra is not installed
     raise ImportError("the spool needs pyarrow: install nsq-workers[spark]") from error
 
@@ -94,6 +95,19 @@ def keys_of(table: pa.Table, *, by_node: bool = True) -> list[Key]:
         )
         for node, topic, name, at in rows
     ]  # fmt: skip
+
+
+def metadata_of_all(tables: Sequence[pa.Table]) -> dict[bytes, bytes] | None:
+    """What the segments ``tables`` say of their nodes together; None where they contradict each other."""
+    said = [(one.schema.metadata or {}).get(_LASTING) for one in tables]
+    every = [frozenset(json.loads(one)) for one in said if one is not None]
+    if len(every) < len(said):
+        return None if every else {}
+    lasting = frozenset().union(*every)
+    for table, own in zip(tables, every, strict=True):
+        if own != lasting and lasting & {*pc.unique(table["nsqd"]).to_pylist()} != own:
+            return None
+    return {_LASTING: json.dumps(sorted(lasting)).encode()}
 
 
 def write_to(sink: Any, rows: pa.RecordBatch) -> None:

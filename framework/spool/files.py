@@ -118,7 +118,7 @@ def listing(folder: Path) -> list[Segment]:
     Raises SpoolError when two files have one number, which no writer makes.
     """
     try:
-        names = os.listdir(folder)
+        names = _names(folder)
     except FileNotFoundError:
         return []
     segments = runs.beside(_parsed(folder, names), filter(None, (runs.named(folder, name) for name in names)))
@@ -129,6 +129,15 @@ def listing(folder: Path) -> list[Segment]:
                 "remove the one that was copied here, or begin an empty folder"
             )
     return segments
+
+
+def _names(folder: Path) -> list[str]:
+    """Of one moment, as far as runs go: who stands still in the middle could see neither a run nor what it holds."""
+    while True:
+        began = time.monotonic()
+        names = os.listdir(folder)
+        if time.monotonic() - began <= max(1.0, runs.GRACE / 2):
+            return names
 
 
 def _parsed(folder: Path, names: Iterable[str]) -> Iterable[Segment]:
@@ -162,13 +171,16 @@ def _clock(folder: Path) -> float:
 def remove_held(folder: Path, until: float) -> bool:
     """Remove the segments that runs hold as well, and have for a while; whether that is done.
 
-    It ends at ``until`` (monotonic). Raises OSError.
+    It ends at ``until`` (monotonic). Raises OSError, and SpoolError for a run that does not hold them.
     """
     names, now = os.listdir(folder), _clock(folder)
     old = [name for name in names if runs.NAME.fullmatch(name) and (folder / name).stat().st_mtime <= now - runs.GRACE]
-    blocks = {run.begins // runs.BLOCK for name in old if (run := runs.named(folder, name))}
-    for one in _parsed(folder, names):
-        if (one.number - 1) // runs.BLOCK in blocks:
+    for run in filter(None, (runs.named(folder, name) for name in old)):
+        held = [one for one in _parsed(folder, names) if (one.number - 1) // runs.BLOCK == run.begins // runs.BLOCK]
+        if held:
+            numbers = arrow.mapped(folder / run.path.name)[runs.PLACE[0]]
+            runs.check_held(run, numbers, {one.number: one.rows for one in held})
+        for one in held:
             (folder / one.path.name).unlink(missing_ok=True)
             if time.monotonic() > until:
                 return False

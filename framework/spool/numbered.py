@@ -51,6 +51,8 @@ _floors: dict[Remote, int] = {}
 _tidied: dict[Remote, float] = {}
 _run_lists: dict[Remote, tuple[float, list[Segment]]] = {}
 """When they are to be looked for again, and what there was."""
+_deleted: dict[Remote, int] = {}
+"""The last number that was seen to have no more than a mark."""
 _looked_into: dict[tuple[str, float], _Rows] = {}
 """(name, time) of a segment whose rows nobody had put -> what ``_look_into`` found."""
 
@@ -78,18 +80,29 @@ def write(folder: Remote, number: int, rows: Any) -> Segment | None:
 
 def listing(folder: Remote) -> list[Segment]:
     """The segments by number; empty where there are none. Raises StorageError, and SpoolError for one that is damaged."""
-    first = _floors.get(folder)
-    if first is None:
-        first = _floors[folder] = told(folder, _FLOOR) or 0
-    found, left = _listed(folder, first)
-    if any(two.begins != one.number + 1 for one, two in pairwise(found)) and _run_lists.pop(folder, (0.0, []))[0]:
-        found, left = _listed(folder, first)  # a clock that stands perhaps
-    if not found and first:  # the last one is never deleted: this is another spool under the same name
+    found, left = _listed(folder)
+    if _may_lack_runs(folder, found, left) and _run_lists.pop(folder, (0.0, []))[0]:
+        found, left = _listed(folder)  # this process stood still perhaps, and its clock with it
+    if not found and _floors.get(folder):  # the last one is never deleted: this is another spool under the same name
+        forget(folder)
+        _floors[folder] = 0
+        found, left = _listed(folder)
+    if len(left) > _MANY_LEFT:
         _floors.pop(folder, None)
-        found, left = _listed(folder, 0)
-    if left > _MANY_LEFT:
-        _floors.pop(folder, None)
+    _deleted[folder] = max([_deleted.get(folder, 0), *left])
     return found
+
+
+def _may_lack_runs(folder: Remote, found: list[Segment], left: list[int]) -> bool:
+    """Whether something between the segments is missing, or has left no more than a mark before them since the last listing."""
+    known, begins = _deleted.get(folder, 0), found[0].begins if found else 0
+    return any(two.begins != one.number + 1 for one, two in pairwise(found)) or any(known < one < begins for one in left)
+
+
+def forget(folder: Remote) -> None:
+    """What is known of ``folder`` from before: a process that stood still meanwhile, or a clock, may make it too old."""
+    for known in (_floors, _run_lists, _deleted):
+        known.pop(folder, None)
 
 
 def read(path: Remote) -> Any:
@@ -123,13 +136,19 @@ def tidy(folder: Remote, floor: int) -> None:
     for entry in entries:
         if int(entry.name[:20]) < floor and entry.modified < latest - _TAKEN_FOR:
             (folder / entry.name).delete()
+    for run in filter(None, (runs.named(folder / _RUNS, entry.name) for entry in (folder / _RUNS).list())):
+        if isinstance(run.path, Remote) and run.number < floor:  # made while they were removed, and seen by nobody
+            run.path.delete()
 
 
-def _listed(folder: Remote, first: int) -> tuple[list[Segment], int]:
-    """What is there from ``first`` on, and how many deleted ones are among it."""
+def _listed(folder: Remote) -> tuple[list[Segment], list[int]]:
+    """What is there, and which numbers among it have no more than a mark."""
+    first = _floors.get(folder)
+    if first is None:
+        first = _floors[folder] = told(folder, _FLOOR) or 0
     segments: dict[int, Entry] = {}
     rows: dict[int, _Rows] = {}
-    left = 0
+    left = []
     held = _runs(folder, first)
     blocks = {run.begins // runs.BLOCK for run in held}
     for run in held:  # what they have left is not to be gone through
@@ -138,7 +157,7 @@ def _listed(folder: Remote, first: int) -> tuple[list[Segment], int]:
     for entry in folder.list(f"{first:020d}"):
         if match := _NAME.fullmatch(entry.name):
             if entry.size == _MARK_BYTES:
-                left += 1
+                left.append(int(match[1]))
             else:
                 segments[int(match[1])] = entry
         elif match := _ROWS.fullmatch(entry.name):
@@ -161,38 +180,48 @@ def write_run(folder: Remote, name: str, rows: Any) -> None:
 
 def remove_held(folder: Remote, until: float) -> bool:
     """Leave nothing of the segments that runs hold as well, and have for a while, but their marks, and for a day; no longer than
-    ``until`` (monotonic). Whether that is done. Raises StorageError."""
+    ``until`` (monotonic). Whether that is done. Raises StorageError, and SpoolError for a run that does not hold them."""
     entries = [one for one in folder.list() if one.name[:20].isdigit()]
     now = max((one.modified for one in entries), default=0.0)
     old = [entry.name for entry in (folder / _RUNS).list() if entry.modified <= now - runs.GRACE]
-    blocks = {run.begins // runs.BLOCK for name in old if (run := runs.named(folder, name))}
-    held = [one for one in entries if (int(one.name[:20]) - 1) // runs.BLOCK in blocks]
-    marks = {int(match[1]): match[3].encode() for one in held if (match := _ROWS.fullmatch(one.name))}
-    for entry in held:
-        path, number = folder / entry.name, int(entry.name[:20])
-        if not _NAME.fullmatch(entry.name):
-            path.delete()
-        elif entry.size != _MARK_BYTES:
-            path.put(marks.get(number) or _mark_of(read(path)), over=True)
-        elif entry.modified < now - _TAKEN_FOR:
-            path.delete()
-        else:
-            continue
-        if time.monotonic() > until:
-            return False
+    for run in filter(None, (runs.named(folder / _RUNS, name) for name in old)):
+        held = [one for one in entries if (int(one.name[:20]) - 1) // runs.BLOCK == run.begins // runs.BLOCK]
+        said = {int(match[1]): match for one in held if (match := _ROWS.fullmatch(one.name))}
+        plain = [one for one in held if _NAME.fullmatch(one.name) and one.size != _MARK_BYTES]
+        rows = {
+            number: int(said[number][2]) if number in said else read(folder / one.name).num_rows
+            for one in plain
+            if (number := int(one.name[:20]))
+        }
+        if rows:
+            runs.check_held(run, read(folder / _RUNS / run.path.name)[runs.PLACE[0]], rows)
+        for entry in held:
+            path, number = folder / entry.name, int(entry.name[:20])
+            if not _NAME.fullmatch(entry.name):
+                path.delete()
+            elif entry.size != _MARK_BYTES:
+                path.put(said[number][3].encode() if number in said else _mark_of(read(path)), over=True)
+            elif entry.modified < now - _TAKEN_FOR:
+                path.delete()
+            else:
+                continue
+            if time.monotonic() > until:
+                return False
     return True
 
 
 def _runs(folder: Remote, first: int) -> list[Segment]:
-    """Those that begin at ``first`` or later. They may be of a while ago: what a run holds stays beside it for longer."""
+    """Those that hold ``first`` or a later one. They may be of a while ago: what a run holds stays beside it for longer."""
     now = time.monotonic()
     at, found = _run_lists.get(folder, (0.0, []))
     if now >= at:
-        entries = (folder / _RUNS).list(f"{first:020d}")
+        # A run begins with its block, also where a query has trimmed within the block while it was made.
+        begins = first - (first - 1) % runs.BLOCK if first else 0
+        entries = (folder / _RUNS).list(f"{begins:020d}")
         named = ((entry, runs.named(folder / _RUNS, entry.name)) for entry in entries)
         found = [run._replace(size=entry.size) for entry, run in named if run is not None]
         _run_lists[folder] = now + runs.GRACE / 2, found
-    return [run for run in found if run.begins >= first]
+    return [run for run in found if run.number >= first]
 
 
 def _mark_of(table: Any) -> bytes:

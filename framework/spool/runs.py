@@ -8,13 +8,13 @@ make the same. Where it lies is the matter of ``files`` and ``numbered``; here i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from framework.spool.arrow import MARK, Segment
+from framework.spool.arrow import Segment, SpoolError, metadata_of_all
 from framework.spool.storage import Location
 
 BLOCK = 1000
@@ -64,11 +64,11 @@ def due(some: Sequence[Segment], size: Callable[[Segment], int]) -> Iterator[lis
 
 
 def of(block: Sequence[Segment], tables: Sequence[pa.Table]) -> pa.RecordBatch | None:
-    """The rows of the run of ``block``; None where segments differ in what they say of their nodes' ids."""
-    said = [{key: value for key, value in (one.schema.metadata or {}).items() if key != MARK} for one in tables]
-    if any(one != said[0] for one in said):
+    """The rows of the run of ``block``; None where segments differ in what they say of a node's ids."""
+    said = metadata_of_all(tables)
+    if said is None:
         return None
-    placed = pa.concat_tables([_placed(one, table, said[0]) for one, table in zip(block, tables, strict=True)])
+    placed = pa.concat_tables([_placed(one, table, said) for one, table in zip(block, tables, strict=True)])
     (rows,) = placed.combine_chunks().to_batches()
     return rows
 
@@ -77,6 +77,16 @@ def _placed(one: Segment, table: pa.Table, said: dict[bytes, bytes]) -> pa.Table
     numbers = pa.repeat(pa.scalar(one.number, pa.int64()), table.num_rows)
     positions = pa.array(range(table.num_rows), pa.int32())
     return table.append_column(PLACE[0], numbers).append_column(PLACE[1], positions).replace_schema_metadata(said or None)
+
+
+def check_held(run: Segment, numbers: pa.ChunkedArray, plain: Mapping[int, int]) -> None:
+    """Before the segments beside a run go. ``plain``: their rows by number. Raises SpoolError where it does not hold them."""
+    there = {one.number: one.rows for one in parts(run, numbers)}
+    if other := [number for number, rows in plain.items() if there.get(number) != rows]:
+        raise SpoolError(
+            f"spool {run.path.parent}: {run.path.name} does not hold the rows of segment {min(other)}, which is there as well: "
+            "remove the one of both that was copied here; until then the segments stay"
+        )
 
 
 def parts(run: Segment, numbers: pa.ChunkedArray) -> list[Segment]:

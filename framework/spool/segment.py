@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ _log = logging.getLogger(__name__)
 _LOOKS = 4
 
 __all__ = [
-    "Segment", "SpoolError", "Times", "compact", "cut", "keys", "landed_at", "listing", "newest", "parts", "read", "size",
-    "steady", "sync_folder", "table_of", "times_of", "trim", "write",
+    "Segment", "SpoolError", "Times", "compact", "cut", "joined", "keys", "landed_at", "listing", "newest", "parts", "read",
+    "size", "steady", "sync_folder", "table_of", "times_of", "trim", "write",
 ]  # fmt: skip
 
 
@@ -56,9 +57,11 @@ def times_of(folder: Location, some: Sequence[Segment]) -> Mapping[int, Times]:
     return known | {one.number: Times(*one.taken) for one in some if one.taken is not None}
 
 
-def steady(folder: Location) -> list[Segment]:
+def steady(folder: Location, *, anew: bool = False) -> list[Segment]:
     """``listing`` while others write: a folder that is read while names come may show a later one and not the one before, or
-    neither a run nor what it holds."""
+    neither a run nor what it holds. ``anew``: nothing that is known from before is good enough."""
+    if anew and not isinstance(folder, Path):
+        numbered.forget(folder)
     found = listing(folder)
     for _ in range(_LOOKS - 1):
         if all(two.begins == one.number + 1 for one, two in pairwise(found)):
@@ -68,12 +71,16 @@ def steady(folder: Location) -> list[Segment]:
 
 
 def cut(some: Sequence[Segment], *numbers: int) -> list[Segment]:
-    """``some``, with its parts in place of each run that holds one of ``numbers``. Raises as ``read`` does."""
-    return [
-        part
-        for one in some
-        for part in (parts(one) if one.first is not None and any(one.begins <= n <= one.number for n in numbers) else [one])
-    ]
+    """``some``, with its parts in place of each run that holds one of ``numbers``, and without one that has gone. Raises
+    SpoolError and StorageError."""
+    found: list[Segment] = []
+    for one in some:
+        if one.first is None or not any(one.begins <= number <= one.number for number in numbers):
+            found.append(one)
+            continue
+        with suppress(FileNotFoundError):  # a reader has committed it, and deleted it just now
+            found += parts(one)
+    return found
 
 
 def parts(run: Segment) -> list[Segment]:
@@ -81,18 +88,26 @@ def parts(run: Segment) -> list[Segment]:
     return runs.parts(run, read(run.path, runs.PLACE[:1])[runs.PLACE[0]])
 
 
-def compact(folder: Location, seconds: float) -> bool:
+def joined(folder: Location, first: int, last: int) -> list[Segment]:
+    """The runs that hold any of the segments ``first`` to ``last``, for who finds some of them gone: they were joined since the
+    listing, or deleted."""
+    return [one for one in steady(folder, anew=True) if one.first is not None and one.begins <= last and first <= one.number]
+
+
+def compact(folder: Location, seconds: float, begun: dict[Location, Any] | None = None) -> bool:
     """Make runs of blocks of small segments, and remove what runs have held for a while; whether that is done for now.
 
-    It begins nothing after ``seconds``. For a collector. A kill anywhere inside loses and doubles nothing. Raises OSError.
+    It takes about ``seconds``. ``begun``: what was read and not joined yet, for the next call. For a collector. A kill anywhere
+    inside loses and doubles nothing. Raises OSError, and SpoolError for a run that does not hold what is beside it.
     """
     here: Any = files if isinstance(folder, Path) else numbered
     until = time.monotonic() + seconds
+    begun = {} if begun is None else begun
     for block in runs.due(steady(folder), size):
-        if time.monotonic() > until:
-            return False
         try:
-            rows = runs.of(block, [read(one.path) for one in block])
+            if not _read_all(block, begun, until):
+                return False
+            rows = runs.of(block, [begun[one.path] for one in block])
             landed = landed_at(block[-1])
         except FileNotFoundError:  # a reader has committed them, and deletes them
             continue
@@ -102,7 +117,20 @@ def compact(folder: Location, seconds: float) -> bool:
         if rows is not None and landed:
             run = block[-1]._replace(rows=rows.num_rows, landed=landed, taken=times.of(rows)[:2], first=block[0].number)
             here.write_run(folder, runs.name_of(run), rows)
+    begun.clear()
     return bool(here.remove_held(folder, until))
+
+
+def _read_all(block: Sequence[Segment], begun: dict[Location, Any], until: float) -> bool:
+    """A thousand reads of an object store may take longer than a batch can wait."""
+    for path in begun.keys() - {one.path for one in block}:
+        del begun[path]
+    for one in block:
+        if one.path not in begun:
+            if time.monotonic() > until:
+                return False
+            begun[one.path] = read(one.path)
+    return True
 
 
 def sync_folder(folder: Location) -> None:

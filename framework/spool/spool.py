@@ -10,7 +10,8 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,7 +28,7 @@ from framework.spool.arrow import SpoolError
 from framework.spool.limit import Limit, to_keep
 from framework.spool.root import COLLECTOR, EPOCH, check_exclusive, ensure_epoch, root_of
 from framework.spool.seen import REMEMBER, WINDOW, Key, Seen, key_of, node_id_of
-from framework.spool.storage import Remote
+from framework.spool.storage import Location, Remote
 from framework.spool.told import REMEMBER as REMEMBER_FILE
 from framework.spool.told import tell, told
 
@@ -82,6 +83,8 @@ class Spool:
         self._retention = retention
         self._expire_at = 0.0
         self._compacted = -1
+        self._joining: dict[Location, Any] = {}
+        """What was read to be joined."""
         self._window = window
         # A storage has no lock that ends with its holder. None is needed where each number is taken exclusively: what a collector
         # that was paused puts under a number that the others have gone past is refused.
@@ -194,13 +197,17 @@ class Spool:
         if not self._shared:
             return
         fresh = [one for one in segments.steady(self.folder) if one.number >= self._next]
-        if fresh and fresh[0].begins > self._next:
-            raise self._puzzled(
-                f"segments {self._next} to {fresh[0].begins - 1} were landed by others, and deleted, since this collector last "
-                "looked, so it does not know their ids: this batch comes again, and what is in them does not"
-            )
+        expected = self._next
         for one in fresh:
-            self._seen.update(self._keys(one), time.time())
+            if one.begins > expected:
+                raise self._puzzled(
+                    f"segments {expected} to {one.begins - 1} were landed by others, and deleted, since this collector last "
+                    "looked, so it does not know their ids: this batch comes again, and what is in them does not"
+                )
+            expected = one.number + 1
+        now = time.time()
+        self._know([(one, now) for one in fresh])
+        for one in fresh:
             self._limit.add(one)
         if fresh:
             # Whoever named them may not have got to this yet, and what is known here is finished at the broker.
@@ -231,9 +238,9 @@ class Spool:
         if block in (0, 1, self._compacted):  # the newest two stay as they are
             return
         try:
-            if not segments.compact(self.folder, _COMPACTING):
+            if not segments.compact(self.folder, _COMPACTING, self._joining):
                 return  # the next batch goes on
-        except OSError as error:  # what was landed is durable all the same; the next block tries again
+        except (OSError, SpoolError) as error:  # what was landed is durable all the same; the next block tries again
             _log.warning("spool %s: small segments were not joined: %s", self.folder, error)
         self._compacted = block
 
@@ -290,24 +297,33 @@ class Spool:
             segments.sync_folder(self.root)
 
     def _learn(self) -> None:
-        kept = segments.steady(self.folder)
+        kept = segments.steady(self.folder, anew=True)
         self._seen = Seen(self._window, self._remember)
-        for one in segments.newest(kept, self._window, self._remember):
-            self._seen.update(self._keys(one), segments.landed_at(one))
+        self._know([(one, segments.landed_at(one)) for one in segments.newest(kept, self._window, self._remember)])
         self._next = kept[-1].number + 1 if kept else 1
         if isinstance(self.folder, Path) and not self._shared:
             times.tidy(self.folder, kept)
 
-    def _keys(self, one: segments.Segment) -> list[Key]:
-        try:
-            return segments.keys(one.path, by_node=self._by_node)
-        except FileNotFoundError:  # a reader that has committed it deleted it just now
-            return []
+    def _know(self, some: Sequence[tuple[segments.Segment, float]]) -> None:
+        """The ids in ``some``, of which each comes with when it was landed."""
+        gone = []
+        for one, at in some:
+            try:
+                self._seen.update(segments.keys(one.path, by_node=self._by_node), at)
+            except FileNotFoundError:
+                gone.append(one)
+        if not gone:
+            return
+        # A reader that has committed them deleted them just now, or another collector has joined them.
+        for run in segments.joined(self.folder, gone[0].begins, gone[-1].number):
+            with suppress(FileNotFoundError):
+                self._seen.update(segments.keys(run.path, by_node=self._by_node), segments.landed_at(run))
 
     def _forget(self) -> None:
         if self._lock_file is not None:
             os.close(self._lock_file)
         self._lock_file, self._is_open = None, False
+        self._joining.clear()
         self._seen = Seen(self._window, self._remember)
 
 

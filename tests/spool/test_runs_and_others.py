@@ -1,0 +1,77 @@
+"""Runs while others trim, list and land: nothing that has yet to be read goes, and nothing is taken for new."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from framework.spool import Spool, numbered, runs, segment
+from framework.spool.storage import Location, Remote
+from tests.spool.rows import MakeBatch
+from tests.spool.test_numbered import forget
+from tests.spool.test_runs import expected, folder, land, rows, small
+
+__all__ = ["folder", "small"]
+
+
+def without_runs(folder: Location, batch: MakeBatch, last: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(segment, "compact", lambda *_: True)
+        land(folder, batch, 0, last)
+
+
+def then(patched: pytest.MonkeyPatch, module: Any, name: str, after: Callable[[], object]) -> None:
+    """Once, ``after`` is called when ``module.name`` has its result."""
+    real = getattr(module, name)
+
+    def call(*arguments: Any, **more: Any) -> Any:
+        patched.setattr(module, name, real)
+        result = real(*arguments, **more)
+        after()
+        return result
+
+    patched.setattr(module, name, call)
+
+
+def test_a_query_that_trims_within_a_block_while_it_is_joined_loses_nothing_of_the_rest(
+    folder: Location, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_runs(folder, batch, 12)
+    main = folder / "main"
+    real = runs.of
+
+    def of(block: Any, tables: Any) -> Any:
+        if block[0].number == 5:
+            assert segment.trim(main, 7, 1) == 1 + 2
+        return real(block, tables)
+
+    monkeypatch.setattr(runs, "of", of)
+    segment.compact(main, 60.0)
+    forget()
+    assert [one for one in rows(main) if one[0] >= 7] == [one for one in expected(12) if one[0] >= 7]
+
+
+def test_who_opens_while_segments_are_joined_knows_their_ids(
+    folder: Location, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_runs(folder, batch, 12)
+    then(monkeypatch, segment, "steady", lambda: segment.compact(folder / "main", 60.0))
+    with Spool(folder) as again:
+        assert again.land(batch(0, 36)) == 0
+
+
+def test_a_process_that_stood_still_for_longer_than_segments_stay_beside_their_run_sees_all_rows(
+    memory: Remote, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_runs(memory, batch, 12)
+    assert len(segment.listing(memory / "main")) == 24  # it knows by now that there are no runs
+    mine = dict(numbered._run_lists)
+    assert mine
+    segment.compact(memory / "main", 60.0)
+    numbered._run_lists.clear()
+    numbered._run_lists.update({key: (at + 1000, found) for key, (at, found) in mine.items()})
+    assert rows(memory / "main") == expected(12)
