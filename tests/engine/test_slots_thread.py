@@ -8,6 +8,7 @@ import hashlib
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 
 import gevent
@@ -50,6 +51,21 @@ def test_handlers_that_block_in_c_hold_up_neither_the_hub_nor_each_other(broker,
     assert turns > 10
     assert time.monotonic() - began < 20 * 0.5  # one after the other
     worker.stop()
+
+
+def test_what_a_handler_raises_in_its_thread_is_its_messages_failure_and_no_others(broker, run):
+    tries = Counter()
+
+    def function(message):
+        tries[message.body] += 1
+        if message.body == b"bad" and tries[b"bad"] < 3:
+            raise Retry(delay=0.0)
+
+    worker = run(function, slots="thread", concurrency=2)
+    broker.publish("orders", b"good", b"bad", b"good too")
+    worker.until(lambda: len(broker.finished) == 3)
+    assert tries == {b"good": 1, b"bad": 3, b"good too": 1}
+    assert worker.stop() == {"received": 5, "finished": 3, "requeued": 2, "dead": 0, "lease_lost": 0}
 
 
 def test_threads_are_started_when_they_are_needed_and_end_with_the_worker(broker, run):

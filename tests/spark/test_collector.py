@@ -253,12 +253,12 @@ def test_a_query_that_is_stopped_gives_back_what_is_not_durable(nsqd: Server, tm
     script = Path(__file__).parent / "scripts" / "source_process.py"
     process = subprocess.Popen([sys.executable, str(script), str(tmp_path / "spool"), nsqd.address], stdin=subprocess.PIPE)
     try:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while nsqd.channel_stats("orders", "archive").get("in_flight_count") != 10:
             assert time.monotonic() < until
             time.sleep(0.02)
         process.terminate()
-        process.wait(15)
+        process.wait(60)
         assert nsqd.channel_stats("orders", "archive")["in_flight_count"] == 0, "nothing waits for its timeout"
         assert nsqd.channel_stats("orders", "archive")["depth"] + sum(landed(tmp_path).values()) == 10
     finally:
