@@ -23,6 +23,7 @@ from framework.transports.nats_route import publishes
 from framework.transports.nats_route.interest import Interests, Wanted
 from framework.transports.nats_route.mesh import Mesh, is_peer
 from framework.transports.nats_route.publishes import CONNECT_TIMEOUT, Sent
+from framework.transports.nats_route.reading import await_readers
 from framework.transports.nats_route.route import Route
 from framework.transports.nats_route.sessions import Heard, Sessions
 from framework.transports.nats_route.urls import Cluster, Options
@@ -129,6 +130,10 @@ class Peer:
             route.say(2 * one.line(self._account))
         self.news.set()
         return one
+
+    def await_readers(self, timeout: float) -> None:
+        """As ``reading.await_readers``, of all routes."""
+        await_readers(self.routes, timeout)
 
     def leave(self, one: Subscription, then: Callable[[], None]) -> None:
         """``then`` is called when nothing more can come for it."""

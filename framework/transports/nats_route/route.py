@@ -95,6 +95,11 @@ class Route(RescuableSocket[RouteEvent]):
             self._pings.append(_Ping(monotonic(), then, proves))
             self.say(wire.PING)
 
+    @property
+    def owed(self) -> float:
+        """Seconds since the oldest ping that was not answered yet."""
+        return monotonic() - self._pings[0].at if self._pings else 0.0
+
     def flush(self) -> None:
         """Hand what waits to the socket."""
         self._guarded(self._flush)
@@ -154,14 +159,14 @@ class Route(RescuableSocket[RouteEvent]):
     def _check_pulse(self) -> None:
         """A hub that was blocked has answers waiting in the socket: read before judging the peer dead."""
         limit = 2 * self._interval
-        if self._owed() > limit:
+        if self._silent() > limit:
             self._read()
-        if self._owed() > limit and self.error is None:
+        if self._silent() > limit and self.error is None:
             self.end(BrokerUnreachable(f"nats-server {self.server} was silent for {limit:g} s: the route is dead"))
         elif not self._pings:
             self.ping()
 
-    def _owed(self) -> float:
+    def _silent(self) -> float:
         """Seconds for which the server has said nothing although it was asked."""
         return monotonic() - max(self.heard_at, self._pings[0].at) if self._pings else 0.0
 

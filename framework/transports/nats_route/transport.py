@@ -17,6 +17,9 @@ from framework.transports.nats_route.look import Looked, look
 from framework.transports.nats_route.producer import RouteProducer
 from framework.transports.nats_route.tls import contexts
 
+SUBSCRIBED = 2.0
+"""Seconds that a server may take to read a subscription. One that stands still keeps no handler from what the others send."""
+
 
 def open(urls_: Sequence[str]) -> Transport:
     """A transport over the clusters of the URLs (``nats-route://``). Raises BadSetting; connects to nothing."""
@@ -87,8 +90,15 @@ class RouteTransport:
         """Nothing has to be made."""
 
     def connect(self, node: str, topic: str, channel: str, receiver: Receiver) -> RouteConnection:
+        """Returns when each server has read what is subscribed to: it drops what a client publishes before that."""
         home = self._homes.here(node)
-        return RouteConnection(home.peer, topic, channel, receiver, backlog=self._options.backlog)
+        connection = RouteConnection(home.peer, topic, channel, receiver, backlog=self._options.backlog)
+        try:
+            home.peer.await_readers(SUBSCRIBED)
+        except BaseException:  # the worker stops
+            connection.close()
+            raise
+        return connection
 
     def producer(self) -> RouteProducer:
         return RouteProducer(self._homes.all)

@@ -30,6 +30,39 @@ def test_what_a_client_publishes_comes_to_a_handlers_queue_group(one):
     assert len({message.id for message in held.taken}) == 3
 
 
+def test_what_a_client_publishes_once_a_handler_has_connected_is_not_dropped(one, start_proxy):
+    (way := start_proxy(f"127.0.0.1:{one.routes[0]}")).to_server.delay(0.1)
+    held = one.hold(one.open(url=f"nats-route://{way.address}?advertise=127.0.0.1:1"))
+    one.client().publish("orders", b"at once")
+    until(lambda: held.bodies == [b"at once"])
+
+
+def test_a_server_that_stands_still_is_waited_for_by_one_handler_and_not_by_each(make_cluster):
+    cluster = make_cluster("2.15", "2.15")
+    transport = cluster.open(options="?ping_interval=60s")
+    cluster.hold(transport)
+    until(lambda: len(routed(transport)) == 2)
+    cluster.servers[1].freeze()
+    began = time.monotonic()
+    held = [cluster.hold(transport, channel=f"channel{number}") for number in range(30)]
+    assert time.monotonic() - began < 20  # two seconds for each would be a minute
+    cluster.client().publish("orders", b"from the other")
+    until(lambda: all(one.bodies == [b"from the other"] for one in held))
+    cluster.servers[1].thaw()
+
+
+def test_a_connect_that_is_given_up_while_a_server_reads_leaves_no_subscription(one, start_proxy):
+    way = start_proxy(f"127.0.0.1:{one.routes[0]}")
+    transport = one.open(url=f"nats-route://{way.address}?advertise=127.0.0.1:1")
+    one.hold(transport, channel="stays")
+    way.to_client.hold()
+    connecting = gevent.spawn(one.hold, transport, channel="goes")
+    until(lambda: (b"orders", b"goes") in peer_of(transport).mine())
+    connecting.kill()
+    assert peer_of(transport).mine() == {(b"orders", b"stays")}
+    way.restore()
+
+
 def test_what_a_peer_publishes_comes_to_clients_with_its_headers(one):
     plain, group = one.client(), one.client()
     plain.subscribe("ord*")
