@@ -55,11 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for job in options.jobs:
             rounds: dict[str, list[measure.Result]] = {name: [] for name in options.clients if (name, job) != ("java", "pop")}
             for n in range(options.rounds + 1):  # the first is for the Java machine of the broker alone
-                for name, results in rounds.items():
+                for name in _turned(list(rounds), n):
                     print(f"rocketmq, {job}: round {n} of {options.rounds}, {name}", file=sys.stderr)
                     result = run(server, name, job, options.scale if n else max(WARM, options.scale))
                     if n:
-                        results.append(result)
+                        rounds[name].append(result)
             print(measure.table(f"rocketmq, {JOBS[job]}, {options.rounds} rounds, medians", rounds), flush=True)
         if options.late:
             late = lateness(server, options.late)
@@ -175,6 +175,13 @@ def lateness(server: RocketMQ, samples: int, delay: float = 1.0) -> list[float]:
     held.connection.close()
     transport.close()
     return sorted(late)
+
+
+def _turned(names: list[str], by: int) -> list[str]:
+    """Another one is the first in each round: what the first writes the broker's machine has to write out while the next one is
+    measured."""
+    by %= len(names)
+    return names[by:] + names[:by]
 
 
 def _waiting(transport: RocketTransport, server: RocketMQ, topic: str, job: str) -> int:

@@ -26,7 +26,7 @@ from framework.transports.rocketmq.question import Question
 from framework.transports.rocketmq.queues import Place, Reading, Trails, allocated
 from framework.transports.rocketmq.routes import read_json
 from framework.transports.rocketmq.session import Session
-from framework.transports.rocketmq.trail import Found, Trail, same_of
+from framework.transports.rocketmq.trail import Found, Trail, follows
 from framework.transports.rocketmq.wire.codes import PULLED, Answer, Request
 from framework.transports.rocketmq.wire.errors import NoPermission, QueryNotFound, RocketError
 from framework.transports.rocketmq.wire.frames import number_in
@@ -44,6 +44,10 @@ AGAIN = 0.1
 ROUTED = 1.0
 """Seconds until the retry topic is looked for again, while the name server does not have it yet."""
 FAILED = 1.0
+HELD = 20.0
+"""Seconds in which a member whose connection broke takes only those queues that were its own: the others are dialling as well,
+15 s apart at most, and each remembers what it has read. Another could not tell where a queue ceases to be the same. Those of one
+that does not come back wait for so long."""
 PATIENCE = 5.0
 """Seconds in which the broker says how far the group is, or notes it down."""
 FIRST = 3.0
@@ -99,7 +103,9 @@ class Membership:
         *, trails: Trails,
     ) -> None:  # fmt: skip
         self._session, self._node, self._what, self._places, self._reader = session, node, what, places, reader
-        self._trails = trails
+        self._trails = trails.setdefault(what.group, {})
+        self._ours = {place for place, trail in self._trails.items() if place.broker == node and trail.held}
+        self._alone_until = monotonic() + HELD if self._ours else -math.inf
         self._joined = False
         self.has_queues = False
         """It is known as one that may hold a queue."""
@@ -118,8 +124,15 @@ class Membership:
         """Until its first look is over, with whatever result."""
         self._first.wait(timeout)
 
-    def stop(self) -> None:
+    def stop(self, *, broke: bool) -> None:
+        """``broke``: the connection did, and what it had stays ours if it is soon back."""
         self._greenlet.kill(block=False)
+        for reading in self._reader.readings.values():
+            reading.ended()
+        ours = (self._ours if self._is_alone else set()) | self._reader.readings.keys() if broke else ()
+        for place, trail in self._trails.items():
+            if place.broker == self._node:
+                trail.held = place in ours
 
     def _run(self) -> None:
         while self._session.error is None:
@@ -143,7 +156,7 @@ class Membership:
         self._reader.balanced()
         missing = [place for place in wanted if place not in readings]
         for place, offset in self._offsets(self._taken(missing)):
-            readings[place] = Reading(place, offset, self._trails.setdefault((self._what.group, place), Trail()))
+            readings[place] = Reading(place, offset, self._trails.setdefault(place, Trail()))
         for reading in [reading for reading in readings.values() if reading.astray]:
             self._find(reading)
         self._renew()
@@ -169,7 +182,16 @@ class Membership:
         for topic in (self._what.topic, self._what.retry_topic):
             found += allocated(self._places_of(topic), members, self._session.client)
         pause = BALANCE if self._known[self._what.retry_topic] else ROUTED
-        return [place for place in found if place.broker == self._node], pause
+        found = [place for place in found if place.broker == self._node]
+        if self._is_alone:
+            found = [place for place in found if place in self._ours]
+            pause = min(pause, max(0.0, self._alone_until - monotonic()))
+        return found, pause
+
+    @property
+    def _is_alone(self) -> bool:
+        """It takes only what was its own."""
+        return monotonic() < self._alone_until
 
     def _members(self) -> list[str]:
         try:
@@ -250,6 +272,8 @@ class Membership:
             for reading in gone:
                 reading.telling = False
         for reading in gone:
+            reading.ended()
+            self._ours.discard(reading.place)
             del self._reader.readings[reading.place]
 
     def _committed(self, reading: Reading) -> Question:
@@ -277,37 +301,27 @@ class Membership:
 
     def _find(self, reading: Reading) -> None:
         """Where it ceases to be the queue that was read. Where its broker does not say, it is asked again."""
-        place, offset = reading.place, reading.next
+        place, offset, points = reading.place, reading.next, len(reading.trail.points)
         try:
-            found = self._same_until(place, reading.trail, offset)
+            found = follows(reading.trail, offset, lambda at: self._look_at(place, reading.trail, at))
         except NoPermission:  # which is told when it is pulled
             found = offset
         except RocketError as error:
             log.debug("%s on %s: %s", self._what.group, self._node, error)
             return
-        if found < offset:
+        if found < offset and len(reading.trail.points) < points:
             words = (
                 "%s: queue %d of %s was read up to %d there, and is another from %d on: it has lost messages, or was made anew"
             )
             log.warning(words, self._node, place.number, place.topic, offset, found)
         reading.goes_on_at(found)
 
-    def _same_until(self, place: Place, trail: Trail, offset: int) -> int:
-        """Up to ``offset``; 0 where nothing is the same. Raises FrameworkError."""
-        ends: list[int] = []
-
-        def look(at: int) -> Found:
-            answer = self._session.question(Request.PULL_MESSAGE, requests.look(self._what, place, at)).wait(
-                PATIENCE, also=PULLED
-            )
-            ends.append(offset_in(answer.fields, "maxOffset", offset))
-            if answer.code != Answer.SUCCESS:
-                return Found.EXPIRED if offset_in(answer.fields, "minOffset", 0) > at else Found.OTHER
-            same = [trail.is_same(at, one.id, one.timestamp) for one in decode_all(answer.body) if one.queue_offset == at]
-            return Found.SAME if any(same) else Found.OTHER
-
-        points = trail.before(offset)
-        count = same_of(points, look)
-        if not ends or (count == len(points) and ends[-1] >= offset):
-            return offset
-        return points[count - 1] + 1 if count else 0
+    def _look_at(self, place: Place, trail: Trail, at: int) -> tuple[Found, int]:
+        """As ``follows`` looks. Raises FrameworkError."""
+        asked = self._session.question(Request.PULL_MESSAGE, requests.look(self._what, place, at))
+        answer = asked.wait(PATIENCE, also=PULLED)
+        end = offset_in(answer.fields, "maxOffset", at)
+        if answer.code != Answer.SUCCESS:
+            return Found.EXPIRED if offset_in(answer.fields, "minOffset", 0) > at else Found.OTHER, end
+        same = [trail.is_same(at, one.id, one.timestamp) for one in decode_all(answer.body) if one.queue_offset == at]
+        return Found.SAME if any(same) else Found.OTHER, end

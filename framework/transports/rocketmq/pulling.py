@@ -341,9 +341,10 @@ class PullConnection(Unleased):
             room -= 1
         else:
             reading.next = max(reading.next, offset_in(answer.fields, "nextBeginOffset", 0) if tags else 0)
-        if len(batch) > before:
-            reading.trail.add(pulled[last := batch[-1]][1].queue_offset, last.id, last.timestamp)
-        self._tally.received += len(batch) - before  # here, because the next answer may be one that cannot be opened
+        new = batch[before:]
+        for one in new[-1:] if reading.trail else new[:1] + new[-1:]:
+            reading.trail.add(pulled[one][1].queue_offset, one.id, one.timestamp)
+        self._tally.received += len(new)  # here, because the next answer may be one that cannot be opened
 
     def _refused(self, reading: Reading, answer: Frame, at: float) -> None:  # the others are read on
         reading.refused, error = True, error_of(answer)
@@ -376,16 +377,16 @@ class PullConnection(Unleased):
         if self.granted and not self._refusals.until:
             self._timer.stop()
 
-    def _stop(self) -> None:
+    def _stop(self, *, broke: bool = True) -> None:
         self._closed = True
         for timer in (self._timer, self._deadline):
             timer.close()
-        self._member.stop()
+        self._member.stop(broke=broke)
 
     def _end(self, error: Exception | None) -> None:
         if self._closed or not self._opened:
             return
-        self._stop()
+        self._stop(broke=error is not None)
         self._tally.finished -= (dead := sum(one.dead for one in self._sent_back))
         self._tally.requeued -= len(self._sent_back) - dead
         waits = self._finished + self._sending + len(self._sent_back) + sum(one.counted for one in self._back)

@@ -28,7 +28,7 @@ class Place(NamedTuple):
         return {"topic": self.topic, "brokerName": self.broker, "queueId": self.number}
 
 
-Trails: TypeAlias = dict[tuple[str, Place], Trail]
+Trails: TypeAlias = dict[str, dict[Place, Trail]]
 """By group and queue."""
 
 
@@ -110,7 +110,7 @@ class Reading:
         and gives their offsets to others, whose settlements cannot be told from theirs."""
         if offset < self.next and not self.idle:
             return False
-        if offset < self.next and self.trail:
+        if offset < self.next and self.trail.points:
             self.astray = True
         else:
             self.goes_on_at(offset)
@@ -122,6 +122,11 @@ class Reading:
             self.last_settled = -1
         self.next = self.ahead = offset
         self.astray = False
+
+    def ended(self) -> None:
+        """It is read no more. What was passed over behind the last message that was for us counts as read."""
+        if self.trail:
+            self.trail.most = max(self.trail.most, self.next)
 
     def settled(self, offset: int) -> None:
         """It need not come again."""

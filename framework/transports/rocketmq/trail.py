@@ -26,32 +26,62 @@ class Found(Enum):
 
 
 class Trail:
-    """Of one queue. It is true once it has a point."""
+    """Of one queue. It is true once something was read."""
 
-    __slots__ = ("_marks", "_offsets")
+    __slots__ = ("_marks", "_offsets", "held", "most")
 
     def __init__(self) -> None:
         self._offsets, self._marks = array("q"), array("q")  # there may be one for each queue of a thousand topics
+        self.most = 0
+        """The furthest that it was ever read here. A group that is further was read by another member."""
+        self.held = False
+        """It was ours when the connection to its broker broke."""
 
-    def __len__(self) -> int:
-        return len(self._offsets)
+    def __bool__(self) -> bool:
+        return self.most > 0
+
+    @property
+    def points(self) -> list[int]:
+        """Their offsets, ascending."""
+        return list(self._offsets)
 
     def add(self, offset: int, id: bytes, timestamp: int) -> None:
-        """The message there was taken: the last of an answer."""
+        """The message there was taken: the first of all, or the last of an answer."""
         while self._offsets and self._offsets[-1] >= offset:  # it was read before, from an earlier offset on
             del self._offsets[-1], self._marks[-1]
         self._offsets.append(offset)
         self._marks.append(_mark(id, timestamp))
+        self.most = max(self.most, offset + 1)
         if len(self._offsets) > MOST:
             del self._offsets[1 : MOST // 2 : 2], self._marks[1 : MOST // 2 : 2]
 
-    def before(self, offset: int) -> list[int]:
-        """The offsets of its points before ``offset``."""
-        return [each for each in self._offsets if each < offset]
+    def keep(self, count: int) -> None:
+        """Only the first ``count`` points: the others are of messages that are gone."""
+        del self._offsets[count:], self._marks[count:]
 
     def is_same(self, offset: int, id: bytes, timestamp: int) -> bool:
         """Whether this is the message of the point there."""
         return self._marks[self._offsets.index(offset)] == _mark(id, timestamp)
+
+
+def follows(trail: Trail, offset: int, look: Callable[[int], tuple[Found, int]]) -> int:
+    """Where a group goes on of which its broker says ``offset``: there, or where the queue ceases to be the one that was read.
+
+    ``look(at)``: what lies there, and where the queue ends. The points behind ``offset`` tell as well: a broker that was killed
+    may have forgotten what it was told last. What is not the same is dropped from ``trail``."""
+    end, points = offset, trail.points
+
+    def found(at: int) -> Found:
+        nonlocal end
+        what, end = look(at)
+        return what
+
+    same = same_of(points, found)
+    trail.keep(same)
+    known = points[same - 1] + 1 if same else 0
+    if same == len(points) and offset > trail.most and end >= offset:  # another member has read on since
+        return offset
+    return min(offset, known)  # up to ``most`` nothing behind the last point was for us
 
 
 def same_of(points: Sequence[int], look: Callable[[int], Found]) -> int:

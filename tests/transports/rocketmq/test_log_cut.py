@@ -35,32 +35,50 @@ def own(server: RocketMQ) -> Iterator[Kit]:
     made.close()
 
 
-@pytest.mark.parametrize("then", [40, 400], ids=["fewer than were lost", "more than were lost"])
-def test_what_is_new_is_handled_and_not_all_that_was(own: Kit, then: int) -> None:
+@pytest.mark.parametrize(
+    ("then", "members"),
+    [(40, 1), (400, 1), (400, 2)],
+    ids=["fewer than were lost", "more than were lost", "two members, who come back one after the other"],
+)
+def test_what_is_new_is_handled_and_not_all_that_was(own: Kit, then: int, members: int) -> None:
     """Where there are more, the offset that was committed is one of the new ones: those before it were never handled."""
-    transport = own.open("&mode=pull")
+    transports = [own.open("&mode=pull") for _ in range(members)]
     bodies: Counter[bytes] = Counter()
-    held = own.hold(transport, grant=100)
+    held = [own.hold(transport, grant=100) for transport in transports]
 
     def handled(start: bytes) -> int:
-        for message in list(held.connection.in_flight):
-            held.connection.finish(message)
-            bodies[message.body] += 1
+        for one in held:
+            for message in list(one.connection.in_flight):
+                one.connection.finish(message)
+                bodies[message.body] += 1
         return sum(body.startswith(start) for body in bodies)
 
+    until(lambda: {len(queues_of(one)) for one in held} == {QUEUES // members})
     own.spread(*(b"first %d" % number for number in range(FIRST)))
     until(lambda: handled(b"first") == FIRST)
     until(lambda: committed(own) == FIRST)
     own.server.broker.kill()
     cut_off(own, b"first %d" % KEPT)
     own.server.broker.start()
-    until(lambda: held.receiver.closings)
+    until(lambda: all(one.receiver.closings for one in held))
     own.spread(*(b"then %d" % number for number in range(then)))  # before anybody reads
-    held = until(lambda: held_again(own, transport))
+    held.clear()
+    for transport in transports:
+        held.append(until(lambda: held_again(own, transport)))  # noqa: B023 - it is called at once
+        until(lambda: len(queues_of(held[-1])) >= QUEUES // members)
+        for _ in range(20):
+            handled(b"then")
+            gevent.sleep(0.05)
     until(lambda: handled(b"then") == then)
     gevent.sleep(1.0)
     assert handled(b"then") == then
     assert bodies.total() - len(bodies) <= QUEUES * 2 * MOST, "an answer or two of each queue"
+
+
+def queues_of(one: Held) -> list[Any]:
+    """Of the topic itself."""
+    connection: Any = one.connection
+    return [place for place in connection.readings if not place.topic.startswith("%RETRY%")]
 
 
 def held_again(kit: Kit, transport: Any) -> Held | None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import gevent
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.transports import open_transports
+from framework.transports.rocketmq import membership
 from framework.transports.rocketmq.queues import Place, Reading
-from framework.transports.rocketmq.trail import MOST, Found, Trail, same_of
+from framework.transports.rocketmq.trail import MOST, Found, Trail, follows, same_of
 from framework.transports.rocketmq.wire.codes import Answer, Request
 from framework.transports.rocketmq.wire.frames import Frame
 from tests.transports.rocketmq.canned import NAME, QUEUES, Canned
@@ -33,7 +38,7 @@ def test_few_points_are_kept_and_the_further_back_the_further_apart(steps: list[
     for step in steps:
         offsets.append(at := at + step)
     trail = trail_of(*offsets)
-    points = trail.before(at + 1)
+    points = trail.points
     assert len(points) <= MOST
     assert (points[0], points[-1]) == (offsets[0], offsets[-1])
     lost_from = data.draw(st.sampled_from(offsets))
@@ -49,8 +54,7 @@ def test_a_point_knows_its_message_by_id_and_time_and_what_is_read_again_takes_i
     assert not trail.is_same(9, b"id 9", 10), "an id that was given out again"
     assert not trail.is_same(9, b"id 8", 9)
     trail.add(5, b"id 5", 5)
-    assert trail.before(100) == [3, 5]
-    assert trail.before(5) == [3]
+    assert (trail.points, trail.most) == ([3, 5], 10), "it was read further once"
 
 
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 30))
@@ -79,6 +83,57 @@ def test_a_queue_that_ends_earlier_is_not_read_until_it_is_known_how_far_it_is_t
     reading.goes_on_at(6)
     assert (reading.astray, reading.next, reading.ahead, reading.mark, reading.told) == (False, 6, 6, 6, 10)
     assert not Reading(Place("t", "b", 0), 10).astray
+
+
+STEPS = ("publish", "read", "read others'", "saved", "lost")
+
+
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 12), st.integers(0, 12), st.booleans()), max_size=40))
+def test_nothing_that_was_not_read_is_passed_by_when_the_end_of_a_queue_is_lost(steps: list[tuple[str, int, int, bool]]) -> None:
+    """Its messages are numbers, each of which there is once. A broker that lost the end says a group is where it was, or where
+    it was when that was saved; what is published until it is asked lies at the offsets that were lost."""
+    queue, seen, reading = list[int](), set[int](), Reading(Place("t", "b", 0), 0)
+    trail, saved, numbers = reading.trail, 0, itertools.count()
+
+    def look(at: int) -> tuple[Found, int]:
+        if at >= len(queue):
+            return Found.OTHER, len(queue)
+        return Found.SAME if trail.is_same(at, b"id", queue[at]) else Found.OTHER, len(queue)
+
+    for what, count, then, forgets in steps:
+        if what == "publish":
+            queue += itertools.islice(numbers, count)
+        elif what == "saved":
+            saved = reading.next
+        elif what != "lost":
+            first, reading.next = reading.next, min(len(queue), reading.next + count)
+            seen.update(queue[first : reading.next])
+            if what == "read" and first < reading.next:
+                trail.add(reading.next - 1, b"id", queue[reading.next - 1])
+        else:
+            reading.ended()
+            said = reading.next = saved if forgets else reading.next
+            del queue[len(queue) - min(count, len(queue)) :]
+            queue += itertools.islice(numbers, then)
+            if trail:
+                reading.goes_on_at(follows(trail, said, look))
+                assert set(queue[: reading.next]) <= seen
+                saved = min(saved, reading.next)
+            else:  # nothing was for us
+                seen.update(queue[:said])
+
+
+def test_where_nothing_was_lost_it_goes_on_where_its_broker_says() -> None:
+    def same(at: int) -> tuple[Found, int]:
+        return Found.SAME, 30
+
+    assert follows(trail_of(4, 9), 10, same) == 10
+    assert follows(trail_of(4, 9), 7, same) == 7, "what its broker has forgotten comes again"
+    assert follows(trail_of(4, 9), 25, same) == 25, "another member has read on"
+    assert follows(trail_of(4, 9), 31, same) == 10, "which was lost since"
+    trail = trail_of(4, 9)
+    assert follows(trail, 10, lambda at: (Found.SAME if at == 4 else Found.OTHER, 30)) == 5
+    assert (trail.points, trail.most) == ([4], 10), "up to there nobody else has read what came since"
 
 
 class Again(Canned):
@@ -129,5 +184,68 @@ def test_a_queue_that_is_read_again_is_looked_at_once_and_one_that_nobody_may_lo
         until(lambda: sink.bodies.total() == 20 * QUEUES)
     assert set(server.looks) == {(queue, 39) for queue in range(QUEUES)}
     assert refusal == Answer.SYSTEM_ERROR or len(server.looks) == QUEUES
+    transport.close()
+    server.close()
+
+
+class Shared(Canned):
+    """The group has further members. ``cut`` breaks all connections to it."""
+
+    def __init__(self) -> None:
+        super().__init__(10)
+        self.members: list[str] = ["~"]  # behind any other
+        self._clients: list[socket.socket] = []
+
+    def cut(self) -> None:
+        clients, self._clients = self._clients, []
+        for client in clients:
+            with suppress(OSError):  # it was closed
+                client.shutdown(socket.SHUT_RDWR)
+
+    def _serve(self, client: socket.socket) -> None:
+        self._clients.append(client)
+        super()._serve(client)
+
+    def _said(self, asked: Frame) -> Any:
+        if asked.code == Request.GET_CONSUMER_LIST_BY_GROUP:
+            return Answer.SUCCESS, {}, json.dumps({"consumerIdList": [self._client, *self.members]}).encode()
+        return super()._said(asked)
+
+
+def test_a_member_whose_connection_broke_leaves_the_queues_of_others_to_them_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not back yet. Another would not know where their queues cease to be the same."""
+    server = Shared()
+    (transport,) = open_transports([f"rocketmq://{server.address}?mode=pull"])
+
+    def read() -> set[int]:
+        """By a new connection; breaks it."""
+        sink: Any = Sink()
+        connection: Any = transport.connect(NAME, server.topic, "billing", sink)
+        connection.grant(200)
+        until(lambda: len(connection.readings) in (expected, QUEUES + 1))
+        gevent.sleep(0.3)
+        found = {place.number for place in connection.readings if place.topic == server.topic}
+        server.cut()
+        until(lambda: sink.closings)
+        return found
+
+    expected = 3  # one is of the topic of what comes again
+    assert read() == {0, 1}
+    server.members.clear()
+    monkeypatch.setattr(membership, "HELD", 600.0)
+    assert read() == {0, 1}
+    server.refuses, expected = [Request.QUERY_CONSUMER_OFFSET], 0
+    assert read() == set()
+    server.refuses, expected = [], 3
+    assert read() == {0, 1}, "it broke again before it had them"
+    monkeypatch.setattr(membership, "HELD", 0.2)
+    expected = QUEUES + 1
+    assert read() == {0, 1, 2, 3}, "they did not come back"
+    server.members.append("~")
+    expected = 3
+    assert read() == {0, 1}
+    server.members.clear()
+    monkeypatch.setattr(membership, "HELD", 600.0)
+    assert read() == {0, 1}, "what was its own once is theirs"
     transport.close()
     server.close()

@@ -97,7 +97,7 @@ def encode_alike(bodies: Sequence[bytes], sizes: Sequence[int], before: str, beh
     beside = _BATCHED.size + 2 + size
     between = {one: last + _BATCHED.pack(beside + one, 0, 0, 0, one) for one in set(sizes)}
     parts = [_INT16.pack(size) + first] * (4 * len(bodies))  # no Python runs for each
-    parts[0::4] = map(between.__getitem__, sizes)
+    parts[0::4] = map(between.__getitem__, sizes) if len(between) > 1 else list(between.values()) * len(bodies)
     parts[1::4] = bodies
     parts[3::4] = _PLACES[: len(bodies)]
     parts[0] = parts[0][len(last) :]  # nothing is before it
