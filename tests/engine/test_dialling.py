@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ import gevent
 import pytest
 
 from framework.engine import dialler, tie, ways
+from framework.engine.supervisor import GLANCE, Supervisor
 from framework.errors import BadHandler, BrokerError, BrokerUnreachable
 from framework.transports.contract import Limits
 from tests.engine.conftest import FakeBroker
@@ -87,6 +89,26 @@ def test_no_more_than_so_many_dial_a_node_at_once(broker: FakeBroker, run: Run, 
     assert most == ways.AT_ONCE
 
 
+def test_the_start_goes_through_all_handlers_seldom_however_many_connect_one_by_one(
+    broker: FakeBroker, run: Run, spec: Any, monkeypatch: Any
+) -> None:
+    """At each of their connections it would cost the square of their number."""
+    looks, connects = [], itertools.count()
+    connect, look = broker.connect, Supervisor._check_refusals
+
+    def one_by_one(*arguments: Any, **options: Any) -> Any:
+        gevent.sleep(0.001 * (next(connects) % 5))
+        return connect(*arguments, **options)
+
+    monkeypatch.setattr(broker, "connect", one_by_one)
+    monkeypatch.setattr(Supervisor, "_check_refusals", lambda self: (looks.append(None), look(self)))
+    began = time.monotonic()
+    worker = run(*handlers(spec, 300))
+    worker.until(lambda: len(worker.supervisor._diallers) > 300)  # the start is over
+    assert len(broker.connections()) >= 300
+    assert len(looks) <= 3 + (time.monotonic() - began) / GLANCE
+
+
 def test_a_frozen_node_holds_up_neither_the_start_nor_the_other_nodes(broker: FakeBroker, run: Run, monkeypatch: Any) -> None:
     frozen = broker.node("b:1")
     connect = broker.connect
@@ -101,7 +123,7 @@ def test_a_frozen_node_holds_up_neither_the_start_nor_the_other_nodes(broker: Fa
     worker = run(lambda message: None)
     broker.publish("orders", b"x")
     worker.until(lambda: broker.finished, seconds=5)
-    worker.until(lambda: worker.supervisor._waits._diallers, seconds=5)  # the start is over
+    worker.until(lambda: len(worker.supervisor._diallers) > 1, seconds=20)  # the start is over
 
 
 def test_a_node_that_cannot_keep_the_timeout_is_an_error_at_start_although_another_one_can(broker: FakeBroker, run: Run) -> None:
