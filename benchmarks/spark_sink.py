@@ -2,9 +2,10 @@
 
 The cases take turns, each in every round, in one session of two cores with two tasks, after a round that is not counted:
 
-- ours, and ours with keys (``headers=true``: an envelope of 111 bytes around each body);
+- ours, and ours with keys (``headers=true``: an envelope of 111 bytes around each body), made of the rows or from a column;
 - bare: a Python sink that does what must be done, on a blocking socket: 500 bodies to an MPUB, send, wait for OK;
 - bare, envelopes: the same, with rows that Spark made as long as our envelopes: as many bytes to nsqd, and no keys to make;
+- bare, keys: the same, and each key is made by hand, of the row's BLAKE2, and put before it: no more is done than that;
 - nowhere: a Python sink that takes the rows and drops them, which is what Spark itself costs.
 
 Rates are of the clock; CPU is that of the JVM and of all Python processes, without nsqd's. Java is needed.
@@ -20,6 +21,7 @@ import struct
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +34,8 @@ from benchmarks.spark_session import cpu, started
 TOPIC = "bench#ephemeral"
 MPUB = 500
 ENVELOPE = 'workers-headers/1\\n{"idempotency-key":"'
-CASES = ("ours", "ours, keys", "bare", "bare, envelopes", "nowhere")
-_BARE = ("bare", "bare, envelopes")
+CASES = ("ours", "ours, keys", "ours, key column", "bare", "bare, envelopes", "bare, keys", "nowhere")
+_BARE = ("bare", "bare, envelopes", "bare, keys")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -72,15 +74,17 @@ def _rows(session: Any, count: int, case: str) -> Any:
     if case == "bare, envelopes":
         before = f"{ENVELOPE}{'0' * 36}-0-0-{'0' * 18}"
         value = f"concat('{before}', lpad(cast(id AS string), 6, '0'), '\"}}\\n', {value})"
-    return session.range(0, count, 1, 2).selectExpr(f"{value} AS value")
+    columns = [f"{value} AS value", *(["concat('order-', id) AS key"] if case == "ours, key column" else [])]
+    return session.range(0, count, 1, 2).selectExpr(*columns)
 
 
 def _write(rows: Any, case: str, address: str) -> None:
     if case.startswith("ours"):
         sink = rows.write.format("nsq").mode("append").option("topic", TOPIC)
-        sink.option("broker", f"nsq://{address}" + ("?headers=true" if "keys" in case else "")).save()
+        sink.option("broker", f"nsq://{address}" + ("?headers=true" if "key" in case else "")).save()
     else:
-        rows.write.format("bare").mode("append").option("address", address if case in _BARE else "").save()
+        sink = rows.write.format("bare").mode("append").option("keys", case == "bare, keys")
+        sink.option("address", address if case in _BARE else "").save()
 
 
 class Bare(DataSource):
@@ -91,12 +95,13 @@ class Bare(DataSource):
         return "bare"
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
-        return BareWriter(self.options["address"])
+        return BareWriter(self.options["address"], keys=self.options["keys"] == "true")
 
 
 class BareWriter(DataSourceArrowWriter):
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, keys: bool) -> None:
         self._address = address
+        self._keys = keys
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         sock = _connected(self._address) if self._address else None
@@ -104,9 +109,16 @@ class BareWriter(DataSourceArrowWriter):
             if sock is None:
                 continue
             bodies = batch.column(0).cast(pa.binary()).to_pylist()
+            if self._keys:
+                bodies = [_keyed(body) for body in bodies]
             for first in range(0, len(bodies), MPUB):
                 _mpub(sock, bodies[first : first + MPUB])
         return WriterCommitMessage()
+
+
+def _keyed(body: bytes) -> bytes:
+    key = blake2b(body, digest_size=12).hexdigest().encode()
+    return b'workers-headers/1\n{"idempotency-key":"%b-0-0-%b"}\n%b' % (b"0" * 36, key, body)
 
 
 def _connected(address: str) -> socket.socket:

@@ -80,6 +80,7 @@ def test_a_row_keeps_the_key_that_earlier_versions_gave_it() -> None:
     assert keys.take([b"1", b"1", b"3"], None) == [f"{first}-1", f"{first}-2", "task-6238c1f0b6c9936990c21473"]
     named = ["task-a6cbb202b852a6f3742b3a21", "task-cd23b7a241b8a77fb2305a57"]
     assert RowKeys("task").take([b"1", b"2"], ["a", "orders." * 12]) == named
+    assert RowKeys("task").take([b"1", b"1"], ["a", "a"]) == [named[0], f"{named[0]}-1"]
 
 
 def test_what_a_key_takes_in_memory_is_what_the_page_says() -> None:
