@@ -101,6 +101,8 @@ class Supervisor:
         self._max_in_flight = self._controls.max_in_flight
         self._wakeup: Any = None
         self.hub_thread = 0
+        self._hub: Any = None
+        """Where it runs, while it does."""
         """The native thread in which it runs."""
         self._turns: Turns | None = None
         self._timers: Sequence[Any] = ()
@@ -348,7 +350,7 @@ class Supervisor:
     def _hub_watchers(self) -> Iterator[tuple[Any, Turns, Event]]:
         hub = gevent.get_hub()
         turns, changed = Turns(hub), Event()
-        self._turns, self.hub_thread = turns, _get_ident()
+        self._hub, self._turns, self.hub_thread = hub, turns, _get_ident()
         ticker = hub.loop.timer(credit.PERIOD, credit.PERIOD)
         keeper = hub.loop.timer(lease.PERIOD, lease.PERIOD)
         wakeup = self._wakeup = hub.loop.async_()
@@ -363,7 +365,7 @@ class Supervisor:
         try:
             yield hub, turns, changed
         finally:
-            self._wakeup, self._timers, self._turns = None, (), None
+            self._hub, self._wakeup, self._timers, self._turns = None, None, (), None
             guardian.stop()
             turns.stop()
             for watcher in (wakeup, ticker, keeper):
@@ -371,6 +373,8 @@ class Supervisor:
 
     def forget(self) -> None:
         """In a forked child, of which a handler wants something else: nothing of the worker goes on there."""
+        if self._hub is None or self._hub.loop is None:  # its run is over, or its hub was destroyed with what ran there
+            return
         for dialler in self._diallers:
             dialler.stop()
         for consumer in self._consumers:

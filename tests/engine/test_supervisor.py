@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 import time
 
@@ -325,6 +326,28 @@ def test_it_runs_on_the_hub_of_a_native_thread_and_is_stopped_from_another(broke
     thread.join(10)
     assert not thread.is_alive()
     assert supervisor.ledgers["orders/billing"].as_dict()["finished"] == 1
+
+
+@pytest.mark.parametrize("stops", [True, False], ids=["it has stopped", "it was at work"])
+def test_a_forked_child_finds_nothing_of_one_whose_hub_is_gone(broker, spec, capfd, stops):
+    supervisor = Supervisor([spec(len)], [broker], publish=lambda topic, body: None)
+
+    def body():
+        greenlet = gevent.spawn(supervisor.run)
+        while not supervisor.ready:
+            gevent.sleep(0.01)
+        if stops:
+            supervisor.stop()
+            greenlet.join()
+        gevent.get_hub().destroy(destroy_loop=True)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join(30)
+    if (child := os.fork()) == 0:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_fault_of_one_handlers_timer_does_not_stop_the_others(broker, run, spec, monkeypatch, caplog):
