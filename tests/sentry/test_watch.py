@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import sentry_sdk
 from sentry_sdk.transport import Transport
 
+from framework import sentry
 from framework.errors import HandlerTimeout, Reject, Skip
 from framework.handler import make_spec
 from framework.message import Batch, Message
@@ -45,9 +47,9 @@ def items() -> Iterator[list[tuple[str, dict[str, Any]]]]:
             sentry_sdk.get_global_scope().set_client(before)
 
 
-def message(number: int = 1, trace: str = "", attempts: int = 5) -> Message:
+def message(number: int = 1, trace: str = "", attempts: int = 5, timestamp: int = 1_700_000_000_000_000_000) -> Message:
     headers = {"sentry-trace": f"{trace}-b7ad6b7169203331-1"} if trace else {}
-    made = Message(b"%016d" % number, 1_700_000_000_000_000_000, attempts, b"body", _SUBSCRIPTION, headers)
+    made = Message(b"%016d" % number, timestamp, attempts, b"body", _SUBSCRIPTION, headers)
     _SUBSCRIPTION.in_flight[made] = 0.0
     return made
 
@@ -128,3 +130,25 @@ def test_where_only_what_dies_is_an_event_it_is_the_last_attempt(
     one = Watch(make_spec(lambda text: None, "orders", "billing", {"max_attempts": 5}), Options(events="dead"))
     called(one, message(attempts=attempts), error)
     assert [kind for kind, _ in items].count("event") == events
+
+
+@pytest.mark.parametrize(("traces", "rate"), [(0.25, 0.25), (1.0, 1.0), (0.0, None)])
+def test_the_part_that_is_traced_is_what_was_asked_for(
+    traces: float, rate: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None: not even what its publisher has traced."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(sentry_sdk, "init", lambda **options: given.update(options))
+    sentry._init(Options(dsn="http://key@127.0.0.1:1/1", traces=traces, bodies=True))
+    assert (given["traces_sample_rate"], given["include_local_variables"]) == (rate, True)
+
+
+@pytest.mark.parametrize(("published", "least", "most"), [(-2.0, 2000.0, 120_000.0), (3600.0, 0.0, 0.0)])
+def test_a_transaction_says_how_long_its_message_has_waited(
+    published: float, least: float, most: float, items: list[Any]
+) -> None:
+    """Milliseconds; none where the clock of who published it is ahead."""
+    called(watch(), message(timestamp=int((time.time() + published) * 1e9)))
+    (transaction,) = [content for kind, content in items if kind == "transaction"]
+    (span,) = transaction["spans"]
+    assert least <= span["data"]["messaging.message.receive.latency"] <= most
