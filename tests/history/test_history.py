@@ -295,8 +295,11 @@ def test_what_is_being_written_is_waited_for(tmp_path: Path, monkeypatch: pytest
     assert [one["id"] for one in search(tmp_path / "history.db")] == ["1"]
 
 
-def test_a_disk_that_fails_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_is_let_go_and_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """So that it can be unmounted, and checked."""
+    caplog.set_level("INFO")
 
     def fail(*_: Any) -> float:
         raise sqlite3.OperationalError("disk I/O error")
@@ -305,13 +308,18 @@ def test_a_disk_that_fails_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyP
     writer = Writer(file, age=3600, size=1 << 30)
     writer.begin()
     put(writer, 1)
+    assert caplog.messages == []
     assert [one for one in psutil.Process().open_files() if one.path.startswith(str(file))]
     with monkeypatch.context() as failing:
         failing.setattr(Store, "_prune", fail)
         put(writer, 2)
+        put(writer, 2)
     assert not [one for one in psutil.Process().open_files() if one.path.startswith(str(file))]
     put(writer, 3)
-    assert {one["id"] for one in search(file)} == {"1", "3"}
+    put(writer, 4)
+    assert {one["id"] for one in search(file)} == {"1", "3", "4"}
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert "2 messages that ended meanwhile are not in it" in caplog.messages[1]
 
 
 def test_a_worker_goes_on_without_its_history(tmp_path: Path) -> None:
