@@ -53,6 +53,8 @@ Listing = Mapping[str, list[Segment]]
 _ROWS_WORTH_A_TASK = 1000
 _LOOK_EVERY = 1.0
 """Seconds between two looks into a storage."""
+_PATIENCE = 60.0
+"""Seconds for which a batch that has begun waits for a storage: Spark cannot stop the query meanwhile."""
 _log = logging.getLogger(__name__)
 
 
@@ -172,8 +174,24 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"collectors": ends, **collected}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of the batch from ``start`` to ``end``: the same for the same two, whatever the options are by now."""
-        first, last = Offset.of(start), Offset.of(end)
+        """The tasks of the batch from ``start`` to ``end``: the same for the same two, whatever the options are by now.
+
+        An error here ends the query, so a storage that does not answer is waited for, for as long as ``stop`` may take.
+        """
+        until = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                found = self._planned(Offset.of(start), Offset.of(end))
+            except StorageError as error:
+                if time.monotonic() >= until:
+                    raise
+                self._wait(error)
+                time.sleep(_LOOK_EVERY)
+            else:
+                self._waits = False
+                return found
+
+    def _planned(self, first: Offset, last: Offset) -> list[InputPartition]:
         if last.epoch != epoch(self._options.spool_dir):
             self._lost(f"it is not the spool that the checkpoint knows (its epoch was {last.epoch})")
             return []

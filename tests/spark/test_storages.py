@@ -21,7 +21,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from framework.spark import options
+from framework.spark import options, reader
 from framework.spark.reader import NsqBatchReader, NsqStreamReader
 from framework.spool import Spool, SpoolError, numbered, segment
 from framework.spool.root import root_of
@@ -169,6 +169,26 @@ def test_a_fresh_query_waits_for_it_as_well(s3: Gateway, spool_url: str, caplog:
     assert source.latestOffset(begin, ReadAllAvailable()) is begin
     s3.start()
     assert len(ids(source, begin, source.latestOffset(begin, ReadAllAvailable()))) == 10
+
+
+def test_a_batch_whose_storage_goes_down_before_it_is_planned_waits_for_it(
+    s3: Gateway, spool_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land(spool_url, 0, 10)
+    source = stream(spool_url)
+    begin = source.initialOffset()
+    end = source.latestOffset(begin, ReadAllAvailable())
+    s3.kill()
+    wait = source._wait
+    monkeypatch.setattr(source, "_wait", lambda error: (wait(error), s3.start()))
+    (task,) = source.partitions(begin, end)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert sum(rows.num_rows for rows in source.read(task)) == 10
+    assert source.latestOffset(end, ReadAllAvailable()) is end
+    monkeypatch.setattr(reader, "_PATIENCE", 0.0)
+    s3.kill()
+    with pytest.raises(OSError, match="s3://spools does not answer"):
+        source.partitions(begin, end)
 
 
 @pytest.mark.spark

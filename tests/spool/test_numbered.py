@@ -365,6 +365,7 @@ def test_many_that_share_and_are_killed_anywhere_land_each_message_once(memory: 
         thread.start()
     for thread in threads:
         thread.join(100)
+        assert not thread.is_alive(), "not all was landed yet"
     storage.fault = lambda *_: None
     assert faults[0] >= 20
     forget()

@@ -160,7 +160,8 @@ def test_a_gateway_that_is_killed_and_comes_back_has_each_message_once(s3: Gatew
         time.sleep(0.1)
         s3.start()
     for writer in writers:
-        writer.join(100)
+        writer.join(200)
+        assert not writer.is_alive(), "not all was landed yet"
     spool = Spool(spool_url)
     found = segment.listing(spool.folder)
     assert [one.number for one in found] == list(range(1, len(found) + 1))
