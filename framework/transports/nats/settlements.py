@@ -123,6 +123,8 @@ class Settlements:
         said = Sent(owner, self, some, size)
         while self._unread and self._unread[0].read(min(self._session.heeded, self._certain)):
             self._unread.popleft()
+        if self._unread and not self._unread[-1].settles and self._unread[-1].read(self._session.heeded):
+            self._unread.pop()  # nobody says a touch again: a call of hours would have thousands here
         if some.matters:
             self._unread.append(said)
         return said
@@ -243,6 +245,11 @@ class Sent:
         self.acks, self.naks = some.finished, len(some.naks)
         self.at = monotonic()
         self.counted = False
+
+    @property
+    def settles(self) -> bool:
+        """It is more than touches."""
+        return bool(self.acks or self.naks)
 
     def read(self, heeded: float) -> bool:
         """By a server that has heeded all that was said before ``heeded``."""

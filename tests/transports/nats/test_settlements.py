@@ -101,3 +101,19 @@ def test_an_answer_is_waited_for_until_it_is_in_doubt_and_then_asked_where_it_we
     assert (list(run._answers), given_up) == ([0], [7])
     assert isinstance(run._answers[0], InDoubt)
     assert "keeps its subject no more" in str(run._answers[0])
+
+
+def test_touches_of_a_long_call_are_not_kept_while_no_message_tells_that_the_leader_is_there() -> None:
+    said = Said()
+    said.session.relays = True
+    said.settlements.carry_over(said.session)
+    said.settlements.acks.append(REPLIES[0])
+    said.say().sent()
+    said.settlements.touch(REPLIES[1])
+    for _ in range(100):
+        said.settlements.touch(REPLIES[1])
+        said.say().sent()
+        said.read_all()
+    assert len(said.settlements._unread) <= 2
+    said.settlements.say_again()
+    assert said.settlements.finishing() == [REPLIES[0]]  # what finishes is kept: the leader may have gone before it was told
