@@ -4,7 +4,9 @@ The cases take turns, each in every round, in one session of two cores, after a 
 
 - ours: ``spark.read.format("nsq")``;
 - bare: a Python data source that yields the same Arrow batches from files and does nothing else: the limit of the API;
+- bare, large: the same, in one batch for each task, so that it is seen what small ones cost;
 - parquet: Spark's own source over the same rows, which runs no Python;
+- the last two again, with the bodies alone;
 - kafka: Spark's connector and a real broker with as many rows, whose jars Maven copies into .cache at the first run; of its
   columns and of ours the value, the topic and the time are taken (``ours, 3 columns``).
 
@@ -89,7 +91,10 @@ def _cases(session: Any, folder: Path, spool: Path, broker: Kafka | None) -> dic
     cases = {
         "ours": ours,
         "bare": lambda: session.read.format("bare").option("folder", str(batches)).load(),
+        "bare, large": lambda: session.read.format("bare").option("folder", str(batches)).option("large", "true").load(),
         "parquet": lambda: session.read.parquet(str(folder / "rows")),
+        "bare, bodies": lambda: session.read.format("bare").option("folder", str(batches)).schema("value binary").load(),
+        "parquet, bodies": lambda: session.read.parquet(str(folder / "rows")).select("value"),
     }
     if broker is None:
         return cases
@@ -159,7 +164,7 @@ class Bare(DataSource):
         return DDL
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return BareReader(self.options["folder"])
+        return BareReader(self.options["folder"], schema.fieldNames(), large="large" in self.options)
 
 
 class Files(InputPartition):
@@ -168,8 +173,8 @@ class Files(InputPartition):
 
 
 class BareReader(DataSourceReader):
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    def __init__(self, folder: str, names: list[str], *, large: bool) -> None:
+        self._folder, self._names, self._large = folder, names, large
 
     def partitions(self) -> list[InputPartition]:
         paths = sorted(map(str, Path(self._folder).iterdir()), key=lambda path: int(Path(path).stem))
@@ -178,10 +183,9 @@ class BareReader(DataSourceReader):
         return [Files(paths[first : first + each]) for first in range(0, len(paths), each)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        for path in partition.paths:
-            file = pa.ipc.open_file(pa.memory_map(path))
-            for number in range(file.num_record_batches):
-                yield file.get_batch(number)
+        tables = (pa.ipc.open_file(pa.memory_map(path)).read_all().select(self._names) for path in partition.paths)
+        for table in [pa.concat_tables(tables).combine_chunks()] if self._large else tables:
+            yield from table.to_batches()
 
 
 def _nowhere(rows: Any) -> None:
