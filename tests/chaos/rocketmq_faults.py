@@ -1,5 +1,5 @@
 """The faults of RocketMQ, one function each: by POP with checkpoints in files, as a broker is configured by default, by POP in KV
-mode, and by PULL."""
+mode, and by PULL, which is all that 4.9 has."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 from framework.testing.detour import through
 from framework.testing.proxies import Proxies
-from framework.testing.rocketmq import PROMPT, RocketMQ, real_rocketmq
+from framework.testing.rocketmq import OLDER, PROMPT, VERSION, RocketMQ, real_rocketmq
 from tests.chaos.network import cut_again_and_again
 from tests.chaos.trial import BURST, Scenario, Trial, Verdict
 
-MODES = {"pop": ({}, ""), "kv": (PROMPT, ""), "pull": ({}, "&mode=pull")}
+MODES = {"pop": ({}, ""), "kv": (PROMPT, ""), "pull": ({}, "&mode=pull"), f"pull-{OLDER}": ({}, "")}
 """Settings of the broker, and options of the URL."""
 AGAIN = 11.0
 """Seconds after a start by which a broker has delivered anew what was in flight when it was killed: the lease, and 5.3 more."""
@@ -51,7 +51,7 @@ def broker_killed(folder: Path, times: int, mode: str) -> Verdict:
     its start. What was finished since comes again at once; by POP what was in flight does too, and once more when its lease is
     over. Killed before it has saved anything it repeats all that again, copies included, and so in each of its lives: no
     bound is known for what it may double then. So it is killed after it has saved what it did anew."""
-    repeats = 0 if mode == "pull" else IN_FLIGHT
+    repeats = 0 if mode.startswith("pull") else IN_FLIGHT
     with running(folder, mode) as server, trying(folder, server.address, mode) as trial:
         for _ in range(times):
             started = time.monotonic()
@@ -136,7 +136,7 @@ def until_handled(trial: Trial) -> None:
 def running(folder: Path, mode: str) -> Iterator[RocketMQ]:
     data = folder / "rocketmq"
     data.mkdir()
-    server = real_rocketmq(data, MODES[mode][0])
+    server = real_rocketmq(data, MODES[mode][0], version=OLDER if mode.endswith(OLDER) else VERSION)
     server.start()
     try:
         yield server

@@ -198,6 +198,8 @@ class Trial:
         moved, left = time.monotonic(), len(self._missing())
         while left and not empty():
             if time.monotonic() - moved > patience:
+                self.worker.process.kill()
+                self.worker.wait()
                 raise RuntimeError(f"{left} messages do not come: {self.worker.err[-5:]}")
             time.sleep(0.5)
             before, left = left, len(self._missing())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,55 +11,11 @@ import pytest
 from framework.testing.workers import Worker
 from framework.transports.rocketmq.wire.codes import Request
 from framework.transports.rocketmq.wire.frames import Frame
-from tests.transports.rocketmq.gate import Gates
 from tests.transports.rocketmq.kit import Kit, until
+from tests.transports.rocketmq.shop import SOON, Shop, told_to_stop
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
-SOON = 15.0
-"""Seconds in which a worker ends that was told to: its own 10 s for what runs, and a busy machine."""
 KILLS = 12
-
-
-class Shop:
-    """Workers of one topic. Each message that was handled is a line in a file."""
-
-    def __init__(self, kit: Kit, folder: Path) -> None:
-        self.kit, self._folder, self._file = kit, folder, folder / "handled"
-        self._file.touch()
-        self.gates = Gates(kit.server.address, kit.server.broker.address)
-        self._workers: list[Worker] = []
-        (folder / "shop.py").write_text(f"""
-import os, gevent
-from framework import handler
-@handler({kit.topic!r}, "billing", concurrency=10)
-def bill(body: bytes) -> None:
-    gevent.sleep(0.02)
-    fd = os.open({str(self._file)!r}, os.O_WRONLY | os.O_APPEND)
-    os.write(fd, body + b"\\n")
-    os.close(fd)
-""")
-        kit.open("&mode=pull").ensure(kit.topic, ["billing"])
-
-    def start(self, address: str = "", *, ready: bool = True) -> Worker:
-        url = f"rocketmq://{address or self.gates.name_server.address}?mode=pull"
-        more = ("--poll-interval=1s", "--connect-deadline=60s", "--drain=10s")
-        worker = Worker("run", "shop", "--broker", url, *more, cwd=self._folder)
-        self._workers.append(worker)
-        if ready:
-            worker.wait_for("ready", deadline=60.0)
-        return worker
-
-    def publish(self, first: int, last: int) -> None:
-        self.kit.spread(*(b"%d" % number for number in range(first, last)))
-
-    def handled(self) -> Counter[int]:
-        return Counter(map(int, self._file.read_bytes().split()))
-
-    def close(self) -> None:
-        for worker in self._workers:
-            worker.process.kill()
-            worker.process.wait()
-        self.gates.stop()
 
 
 @pytest.fixture
@@ -69,13 +23,6 @@ def shop(kit: Kit, tmp_path: Path) -> Iterator[Shop]:
     made = Shop(kit, tmp_path)
     yield made
     made.close()
-
-
-def told_to_stop(worker: Worker) -> float:
-    """Seconds until it has ended, by 0."""
-    began = time.monotonic()
-    assert worker.stop() == 0, worker.err[-10:]
-    return time.monotonic() - began
 
 
 @pytest.mark.parametrize(
