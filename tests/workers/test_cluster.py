@@ -1,16 +1,18 @@
-"""The job on a standalone cluster whose worker has disks of its own: loud, and nothing is gone.
+"""The job on a standalone cluster whose workers have disks of their own: loud, and nothing is gone.
 
-It needs root (a mount namespace stands in for another host) and half a minute, so it runs with ``SPARK_CLUSTER=1`` alone;
-that files which lack rows fail a batch is tested in test_stores.py, and that an executor looks at its spool in test_reader.py.
+A mount namespace stands in for another host, which takes root. That files which lack rows fail a batch is tested in
+test_stores.py, and that an executor looks at its spool in test_reader.py.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,31 +21,44 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import pyarrow.dataset as ds
 import pyspark
 
 from framework.testing.servers import ROOT, free_port
-from tests.workers.test_job import job, land
+from tests.workers.test_job import events, job, kill, land, line, path
+from tests.workers.test_submit import executors
 
+_MOUNTS = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode == 0
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.spark,
-    pytest.mark.skipif("SPARK_CLUSTER" not in os.environ, reason="SPARK_CLUSTER=1 starts a cluster, as root"),
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not _MOUNTS, reason="a host of its own is a mount namespace here, which takes root"),
 ]
 _CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 
+@pytest.fixture(autouse=True)
+def plain(java: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPARK_HOME", "SPARK_SUBMIT_OPTS"):  # the tests' quick ones are for local masters
+        monkeypatch.delenv(name, raising=False)
+
+
 @contextmanager
-def cluster(folder: Path, own: Path) -> Iterator[str]:
-    """A master, and a worker for whom the folder ``own`` is an empty one; the master's URL."""
+def cluster(folder: Path, own: Path, *, workers: int = 1, cores: int = 2) -> Iterator[str]:
+    """A master, and workers for each of whom the folder ``own`` is an empty one; the master's URL."""
     port = free_port()
     url = f"spark://127.0.0.1:{port}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(_CLASS.parents[1])}
     deploy = "org.apache.spark.deploy"
     commands = [
         [_CLASS, f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(free_port())],
-        ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs own {own} && exec "$@"', "sh",
-         _CLASS, f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", "2", "--memory", "2g",
-         "--webui-port", str(free_port()), "--work-dir", folder / "worker", url],
+        *(
+            ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs own {own} && exec "$@"', "sh",
+             _CLASS, f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", str(cores), "--memory", "1g",
+             "--webui-port", str(free_port()), "--work-dir", folder / f"worker-{n}", url]
+            for n in range(workers)
+        ),
     ]  # fmt: skip
     started = []
     with (folder / "cluster.log").open("wb") as log:
@@ -51,7 +66,7 @@ def cluster(folder: Path, own: Path) -> Iterator[str]:
             started.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
     try:
         until = time.monotonic() + 120
-        while "Registering worker" not in (folder / "cluster.log").read_text():
+        while (folder / "cluster.log").read_text().count("Registering worker") < workers:
             assert time.monotonic() < until, (folder / "cluster.log").read_text()
             time.sleep(0.2)
         yield url
@@ -61,7 +76,6 @@ def cluster(folder: Path, own: Path) -> Iterator[str]:
             process.wait(30)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("own", "words"),
     [
@@ -71,10 +85,8 @@ def cluster(folder: Path, own: Path) -> Iterator[str]:
     ],
 )
 def test_disks_of_its_own_end_the_job_with_a_sentence_where_they_must_be_shared_and_the_state_need_not_be(
-    tmp_path: Path, java: None, own: str, words: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own: str, words: str
 ) -> None:
-    monkeypatch.delenv("SPARK_HOME", raising=False)  # the tests' quick one is for local masters
-    monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
     for name in ("state", "spool", "out"):
         (tmp_path / name).mkdir()
     land(tmp_path / "spool", 0, 7)  # no suspect among them
@@ -85,3 +97,27 @@ def test_disks_of_its_own_end_the_job_with_a_sentence_where_they_must_be_shared_
     assert ended.returncode == (0 if own == "state" else 1), err
     assert len(kept) == (3 if own == "state" else 0)
     assert re.search(words, err), err
+
+
+def test_of_two_workers_one_loses_its_executor_and_every_line_counts_once(tmp_path: Path) -> None:
+    for name in ("state", "spool", "out"):
+        (tmp_path / name).mkdir()
+    land(tmp_path / "spool", 0, 1000)
+    with cluster(tmp_path, tmp_path / "state", workers=2, cores=1) as url:
+        running = job(tmp_path, "--until=2000", f"--master={url}")
+        try:
+            while not any(sum(counts.values()) for counts in events(running, "lines")["done"].values()):
+                pass  # the first batch of one channel is done, the others are in the middle of theirs
+            both = executors(os.getpid())
+            assert len(both) == 2
+            os.kill(both[0], signal.SIGKILL)
+            land(tmp_path / "spool", 1000, 2000)
+            while min(sum(counts.values()) for counts in events(running, "lines")["done"].values()) < 2000:
+                pass
+        finally:
+            kill(running)
+    assert "exitStatus 137" in (tmp_path / "cluster.log").read_text()
+    paths = ds.dataset(tmp_path / "out" / "archive").to_table(["path"])["path"].to_pylist()
+    assert Counter(paths) == Counter(path(n) for n in range(2000) if n % 5)
+    raw = ds.dataset(tmp_path / "out" / "rejected").to_table(["raw"])["raw"].to_pylist()
+    assert Counter(raw) == Counter(line(n) for n in range(0, 2000, 5))
