@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import gevent
 import pytest
 
 from framework.admin import address, server
@@ -126,6 +127,34 @@ def test_a_body_that_is_too_long_or_of_no_length_is_not_swallowed(length: str) -
             while True:
                 client.sendall(b"10000\r\n" + b"x" * 65536 + b"\r\n")
     serving.close()
+
+
+def test_a_body_of_all_that_may_be_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "LARGEST", 10)
+    serving = server.Server(address.listen("127.0.0.1:0"), lambda request: as_text(f"{len(request.body)}"))
+    port = int(serving._listener.address.rpartition(":")[2])
+    try:
+        for length, status in ((10, 200), (11, 400)):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            connection.request("POST", "/", b"x" * length, {"Connection": "close"})
+            assert connection.getresponse().status == status
+            connection.close()
+    finally:
+        serving.close()
+
+
+def test_the_address_is_let_go_when_nobody_answers_there_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, stop, listener = [], server._Server.stop, address.listen("127.0.0.1:0")
+
+    def late(self: Any, timeout: float | None = None) -> None:
+        gevent.sleep(0.1)
+        stop(self, timeout)
+        seen.append("stopped")
+
+    monkeypatch.setattr(server._Server, "stop", late)
+    monkeypatch.setattr(type(listener), "close", lambda _: seen.append("let go"))
+    server.Server(listener, lambda _: as_text("ok")).close()
+    assert seen == ["stopped", "let go"]
 
 
 def _drip(clients: list[socket.socket], ended: threading.Event) -> None:

@@ -17,7 +17,7 @@ from framework.admin.actions import checked, has_effect, in_words
 from framework.admin.here import STEP, WINDOW, Here, _Sample
 from framework.admin.latest import FRESH, Latest
 from framework.admin.pages import stuck, unready
-from framework.admin.snapshot import left_over, merged, percentiles
+from framework.admin.snapshot import left_over, merged, of_books, percentiles
 from framework.admin.where import positions
 from framework.engine.ledger import OUTCOMES
 from framework.engine.times import RUNNING, WAITING
@@ -123,6 +123,15 @@ def test_what_remains_of_a_process_that_ended_keeps_the_counters_and_adds_up() -
     assert (both["running"], both["in_flight"], both["concurrency"], both["processes"]) == (1, 3, 10, 1)
     assert [one["pid"] for one in found["processes"]] == [2]
     assert len(found["failures"]) == 2
+
+
+@pytest.mark.parametrize(("beyond", "finished"), [(2, 9), (0, 7), (-2, 7)])
+def test_of_a_process_that_ended_the_books_count_unless_somebody_looked_later(beyond: int, finished: int) -> None:
+    books = {"orders/bill": {"received": 10 + beyond, "finished": 7 + beyond}, "x/y": {"received": 1, "finished": 1}}
+    found = {one["handler"]: one for one in of_books(snapshot(row()), books, {"x/y": {"a": 3}})["handlers"]}
+    assert (found["orders/bill"]["counts"]["finished"], found["orders/bill"]["calls"]) == (finished, finished)
+    assert (found["x/y"]["counts"]["finished"], found["x/y"]["published"]) == (1, {"a": 3})
+    assert of_books(None, {}, {})["handlers"] == []
 
 
 def test_of_several_processes_one_that_works_is_enough() -> None:

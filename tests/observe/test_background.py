@@ -166,6 +166,28 @@ def test_what_waits_has_no_more_weight_than_there_is_room_for() -> None:
     assert stuck.handled[-1] == "longer than all the room"
 
 
+def test_nothing_is_taken_again_until_half_of_the_room_is_empty() -> None:
+    entered, go, handled = threading.Semaphore(0), threading.Semaphore(0), []
+
+    def handle(item: str) -> None:
+        entered.release()
+        assert go.acquire(timeout=20)
+        handled.append(item)
+
+    queue = Background(handle, lost, room=10, weigh=len)
+    for item in ("first", "two", "two", "two", "dropped"):
+        queue.put(item)
+        if item == "first":
+            assert entered.acquire(timeout=20)
+    go.release()
+    assert entered.acquire(timeout=20)  # the first of three is taken out, and what waits weighs 6 of 10
+    queue.put("dropped")
+    for _ in range(5):
+        go.release()
+    assert queue.flush(20)
+    assert handled == ["first", "two", "two", "two", "2 lost"]
+
+
 def test_no_more_is_joined_than_weighs_a_megabyte() -> None:
     stuck = Stuck()
     queue = Background(stuck, lost, join="".join, weigh=len)

@@ -85,3 +85,14 @@ def test_a_file_that_a_reload_has_named_meanwhile_is_the_one_that_counts(tmp_pat
     os.write(2, b"here\n")
     assert (tmp_path / "second").read_bytes() == b"here\n"
     assert not (tmp_path / "first").exists() or (tmp_path / "first").read_bytes() == b""
+
+
+def test_who_writes_waits_for_room_although_nobody_waits_for_a_pipe_to_be_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    fd = logfile._open(tmp_path / "pipe")
+    try:
+        assert os.get_blocking(fd)
+    finally:
+        os.close(fd)
+        os.close(reader)

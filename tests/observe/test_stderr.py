@@ -117,6 +117,16 @@ def test_what_a_full_disk_does_not_take_is_written_later_and_said_once(monkeypat
     assert re.fullmatch(r"workers: the log could not be written for .* s: No space left on device", said[0])
 
 
+def test_a_disk_that_takes_nothing_is_left_alone_between_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, pauses = Disk(monkeypatch), []
+    monkeypatch.setattr(stderr, "_sleep", pauses.append)
+    disk.fails = 5
+    stream = Stderr("workers: ")
+    stream.write("line\n")
+    assert stream.drain(20)
+    assert pauses == [stderr._PAUSE] * 5
+
+
 def test_the_reason_is_that_of_the_time_when_they_were_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(monkeypatch)
     stream = Stderr("workers: ", size=10)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyarrow")
 
-from framework.spool import Spool, numbered, runs, segment
+from framework.spool import Spool, SpoolError, numbered, runs, segment
 from framework.spool.storage import Location, Remote
 from tests.spool.rows import MakeBatch
 from tests.spool.test_numbered import forget
-from tests.spool.test_runs import expected, folder, land, rows, small
+from tests.spool.test_runs import expected, folder, land, names, rows, small
 
 __all__ = ["folder", "small"]
 
@@ -75,3 +78,52 @@ def test_a_process_that_stood_still_for_longer_than_segments_stay_beside_their_r
     numbered._run_lists.clear()
     numbered._run_lists.update({key: (at + 1000, found) for key, (at, found) in mine.items()})
     assert rows(memory / "main") == expected(12)
+
+
+def test_a_listing_that_lacks_one_in_the_middle_is_looked_at_again(
+    folder: Location, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_runs(folder, batch, 3)
+    whole = segment.listing(folder / "main")
+    seen = iter([whole[:2] + whole[3:], whole])
+    monkeypatch.setattr(segment, "listing", lambda _: next(seen))
+    assert segment.steady(folder / "main") == whole
+    assert list(seen) == []
+
+
+def test_segments_are_joined_bit_by_bit_where_that_takes_long_and_each_is_read_once(folder: Location, batch: MakeBatch) -> None:
+    without_runs(folder, batch, 12)
+    main, read, opened, begun, calls = folder / "main", segment.read, Counter[str](), {}, 0
+
+    def slow(path: Location, *more: Any) -> Any:
+        opened[path.name] += 1
+        return read(path, *more)
+
+    def all_joined() -> bool:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(segment, "read", slow)
+            patched.setattr(segment, "time", SimpleNamespace(monotonic=count().__next__))  # a second for each look at the clock
+            return segment.compact(main, 6.0, begun)
+
+    while not all_joined():
+        calls += 1
+        forget()
+        assert rows(main) == expected(12)
+    assert calls > 2
+    assert set(opened.values()) == {1}
+    assert begun == {}
+    forget()
+    assert rows(main) == expected(12)
+    assert [(one.begins, one.number) for one in segment.listing(main) if one.first] == [(1, 4), (5, 8), (9, 12), (13, 16)]
+
+
+def test_a_run_that_does_not_hold_what_is_beside_it_lets_nothing_go(
+    folder: Location, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody has copied it here from another spool."""
+    without_runs(folder, batch, 12)
+    real = runs.of
+    monkeypatch.setattr(runs, "of", lambda block, tables: real(block, tables).slice(0, 5))
+    with pytest.raises(SpoolError, match=r"does not hold the rows of segment \d+, .* until then the segments stay"):
+        segment.compact(folder / "main", 60.0)
+    assert len([name for name in names(folder / "main") if name.endswith(".arrow")]) == 24
