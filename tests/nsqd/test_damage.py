@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from framework.nsqd.store import Declaration, Declare, Declared, Entry, Retry, Store, TopicSave, compaction, damage, store
+from framework.nsqd.store.damage import Damage, Piece, _repaired
 from framework.nsqd.store.log import Found, Log
+from framework.nsqd.store.record import HEADER_BYTES
 from framework.testing.servers import own_nsqd
 from tests.nsqd.layers import wait_for
 from tests.nsqd.storing import CHANNEL, TOPIC, declared, everything, lose_index, payload, publish, saved
@@ -278,3 +280,19 @@ def test_a_topic_that_was_declared_empty_has_had_what_was_in_its_first_record(to
         numbers.met(NEW, 3, 5)
     numbers.finish()
     assert (lost.lost, lost.unknown) == ([(NEW, 0, 3)], 0)
+
+
+def test_what_a_damaged_piece_may_still_have_had_is_what_is_not_known_of_it() -> None:
+    piece = Piece(0, HEADER_BYTES + 50, whole=False)
+    damage = Damage(1, 0, piece.length, piece)
+    assert damage.room == 10, "five bytes are a message: its size, and one of its body"
+    damage.lost += [(1, 10, 13), (2, 0, 2)]
+    assert damage.room == 5
+
+
+def test_sizes_of_which_one_has_a_wrong_bit_are_found_again_and_others_are_not() -> None:
+    bodies = [b"a" * 7, b"bc", b"d" * 30]
+    payload = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+    wrong = payload[:11] + (2 ^ 1 << 20).to_bytes(4, "big") + payload[15:]
+    assert _repaired(wrong, 3, [7]) == ([7, 2, 30], True)
+    assert _repaired(wrong, 4, [7]) == ([7], False)
