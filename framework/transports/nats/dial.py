@@ -76,6 +76,17 @@ class Line(Opening[wire.ClientEvent]):
         self.start_tls(Tls(credentials.tls_context(way.secrets), name))
 
 
+_LIMITS = [
+    (
+        "maximum subscriptions",
+        "raise max_subscriptions of the server, or subs of the account or the user: a handler needs one for each pull that waits "
+        "and one more",
+    ),
+    ("connections exceeded", "raise max_connections of the server, or conn of the account or the user"),
+]
+"""What a -ERR has in it, and which limit that is."""
+
+
 def refusal(words: str) -> BrokerError:
     """A -ERR that ends a connection, as an error of the class that tells what can be done."""
     start = words.lower()
@@ -87,7 +98,7 @@ def refusal(words: str) -> BrokerError:
         return AccessDenied(words, fix=fix)
     if start.startswith(("secure connection", "tls")):
         return NegotiationRefused(words)
-    return BrokerError(words)
+    return BrokerError(words, fix=next((fix for limit, fix in _LIMITS if limit in start), ""))
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from framework.errors import (
 from framework.testing.servers import free_port
 from framework.transports import open_transports
 from framework.transports.nats import urls
-from framework.transports.nats.dial import dial
+from framework.transports.nats.dial import dial, refusal
 from framework.transports.nats.session import Session
 
 INFO = b'INFO {"client_id":1,"version":"2.15.1","max_payload":1000} \r\n'
@@ -99,6 +99,15 @@ def test_each_error_by_which_a_server_does_not_let_us_in_is_one_sentence_with_it
         pass
     assert type(raised.value) is ERRORS[said]
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("said", ERRORS)
+def test_a_limit_is_named_with_what_raises_it(said):
+    fix = refusal(said).fix
+    limits = {"maximum subscriptions exceeded": "raise max_subscriptions of the server, or subs of the account or the user: "}
+    for connections in ("maximum connections exceeded", "maximum account active connections exceeded"):
+        limits[connections] = "raise max_connections of the server, or conn of the account or the user"
+    assert fix.startswith(limits[said]) if said in limits else "raise" not in fix
 
 
 @pytest.mark.parametrize("said", ERRORS)
