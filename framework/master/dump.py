@@ -42,7 +42,8 @@ def text() -> str:
     for ident, frames in threads().items():
         names[tuple(frames)].append(f"thread {named.get(ident, ident)}")
     for one in gc.get_objects():
-        if isinstance(one, greenlet) and (frames := list(of_greenlet(one))):
+        # No isinstance(): at that proxies run code, as Django's settings do, which raise where they are not configured.
+        if issubclass(type(one), greenlet) and (frames := list(of_greenlet(one))):
             names[tuple(frames)].append(f"greenlet {getattr(one, 'name', '') or type(one).__name__}")
     entries = [f"{_words(who)}:\n{_stack(frames)}" for frames, who in itertools.islice(names.items(), MOST)]
     left = len(names) - len(entries)

@@ -55,6 +55,20 @@ def test_a_seat_wants_another_for_one_that_is_worn_or_old(due: str, generation: 
     assert not seat.wants(generation)
 
 
+class Unready:
+    """As an object of a library that finds out what it is when it is looked at, and cannot yet."""
+
+    @property
+    def __class__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("nothing is configured")
+
+
+def test_a_dump_looks_into_no_proxy() -> None:
+    proxy = Unready()
+    assert "test_a_dump_looks_into_no_proxy" in dump.text()
+    del proxy
+
+
 def test_a_dump_counts_greenlets_that_stand_at_one_place() -> None:
     import gevent
 

@@ -18,14 +18,10 @@ SMALL = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m"
 @pytest.fixture
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """``started(master)``: what the JVM would be told: its heap, and the options that the job chooses."""
-    for name in (
-        *sessions._SMALL_HEAP,
-        "SPARK_REMOTE",
-        "SPARK_CONNECT_MODE_ENABLED",
-        *sessions._SAY_OPTIONS,
-        sessions._SUBMITTED,
-    ):
-        monkeypatch.delenv(name, raising=False)
+    ours = (*sessions._SMALL_HEAP, "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", *sessions._SAY_OPTIONS, sessions._SUBMITTED)
+    for name in ours:
+        monkeypatch.setenv(name, "")  # so that what the job sets ends with the test
+        monkeypatch.delenv(name)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     monkeypatch.setattr(sessions.SparkSession, "getActiveSession", lambda: None)
@@ -35,7 +31,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def start(master: str | None) -> tuple[str | None, str | None]:
         for name in sessions._SMALL_HEAP:
-            monkeypatch.delenv(name, raising=False)
+            os.environ.pop(name, None)
         conf: Any = sessions.start("test", tmp_path, master=master)
         assert ("SPARK_DRIVER_MEMORY" in os.environ) == ("MALLOC_ARENA_MAX" in os.environ)
         return os.environ.get("SPARK_DRIVER_MEMORY"), conf.get("spark.driver.defaultJavaOptions")
