@@ -41,13 +41,16 @@ def test_a_socket_is_rescued_once_for_all_connections_that_share_it_and_told_of_
 ) -> None:
     socket, running = Socket(), []
     monkeypatch.setattr(FakeConnection, "rescuable", socket)
+    before = 1_000_000  # rescues: a process that is not run for a moment needs them as well
 
     def hang(message: Message) -> None:
         running.append(message)
-        while len(socket.rescues) < 2:
+        while len(socket.rescues) < before + 2:
             gevent.sleep(0.01)
 
     def block(message: Message) -> None:
+        nonlocal before
+        before = len(socket.rescues)
         time.sleep(1.2)  # nothing but the guardian's thread runs: some three times it keeps what there is
 
     hanging = [spec(hang, topic=f"hang{number}", timeout=0.4) for number in range(3)]
@@ -58,7 +61,7 @@ def test_a_socket_is_rescued_once_for_all_connections_that_share_it_and_told_of_
     worker.until(lambda: len(running) == 3)
     broker.publish("block", b"x")
     worker.until(lambda: socket.heard)
-    assert 2 <= len(socket.rescues) <= 4
+    assert 2 <= len(socket.rescues) - before <= 5, "and not three for each of four connections"
     assert socket.rescues[-1] == set(running)
     assert socket.heard <= 2
 
