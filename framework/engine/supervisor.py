@@ -100,9 +100,9 @@ class Supervisor:
         self._diallers: list[Dialler] = []
         self._max_in_flight = self._controls.max_in_flight
         self._wakeup: Any = None
-        self.hub_thread = 0
         self._hub: Any = None
         """Where it runs, while it does."""
+        self.hub_thread = 0
         """The native thread in which it runs."""
         self._turns: Turns | None = None
         self._timers: Sequence[Any] = ()

@@ -51,8 +51,8 @@ _floors: dict[Remote, int] = {}
 _tidied: dict[Remote, float] = {}
 _run_lists: dict[Remote, tuple[float, list[Segment]]] = {}
 """When they are to be looked for again, and what there was."""
-_deleted: dict[Remote, int] = {}
-"""The last number that was seen to have no more than a mark."""
+_marked: dict[Remote, frozenset[int]] = {}
+"""The numbers that had no more than a mark in the last listing."""
 _looked_into: dict[tuple[str, float], _Rows] = {}
 """(name, time) of a segment whose rows nobody had put -> what ``_look_into`` found."""
 
@@ -89,19 +89,20 @@ def listing(folder: Remote) -> list[Segment]:
         found, left = _listed(folder)
     if len(left) > _MANY_LEFT:
         _floors.pop(folder, None)
-    _deleted[folder] = max([_deleted.get(folder, 0), *left])
+    _marked[folder] = frozenset(left)
     return found
 
 
 def _may_lack_runs(folder: Remote, found: list[Segment], left: list[int]) -> bool:
     """Whether something between the segments is missing, or has left no more than a mark before them since the last listing."""
-    known, begins = _deleted.get(folder, 0), found[0].begins if found else 0
-    return any(two.begins != one.number + 1 for one, two in pairwise(found)) or any(known < one < begins for one in left)
+    known, begins = _marked.get(folder, ()), found[0].begins if found else 0
+    gap = any(two.begins != one.number + 1 for one, two in pairwise(found))
+    return gap or any(one < begins and one not in known for one in left)
 
 
 def forget(folder: Remote) -> None:
     """What is known of ``folder`` from before: a process that stood still meanwhile, or a clock, may make it too old."""
-    for known in (_floors, _run_lists, _deleted):
+    for known in (_floors, _run_lists, _marked):
         known.pop(folder, None)
 
 

@@ -24,7 +24,7 @@ def _as_in_another_process() -> None:
 
 def forget() -> None:
     """What is known of storages in this process alone."""
-    for known in (numbered._floors, numbered._tidied, numbered._run_lists, numbered._deleted, numbered._looked_into):
+    for known in (numbered._floors, numbered._tidied, numbered._run_lists, numbered._marked, numbered._looked_into):
         known.clear()
 
 

@@ -80,6 +80,27 @@ def test_a_process_that_stood_still_for_longer_than_segments_stay_beside_their_r
     assert rows(memory / "main") == expected(12)
 
 
+def test_a_block_that_is_joined_after_a_later_one_is_missed_by_nobody_who_stood_still(
+    memory: Remote, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_runs(memory, batch, 12)
+    main, due = memory / "main", runs.due
+
+    def join(*begins: int) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(runs, "due", lambda *some: [block for block in due(*some) if block[0].number in begins])
+            segment.compact(main, 60.0)
+        forget()
+
+    join(9)
+    assert rows(main) == expected(12)
+    lists, marked = dict(numbered._run_lists), dict(numbered._marked)
+    join(1, 5)
+    numbered._run_lists.update({key: (at + 1000, found) for key, (at, found) in lists.items()})
+    numbered._marked.update(marked)
+    assert rows(main) == expected(12)
+
+
 def test_a_listing_that_lacks_one_in_the_middle_is_looked_at_again(
     folder: Location, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

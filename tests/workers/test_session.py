@@ -18,7 +18,7 @@ SMALL = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m"
 @pytest.fixture
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """``started(master)``: what the JVM would be told: its heap, and the options that the job chooses."""
-    ours = (*sessions._SMALL_HEAP, "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", *sessions._SAY_OPTIONS, sessions._SUBMITTED)
+    ours = (*sessions._SMALL_MEMORY, "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", *sessions._SAY_OPTIONS, sessions._SUBMITTED)
     for name in ours:
         monkeypatch.setenv(name, "")  # so that what the job sets ends with the test
         monkeypatch.delenv(name)
@@ -30,7 +30,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(sessions, "_begun", lambda name, gateway_of, *_: gateway_of())
 
     def start(master: str | None) -> tuple[str | None, str | None]:
-        for name in sessions._SMALL_HEAP:
+        for name in sessions._SMALL_MEMORY:
             os.environ.pop(name, None)
         conf: Any = sessions.start("test", tmp_path, master=master)
         assert ("SPARK_DRIVER_MEMORY" in os.environ) == ("MALLOC_ARENA_MAX" in os.environ)

@@ -50,9 +50,9 @@ SHORT = {
 }
 """What compiles and plans for long runs never gives its time back within a minute: 66 CPU seconds in place of 35."""
 _FEW_CORES = 2
-_SMALL_HEAP = {
+_SMALL_MEMORY = {
     "SPARK_DRIVER_MEMORY": "480m",  # Spark wants 450 besides the room of a survivor
-    # What the JVM frees outside of its heap goes back to the system: 60 MB.
+    # What the JVM frees outside of its heap goes back to the system.
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_TRIM_THRESHOLD_": "131072",
 }
@@ -144,7 +144,7 @@ def start(name: str, scratch: Path, *, master: str | None = None, short: bool = 
     if master is not None:
         launching.setMaster(master)
     if is_local and _cores(master) <= _FEW_CORES:
-        for variable, value in _SMALL_HEAP.items():  # which yield to every other way of saying it
+        for variable, value in _SMALL_MEMORY.items():  # which yield to every other way of saying it
             os.environ.setdefault(variable, value)
         if not _says_collector():
             launching.set("spark.driver.defaultJavaOptions", _SMALL)
