@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from framework.testing.servers import Server, ServerMissing
 
 _SOURCE = Path(__file__).with_name("disk.c")
@@ -72,3 +74,10 @@ def tmpfs(folder: Path, size: int) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "-l", folder], check=True)
+
+
+def unmount_below(folder: Path) -> None:
+    """For the file systems of tests that were killed: a folder in which one is mounted cannot be removed."""
+    for one in psutil.disk_partitions(all=True):
+        if Path(one.mountpoint).is_relative_to(folder):
+            subprocess.run(["umount", "-l", one.mountpoint], check=True)

@@ -19,6 +19,7 @@ from typing import IO, Any, NamedTuple
 
 import psutil
 
+from tests.disks import unmount_below
 from tests.mutants.lines import Lines
 from tests.mutants.nearness import nearest
 from tests.mutants.population import Mutant
@@ -161,13 +162,14 @@ class Bench:
         )  # fmt: skip
 
     def end_all(self) -> None:
-        """Nothing that was started here lives on, whatever the mutant made of its end."""
+        """Nothing that was started here lives on, whatever the mutant made of its end, and nothing stays mounted."""
         for process in psutil.process_iter():
             try:
                 if process.environ().get("PYTHONPATH") == str(self.folder):
                     process.kill()
             except psutil.Error:  # it has ended meanwhile, or is not ours to look at
                 pass
+        unmount_below(self._scratch)
 
 
 def _alone(_test: str) -> float:
