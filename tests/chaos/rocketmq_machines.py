@@ -25,9 +25,10 @@ SYNCS = (0.2, 1.0, 6.0)
 """Seconds that a sync takes. After five a broker answers that it has stored a message, and could not sync it."""
 STORE = 1024 * 1024 * 1024
 """Bytes of the disk that is full."""
-LEFT = STORE // 50
-"""What is left of it: a broker stores nothing where 97 % are in use, for which it looks every ten seconds. Where nothing is left,
-what it has mapped and not written yet cannot be written, and it loses what it had stored."""
+LEFT = {"pull": STORE // 50, "pop": STORE * 9 // 100}
+"""What is left of it: a broker stores nothing where 90 % are in use, for which it looks every ten seconds, and for the first time
+a minute after its start. Where nothing is left, what it has mapped and not written yet cannot be written, and it loses what it
+had stored. By POP it writes much of its own meanwhile."""
 
 
 def stands_still(folder: Path, times: int, mode: str) -> Verdict:
@@ -87,14 +88,16 @@ def disk_slow(folder: Path, times: int, mode: str) -> Verdict:
 
 
 def disk_full(folder: Path, times: int, mode: str) -> Verdict:
-    """It stores nothing, and says so, until there is room again, for which it looks every ten seconds."""
+    """It stores nothing, and says so, until there is room again, for which it looks every ten seconds.
+
+    No handler fails here: what a broker is to deliver anew by POP while it stores nothing, it loses (docs/rocketmq.md)."""
     store = folder / "store"
     settings = {"storePathRootDir": str(store), "storePathCommitLog": str(store / "commitlog")}
     with tmpfs(store, STORE), _server(folder, mode, None, settings) as server, trying(folder, server.address, mode) as trial:
         for _ in range(times):
             _busy(trial)
             with trial.fault("full disk"):
-                _until(trial, lambda: _filled(store), stored=False)
+                _until(trial, lambda: _filled(store, LEFT[mode]), stored=False)
                 trial.between(1.0, 3.0)
                 (store / "ballast").unlink()
                 _until(trial, lambda: None, stored=True)
@@ -102,10 +105,10 @@ def disk_full(folder: Path, times: int, mode: str) -> Verdict:
     return trial.verdict(f"rocketmq by {mode}: full disk")
 
 
-def _filled(store: Path) -> None:
-    """But for ``LEFT``."""
+def _filled(store: Path, left: int) -> None:
+    """But for ``left`` bytes."""
     space = os.statvfs(store)
-    room = space.f_bavail * space.f_frsize - LEFT
+    room = space.f_bavail * space.f_frsize - left
     with (store / "ballast").open("ab") as file:
         file.write(bytes(max(0, room)))
 
@@ -144,7 +147,7 @@ def _server(
 
 _FAULTS: dict[str, tuple[Callable[[Path, int, str], Verdict], int, tuple[str, ...]]] = {
     "still": (stands_still, len(STILL), ("pop", "pull")), "clock": (clock_set, len(SET), ("pop", "kv", "pull")),
-    "slow-disk": (disk_slow, len(SYNCS), ("pop", "pull")), "full-disk": (disk_full, 1, ("pull",)),
+    "slow-disk": (disk_slow, len(SYNCS), ("pop", "pull")), "full-disk": (disk_full, 1, ("pop", "pull")),
 }  # fmt: skip
 ALL: dict[str, tuple[Scenario, int, int]] = {
     f"rocketmq-{name}-{mode}": (partial(scenario, mode=mode), times, 0)

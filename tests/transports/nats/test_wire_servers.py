@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from framework.testing.servers import Server, free_port
+from framework.testing.servers import Server, await_port, free_port
 from framework.transports.nats import headers, route_wire, wire
 from framework.transports.nats.route_wire import Interest, Routed, RouteDecoder
 from framework.transports.nats.wire import ClientDecoder, Err, Info, Msg, Word
@@ -85,6 +85,7 @@ def test_an_error_is_read_in_the_servers_own_words(server):
 def test_a_peer_is_accepted_as_a_route_and_takes_and_brings_messages(version, start_nats):
     port = free_port()
     server = start_nats(f'cluster {{ name: C1, listen: "127.0.0.1:{port}" }}', version=version, jetstream=False)
+    await_port(port)  # the one for clients is open before
     me: dict[str, object] = {"server_id": "N" + "A" * 55, "server_name": "peer", "cluster": "C1", "headers": True, "proto": 1}
     with Wire(port, RouteDecoder()) as peer, Wire(server.tcp_port, ClientDecoder()) as client:
         assert peer.hear(lambda event: isinstance(event, Info)).cluster == "C1"
