@@ -5,7 +5,7 @@ Nothing is left out that may hold a row, and Spark filters the rows: what is not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 )
 
 from framework.spool.segment import Segment, Times
+from framework.spool.times import mark_of
 
 _LOWER, _UPPER = (EqualTo, GreaterThan, GreaterThanOrEqual), (EqualTo, LessThan, LessThanOrEqual)
 _MICROSECOND = 1000  # ns: rows are compared as Spark has them
@@ -33,6 +34,7 @@ class Wanted:
     since: int | None = None
     until: int | None = None
     nodes: frozenset[str] | None = None
+    """Each by its name and by its mark."""
     collectors: frozenset[str] | None = None
     segments: tuple[int | None, int | None] = field(default=(None, None))
 
@@ -56,7 +58,7 @@ class Wanted:
                 _smaller(last, value) if isinstance(one, _UPPER) else last,
             )
         elif column == "nsqd":
-            self.nodes = _among(self.nodes, one)
+            self.nodes = _among(self.nodes, one, lambda node: (node, mark_of(node)))
         elif column == "collector":
             self.collectors = _among(self.collectors, one)
 
@@ -86,13 +88,16 @@ class Wanted:
         return self.nodes is None or times.nodes is None or bool(self.nodes & times.nodes)
 
 
-def _among(known: frozenset[str] | None, one: Filter) -> frozenset[str] | None:
+def _among(
+    known: frozenset[str] | None, one: Filter, names: Callable[[str], tuple[str, ...]] = lambda value: (value,)
+) -> frozenset[str] | None:
     if isinstance(one, EqualTo):
-        asked = frozenset([one.value])
+        values = [one.value]
     elif isinstance(one, In):
-        asked = frozenset(one.value)
+        values = list(one.value)
     else:
         return known
+    asked = frozenset(name for value in values if isinstance(value, str) for name in names(value))
     return asked if known is None else known & asked
 
 

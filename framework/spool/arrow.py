@@ -59,6 +59,8 @@ class Segment(NamedTuple):
     """Of a run: the number of the first segment that it holds, ``number`` being that of the last."""
     at: int = 0
     """Of a part of a run: where its rows begin in the file."""
+    nodes: frozenset[str] | None = None
+    """Of one in a storage: the marks of its rows' nodes (``times.mark_of``), where its name says so."""
 
     @property
     def begins(self) -> int:

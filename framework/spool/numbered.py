@@ -1,9 +1,10 @@
 """The segments in a storage: objects whose names are their numbers, so that who puts a name exclusively has the number.
 
 - ``00000000000000000042.arrow``: a segment, by one exclusive put: all of it is there, or nothing.
-- ``00000000000000000042-2500-MARK-FIRST-LAST.rows``: empty; says the rows of 42, and from when to when brokers took them (ns
-  since 1970), so that planning a read opens nothing. It is a help only: whoever misses one, because its writer was killed, looks
-  into the segment and puts it. Those of earlier versions say no times.
+- ``00000000000000000042-2500-MARK-FIRST-LAST-NODE.NODE.rows``: empty; says the rows of 42, from when to when brokers took them
+  (ns since 1970), and the marks of the brokers' nodes where they are few, so that planning a read opens nothing. It is a help
+  only: whoever misses one, because its writer was killed, looks into the segment and puts it. Those of earlier versions say no
+  nodes, or no times.
 - A segment that was deleted leaves its mark alone under its name, for a day. Without it, a collector that was paused before its
   put could take a number that everybody has read already.
 - ``runs/``: see ``runs``; what is there says from which number on a listing is needed here.
@@ -27,11 +28,13 @@ from framework.spool.told import tell, told
 
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"(\d{20})\.arrow")
-_ROWS = re.compile(r"(\d{20})-(\d+)-([0-9a-f]{32})(?:-(\d+)-(\d+))?\.rows")
+_ROWS = re.compile(r"(\d{20})-(\d+)-([0-9a-f]{32})(?:-(\d+)-(\d+)(?:-([0-9a-f.]+))?)?\.rows")
 _MARK_BYTES = 32
 _NO_MARK = b"0" * _MARK_BYTES
 _RUNS = "runs"
 _FLOOR = "floor"
+_MOST_NODES = 8
+"""In a name, which has 255 bytes in HDFS."""
 _TAKEN_FOR = 86400.0
 """Seconds for which the number of a deleted segment stays taken, by the storage's clock."""
 _TIDY_EVERY = 3600.0
@@ -45,6 +48,13 @@ class _Rows(NamedTuple):
     rows: int
     mark: str
     taken: tuple[int, int] | None
+    nodes: frozenset[str] | None
+
+    @classmethod
+    def of(cls, rows: Any, mark: str) -> _Rows:
+        first, last, nodes = times.of(rows)
+        marks = frozenset(map(times.mark_of, nodes or ()))
+        return cls(rows.num_rows, mark, (first, last), marks if len(marks) <= _MOST_NODES else None)
 
 
 _floors: dict[Remote, int] = {}
@@ -73,9 +83,9 @@ def write(folder: Remote, number: int, rows: Any) -> Segment | None:
     # What is taken may be ours as well: a library puts again when an answer is lost.
     if not is_ours and not _is_there(path, mark, content.size):
         return None
-    told = _Rows(rows.num_rows, mark, times.of(rows)[:2])
+    told = _Rows.of(rows, mark)
     _tell_rows(folder, number, told)
-    return Segment(number, rows.num_rows, path, content.size, None, mark, told.taken)
+    return Segment(number, rows.num_rows, path, content.size, None, mark, told.taken, nodes=told.nodes)
 
 
 def listing(folder: Remote) -> list[Segment]:
@@ -121,7 +131,7 @@ def remove(one: Segment) -> None:
         one.path.delete()  # its numbers were taken long ago
         return
     one.path.put(one.mark.encode(), over=True)
-    (one.path.parent / _rows_name(one.number, _Rows(one.rows, one.mark, one.taken))).delete()
+    (one.path.parent / _rows_name(one.number, _Rows(one.rows, one.mark, one.taken, one.nodes))).delete()
 
 
 def tidy(folder: Remote, floor: int) -> None:
@@ -163,14 +173,16 @@ def _listed(folder: Remote) -> tuple[list[Segment], list[int]]:
                 segments[int(match[1])] = entry
         elif match := _ROWS.fullmatch(entry.name):
             taken = None if match[4] is None else (int(match[4]), int(match[5]))
-            rows[int(match[1])] = _Rows(int(match[2]), match[3], taken)
+            nodes = None if match[6] is None else frozenset(match[6].split("."))
+            rows[int(match[1])] = _Rows(int(match[2]), match[3], taken, nodes)
     found = []
     for number, entry in sorted(segments.items()):
         if (number - 1) // runs.BLOCK in blocks:
             continue
         with suppress(FileNotFoundError):  # deleted just now
-            count, mark, taken = rows.get(number) or _look_into(folder, number, entry)
-            found.append(Segment(number, count, folder / entry.name, entry.size, entry.modified, mark, taken))
+            said = rows.get(number) or _look_into(folder, number, entry)
+            path = folder / entry.name
+            found.append(Segment(number, said.rows, path, entry.size, entry.modified, said.mark, said.taken, nodes=said.nodes))
     return runs.beside(found, held), left
 
 
@@ -235,7 +247,7 @@ def _look_into(folder: Remote, number: int, entry: Entry) -> _Rows:
     if known is None:
         table = read(path)
         mark = _mark_of(table).decode()
-        known = _looked_into[str(path), entry.modified] = _Rows(table.num_rows, mark, times.of(table)[:2])
+        known = _looked_into[str(path), entry.modified] = _Rows.of(table, mark)
         _tell_rows(folder, number, known)
     return known
 
@@ -249,7 +261,8 @@ def _tell_rows(folder: Remote, number: int, rows: _Rows) -> None:
 
 def _rows_name(number: int, rows: _Rows) -> str:
     taken = "" if rows.taken is None else "-{}-{}".format(*rows.taken)
-    return f"{number:020d}-{rows.rows}-{rows.mark}{taken}.rows"
+    nodes = "" if not rows.nodes else f"-{'.'.join(sorted(rows.nodes))}"
+    return f"{number:020d}-{rows.rows}-{rows.mark}{taken}{nodes}.rows"
 
 
 def _is_there(path: Remote, mark: str, size: int) -> bool:

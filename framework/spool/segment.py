@@ -54,7 +54,7 @@ def listing(folder: Location) -> list[Segment]:
 def times_of(folder: Location, some: Sequence[Segment]) -> Mapping[int, Times]:
     """By number when brokers took the rows of ``some``, of those of which it is known without a look into them."""
     known = times.known(folder, some) if isinstance(folder, Path) else {}
-    return known | {one.number: Times(*one.taken) for one in some if one.taken is not None}
+    return known | {one.number: Times(*one.taken, one.nodes) for one in some if one.taken is not None}
 
 
 def steady(folder: Location, *, anew: bool = False) -> list[Segment]:

@@ -10,6 +10,8 @@ import json
 import logging
 import os
 from collections.abc import Iterable
+from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +34,13 @@ class Times(NamedTuple):
     """The earliest time at which a broker took one, in ns since 1970; ``last`` is the latest."""
     last: int
     nodes: frozenset[str] | None = None
-    """None where they are not known."""
+    """Each by its name or by its mark; None where they are not known."""
+
+
+@lru_cache(1024)
+def mark_of(node: str) -> str:
+    """Stands for ``node`` in names. Where two have the same, segments of one are looked into for the other."""
+    return blake2b(node.encode(), digest_size=4).hexdigest()
 
 
 def of(rows: Any) -> Times:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 import urllib.request
@@ -27,6 +28,19 @@ class Gateway(Server):
         """Of a spool, with where the gateway is."""
         return f"s3://{bucket}/{folder}?endpoint=http://{self.address}&region=us-east-1"
 
+    def reads(self) -> list[str]:
+        """The key of each object that it was asked for, in turn. It writes one down just after its answer."""
+        lines = access_log(self.data).read_text().splitlines()
+        return [match[1] for match in map(_READ.search, lines) if match is not None]
+
+
+_READ = re.compile(r" s3_GetObject (\S+) ")
+
+
+def access_log(data: Path) -> Path:
+    """Where a gateway over ``data`` writes down each request."""
+    return data.with_name(f"{data.name}-access.log")
+
 
 def environment() -> dict[str, str]:
     """The credentials that the gateway takes."""
@@ -44,7 +58,7 @@ def real_s3(data: Path) -> Gateway:
     port = free_port()
     command = [
         "env", f"ROOT_ACCESS_KEY={KEY}", f"ROOT_SECRET_KEY={SECRET}", str(program), "--port", f"127.0.0.1:{port}", "--quiet",
-        "posix", str(data),
+        "--access-log", str(access_log(data)), "posix", str(data),
     ]  # fmt: skip
     return Gateway(command, tcp_port=port, data=data)
 
