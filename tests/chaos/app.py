@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from framework import Batch, Spool, handler
-from tests.chaos.recorder import FOLDER, record
+from tests.chaos.notes import FOLDER
+from tests.chaos.recorder import record
 
 __all__ = ["land", "record"]
 

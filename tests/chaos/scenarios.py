@@ -10,7 +10,7 @@ from pathlib import Path
 
 from framework.testing import servers
 from framework.testing.proxy import Proxy
-from tests.chaos import master_faults, nats_faults, rocketmq_faults, rocketmq_machines, route_faults
+from tests.chaos import master_faults, nats_faults, rocketmq_faults, rocketmq_machines, route_faults, spark_faults
 from tests.chaos.network import cut_again_and_again, drop_what_is_settled
 from tests.chaos.trial import BURST, Scenario, Trial, Verdict
 
@@ -242,5 +242,6 @@ ALL: dict[str, tuple[Scenario, int, int]] = {
     **route_faults.ALL,
     **rocketmq_faults.ALL,
     **rocketmq_machines.ALL,
+    **spark_faults.ALL,
 }
 """Name -> what to do, how often at length, how often in CI; 0: not there."""

@@ -15,7 +15,10 @@ from tests.conftest import missing
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("name", [name for name, (_, _, times) in ALL.items() if times])
+SHORT = [pytest.param(name, marks=[pytest.mark.spark] * name.startswith("spark")) for name, (_, _, times) in ALL.items() if times]
+
+
+@pytest.mark.parametrize("name", SHORT)
 def test_nothing_is_lost_and_every_duplicate_is_explained(name: str, tmp_path: Path) -> None:
     scenario, _, times = ALL[name]
     try:
