@@ -34,7 +34,7 @@ _MOST_WAITING = 2_000
 _PATIENCE = 240.0
 _LOST = re.compile(rb"TaskSetManager: .*Lost task .*ExecutorLostFailure")
 _RANDOM = random.Random(20260104)
-_SLOWER = re.compile(rb"Lost task .*another attempt succeeded")
+_SLOWER = re.compile(rb"Lost task .*TaskKilled \((?:another attempt succeeded|Stage cancelled: Stage finished)\)")
 _SPECULATES = (
     "spark.speculation=true", "spark.speculation.quantile=0.5", "spark.speculation.multiplier=1.1",
     "spark.speculation.minTaskRuntime=100ms", "spark.speculation.interval=50ms",
