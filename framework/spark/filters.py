@@ -5,7 +5,7 @@ Nothing is left out that may hold a row, and Spark filters the rows: what is not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -34,7 +34,6 @@ class Wanted:
     since: int | None = None
     until: int | None = None
     nodes: frozenset[str] | None = None
-    """Each by its name and by its mark."""
     collectors: frozenset[str] | None = None
     segments: tuple[int | None, int | None] = field(default=(None, None))
 
@@ -58,7 +57,7 @@ class Wanted:
                 _smaller(last, value) if isinstance(one, _UPPER) else last,
             )
         elif column == "nsqd":
-            self.nodes = _among(self.nodes, one, lambda node: (node, mark_of(node)))
+            self.nodes = _among(self.nodes, one)
         elif column == "collector":
             self.collectors = _among(self.collectors, one)
 
@@ -85,19 +84,19 @@ class Wanted:
             return False
         if self.until is not None and times.first // _MICROSECOND > self.until:
             return False
-        return self.nodes is None or times.nodes is None or bool(self.nodes & times.nodes)
+        if self.nodes is None or times.nodes is None:
+            return True
+        return any(node in times.nodes or mark_of(node) in times.nodes for node in self.nodes)
 
 
-def _among(
-    known: frozenset[str] | None, one: Filter, names: Callable[[str], tuple[str, ...]] = lambda value: (value,)
-) -> frozenset[str] | None:
+def _among(known: frozenset[str] | None, one: Filter) -> frozenset[str] | None:
     if isinstance(one, EqualTo):
         values = [one.value]
     elif isinstance(one, In):
         values = list(one.value)
     else:
         return known
-    asked = frozenset(name for value in values if isinstance(value, str) for name in names(value))
+    asked = frozenset(value for value in values if isinstance(value, str))  # no row equals a null
     return asked if known is None else known & asked
 
 

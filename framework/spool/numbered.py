@@ -52,9 +52,10 @@ class _Rows(NamedTuple):
 
     @classmethod
     def of(cls, rows: Any, mark: str) -> _Rows:
+        """What a segment with ``rows`` is to say."""
         first, last, nodes = times.of(rows)
         marks = frozenset(map(times.mark_of, nodes or ()))
-        return cls(rows.num_rows, mark, (first, last), marks if len(marks) <= _MOST_NODES else None)
+        return cls(rows.num_rows, mark, (first, last), marks if 0 < len(marks) <= _MOST_NODES else None)
 
 
 _floors: dict[Remote, int] = {}
@@ -261,7 +262,7 @@ def _tell_rows(folder: Remote, number: int, rows: _Rows) -> None:
 
 def _rows_name(number: int, rows: _Rows) -> str:
     taken = "" if rows.taken is None else "-{}-{}".format(*rows.taken)
-    nodes = "" if not rows.nodes else f"-{'.'.join(sorted(rows.nodes))}"
+    nodes = "" if rows.nodes is None else f"-{'.'.join(sorted(rows.nodes))}"
     return f"{number:020d}-{rows.rows}-{rows.mark}{taken}{nodes}.rows"
 
 

@@ -115,7 +115,8 @@ def compact(folder: Location, seconds: float, begun: dict[Location, Any] | None 
             _log.warning("spool %s: segments %d to %d stay as they are: %s", folder, block[0].number, block[-1].number, error)
             continue
         if rows is not None and landed:
-            run = block[-1]._replace(rows=rows.num_rows, landed=landed, taken=times.of(rows)[:2], first=block[0].number)
+            first, last, _ = times.of(rows)
+            run = block[-1]._replace(rows=rows.num_rows, landed=landed, taken=(first, last), nodes=None, first=block[0].number)
             here.write_run(folder, runs.name_of(run), rows)
     begun.clear()
     return bool(here.remove_held(folder, until))

@@ -28,7 +28,7 @@ class Led(Trial):
 
     processes = 2
 
-    def start_worker(self) -> Master:
+    def start_worker(self) -> None:
         """Returns when all have subscribed."""
         environ = {"CHAOS_FOLDER": str(self.folder), "PYTHONPATH": str(ROOT)}
         flags = ("--processes", str(self.processes), "--ledger", "ledger.json", "--connect-deadline=60s")
@@ -36,7 +36,6 @@ class Led(Trial):
             "run", "tests.chaos.recorder", "--broker", self.broker, *flags, cwd=self.folder, env=environ
         )
         master.wait_for(ALL_READY, deadline=_PATIENCE)
-        return master
 
     @property
     def master(self) -> Master:

@@ -14,9 +14,9 @@ from typing import Any
 
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import rand
 
 from framework.spark import NsqDataSource
+from tests.chaos.spark_faults import BATCH
 
 PARTITIONS = 4
 _SETTINGS = {
@@ -30,7 +30,6 @@ _SETTINGS = {
     "spark.deploy.maxExecutorRetries": "-1",
     "spark.stage.maxConsecutiveAttempts": "1000",
 }
-_BATCH = 1_000
 
 
 def main(folder: Path, case: str, *settings: str) -> None:
@@ -40,7 +39,7 @@ def main(folder: Path, case: str, *settings: str) -> None:
     session.sparkContext.setLogLevel("WARN")  # which tells each task that is lost
     session.dataSource.register(NsqDataSource)
     rows = session.readStream.format("nsq").option("spoolDir", str(folder / "spool")).option("collector", "external")
-    rows = rows.option("minPartitions", PARTITIONS).option("maxMessagesPerTrigger", _BATCH).load()
+    rows = rows.option("minPartitions", PARTITIONS).option("maxMessagesPerTrigger", BATCH).load()
     query = _written(_CASES[case](rows), folder, broker)
     while not (folder / "end").exists():
         if query.awaitTermination(0.2):
@@ -71,7 +70,8 @@ def _slowly(batches: Iterator[Any]) -> Iterator[Any]:
             yield batch.slice(first, 20)
 
 
-def _in_any_order(batches: Iterator[Any]) -> Iterator[Any]:
+def _bit_by_bit(batches: Iterator[Any]) -> Iterator[Any]:
+    """So that a kill finds tasks in the middle."""
     for batch in batches:
         for first in range(0, batch.num_rows, 50):
             time.sleep(0.01)
@@ -79,12 +79,11 @@ def _in_any_order(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 _CASES = {
-    "source": lambda rows: rows.mapInArrow(_in_any_order, rows.schema),
+    "source": lambda rows: rows.mapInArrow(_bit_by_bit, rows.schema),
     "rows": lambda rows: rows.select("value"),
     "column": lambda rows: rows.selectExpr("value", "concat_ws('-', collector, segment, position) AS key"),
     "slow": lambda rows: rows.select("value").mapInArrow(_slowly, "value binary"),
     "shuffle": lambda rows: rows.select("value").repartition("value"),
-    "random": lambda rows: rows.select("value").repartition(PARTITIONS, rand()),
     "round-robin": lambda rows: rows.select("value").repartition(PARTITIONS),
 }
 

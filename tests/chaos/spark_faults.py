@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -27,7 +28,7 @@ from tests.chaos.trial import Scenario, Trial, Verdict
 from tests.origins import Source
 
 _AT_ONCE = 250
-_BATCH = 1_000
+BATCH = 1_000
 """The most rows of a micro-batch."""
 _MOST_WAITING = 2_000
 """So many rows may be landed and not have come out yet: what waits at the end takes its time."""
@@ -62,7 +63,7 @@ class SparkTrial(Trial):
         finally:
             self._kill_all()
 
-    def start_worker(self) -> Worker:
+    def start_worker(self) -> None:
         """Returns when the first rows have come out."""
         self._spool = Spool(self.folder / "spool", "a")
         self._land()
@@ -72,7 +73,6 @@ class SparkTrial(Trial):
             self.worker.wait_for(" ready", deadline=90)
         self.driver = self._driver()
         self.wait(lambda: self.out() > 0, "the first rows")
-        return self.worker  # type: ignore[return-value]
 
     def _driver(self) -> subprocess.Popen[bytes]:
         from workers.api_requests.job.session import home_without_zip
@@ -131,7 +131,7 @@ class SparkTrial(Trial):
         if self.broker:
             return len(self.handled())
         commits = self.folder / "checkpoint" / "commits"
-        return _BATCH * sum(one.name.isdigit() for one in commits.iterdir()) if commits.exists() else 0
+        return BATCH * sum(one.name.isdigit() for one in commits.iterdir()) if commits.exists() else 0
 
     def handled(self) -> dict[int, list[int]]:
         if self.broker:
@@ -288,10 +288,8 @@ def _stored(nsqd: servers.Server) -> int:
 
 def _needs_java() -> None:
     java.binary("Spark")
-    try:
-        import pyspark  # noqa: F401
-    except ImportError:
-        raise ServerMissing("Spark is missing: pip install 'nsq-workers[spark]'") from None
+    if find_spec("pyspark") is None:
+        raise ServerMissing("Spark is missing: pip install 'nsq-workers[spark]'")
 
 
 ALL: dict[str, tuple[Scenario, int, int]] = {

@@ -88,13 +88,12 @@ class Trial:
 
     # -- the worker
 
-    def start_worker(self) -> Worker:
+    def start_worker(self) -> None:
         """Returns when it is subscribed."""
         environ = {"CHAOS_FOLDER": str(self.folder), "PYTHONPATH": str(ROOT)}
         arguments = ("run", "tests.chaos.app", "--broker", self.broker, "--poll-interval=1s", "--connect-deadline=60s")
         self.worker = Worker(*arguments, cwd=self.folder, env=environ)
         self.worker.wait_for("ready", deadline=90)
-        return self.worker
 
     def kill_worker(self) -> None:
         """kill -9, and another one in its place."""

@@ -24,8 +24,9 @@ def test_what_could_not_be_saved_at_the_end_is_raised_with_its_folder(tmp_path: 
     monkeypatch.setattr(server.broker, "stop", full)
     running = gevent.spawn(server.run)
     try:
-        while not (tmp_path / RUNNING).exists():
-            gevent.sleep(0.005)
+        with gevent.Timeout(20):
+            while not (tmp_path / RUNNING).exists():
+                gevent.sleep(0.005)
         server.stop()
         with pytest.raises(NotStored, match=f"{tmp_path} has not what was finished.*comes again: no space is left"):
             running.get(timeout=20)
