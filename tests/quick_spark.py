@@ -24,6 +24,8 @@ CACHE = ROOT / ".cache" / "spark"
 # Not in a spark-defaults.conf: its folder would be on the class path, where no archive may have one that is not empty.
 _SETTINGS = {name: value for name, value in SHORT.items() if name.startswith("spark.sql.")} | {"spark.ui.enabled": "false"}
 _FLAGS = " ".join([SHORT["spark.driver.extraJavaOptions"], *(f"-D{name}={value}" for name, value in _SETTINGS.items())])
+ANY_JVM = {"JDK_JAVA_OPTIONS": SHORT["spark.driver.extraJavaOptions"]}
+"""For an environment: what every Java below it takes, those of a cluster as well, whose class path no archive has."""
 _TRAINING = Path(__file__).parent / "scripts" / "train_spark.py"
 PATIENCE = 100.0
 """Seconds for the training, which the first test that needs Spark waits for; it has 400."""

@@ -75,11 +75,12 @@ class SparkTrial(Trial):
         self.wait(lambda: self.out() > 0, "the first rows")
 
     def _driver(self) -> subprocess.Popen[bytes]:
+        from tests import quick_spark
         from workers.api_requests.job.session import home_without_zip
 
         home = home_without_zip(self.folder)  # where the executors work in
         environ = {name: value for name, value in os.environ.items() if name != "SPARK_SUBMIT_OPTS"}
-        environ |= {"SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+        environ |= {"SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), **quick_spark.ANY_JVM}
         settings = (f"broker={self.broker}", *self.settings) if self.broker else self.settings
         command = [sys.executable, "-m", "tests.chaos.spark_driver", str(self.folder), self.case, *settings]
         with (self.folder / "driver.log").open("wb") as log:
@@ -233,10 +234,12 @@ def _two_hosts(folder: Path) -> Iterator[str]:
     """A standalone cluster whose workers have an address of loopback each; the master's URL."""
     import pyspark
 
+    from tests import quick_spark
     from workers.api_requests.job.session import home_without_zip
 
     home = home_without_zip(folder)
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(home)}
+    environ |= quick_spark.ANY_JVM
     port = servers.free_port()
     url = f"spark://127.0.0.1:{port}"
     start = [str(Path(pyspark.__file__).parent / "bin" / "spark-class")]

@@ -17,6 +17,7 @@ pytest.importorskip("pyspark")
 import pyspark
 
 from framework.testing.servers import ROOT, free_port
+from tests import quick_spark
 from tests.house.pages import blocks
 from tests.house.test_wheel import INSTALL, OURS, Environment, copy_to
 from tests.workers.test_job import NOWHERE, land
@@ -42,6 +43,8 @@ def cluster(tmp_path: Path, java: None, monkeypatch: pytest.MonkeyPatch) -> Iter
     """A master and a worker; the master's URL."""
     for name in ("SPARK_HOME", "SPARK_SUBMIT_OPTS"):  # the tests' quick ones are for local masters
         monkeypatch.delenv(name, raising=False)
+    for name, value in quick_spark.ANY_JVM.items():
+        monkeypatch.setenv(name, value)
     home, port, log = Path(pyspark.__file__).parent, free_port(), tmp_path / "cluster.log"
     url, deploy = f"spark://127.0.0.1:{port}", "org.apache.spark.deploy"
     master = [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", f"{port}", "--webui-port", f"{free_port()}"]

@@ -39,9 +39,9 @@ _CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 
 @pytest.fixture(autouse=True)
-def plain(java: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SPARK_HOME", "SPARK_SUBMIT_OPTS"):  # the tests' quick ones are for local masters
-        monkeypatch.delenv(name, raising=False)
+def quick(java: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests' quick JVM, for the cluster's daemons and executors as well: all hosts are this one."""
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", os.environ["SPARK_SUBMIT_OPTS"])
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def cluster(folder: Path, own: Path, *, workers: int = 1, cores: int = 2) -> Ite
     """A master, and workers for each of whom the folder ``own`` is an empty one; the master's URL."""
     port = free_port()
     url = f"spark://127.0.0.1:{port}"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(_CLASS.parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     deploy = "org.apache.spark.deploy"
     commands = [
         [_CLASS, f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(free_port())],

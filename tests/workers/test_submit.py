@@ -22,6 +22,7 @@ pytest.importorskip("pyspark")
 
 from framework import WrongUse
 from framework.testing.servers import ROOT
+from tests import quick_spark
 from tests.workers.test_job import NOWHERE, events, land, line, path
 from workers.api_requests.job import session
 from workers.api_requests.processes import descendants, kill
@@ -61,6 +62,8 @@ def submitted(tmp_path: Path, java: None, monkeypatch: pytest.MonkeyPatch) -> It
     home = session.home_without_zip(tmp_path)  # where the executors work in
     for name in ("SPARK_HOME", "SPARK_SUBMIT_OPTS"):  # the tests' quick ones are for local masters
         monkeypatch.delenv(name, raising=False)
+    for name, value in quick_spark.ANY_JVM.items():
+        monkeypatch.setenv(name, value)
     (work := tmp_path / "cwd").mkdir()
     command = [
         home / "bin" / "spark-submit", "--master", "local-cluster[2,1,1024]", "--py-files", as_py_files(tmp_path / "nsq.zip"),
