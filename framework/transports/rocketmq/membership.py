@@ -23,7 +23,7 @@ from framework.transports.rocketmq import requests
 from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.pulled import offset_in
 from framework.transports.rocketmq.question import Question
-from framework.transports.rocketmq.queues import Place, Reading, Trails, allocated
+from framework.transports.rocketmq.queues import Past, Pasts, Place, Reading, allocated
 from framework.transports.rocketmq.routes import read_json
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.trail import Found, Trail, follows
@@ -96,16 +96,17 @@ class Reader(Protocol):
 
 class Membership:
     """Of one connection, at one broker. ``places(topic)``: all queues of a topic, on all brokers; blocks, and may raise.
-    ``trails``: of those queues that were read here before, also by connections that have ended."""
+    ``pasts``: what the groups remember here."""
 
     def __init__(
         self, session: Session, node: str, what: Subscription, places: Callable[[str], Collection[Place]], reader: Reader,
-        *, trails: Trails,
+        *, pasts: Pasts,
     ) -> None:  # fmt: skip
         self._session, self._node, self._what, self._places, self._reader = session, node, what, places, reader
-        self._trails = trails.setdefault(what.group, {})
-        self._ours = {place for place, trail in self._trails.items() if place.broker == node and trail.held}
-        self._alone_until = monotonic() + HELD if self._ours else -math.inf
+        self._past = pasts.setdefault(what.group, Past())
+        ours = self._past.broke.pop(node, None)
+        self._alone_until = -math.inf if ours is None else monotonic() + HELD
+        self._ours = set(ours or ())
         self._joined = False
         self.has_queues = False
         """It is known as one that may hold a queue."""
@@ -129,10 +130,9 @@ class Membership:
         self._greenlet.kill(block=False)
         for reading in self._reader.readings.values():
             reading.ended()
-        ours = (self._ours if self._is_alone else set()) | self._reader.readings.keys() if broke else ()
-        for place, trail in self._trails.items():
-            if place.broker == self._node:
-                trail.held = place in ours
+        if broke and (self._is_alone or self._known):  # it was a member
+            ours = self._ours if self._is_alone else set()
+            self._past.broke[self._node] = frozenset(ours | self._reader.readings.keys())
 
     def _run(self) -> None:
         while self._session.error is None:
@@ -156,7 +156,7 @@ class Membership:
         self._reader.balanced()
         missing = [place for place in wanted if place not in readings]
         for place, offset in self._offsets(self._taken(missing)):
-            readings[place] = Reading(place, offset, self._trails.setdefault(place, Trail()))
+            readings[place] = Reading(place, offset, self._past.trails.setdefault(place, Trail()))
         for reading in [reading for reading in readings.values() if reading.astray]:
             self._find(reading)
         self._renew()

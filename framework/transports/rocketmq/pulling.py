@@ -24,7 +24,7 @@ from framework.transports.rocketmq.membership import Membership
 from framework.transports.rocketmq.opening import Opener
 from framework.transports.rocketmq.owner import Unleased
 from framework.transports.rocketmq.pulled import SIZE, UNREADABLE, Pulled, following, level_of, offset_in
-from framework.transports.rocketmq.queues import Place, Reading, Trails
+from framework.transports.rocketmq.queues import Pasts, Place, Reading
 from framework.transports.rocketmq.refusals import Refusals
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.urls import Options
@@ -48,9 +48,9 @@ class PullConnection(Unleased):
 
     def __init__(
         self, session: Session, names: tuple[str, str, str], what: Subscription, receiver: Receiver, *, limits: Limits,
-        options: Options, ended: Callable[[Session], None], places: Callable[[str], Collection[Place]], trails: Trails,
+        options: Options, ended: Callable[[Session], None], places: Callable[[str], Collection[Place]], pasts: Pasts,
     ) -> None:  # fmt: skip
-        """As ``PopConnection``. ``places(topic)``: all queues of a topic; blocks. ``trails``: as ``Membership`` has them."""
+        """As ``PopConnection``. ``places(topic)``: all queues of a topic; blocks. ``pasts``: as ``Membership`` has them."""
         self.node, self.topic, self.channel = names
         self.subscription = what
         self.limits, self.granted = limits, 0
@@ -72,7 +72,7 @@ class PullConnection(Unleased):
         self._timer, self._deadline = get_hub().loop.timer(LOOK, LOOK), get_hub().loop.timer(CLOSE_FLUSH)
         self._watch()
         self._tags = what.tag_set
-        self._member = Membership(session, self.node, what, places, self, trails=trails)
+        self._member = Membership(session, self.node, what, places, self, pasts=pasts)
         session.attach(self)
         self._member.await_first()
         self._opened, self._idle_since = True, monotonic()
@@ -342,8 +342,7 @@ class PullConnection(Unleased):
         else:
             reading.next = max(reading.next, offset_in(answer.fields, "nextBeginOffset", 0) if tags else 0)
         new = batch[before:]
-        for one in new[-1:] if reading.trail else new[:1] + new[-1:]:
-            reading.trail.add(pulled[one][1].queue_offset, one.id, one.timestamp)
+        reading.trail.passed([(pulled[one][1].queue_offset, one.id, one.timestamp) for one in new[:1] + new[-1:]])
         self._tally.received += len(new)  # here, because the next answer may be one that cannot be opened
 
     def _refused(self, reading: Reading, answer: Frame, at: float) -> None:  # the others are read on

@@ -28,8 +28,18 @@ class Place(NamedTuple):
         return {"topic": self.topic, "brokerName": self.broker, "queueId": self.number}
 
 
-Trails: TypeAlias = dict[str, dict[Place, Trail]]
-"""By group and queue."""
+class Past:
+    """What a group remembers here of its connections that have ended."""
+
+    def __init__(self) -> None:
+        self.trails: dict[Place, Trail] = {}
+        """Of those queues that were read."""
+        self.broke: dict[str, frozenset[Place]] = {}
+        """By broker, what was ours when the connection to it broke: nothing, where there were more members than queues."""
+
+
+Pasts: TypeAlias = dict[str, Past]
+"""By group."""
 
 
 def allocated(places: Iterable[Place], members: Iterable[str], me: str) -> list[Place]:

@@ -28,14 +28,12 @@ class Found(Enum):
 class Trail:
     """Of one queue. It is true once something was read."""
 
-    __slots__ = ("_marks", "_offsets", "held", "most")
+    __slots__ = ("_marks", "_offsets", "most")
 
     def __init__(self) -> None:
         self._offsets, self._marks = array("q"), array("q")  # there may be one for each queue of a thousand topics
         self.most = 0
         """The furthest that it was ever read here. A group that is further was read by another member."""
-        self.held = False
-        """It was ours when the connection to its broker broke."""
 
     def __bool__(self) -> bool:
         return self.most > 0
@@ -45,8 +43,13 @@ class Trail:
         """Their offsets, ascending."""
         return list(self._offsets)
 
+    def passed(self, taken: Sequence[tuple[int, bytes, int]]) -> None:
+        """Offset, id and time of what was taken of an answer: its last message is a point, and the first one of all is."""
+        for one in taken[-1:] if self else taken:
+            self.add(*one)
+
     def add(self, offset: int, id: bytes, timestamp: int) -> None:
-        """The message there was taken: the first of all, or the last of an answer."""
+        """A point: the message there was taken."""
         while self._offsets and self._offsets[-1] >= offset:  # it was read before, from an earlier offset on
             del self._offsets[-1], self._marks[-1]
         self._offsets.append(offset)

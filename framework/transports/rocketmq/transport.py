@@ -25,7 +25,7 @@ from framework.transports.rocketmq.producer import MAX_DELAY, RocketProducer
 from framework.transports.rocketmq.publish_link import PublishLink
 from framework.transports.rocketmq.pulled import LEVELS
 from framework.transports.rocketmq.pulling import PullConnection
-from framework.transports.rocketmq.queues import Trails
+from framework.transports.rocketmq.queues import Pasts
 from framework.transports.rocketmq.routes import Master, NameServers
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.sessions import Sessions
@@ -83,7 +83,7 @@ class RocketTransport:
         self._sessions = Sessions(addresses.options, addresses.secrets)
         self._servers = NameServers(addresses.name_servers, self._sessions)
         self._masters = Recent(lambda: self._servers.masters_of(self._options.cluster))
-        self._trails: Trails = {}
+        self._pasts: Pasts = {}
         self._looks: dict[str, Recent[Broker]] = {}
         self._maker = TopicMaker(self._make_together)
 
@@ -230,7 +230,7 @@ class RocketTransport:
             what = self._subscription(topic, channel, pulls=pulls)
             if session.error is not None:  # meanwhile: whoever attaches to it now is never told
                 raise session.error
-            made: Any = partial(PullConnection, places=self._servers.queues, trails=self._trails) if pulls else PopConnection
+            made: Any = partial(PullConnection, places=self._servers.queues, pasts=self._pasts) if pulls else PopConnection
             found: PopConnection | PullConnection = made(
                 session, (node, topic, channel), what, receiver, limits=self._limits(broker), options=self._options,
                 ended=self._over,
