@@ -11,6 +11,8 @@ from typing import Any
 
 import psutil
 
+from framework.testing.servers import ROOT
+
 _SERVERS = ("nsqd", "kafka.Kafka")
 _SETTINGS = {
     "spark.ui.enabled": "false",
@@ -22,20 +24,27 @@ _SETTINGS = {
 
 
 @contextmanager
-def started(folder: Path, jars: Sequence[Path] = ()) -> Iterator[Any]:
-    """Of two cores; what it spills goes into ``folder``."""
+def started(folder: Path, jars: Sequence[Path] = (), master: str = "local[2]") -> Iterator[Any]:
+    """Of two cores; what it spills goes into ``folder``, and what executors work in."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    if master.startswith("local-cluster"):  # else they work in the folder of the installed pyspark, and leave it full
+        from workers.api_requests.job.session import home_without_zip
+
+        os.environ["SPARK_HOME"] = str(home_without_zip(folder))
+        os.environ["PYTHONPATH"] = str(ROOT)
     settings = {**_SETTINGS, "spark.local.dir": str(folder / "scratch")}
     if jars:
         settings["spark.jars"] = ",".join(map(str, jars))
-    session = SparkSession.builder.master("local[2]").appName("benchmark").config(map=settings).getOrCreate()
+    session = SparkSession.builder.master(master).appName("benchmark").config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     try:
         yield session
     finally:
         session.stop()
+        if master.startswith("local-cluster"):
+            del os.environ["SPARK_HOME"]  # the next one would be made of this one's links
 
 
 def cpu() -> float:
