@@ -43,8 +43,9 @@ class Trail:
         """Their offsets, ascending."""
         return list(self._offsets)
 
-    def passed(self, taken: Sequence[tuple[int, bytes, int]]) -> None:
-        """Offset, id and time of what was taken of an answer: its last message is a point, and the first one of all is."""
+    def note(self, taken: Sequence[tuple[int, bytes, int]]) -> None:
+        """``taken``: offset, id and time of the first and of the last message that was taken of an answer. The last is a point,
+        and of the first answer of all the first one as well."""
         for one in taken[-1:] if self else taken:
             self.add(*one)
 

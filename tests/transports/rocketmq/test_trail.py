@@ -57,6 +57,16 @@ def test_a_point_knows_its_message_by_id_and_time_and_what_is_read_again_takes_i
     assert (trail.points, trail.most) == ([3, 5], 10), "it was read further once"
 
 
+def test_the_last_message_of_each_answer_is_a_point_and_the_first_one_of_all() -> None:
+    trail = Trail()
+    for taken in ([], [3, 3], [4, 9], [10, 20]):
+        trail.note([(offset, b"id", offset) for offset in taken])
+    assert trail.points == [3, 9, 20]
+    trail = Trail()
+    trail.note([(3, b"id", 3), (9, b"id", 9)])
+    assert trail.points == [3, 9]
+
+
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 30))
 def test_the_points_that_are_the_same_are_found_by_few_looks(expired: int, same: int, other: int) -> None:
     looks: list[int] = []
@@ -247,5 +257,14 @@ def test_a_member_whose_connection_broke_leaves_the_queues_of_others_to_them_for
     server.members.clear()
     monkeypatch.setattr(membership, "HELD", 600.0)
     assert read() == {0, 1}, "what was its own once is theirs"
+    monkeypatch.setattr(membership, "HELD", 0.2)
+    server.members, expected = ["!0", "!1", "!2", "!3"], 0  # before any other
+    assert read() == set(), "there are as many others as queues"
+    server.members = []
+    monkeypatch.setattr(membership, "HELD", 600.0)
+    assert read() == set(), "it had none"
+    monkeypatch.setattr(membership, "HELD", 0.2)
+    expected = QUEUES + 1
+    assert read() == {0, 1, 2, 3}, "they did not come back"
     transport.close()
     server.close()
