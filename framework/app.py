@@ -16,7 +16,7 @@ from framework import publisher
 from framework.engine.fitness import described, misfits, notes
 from framework.engine.refusals import cautions, refusals
 from framework.engine.supervisor import Supervisor
-from framework.errors import BadSetting, BrokerUnreachable, WrongUse
+from framework.errors import BadSetting, BrokerRefuses, BrokerUnreachable, WrongUse
 from framework.handler import HandlerSpec
 from framework.observe import hublog
 from framework.observe.background import Background
@@ -33,6 +33,7 @@ log = hublog.get(__name__)
 
 _LOOK_SECONDS = 0.5
 _DESCRIBE_SECONDS = 0.5
+_WHY_SECONDS = 5.0
 _LAST_WORDS = 1.0
 
 
@@ -101,8 +102,13 @@ class App:
             transports = open_transports([nsqd.url] if nsqd else self.settings.brokers)
             with _closing(transports):
                 self._refuse(transports)
-                with _publisher(transports, self.settings.publish_timeout) as publish:
-                    self._run(transports, publish, nsqd, leave)
+                try:
+                    with _publisher(transports, self.settings.publish_timeout) as publish:
+                        self._run(transports, publish, nsqd, leave)
+                except BrokerRefuses:  # why, a node may have said too late before the start
+                    for transport in transports:
+                        _raise_first(misfits(self.handlers, transport, described(self.handlers, transport, _WHY_SECONDS)))
+                    raise
             if nsqd and nsqd.ended and not self._stopping:
                 words = f"the embedded nsqd on {self.settings.data_path} has ended (its log: nsqd.log there)"
                 raise BrokerUnreachable(f"{words}: nothing that it had confirmed is lost, start the worker again")

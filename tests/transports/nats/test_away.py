@@ -263,6 +263,7 @@ def test_a_pull_that_nobody_takes_ends_no_connection_whose_calls_run(kit, monkey
     until(busy.balanced)
     assert (busy.tally.finished, busy.receiver.closings) == (2, 0)
     monkeypatch.setattr("framework.transports.nats.session.DISTRUST", -1.0)  # it is long ago
+    until(lambda: busy.connection._settlements.settled)  # the server has read what was done
     busy.connection.heard([nobody], time.monotonic())
     assert busy.receiver.closings == 1
 

@@ -8,7 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from framework.errors import BrokerUnreachable, PublishError
+from framework.app import App
+from framework.errors import BrokerUnreachable, PublishError, WrongUse
+from framework.handler import make_spec
+from framework.settings import Settings
 from framework.testing.servers import free_port
 from framework.testing.workers import call
 from framework.transports import open_transports
@@ -31,6 +34,9 @@ def check(kit, tmp_path: Path):
         return done.returncode, "\n".join(line for line in done.stdout.splitlines() if not line.startswith("ok    setting"))
 
     return run
+
+
+def nothing(message: bytes) -> None: ...
 
 
 def make(kit, what: str, body: dict) -> None:
@@ -267,6 +273,16 @@ def test_a_mirror_of_the_topic_s_name_is_no_stream_to_add_subjects_to(kit, tmp_p
     done = call("run", "shop", "--broker", f"nats://{kit.server.address}", cwd=tmp_path)
     assert done.returncode == 2
     assert "it is a mirror, which takes no messages: name another topic" in done.stderr
+
+
+def test_what_a_server_says_too_late_before_the_start_is_wrong_use_as_well(kit, monkeypatch: pytest.MonkeyPatch):
+    """On a busy machine a description takes longer than a start waits for it."""
+    monkeypatch.setattr("framework.app._DESCRIBE_SECONDS", 0.0)
+    make(kit, "STREAM.CREATE.other", {"name": "other", "subjects": ["other"]})
+    make(kit, "STREAM.CREATE.orders", {"name": "orders", "mirror": {"name": "other"}})
+    app = App([make_spec(nothing, "orders", "billing", {})], Settings(brokers=(f"nats://{kit.server.address}",)))
+    with pytest.raises(WrongUse, match="it is a mirror, which takes no messages: name another topic"):
+        app.run()
 
 
 @pytest.mark.parametrize("topics", [[], ["orders"]])

@@ -39,6 +39,7 @@ class Lookout:
             self._report()
             self._job.evidence.tend()
             if finished():
+                self._report()  # what was done since the last word
                 return True
             queries.revive()
             if any(query.status["isDataAvailable"] for query in queries.running()):
