@@ -23,7 +23,7 @@ from framework.transports.rocketmq import requests
 from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.pulled import offset_in
 from framework.transports.rocketmq.question import Question
-from framework.transports.rocketmq.queues import Past, Pasts, Place, Reading, allocated
+from framework.transports.rocketmq.queues import Broken, Past, Pasts, Place, Reading, allocated
 from framework.transports.rocketmq.routes import read_json
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.trail import Found, Trail, follows
@@ -48,6 +48,9 @@ HELD = 20.0
 """Seconds in which a member whose connection broke takes only those queues that were its own: the others are dialling as well,
 15 s apart at most, and each remembers what it has read. Another could not tell where a queue ceases to be the same. Those of one
 that does not come back wait for so long."""
+BREAKS = 2
+"""So many times HELD, at most, where the connection breaks again before they are over: one that always does so would never take
+the queues of one that was killed."""
 PATIENCE = 5.0
 """Seconds in which the broker says how far the group is, or notes it down."""
 FIRST = 3.0
@@ -104,9 +107,10 @@ class Membership:
     ) -> None:  # fmt: skip
         self._session, self._node, self._what, self._places, self._reader = session, node, what, places, reader
         self._past = pasts.setdefault(what.group, Past())
-        ours = self._past.broke.pop(node, None)
-        self._alone_until = -math.inf if ours is None else monotonic() + HELD
-        self._ours = set(ours or ())
+        broken, now = self._past.broke.pop(node, None), monotonic()
+        self._alone_since = now if broken is None or broken.since is None else broken.since
+        self._alone_until = -math.inf if broken is None else min(now + HELD, self._alone_since + BREAKS * HELD)
+        self._ours = set(broken.ours) if broken is not None else set()
         self._joined = False
         self.has_queues = False
         """It is known as one that may hold a queue."""
@@ -131,8 +135,8 @@ class Membership:
         for reading in self._reader.readings.values():
             reading.ended()
         if broke and (self._is_alone or self._known):  # it was a member
-            ours = self._ours if self._is_alone else set()
-            self._past.broke[self._node] = frozenset(ours | self._reader.readings.keys())
+            ours, since = (self._ours, self._alone_since) if self._is_alone else (set(), None)
+            self._past.broke[self._node] = Broken(frozenset(ours | self._reader.readings.keys()), since)
 
     def _run(self) -> None:
         while self._session.error is None:

@@ -28,14 +28,23 @@ class Place(NamedTuple):
         return {"topic": self.topic, "brokerName": self.broker, "queueId": self.number}
 
 
+class Broken(NamedTuple):
+    """A connection of a member that broke."""
+
+    ours: frozenset[Place] = frozenset()
+    """The queues that were ours: none, where there were more members than queues."""
+    since: float | None = None
+    """Since when only what is ours was taken, in seconds of ``monotonic``, if that was not over."""
+
+
 class Past:
     """What a group remembers here of its connections that have ended."""
 
     def __init__(self) -> None:
         self.trails: dict[Place, Trail] = {}
         """Of those queues that were read."""
-        self.broke: dict[str, frozenset[Place]] = {}
-        """By broker, what was ours when the connection to it broke: nothing, where there were more members than queues."""
+        self.broke: dict[str, Broken] = {}
+        """By broker."""
 
 
 Pasts: TypeAlias = dict[str, Past]

@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from time import monotonic
 from typing import Any
 
 import gevent
@@ -266,5 +267,31 @@ def test_a_member_whose_connection_broke_leaves_the_queues_of_others_to_them_for
     monkeypatch.setattr(membership, "HELD", 0.2)
     expected = QUEUES + 1
     assert read() == {0, 1, 2, 3}, "they did not come back"
+    transport.close()
+    server.close()
+
+
+def test_a_member_whose_connection_breaks_again_and_again_takes_what_is_left_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time began anew with each break: the queues of one that was killed were never read while it did every 12 s."""
+    server, passed = Shared(), 0.0
+    (transport,) = open_transports([f"rocketmq://{server.address}?mode=pull"])
+    monkeypatch.setattr(membership, "monotonic", lambda: monotonic() + passed)
+
+    def read() -> int:
+        """By a new connection, which breaks; how many queues. The next one is made 19 s later."""
+        nonlocal passed
+        sink: Any = Sink()
+        connection: Any = transport.connect(NAME, server.topic, "billing", sink)
+        connection.grant(200)
+        until(lambda: len(connection.readings) >= 3)
+        found = len(connection.readings)
+        server.cut()
+        until(lambda: sink.closings)
+        passed += membership.HELD - 1.0
+        return found
+
+    assert read() == 3, "one is of the topic of what comes again"
+    server.members.clear()
+    assert [read() for _ in range(4)] == [3, 3, 3, QUEUES + 1]
     transport.close()
     server.close()
