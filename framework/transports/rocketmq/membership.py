@@ -23,7 +23,7 @@ from framework.transports.rocketmq import requests
 from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.pulled import offset_in
 from framework.transports.rocketmq.question import Question
-from framework.transports.rocketmq.queues import Broken, Past, Pasts, Place, Reading, allocated
+from framework.transports.rocketmq.queues import Absent, Broken, Past, Pasts, Place, Reading, allocated
 from framework.transports.rocketmq.routes import read_json
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.trail import Found, Trail, follows
@@ -111,6 +111,7 @@ class Membership:
         self._alone_since = now if broken is None or broken.since is None else broken.since
         self._alone_until = -math.inf if broken is None else min(now + HELD, self._alone_since + BREAKS * HELD)
         self._ours = set(broken.ours) if broken is not None else set()
+        self._absent = self._past.absent.setdefault(node, Absent())
         self._joined = False
         self.has_queues = False
         """It is known as one that may hold a queue."""
@@ -159,6 +160,7 @@ class Membership:
         self._let_go([reading for reading in readings.values() if reading.leaving])
         self._reader.balanced()
         missing = [place for place in wanted if place not in readings]
+        self._unlock_for_absent()
         for place, offset in self._offsets(self._taken(missing)):
             readings[place] = Reading(place, offset, self._past.trails.setdefault(place, Trail()))
         for reading in [reading for reading in readings.values() if reading.astray]:
@@ -182,10 +184,12 @@ class Membership:
         if self._session.client not in members:
             self._joined = False
             return list(self._reader.readings), AGAIN
+        self._absent.note(members, now := monotonic())
         found: list[Place] = []
         for topic in (self._what.topic, self._what.retry_topic):
             found += allocated(self._places_of(topic), members, self._session.client)
         pause = BALANCE if self._known[self._what.retry_topic] else ROUTED
+        pause = min(pause, max(AGAIN, self._absent.first + HELD - now))
         found = [place for place in found if place.broker == self._node]
         if self._is_alone:
             found = [place for place in found if place in self._ours]
@@ -244,17 +248,36 @@ class Membership:
         found = read_json(answer, _Locked).lockOKMQSet
         return {Place(one.topic, one.broker_name, one.queue_id) for one in found}
 
-    def _lock_body(self, places: Iterable[Place]) -> bytes:
-        queues = [place.as_json() for place in places]
-        return msgspec.json.encode({"consumerGroup": self._what.group, "clientId": self._session.client, "mqSet": queues})
+    def _lock_body(self, places: Iterable[Place], client: str = "") -> bytes:
+        """``client``: whose locks they are; ours unless said."""
+        queues, client = [place.as_json() for place in places], client or self._session.client
+        return msgspec.json.encode({"consumerGroup": self._what.group, "clientId": client, "mqSet": queues})
 
     def _others_hold(self) -> bool:
         """Whether a lock can be that of a living member. The lock of one that was killed lasts for up to a minute."""
+        return any(one != self._session.client for one in self._holders())
+
+    def _holders(self) -> list[str]:
+        """Those who may have a lock, and are connected."""
         try:
             answer = self._session.ask(Request.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": self._what.group})
         except RocketError:
-            return False
-        return any(one.client_id != self._session.client for one in read_json(answer, _Holders).connection_set)
+            return []
+        return [one.client_id for one in read_json(answer, _Holders).connection_set]
+
+    def _unlock_for_absent(self) -> None:
+        """One that was killed cannot. Whoever has seen it does, also for others: they may not have. Until then it may be back."""
+        now = monotonic()
+        if not (absent := self._absent.before(now - HELD)):
+            return
+        holders = self._holders()
+        places = [place for known in self._known.values() for place in known if place.broker == self._node]
+        for client in absent:
+            if client in holders:  # it lets go of what it had
+                self._absent.again(client, now)
+            else:
+                self._session.tell(Request.UNLOCK_BATCH_MQ, {}, self._lock_body(places, client))
+                self._absent.forget(client)
 
     def _renew(self) -> None:
         now = monotonic()

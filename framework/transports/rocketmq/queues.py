@@ -5,7 +5,8 @@ Source: AllocateMessageQueueAveragely and ProcessQueue of RocketMQ 5.3.3's clien
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from framework.transports.rocketmq.trail import Trail
@@ -37,6 +38,35 @@ class Broken(NamedTuple):
     """Since when only what is ours was taken, in seconds of ``monotonic``, if that was not over."""
 
 
+class Absent:
+    """The members of a group that one broker named, and those that it names no more. One keeps its name when it dials again."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+
+    def note(self, members: Collection[str], now: float) -> None:
+        """It names ``members``. ``now``: in seconds of ``monotonic``."""
+        for one in self._since.keys() - members:
+            self._since[one] = min(self._since[one], now)
+        self._since.update(dict.fromkeys(members, math.inf))
+
+    def before(self, when: float) -> list[str]:
+        """Those that were not named any more by then."""
+        return [one for one, since in self._since.items() if since <= when]
+
+    @property
+    def first(self) -> float:
+        """When the first of them was not named any more; infinity where all are there."""
+        return min(self._since.values(), default=math.inf)
+
+    def forget(self, client: str) -> None:
+        del self._since[client]
+
+    def again(self, client: str, now: float) -> None:
+        """It has been seen, beside the members."""
+        self._since[client] = now
+
+
 class Past:
     """What a group remembers here of its connections that have ended."""
 
@@ -44,6 +74,8 @@ class Past:
         self.trails: dict[Place, Trail] = {}
         """Of those queues that were read."""
         self.broke: dict[str, Broken] = {}
+        """By broker."""
+        self.absent: dict[str, Absent] = {}
         """By broker."""
 
 

@@ -205,6 +205,9 @@ class Shared(Canned):
     def __init__(self) -> None:
         super().__init__(10)
         self.members: list[str] = ["~"]  # behind any other
+        self.holders: list[str] = []
+        self.unlocked: dict[str, int] = {}
+        """Client -> how many queues, of others."""
         self._clients: list[socket.socket] = []
 
     def cut(self) -> None:
@@ -220,6 +223,11 @@ class Shared(Canned):
     def _said(self, asked: Frame) -> Any:
         if asked.code == Request.GET_CONSUMER_LIST_BY_GROUP:
             return Answer.SUCCESS, {}, json.dumps({"consumerIdList": [self._client, *self.members]}).encode()
+        if asked.code == Request.GET_PRODUCER_CONNECTION_LIST:
+            holders = [{"clientId": one} for one in (self._client, *self.holders)]
+            return Answer.SUCCESS, {}, json.dumps({"connectionSet": holders}).encode()
+        if asked.code == Request.UNLOCK_BATCH_MQ and (said := json.loads(asked.body))["clientId"] != self._client:
+            self.unlocked[said["clientId"]] = len(said["mqSet"])
         return super()._said(asked)
 
 
@@ -293,5 +301,28 @@ def test_a_member_whose_connection_breaks_again_and_again_takes_what_is_left_in_
     assert read() == 3, "one is of the topic of what comes again"
     server.members.clear()
     assert [read() for _ in range(4)] == [3, 3, 3, QUEUES + 1]
+    transport.close()
+    server.close()
+
+
+def test_what_one_that_was_killed_has_locked_is_unlocked_for_it_once_it_would_be_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lock lasts for a minute: for so long nobody read its queues. One that is there, or drains what it had, keeps it."""
+    monkeypatch.setattr(membership, "HELD", 0.2)
+    server = Shared()
+    server.members = ["~drains", "~gone", "~stays"]
+    server.holders = ["~drains", "~stays"]
+    (transport,) = open_transports([f"rocketmq://{server.address}?mode=pull"])
+    sink: Any = Sink()
+    connection: Any = transport.connect(NAME, server.topic, "billing", sink)
+    connection.grant(200)
+    until(lambda: connection.readings)
+    server.members.remove("~gone")
+    server.members.remove("~drains")
+    connection.others_changed(connection.subscription.group)
+    until(lambda: server.unlocked)
+    gevent.sleep(0.5)
+    assert server.unlocked == {"~gone": QUEUES + 1}
+    connection.close()
+    until(lambda: sink.closings)
     transport.close()
     server.close()
