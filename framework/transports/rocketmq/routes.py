@@ -192,7 +192,13 @@ class NameServers:
             raise BadSetting(
                 f"the name server knows the clusters {', '.join(clusters)}: name one in the broker URL, as ?cluster="
             )
-        return {name: one for name, one in found.items() if cluster in ("", one.cluster)}
+        chosen = {name: one for name, one in found.items() if cluster in ("", one.cluster)}
+        if not chosen:
+            raise BrokerUnreachable(
+                f"the name server knows no broker of the cluster {cluster}, but of {', '.join(clusters)}: "
+                "is cluster= right in the broker URL?"
+            )
+        return chosen
 
     def topics(self) -> list[str]:
         """All there are, RocketMQ's own as well."""

@@ -48,6 +48,7 @@ def bill(message: Message) -> None:
     assert (journal.read_text(), rival.taken, worker.returncode) == ("began 1\nended\n", [], 0), log.decode()
 
 
+@pytest.mark.timeout(600)
 def test_connections_that_say_nothing_are_not_closed_by_their_server_after_two_minutes(kit: Kit) -> None:
     by_pop, by_pull = kit.hold(kit.open()), kit.hold(kit.open("&mode=pull"))
     transport = kit.open()

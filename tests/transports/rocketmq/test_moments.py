@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from framework.testing.workers import Worker
 from framework.transports.rocketmq.wire.codes import Request
 from framework.transports.rocketmq.wire.frames import Frame
-from tests.transports.rocketmq.kit import Kit, until
+from tests.transports.rocketmq.kit import until
 from tests.transports.rocketmq.shop import SOON, Shop, told_to_stop
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 KILLS = 12
-
-
-@pytest.fixture
-def shop(kit: Kit, tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(kit, tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize(

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from framework.transports.rocketmq.wire.codes import Request
-from tests.transports.rocketmq.kit import Kit, until
+from tests.transports.rocketmq.kit import until
 from tests.transports.rocketmq.shop import SOON, Shop, told_to_stop
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.at_length]
+OPTIONS = "mode=pop&lease=5s"
 AGAIN = 60.0
 """Seconds in which comes again what nobody has acknowledged: its lease of 5 s, the broker's own 5, and a busy machine."""
-
-
-@pytest.fixture
-def shop(kit: Kit, tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(kit, tmp_path, "mode=pop&lease=5s")
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize(

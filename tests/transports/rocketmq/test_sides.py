@@ -78,6 +78,20 @@ def test_only_what_may_be_read_are_queues_to_read_and_where_a_topic_is_read() ->
     assert {name: one.queues for name, one in names.route("t").items()} == {"b2": 3, "b4": 3, "b6": 3}
 
 
+def test_a_cluster_that_is_not_known_is_named_beside_those_that_are() -> None:
+    """It was said that there is no broker at all."""
+    brokers = {name: {"brokerName": name, "brokerAddrs": {"0": "127.0.0.1:10911"}, "cluster": f"c{name}"} for name in "ab"}
+
+    class Answered(NameServers):
+        def _ask(self, *_: Any) -> Any:
+            return Frame(0, body=msgspec.json.encode({"brokerAddrTable": brokers}))
+
+    names = Answered([], None)  # type: ignore[arg-type]
+    assert names.masters_of("cb").keys() == {"b"}
+    with pytest.raises(BrokerUnreachable, match="no broker of the cluster other, but of ca, cb: is cluster= right"):
+        names.masters_of("other")
+
+
 @pytest.mark.parametrize("topics", [["t"], ["t", "%RETRY%g"]])
 def test_a_topic_is_made_to_be_read_and_written(topics: list[str]) -> None:
     asked: list[dict[str, Any]] = []
