@@ -19,7 +19,7 @@ import gevent
 import hypothesis
 import pytest
 
-from framework.testing import servers
+from framework.testing import servers, storages
 from framework.testing.certificates import Authority
 from framework.testing.proxy import Proxy, proxies
 from framework.testing.rocketmq import PROMPT, RocketMQ, real_rocketmq, with_certificate
@@ -60,7 +60,7 @@ def pytest_runtest_call() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In several processes those of a file stay together, and so do all that share the Spark session, or the RocketMQ.
+    """In several processes those of a file stay together, and so do all that share the Spark session, the RocketMQ, or the HDFS.
 
     A test that starts Spark in processes of its own goes wherever there is room, and so does each fault of the chaos runs.
     What starts Spark has longer to end, too: interrupted in the middle, it takes the session from all that come after it.
@@ -72,29 +72,46 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         starts_spark = item.get_closest_marker("spark") is not None
         shares_spark = "spark" in getattr(item, "fixturenames", ())
-        shares_rocketmq = "rocketmq" in getattr(item, "fixturenames", ())
-        shared = "spark" if shares_spark else "rocketmq" if shares_rocketmq else item.nodeid.partition("::")[0]
+        shared = next((name for name in SHARED if name in getattr(item, "fixturenames", ())), item.nodeid.partition("::")[0])
         alone = (starts_spark and not shares_spark) or item.nodeid.startswith(SCENARIOS)
         group = item.nodeid if alone else shared
         item.add_marker(pytest.mark.xdist_group(group))
         if starts_spark and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(400))
-    items.sort(key=_place)
+    items[:] = _in_order(items)
 
 
+SHARED = ("spark", "rocketmq", "hdfs")
+"""Fixtures of a session that cost seconds to start."""
 SCENARIOS = "tests/chaos/test_chaos.py::"
-LONG = ("tests/nsqd/test_gnsq_suite.py", "tests/chaos/")
-"""What takes a minute and does not start Spark."""
+LONG = (
+    "tests/nsqd/test_gnsq_suite.py", "tests/chaos/", "tests/engine/test_guardian.py", "tests/conformance/test_nats.py",
+    "tests/workers/test_demo_ends.py",
+)  # fmt: skip
+"""What takes a minute and does not start Spark, each file in one process."""
+
+
+def _in_order(items: list[pytest.Item]) -> list[pytest.Item]:
+    """What many share comes first, one after the other. What starts a Spark of its own computes, and most others wait: those of
+    one kind come between those of the other, and the last of the former well before the end."""
+    places: dict[int, dict[str, list[pytest.Item]]] = defaultdict(dict)
+    for item in items:
+        group = next(item.iter_markers("xdist_group")).args[0]
+        places[_place(item)].setdefault(group, []).append(item)
+    ordered = [*places[0].values()]
+    waiting = [*places[2].values(), *places[3].values()]
+    for number, computing in enumerate(places[1].values()):
+        until = (2 * len(waiting) * number) // (3 * len(places[1]))
+        ordered += [*waiting[len(ordered) - len(places[0]) - number : until], computing]
+    ordered += waiting[len(ordered) - len(places[0]) - len(places[1]) :]
+    return [item for group in ordered for item in group]
 
 
 def _place(item: pytest.Item) -> int:
-    """The session of Spark and the RocketMQ that many share, one after the other, then what starts a Spark of its own, then
-    what else is long."""
-    shares = getattr(item, "fixturenames", ())
-    if item.get_closest_marker("spark") is not None:
-        return 0 if "spark" in shares else 1
-    if "rocketmq" in shares:
+    if any(name in SHARED for name in getattr(item, "fixturenames", ())):
         return 0
+    if item.get_closest_marker("spark") is not None:
+        return 1
     return 2 if item.nodeid.startswith(LONG) else 3
 
 
@@ -208,13 +225,36 @@ def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
     try:
         folder = tmp_path_factory.mktemp("rocketmq")
         server = Authority(folder).sign("server")  # its own certificate is ca-tests.pem
-        found = real_rocketmq(folder, PROMPT, *with_certificate(server))
+        # It would write its wheel of timers to the disk each second, which takes a tenth of a core.
+        found = real_rocketmq(folder, PROMPT | {"timerFlushIntervalMs": "10000"}, *with_certificate(server))
     except servers.ServerMissing as error:
         missing(str(error))
         raise
     found.start()
     yield found
     found.kill()
+
+
+@pytest.fixture(scope="session")
+def _hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[storages.Hdfs]:
+    try:
+        cluster = storages.Hdfs(tmp_path_factory.mktemp("hdfs"), **{"dfs.ls.limit": "10"})
+    except servers.ServerMissing as error:
+        missing(str(error))
+        raise
+    cluster.format()
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.kill()
+
+
+@pytest.fixture
+def hdfs(_hdfs: storages.Hdfs) -> Iterator[storages.Hdfs]:
+    """One real HDFS for all tests that share it. A test may kill what it consists of."""
+    yield _hdfs
+    _hdfs.start()
 
 
 @pytest.fixture

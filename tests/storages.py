@@ -48,28 +48,6 @@ def spool_url(s3: storages.Gateway) -> str:
     return s3.url("spools", f"test-{os.getpid()}-{next(_numbers)}/spool")
 
 
-@pytest.fixture(scope="session")
-def _hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[storages.Hdfs]:
-    try:
-        cluster = storages.Hdfs(tmp_path_factory.mktemp("hdfs"), **{"dfs.ls.limit": "10"})
-    except servers.ServerMissing as error:
-        missing(str(error))
-        raise
-    cluster.format()
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.kill()
-
-
-@pytest.fixture
-def hdfs(_hdfs: storages.Hdfs) -> Iterator[storages.Hdfs]:
-    """One real HDFS for all tests that share it. A test may kill what it consists of."""
-    yield _hdfs
-    _hdfs.start()
-
-
 class Killed(BaseException):
     """The process is killed, or so it seems to what runs in this one."""
 

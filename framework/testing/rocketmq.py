@@ -51,7 +51,10 @@ diskMaxUsedSpaceRatio=95
 diskSpaceWarningLevelRatio=97
 waitTimeMillsInSendQueue=2000
 reviveQueueNum=1
+transactionMetricFlushInterval=200
 """
+# The last of these: for that long after its start, 3 s by itself, a broker's TransactionMetricsFlushService asks for the time
+# again and again.
 PROMPT = {
     "popConsumerKVServiceInit": "true", "popConsumerKVServiceEnable": "true", "enableRetryTopicV2": "true",
     "retrieveMessageFromPopRetryTopicV1": "false",

@@ -21,9 +21,6 @@ from framework.spool import Spool, numbered
 from framework.spool.hdfs import Hdfs as HdfsStorage
 from framework.testing.storages import Gateway, Hdfs
 from tests.origins import Source
-from tests.storages import _hdfs, hdfs
-
-__all__ = ["_hdfs", "hdfs"]
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 HOURS = 3 * 24

@@ -182,7 +182,8 @@ def test_a_running_query_sees_what_lands_and_a_new_collector(spark: Any, land: L
         query.processAllAvailable()
         land(10, 20)
         land(0, 5, "b", node="b:1")
-        query.processAllAvailable()
+        for _ in range(2):  # Spark's first answer may be of a look that was under way before
+            query.processAllAvailable()
         assert spark.table("running").groupBy("collector").count().orderBy("collector").collect() == [("a", 20), ("b", 5)]
         assert json.loads(query.lastProgress.json)["sources"][0]["latestOffset"]["collectors"] == {"a": [3, 0], "b": [2, 0]}
     finally:

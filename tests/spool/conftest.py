@@ -9,9 +9,9 @@ import pytest
 
 from framework.message import Batch, Message
 from tests.origins import Source
-from tests.storages import _gateway, _hdfs, hdfs, memory, s3, spool_url
+from tests.storages import _gateway, memory, s3, spool_url
 
-__all__ = ["_gateway", "_hdfs", "hdfs", "memory", "s3", "spool_url"]
+__all__ = ["_gateway", "memory", "s3", "spool_url"]
 
 
 @pytest.fixture

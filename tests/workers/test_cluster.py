@@ -45,16 +45,17 @@ def quick(java: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def cluster(folder: Path, own: Path, *, workers: int = 1, cores: int = 2) -> Iterator[str]:
-    """A master, and workers for each of whom the folder ``own`` is an empty one; the master's URL."""
+def cluster(folder: Path, *own: Path, workers: int = 1, cores: int = 2) -> Iterator[str]:
+    """A master, and workers for each of whom the folders ``own`` are empty ones; the master's URL."""
     port = free_port()
     url = f"spark://127.0.0.1:{port}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     deploy = "org.apache.spark.deploy"
+    mounts = " && ".join(f"mount -t tmpfs own {each}" for each in own)
     commands = [
         [_CLASS, f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(free_port())],
         *(
-            ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs own {own} && exec "$@"', "sh",
+            ["unshare", "--mount", "sh", "-c", f'{mounts} && exec "$@"', "sh",
              _CLASS, f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", str(cores), "--memory", "1g",
              "--webui-port", str(free_port()), "--work-dir", folder / f"worker-{n}", url]
             for n in range(workers)
@@ -76,30 +77,29 @@ def cluster(folder: Path, own: Path, *, workers: int = 1, cores: int = 2) -> Ite
             process.wait(30)
 
 
-@pytest.mark.parametrize(
-    ("own", "words"),
-    [
-        ("out", r"NotShared: batch 0: Spark has written \d+ rows .* and 0 are there: this folder must be one that the driver"),
-        ("spool", "sees no spool there: spoolDir must be one folder that the driver and every executor share"),
-        ("state", ""),
-    ],
-)
-def test_disks_of_its_own_end_the_job_with_a_sentence_where_they_must_be_shared_and_the_state_need_not_be(
-    tmp_path: Path, own: str, words: str
-) -> None:
-    for name in ("state", "spool", "out"):
-        (tmp_path / name).mkdir()
-    land(tmp_path / "spool", 0, 7)  # no suspect among them
-    with cluster(tmp_path, tmp_path / own) as url:
-        ended = job(tmp_path, "--until=7", f"--master={url}")
-        _, err = ended.communicate(timeout=400)
-    kept = {path.parents[1].name for path in (tmp_path / "out").rglob("archive/date=*/batch=0/*.parquet")}
-    assert ended.returncode == (0 if own == "state" else 1), err
-    assert len(kept) == (3 if own == "state" else 0)
-    assert re.search(words, err), err
+OWN = {
+    "out": r"NotShared: batch 0: Spark has written \d+ rows .* and 0 are there: this folder must be one that the driver",
+    "spool": "sees no spool there: spoolDir must be one folder that the driver and every executor share",
+}
+"""What the workers' disks do not share, and the sentence that says so."""
+
+
+def test_disks_of_its_own_end_the_job_with_a_sentence_where_they_must_be_shared(tmp_path: Path) -> None:
+    for own in OWN:
+        for name in ("state", "spool", "out"):
+            (tmp_path / own / name).mkdir(parents=True)
+        land(tmp_path / own / "spool", 0, 7)  # no suspect among them
+    with cluster(tmp_path, *(tmp_path / own / own for own in OWN)) as url:
+        for own, words in OWN.items():
+            ended = job(tmp_path / own, "--until=7", f"--master={url}")
+            _, err = ended.communicate(timeout=400)
+            assert ended.returncode == 1, err
+            assert not list((tmp_path / own / "out").rglob("archive/date=*/batch=0/*.parquet"))
+            assert re.search(words, err), err
 
 
 def test_of_two_workers_one_loses_its_executor_and_every_line_counts_once(tmp_path: Path) -> None:
+    """The state is one of the driver's: the workers need not share it."""
     for name in ("state", "spool", "out"):
         (tmp_path / name).mkdir()
     land(tmp_path / "spool", 0, 1000)
