@@ -42,7 +42,7 @@ from framework.spark.rows import first_since, rows_of
 from framework.spool import SpoolError
 from framework.spool.limit import to_keep
 from framework.spool.root import collectors, ensure_epoch, epoch
-from framework.spool.segment import Segment, cut, parts, steady, times_of, trim
+from framework.spool.segment import Segment, cut, highest, parts, steady, times_of, trim
 from framework.spool.storage import Location, StorageError
 from framework.spool.told import REMEMBER, told
 
@@ -105,6 +105,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._found: Listing = {}
         self._list_at = 0.0
         self._life: str | None = None
+        self._numbers: dict[str, int] = {}
+        """Collector -> ``highest``, of the last look."""
         self._waits = False
         """For a storage that does not answer."""
         self._trimmed: Mapping[str, Cursor] = {}
@@ -250,6 +252,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             began = time.monotonic()
             self._life = ensure_epoch(self._options.spool_dir)
             self._found = list_spool(self._options.spool_dir)
+            self._numbers.clear()
             ended = time.monotonic()
             # Spark asks every 14 ms when idle; a spool that keeps much is slow to list, and may take a tenth of a core. Each look
             # into a storage costs money as well.
@@ -265,10 +268,19 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lost(f"it is not the spool that the checkpoint knows (its epoch was {start.epoch})")
             return Offset(current, {}, 1, self._options.max_records)
         for name, cursor in start.cursors.items():
-            if cursor > end_of(self._listed().get(name, [])):
+            if cursor <= end_of(self._listed().get(name, [])):
+                continue
+            if cursor > Cursor(self._highest(name) + 1, 0):
                 self._lost(f"segments before {cursor.segment} of collector {name} are gone, and its numbers began anew")
                 return Offset(current, {**start.cursors, name: Cursor(1, 0)}, 1, self._options.max_records)
+            if cursor.row:  # the newest was removed by hand, and what comes has higher numbers
+                self._lost(f"segment {cursor.segment} of collector {name} is gone")
         return start
+
+    def _highest(self, name: str) -> int:
+        if name not in self._numbers:
+            self._numbers[name] = highest(self._options.spool_dir / name, self._listed().get(name, []))
+        return self._numbers[name]
 
     def _new(self, name: str, cursors: Mapping[str, Cursor]) -> list[Span]:
         segments = self._listed()[name]

@@ -111,6 +111,14 @@ def _may_lack_runs(folder: Remote, found: list[Segment], left: list[int]) -> boo
     return gap or any(one < begins and one not in known for one in left)
 
 
+def highest(folder: Remote, after: int) -> int:
+    """The highest number above ``after`` that anything has here, also what a segment left that has gone; else ``after``. Raises
+    StorageError."""
+    names = (entry.name for entry in folder.list(f"{after:020d}"))
+    matches = (_NAME.fullmatch(name) or _ROWS.fullmatch(name) for name in names)
+    return max([after, *(int(match[1]) for match in matches if match)])
+
+
 def forget(folder: Remote) -> None:
     """What is known of ``folder`` from before: a process that stood still meanwhile, or a clock, may make it too old."""
     for known in (_floors, _run_lists, _marked):

@@ -24,8 +24,8 @@ _log = logging.getLogger(__name__)
 _LOOKS = 4
 
 __all__ = [
-    "Segment", "SpoolError", "Times", "compact", "cut", "joined", "keys", "landed_at", "listing", "newest", "parts", "read",
-    "size", "steady", "sync_folder", "table_of", "times_of", "trim", "write",
+    "Segment", "SpoolError", "Times", "compact", "cut", "highest", "joined", "keys", "landed_at", "listing", "newest", "parts",
+    "read", "size", "steady", "sync_folder", "table_of", "times_of", "trim", "write",
 ]  # fmt: skip
 
 
@@ -68,6 +68,14 @@ def steady(folder: Location, *, anew: bool = False) -> list[Segment]:
             break
         found = listing(folder)
     return found
+
+
+def highest(folder: Location, found: Sequence[Segment] = ()) -> int:
+    """The highest number that a segment has had, as far as is known: of ``found``, or of one that was removed by hand, of which
+    something else tells, which is written after it. It is given to no other, whose rows a query would take for those that it has
+    read. Raises StorageError."""
+    newest = found[-1].number if found else 0
+    return max(newest, times.highest(folder)) if isinstance(folder, Path) else numbered.highest(folder, newest)
 
 
 def cut(some: Sequence[Segment], *numbers: int) -> list[Segment]:

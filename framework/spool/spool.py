@@ -297,10 +297,11 @@ class Spool:
             segments.sync_folder(self.root)
 
     def _learn(self) -> None:
+        taken = segments.highest(self.folder)  # before the list, which has what others name from now on
         kept = segments.steady(self.folder, anew=True)
         self._seen = Seen(self._window, self._remember)
         self._know([(one, segments.landed_at(one)) for one in segments.newest(kept, self._window, self._remember)])
-        self._next = kept[-1].number + 1 if kept else 1
+        self._next = 1 + max(taken, kept[-1].number if kept else 0)
         if isinstance(self.folder, Path) and not self._shared:
             times.tidy(self.folder, kept)
 

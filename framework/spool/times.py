@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -23,6 +24,8 @@ _log = logging.getLogger(__name__)
 _FILE = "times"
 _LONGEST = 4000
 """Bytes of a line: so much is appended at once, whoever else appends."""
+_HIGHEST = 10**18
+"""Numbers that Spark's long can hold, with room for those to come."""
 _SMALL = 1 << 20
 """Bytes of a file that is never worth writing anew."""
 
@@ -72,20 +75,32 @@ def _line(segment: Segment, first: int, last: int, nodes: list[str] | None) -> b
 
 def known(folder: Path, segments: Iterable[Segment]) -> dict[int, Times]:
     """By number what is noted of ``segments``."""
+    rows = {segment.number: segment.rows for segment in segments}
+    return {number: times for number, count, times in _lines_of(folder) if rows.get(number) == count}
+
+
+def highest(folder: Path) -> int:
+    """The highest number of which something is noted, also of a segment that has gone; 0 where nothing is."""
+    return max((number for number, _, _ in _lines_of(folder)), default=0)
+
+
+def _lines_of(folder: Path) -> Iterator[tuple[int, int, Times]]:
+    """Number, rows and times of each line that is one."""
     try:
         lines = (folder / _FILE).read_bytes().splitlines()
     except OSError:
-        return {}
-    rows = {segment.number: segment.rows for segment in segments}
-    found: dict[int, Times] = {}
+        return
     for line in lines:
-        try:
+        with suppress(ValueError, TypeError, RecursionError):  # empty, cut short, or not of ours
             number, count, first, last, nodes = json.loads(line)
-            if rows.get(number) == count:
-                found[number] = Times(first, last, None if nodes is None else frozenset(nodes))
-        except (ValueError, TypeError):  # empty, or cut short
-            continue
-    return found
+            if all(type(one) is int for one in (number, count, first, last)) and 0 < number <= _HIGHEST:
+                yield number, count, Times(first, last, None if nodes is None else _names(nodes))
+
+
+def _names(nodes: Any) -> frozenset[str]:
+    if not isinstance(nodes, list) or not all(isinstance(one, str) for one in nodes):
+        raise TypeError("these are no names")  # a line that is not of ours
+    return frozenset(nodes)
 
 
 def tidy(folder: Path, segments: Iterable[Segment]) -> None:
@@ -96,11 +111,14 @@ def tidy(folder: Path, segments: Iterable[Segment]) -> None:
             return
         kept = list(segments)
         times_of = known(folder, kept)
+        latest = highest(folder)
         lines = [
             _line(one, times.first, times.last, None if times.nodes is None else sorted(times.nodes))
             for one in kept
             if (times := times_of.get(one.number))
         ]
+        if latest not in times_of:  # it was removed, and its number is taken all the same
+            lines.append(_line(Segment(latest, 0, file), 0, 0, None))
         if 2 * sum(map(len, lines)) < file.stat().st_size:
             fresh = folder / f"{_FILE}.tmp"
             fresh.write_bytes(b"".join(lines))

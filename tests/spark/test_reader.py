@@ -310,7 +310,8 @@ def test_a_collector_that_began_anew_is_an_error(land: Land) -> None:
     source = reader(folder)
     start = source.initialOffset()
     end = source.latestOffset(start, EVERYTHING)
-    segment.listing(folder / "a")[0].path.unlink()
+    for path in (segment.listing(folder / "a")[0].path, folder / "a" / "times"):
+        path.unlink()
     with pytest.raises(SpoolError, match="numbers began anew"):
         reader(folder).latestOffset(end, EVERYTHING)
     with pytest.raises(SpoolError, match="segments 1 to 1 of collector a are gone"):

@@ -1,0 +1,114 @@
+"""The newest segment is removed by hand, as the words for a damaged one say: its number is given to no other one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from framework.spark import options
+from framework.spark.reader import NsqStreamReader
+from framework.spool import Spool, SpoolError, segment
+from framework.spool.storage import Location, Remote
+from tests.spark.conftest import messages
+from tests.spark.test_reader import EVERYTHING
+from tests.spool.test_numbered import forget
+from tests.storages import memory
+
+__all__ = ["memory"]
+
+
+def reader(root: Location, **more: str) -> NsqStreamReader:
+    given = options.stream_read({"spoolDir": "in place of", "collector": "external", **more})
+    return NsqStreamReader(replace(given, spool_dir=root))
+
+
+@pytest.fixture(params=["folder", "storage"])
+def root(request: pytest.FixtureRequest, tmp_path: Path, memory: Remote) -> Location:
+    return tmp_path / "spool" if request.param == "folder" else memory
+
+
+def land(root: Location, *sizes: int, first: int = 0) -> None:
+    with Spool(root) as spool:
+        for size in sizes:
+            spool.land(messages(first, first + size))
+            first += size
+
+
+def ids(source: NsqStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
+    tasks = source.partitions(start, end)
+    return [name for task in tasks for rows in source.read(task) for name in rows["message_id"].to_pylist()]
+
+
+def remove(root: Location, number: int) -> None:
+    forget()
+    (path,) = [one.path for one in segment.listing(root / "main") if one.number == number]
+    if isinstance(path, Remote):
+        path.delete()
+    else:
+        path.unlink()
+    forget()
+
+
+def test_what_is_landed_next_is_read_by_a_query_that_has_read_the_removed_one(root: Location) -> None:
+    land(root, 9, 9)
+    start = reader(root).initialOffset()
+    end = reader(root).latestOffset(start, EVERYTHING)
+    remove(root, 2)
+    for words in ("true", "false"):  # nothing is lost to this query
+        assert reader(root, failOnDataLoss=words).latestOffset(end, EVERYTHING) == end
+    land(root, 10, first=18)
+    source = reader(root)
+    after = source.latestOffset(end, EVERYTHING)
+    assert ids(source, end, after) == [f"{n:016x}" for n in range(18, 28)]
+
+
+def test_who_has_not_read_it_is_told_and_may_go_on(root: Location) -> None:
+    land(root, 9, 9)
+    start = reader(root).initialOffset()
+    remove(root, 2)
+    land(root, 10, first=18)
+    source = reader(root)
+    with pytest.raises(SpoolError, match="segments 2 to 2 of collector main are gone"):
+        ids(source, start, source.latestOffset(start, EVERYTHING))
+    source = reader(root, failOnDataLoss="false")
+    assert len(ids(source, start, source.latestOffset(start, EVERYTHING))) == 19, "each row that is there"
+
+
+def test_the_rows_of_the_removed_one_count_for_no_other(root: Location) -> None:
+    """In a storage a name beside it says 9; whoever took that for the next one's would read 9 of 10 rows."""
+    land(root, 5, 9)
+    remove(root, 2)
+    land(root, 10, first=14)
+    forget()
+    assert [one.rows for one in segment.listing(root / "main")] == [5, 10]
+
+
+def test_who_shares_goes_on_behind_it(root: Location) -> None:
+    one, two, three = (Spool(root, shared=True) for _ in range(3))
+    with one, two:
+        assert one.land(messages(0, 9)) == 9
+        assert two.land(messages(9, 12)) == 3
+        remove(root, 2)
+        with three:
+            assert three.land(messages(12, 15)) == 3
+        with pytest.raises(SpoolError, match="segments 2 to 2 were landed by others, and deleted"):
+            one.land(messages(15, 18))
+        assert one.land(messages(12, 18)) == 3, "it comes again"
+        assert two.land(messages(9, 18)) == 0
+    forget()
+    assert [found.number for found in segment.listing(root / "main")] == [1, 3, 4]
+
+
+def test_numbers_go_on_behind_all_that_were_ever_given(root: Location) -> None:
+    land(root, 1, 1, 1)
+    for number in (3, 2, 1):
+        remove(root, number)
+    land(root, 1, first=3)
+    land(root, 1, first=4)
+    forget()
+    assert [one.number for one in segment.listing(root / "main")] == [4, 5]
