@@ -78,11 +78,18 @@ IN_A_BATCH = """An exception was raised by the Python Proxy. Return Message: Tra
     database.executemany(_PUT, bodies.items())
 sqlite3.OperationalError: database or disk is full
 """
+UNREADABLE = """org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 3.0 failed 1 times, most \
+recent failure: Lost task 1.0 in stage 3.0 (TID 5) (192.0.2.2 executor driver): java.io.OptionalDataException
+\tat java.base/java.io.ObjectInputStream.readObject0(ObjectInputStream.java:1756)
+"""
 TOO_SLOW = "org.apache.spark.SparkException: Python worker failed to connect back.\n at org.apache"
 
 
-def test_what_ended_because_the_machine_was_busy_is_started_again(queries: Queries, started: list[Any], capsys: Any) -> None:
-    started[1].end(TOO_SLOW)
+@pytest.mark.parametrize("error", [TOO_SLOW, UNREADABLE])
+def test_what_ended_by_no_fault_of_the_job_is_started_again(
+    queries: Queries, started: list[Any], capsys: Any, error: str
+) -> None:
+    started[1].end(error)
     queries.revive()
     assert [query.name for query in started] == [*CHANNELS, CHANNELS[1]]
     assert [query.isActive for query in queries.running()] == [True, True, True]

@@ -9,7 +9,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from workers.api_requests.channels.topics import CHANNELS
 
-_TOO_SLOW = "Python worker failed to connect back"  # it has no condition, and the time no setting: docs/spark-upstream.md, 2
+_NO_FAULT_OF_OURS = (
+    "Python worker failed to connect back",  # it has no condition, and the time no setting: docs/spark-upstream.md, 2
+    "java.io.OptionalDataException",  # docs/spark-upstream.md, 5
+)
 _REVIVALS = 10
 _TELLING = ("framework.", "workers.", "pyspark.errors.", "sqlite3.", "pyarrow.", "OSError", "RuntimeError")
 _FULL = "No space left on device"
@@ -37,13 +40,14 @@ class Queries:
         return all(not query.isActive and query.exception() is None for query in self._running.values())
 
     def revive(self) -> None:
-        """Start again what ended for want of time alone: Spark gives a Python worker 10 s to start, whatever else the machine
-        does. Raises Failed for what ended otherwise, and for what does so again and again."""
+        """Start again what ended for want of time alone (Spark gives a Python worker 10 s to start, whatever else the machine
+        does), or because Spark could not read what it had written to its own task. Raises Failed for what ended otherwise, and
+        for what does so again and again."""
         for name, query in self._running.items():
             if query.isActive or (self._may_end and query.exception() is None):
                 continue
             why = _why(query)
-            if _TOO_SLOW not in why or self._revived[name] == _REVIVALS:
+            if not any(words in why for words in _NO_FAULT_OF_OURS) or self._revived[name] == _REVIVALS:
                 raise Failed(why)
             self._revived[name] += 1
             click.echo(f"job: {why}; started again ({self._revived[name]} of {_REVIVALS})", err=True)
