@@ -98,16 +98,18 @@ def _in_order(items: list[pytest.Item]) -> list[pytest.Item]:
     for item in items:
         group = next(item.iter_markers("xdist_group")).args[0]
         places[_place(item)].setdefault(group, []).append(item)
-    ordered = [*places[0].values()]
+    ordered, computing = [*places[0].values()], [*places[1].values()]
     waiting = [*places[2].values(), *places[3].values()]
-    for number, computing in enumerate(places[1].values()):
-        until = (2 * len(waiting) * number) // (3 * len(places[1]))
-        ordered += [*waiting[len(ordered) - len(places[0]) - number : until], computing]
-    ordered += waiting[len(ordered) - len(places[0]) - len(places[1]) :]
-    return [item for group in ordered for item in group]
+    taken = 0
+    for number, group in enumerate(computing):
+        until = (2 * len(waiting) * number) // (3 * len(computing))
+        ordered += [*waiting[taken:until], group]
+        taken = until
+    return [item for group in [*ordered, *waiting[taken:]] for item in group]
 
 
 def _place(item: pytest.Item) -> int:
+    """0: it shares what is started once; 1: it starts a Spark of its own; 2: it is long; 3: any other."""
     if any(name in SHARED for name in getattr(item, "fixturenames", ())):
         return 0
     if item.get_closest_marker("spark") is not None:

@@ -117,7 +117,7 @@ def tidy(folder: Path, segments: Iterable[Segment]) -> None:
             for one in kept
             if (times := times_of.get(one.number))
         ]
-        if latest not in times_of:  # it was removed, and its number is taken all the same
+        if latest and latest not in times_of:  # it was removed, and its number is taken all the same
             lines.append(_line(Segment(latest, 0, file), 0, 0, None))
         if 2 * sum(map(len, lines)) < file.stat().st_size:
             fresh = folder / f"{_FILE}.tmp"

@@ -269,6 +269,25 @@ def test_segments_of_which_no_times_are_known_are_looked_into(tmp_path: Path, op
     assert opened == [3, 4, 6]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'[2, ROWS, 1, 2, "one:4150"]', b"[2, ROWS, 1, 2, [[]]]", b"[true, ROWS, 1, 2, null]", b"[2.5, 9, 1, 2, null]",
+        b"[1%s, 9, 1, 2, null]" % (18 * b"0" + b"1"), b"[-7, 9, 1, 2, null]", b"{}", b"7", 20_000 * b"[", b"\xff\x00",
+    ],
+    ids=["words for nodes", "lists for nodes", "true", "fraction", "too high", "below 1", "map", "number", "deep", "no text"],
+)  # fmt: skip
+def test_a_line_of_times_that_is_not_of_ours_counts_for_nothing(tmp_path: Path, line: bytes) -> None:
+    a_week(tmp_path, 2)
+    kept = segment.listing(tmp_path / "a")
+    before = segment.times_of(tmp_path / "a", kept)
+    with (tmp_path / "a" / "times").open("ab") as times:
+        times.write(line.replace(b"ROWS", b"%d" % kept[0].rows) + b"\n")
+    assert segment.times_of(tmp_path / "a", segment.listing(tmp_path / "a")) == before
+    a_week(tmp_path, 3)
+    assert [one.number for one in segment.listing(tmp_path / "a")] == [1, 2, 3]
+
+
 def test_the_times_of_deleted_segments_are_forgotten_where_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a_week(tmp_path, 30)
     monkeypatch.setattr("framework.spool.times._SMALL", 0)

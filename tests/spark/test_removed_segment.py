@@ -79,6 +79,19 @@ def test_who_has_not_read_it_is_told_and_may_go_on(root: Location) -> None:
     assert len(ids(source, start, source.latestOffset(start, EVERYTHING))) == 19, "each row that is there"
 
 
+def test_who_is_in_the_middle_of_it_is_told_and_may_go_on(root: Location) -> None:
+    land(root, 9, 9)
+    source = reader(root, maxMessagesPerTrigger="13")
+    middle = source.latestOffset(source.initialOffset(), source.getDefaultReadLimit())
+    assert middle["collectors"]["main"] == [2, 4]
+    remove(root, 2)
+    with pytest.raises(SpoolError, match="segment 2 of collector main is gone"):
+        reader(root).latestOffset(middle, EVERYTHING)
+    land(root, 10, first=18)
+    source = reader(root, failOnDataLoss="false")
+    assert ids(source, middle, source.latestOffset(middle, EVERYTHING)) == [f"{n:016x}" for n in range(18, 28)]
+
+
 def test_the_rows_of_the_removed_one_count_for_no_other(root: Location) -> None:
     """In a storage a name beside it says 9; whoever took that for the next one's would read 9 of 10 rows."""
     land(root, 5, 9)
