@@ -8,6 +8,7 @@ offset that was committed. Source: RebalanceImpl and RebalanceLockManager of Roc
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from time import monotonic
 from typing import Protocol
@@ -23,14 +24,14 @@ from framework.transports.rocketmq import requests
 from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.pulled import offset_in
 from framework.transports.rocketmq.question import Question
-from framework.transports.rocketmq.queues import Absent, Broken, Past, Pasts, Place, Reading, allocated
+from framework.transports.rocketmq.queues import Absent, Broken, Cut, Past, Pasts, Place, Reading, allocated
 from framework.transports.rocketmq.routes import read_json
 from framework.transports.rocketmq.session import Session
-from framework.transports.rocketmq.trail import Found, Trail, follows
+from framework.transports.rocketmq.trail import Found, Trail, behind, follows
 from framework.transports.rocketmq.wire.codes import PULLED, Answer, Request
 from framework.transports.rocketmq.wire.errors import NoPermission, QueryNotFound, RocketError
-from framework.transports.rocketmq.wire.frames import number_in
-from framework.transports.rocketmq.wire.stored import decode_all
+from framework.transports.rocketmq.wire.frames import Frame, number_in
+from framework.transports.rocketmq.wire.stored import Stored, decode_all
 
 log = hublog.get(__name__)
 
@@ -51,6 +52,9 @@ that does not come back wait for so long."""
 BREAKS = 2
 """So many times HELD, at most, where the connection breaks again before they are over: one that always does so would never take
 the queues of one that was killed."""
+CUT = 120.0
+"""Seconds after a broker was found to have lost the end of its log in which queues that are taken of others begin before what it
+lost: by then they have either come back, or were taken. What others have handled since comes again."""
 PATIENCE = 5.0
 """Seconds in which the broker says how far the group is, or notes it down."""
 FIRST = 3.0
@@ -112,6 +116,7 @@ class Membership:
         self._alone_until = -math.inf if broken is None else min(now + HELD, self._alone_since + BREAKS * HELD)
         self._ours = set(broken.ours) if broken is not None else set()
         self._absent = self._past.absent.setdefault(node, Absent())
+        self._cut = self._cut_before = self._past.cuts.get(node)
         self._joined = False
         self.has_queues = False
         """It is known as one that may hold a queue."""
@@ -162,7 +167,8 @@ class Membership:
         missing = [place for place in wanted if place not in readings]
         self._unlock_for_absent()
         for place, offset in self._offsets(self._taken(missing)):
-            readings[place] = Reading(place, offset, self._past.trails.setdefault(place, Trail()))
+            trail = self._past.trails.setdefault(place, Trail())
+            readings[place] = Reading(place, offset, trail, astray=self._kept > 0)
         for reading in [reading for reading in readings.values() if reading.astray]:
             self._find(reading)
         self._renew()
@@ -328,27 +334,56 @@ class Membership:
 
     def _find(self, reading: Reading) -> None:
         """Where it ceases to be the queue that was read. Where its broker does not say, it is asked again."""
-        place, offset, points = reading.place, reading.next, len(reading.trail.points)
+        place, offset, trail, points = reading.place, reading.next, reading.trail, len(reading.trail.points)
         try:
-            found = follows(reading.trail, offset, lambda at: self._look_at(place, reading.trail, at))
+            found = follows(trail, offset, lambda at: self._look_at(place, trail, at)) if trail else offset
+            lost = len(trail.points) < points
+            if lost and trail:
+                self._note_cut(trail.physical_offset)
+            elif found > trail.most and self._kept:  # another has read it, perhaps before the end of the log was lost
+                found = behind(self._kept, found, lambda at: self._in_log(place, at))
         except NoPermission:  # which is told when it is pulled
             found = offset
         except RocketError as error:
             log.debug("%s on %s: %s", self._what.group, self._node, error)
             return
-        if found < offset and len(reading.trail.points) < points:
-            words = (
-                "%s: queue %d of %s was read up to %d there, and is another from %d on: it has lost messages, or was made anew"
-            )
-            log.warning(words, self._node, place.number, place.topic, offset, found)
+        if found < offset and (lost or self._kept):
+            words = "%s: queue %d of %s was read up to %d there, and %s from %d on: it has lost messages, or was made anew"
+            log.warning(words, self._node, place.number, place.topic, offset, "is another" if lost else "may be another", found)
         reading.goes_on_at(found)
+
+    def _note_cut(self, kept: int) -> None:
+        """All up to ``kept`` in the log is there. Of what this connection finds the last tells most; of two losses the first."""
+        before = self._cut_before.kept if self._cut_before is not None and self._is_recent(self._cut_before) else math.inf
+        found = max(kept, self._cut.kept) if self._cut is not None and self._cut is not self._cut_before else kept
+        self._cut = self._past.cuts[self._node] = Cut(int(min(before, found)), monotonic())
+
+    @property
+    def _kept(self) -> int:
+        """Up to there the log is as it was, while that has to be thought of; else 0."""
+        return self._cut.kept if self._cut is not None and self._is_recent(self._cut) else 0
+
+    def _is_recent(self, cut: Cut) -> bool:
+        return monotonic() - cut.found < CUT
 
     def _look_at(self, place: Place, trail: Trail, at: int) -> tuple[Found, int]:
         """As ``follows`` looks. Raises FrameworkError."""
+        one, answer = self._message_at(place, at)
+        end = offset_in(answer.fields, "maxOffset", at)
+        if one is None and offset_in(answer.fields, "minOffset", 0) > at:
+            return Found.EXPIRED, end
+        return Found.SAME if one is not None and trail.is_same(at, one.id, one.timestamp) else Found.OTHER, end
+
+    def _in_log(self, place: Place, at: int) -> int:
+        """As ``behind`` looks. Raises FrameworkError."""
+        one, answer = self._message_at(place, at)
+        if one is not None:
+            return one.physical_offset
+        return -1 if offset_in(answer.fields, "minOffset", 0) > at else sys.maxsize
+
+    def _message_at(self, place: Place, at: int) -> tuple[Stored | None, Frame]:
+        """None: there is none. Raises FrameworkError."""
         asked = self._session.question(Request.PULL_MESSAGE, requests.look(self._what, place, at))
         answer = asked.wait(PATIENCE, also=PULLED)
-        end = offset_in(answer.fields, "maxOffset", at)
-        if answer.code != Answer.SUCCESS:
-            return Found.EXPIRED if offset_in(answer.fields, "minOffset", 0) > at else Found.OTHER, end
-        same = [trail.is_same(at, one.id, one.timestamp) for one in decode_all(answer.body) if one.queue_offset == at]
-        return Found.SAME if any(same) else Found.OTHER, end
+        found = decode_all(answer.body) if answer.code == Answer.SUCCESS else []
+        return next((one for one in found if one.queue_offset == at), None), answer

@@ -67,6 +67,15 @@ class Absent:
         self._since[client] = now
 
 
+class Cut(NamedTuple):
+    """A broker has lost the end of its log. It is one for all queues, so that those are cut as well that others have read."""
+
+    kept: int
+    """The place in the log of a message that is still there, and was read before those that are gone."""
+    found: float
+    """When, in seconds of ``monotonic``."""
+
+
 class Past:
     """What a group remembers here of its connections that have ended."""
 
@@ -77,6 +86,8 @@ class Past:
         """By broker."""
         self.absent: dict[str, Absent] = {}
         """By broker."""
+        self.cuts: dict[str, Cut] = {}
+        """By broker: the last one that was found."""
 
 
 Pasts: TypeAlias = dict[str, Past]
@@ -96,12 +107,13 @@ def allocated(places: Iterable[Place], members: Iterable[str], me: str) -> list[
 
 
 class Reading:
-    """One queue that is ours. ``offset``: where its group goes on; ``trail``: what was read of it here before."""
+    """One queue that is ours. ``offset``: where its group goes on; ``trail``: what was read of it here before; ``astray``: it may
+    not be the one that another member read."""
 
-    def __init__(self, place: Place, offset: int, trail: Trail | None = None) -> None:
+    def __init__(self, place: Place, offset: int, trail: Trail | None = None, *, astray: bool = False) -> None:
         self.place = place
         self.trail = Trail() if trail is None else trail
-        self.astray = bool(self.trail)
+        self.astray = astray or bool(self.trail)
         """It may not be the queue any more that was read: how far it is must be found first."""
         self.next = offset
         """The offset of the next message that may be taken."""

@@ -8,6 +8,7 @@ asked for. No clock is asked, because that of a machine whose power was cut may 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from enum import Enum
 
@@ -28,10 +29,11 @@ class Found(Enum):
 class Trail:
     """Of one queue. It is true once something was read."""
 
-    __slots__ = ("_marks", "_offsets", "most")
+    __slots__ = ("_marks", "_offsets", "_physical", "most")
 
     def __init__(self) -> None:
-        self._offsets, self._marks = array("q"), array("q")  # there may be one for each queue of a thousand topics
+        # There may be one for each queue of a thousand topics.
+        self._offsets, self._marks, self._physical = array("q"), array("q"), array("q")
         self.most = 0
         """The furthest that it was ever read here. A group that is further was read by another member."""
 
@@ -43,25 +45,34 @@ class Trail:
         """Their offsets, ascending."""
         return list(self._offsets)
 
-    def note(self, taken: Sequence[tuple[int, bytes, int]]) -> None:
-        """``taken``: offset, id and time of the first and of the last message that was taken of an answer. The last is a point,
-        and of the first answer of all the first one as well."""
+    @property
+    def physical_offset(self) -> int:
+        """Where the last point lies in the log of its broker, which has all its queues in it."""
+        return self._physical[-1] if self._physical else 0
+
+    def note(self, taken: Sequence[tuple[int, bytes, int, int]]) -> None:
+        """``taken``: offset, id, time and place in the log of the first and of the last message that was taken of an answer. The
+        last is a point, and of the first answer of all the first one as well."""
         for one in taken[-1:] if self else taken:
             self.add(*one)
 
-    def add(self, offset: int, id: bytes, timestamp: int) -> None:
+    def add(self, offset: int, id: bytes, timestamp: int, physical_offset: int) -> None:
         """A point: the message there was taken."""
         while self._offsets and self._offsets[-1] >= offset:  # it was read before, from an earlier offset on
-            del self._offsets[-1], self._marks[-1]
+            self.keep(len(self._offsets) - 1)
         self._offsets.append(offset)
         self._marks.append(_mark(id, timestamp))
+        self._physical.append(physical_offset)
         self.most = max(self.most, offset + 1)
         if len(self._offsets) > MOST:
-            del self._offsets[1 : MOST // 2 : 2], self._marks[1 : MOST // 2 : 2]
+            self._drop(slice(1, MOST // 2, 2))
 
     def keep(self, count: int) -> None:
         """Only the first ``count`` points: the others are of messages that are gone."""
-        del self._offsets[count:], self._marks[count:]
+        self._drop(slice(count, None))
+
+    def _drop(self, points: slice) -> None:
+        del self._offsets[points], self._marks[points], self._physical[points]
 
     def is_same(self, offset: int, id: bytes, timestamp: int) -> bool:
         """Whether this is the message of the point there."""
@@ -100,6 +111,12 @@ def same_of(points: Sequence[int], look: Callable[[int], Found]) -> int:
             low = at + 1
         at = (low + high) // 2
     return low
+
+
+def behind(kept: int, offset: int, look: Callable[[int], int]) -> int:
+    """The first message of a queue before ``offset`` that lies behind ``kept`` in the log of its broker; ``offset`` if none does.
+    ``look(at)``: where the one at an offset lies."""
+    return bisect_right(range(offset), kept, key=look)
 
 
 def _mark(id: bytes, timestamp: int) -> int:

@@ -81,6 +81,34 @@ def test_what_is_new_is_handled_and_not_all_that_was(own: Kit, then: int, member
     assert bodies.total() - len(bodies) <= QUEUES * 2 * MOST, "an answer or two of each queue"
 
 
+def test_what_is_new_is_handled_also_where_one_of_two_is_killed_with_the_broker(own: Kit) -> None:
+    """The other takes its queues, of which it has read nothing, and which are committed as far as before."""
+    transports = [own.open("&mode=pull") for _ in range(2)]
+    held = [own.hold(transport, grant=100) for transport in transports]
+    bodies: Counter[bytes] = Counter()
+
+    def handled(start: bytes) -> int:
+        for each in held:
+            for message in list(each.connection.in_flight):
+                each.connection.finish(message)
+                bodies[message.body] += 1
+        return sum(body.startswith(start) for body in bodies)
+
+    until(lambda: [len(queues_of(each)) for each in held] == [QUEUES // 2] * 2)
+    own.spread(*(b"first %d" % number for number in range(FIRST)))
+    until(lambda: handled(b"first") == FIRST)
+    until(lambda: committed(own) == FIRST)
+    own.server.broker.kill()
+    cut_off(own, b"first %d" % KEPT)
+    own.server.broker.start()
+    until(lambda: all(each.receiver.closings for each in held))
+    own.spread(*(b"then %d" % number for number in range(FIRST)))
+    held[:] = [until(lambda: held_again(own, transports[0]))]
+    until(lambda: handled(b"then") == FIRST, 60.0)
+    gevent.sleep(1.0)
+    assert bodies.total() - len(bodies) <= QUEUES * 2 * MOST, "an answer or two of each queue"
+
+
 def queues_of(one: Held) -> list[Any]:
     """Of the topic itself."""
     connection: Any = one.connection

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from time import monotonic
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from framework.transports import open_transports
 from framework.transports.rocketmq import membership
 from framework.transports.rocketmq.queues import Place, Reading
-from framework.transports.rocketmq.trail import MOST, Found, Trail, follows, same_of
+from framework.transports.rocketmq.trail import MOST, Found, Trail, behind, follows, same_of
 from framework.transports.rocketmq.wire.codes import Answer, Request
 from framework.transports.rocketmq.wire.frames import Frame
 from tests.transports.rocketmq.canned import NAME, QUEUES, Canned
@@ -28,7 +29,7 @@ from tests.transports.rocketmq.kit import Sink, until
 def trail_of(*offsets: int) -> Trail:
     made = Trail()
     for offset in offsets:
-        made.add(offset, b"id %d" % offset, offset)
+        made.add(offset, b"id %d" % offset, offset, offset * 100)
     return made
 
 
@@ -54,17 +55,17 @@ def test_a_point_knows_its_message_by_id_and_time_and_what_is_read_again_takes_i
     assert trail.is_same(9, b"id 9", 9)
     assert not trail.is_same(9, b"id 9", 10), "an id that was given out again"
     assert not trail.is_same(9, b"id 8", 9)
-    trail.add(5, b"id 5", 5)
+    trail.add(5, b"id 5", 5, 500)
     assert (trail.points, trail.most) == ([3, 5], 10), "it was read further once"
 
 
 def test_the_last_message_of_each_answer_is_a_point_and_the_first_one_of_all() -> None:
     trail = Trail()
     for taken in ([], [3, 3], [4, 9], [10, 20]):
-        trail.note([(offset, b"id", offset) for offset in taken])
+        trail.note([(offset, b"id", offset, 0) for offset in taken])
     assert trail.points == [3, 9, 20]
     trail = Trail()
-    trail.note([(3, b"id", 3), (9, b"id", 9)])
+    trail.note([(3, b"id", 3, 0), (9, b"id", 9, 0)])
     assert trail.points == [3, 9]
 
 
@@ -81,6 +82,17 @@ def test_the_points_that_are_the_same_are_found_by_few_looks(expired: int, same:
     assert len(looks) == len(set(looks)) <= 8
     if not other:
         assert len(looks) <= 1, "what mostly is costs one"
+
+
+@given(st.lists(st.integers(0, 50), unique=True).map(sorted), st.integers(0, 40), st.integers(0, 45), st.integers(-1, 51))
+def test_the_first_message_behind_a_place_in_the_log_is_found(log: list[int], expired: int, offset: int, kept: int) -> None:
+    """Of a queue that has a message at each of ``log``, and lost the first of them, and what is behind the last."""
+
+    def look(at: int) -> int:
+        return -1 if at < expired else log[at] if at < len(log) else sys.maxsize
+
+    first = next((at for at in range(expired, len(log)) if log[at] > kept), max(expired, len(log)))
+    assert behind(kept, offset, look) == min(offset, first)
 
 
 def test_a_queue_that_ends_earlier_is_not_read_until_it_is_known_how_far_it_is_the_same() -> None:
@@ -120,7 +132,7 @@ def test_nothing_that_was_not_read_is_passed_by_when_the_end_of_a_queue_is_lost(
             first, reading.next = reading.next, min(len(queue), reading.next + count)
             seen.update(queue[first : reading.next])
             if what == "read" and first < reading.next:
-                trail.add(reading.next - 1, b"id", queue[reading.next - 1])
+                trail.add(reading.next - 1, b"id", queue[reading.next - 1], 0)
         else:
             reading.ended()
             said = reading.next = saved if forgets else reading.next
@@ -324,5 +336,59 @@ def test_what_one_that_was_killed_has_locked_is_unlocked_for_it_once_it_would_be
     assert server.unlocked == {"~gone": QUEUES + 1}
     connection.close()
     until(lambda: sink.closings)
+    transport.close()
+    server.close()
+
+
+class Cut(Shared):
+    """Its group is as far in each queue as ``committed``. It has lost its log from a message of each queue on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages, self.lost_from = 40, 100
+        self.committed.update(dict.fromkeys(range(QUEUES), 0))
+
+    def _said(self, asked: Frame) -> Any:
+        if asked.code == Request.QUERY_CONSUMER_OFFSET and not asked.fields["topic"].startswith("%RETRY%"):
+            return Answer.SUCCESS, {"offset": str(self.committed[int(asked.fields["queueId"])])}, b""
+        return super()._said(asked)
+
+    def _commit(self, asked: Mapping[str, str]) -> None:
+        if not asked["topic"].startswith("%RETRY%"):
+            super()._commit(asked)
+
+    def _stored(self, topic: str, queue: int, first: int, count: int) -> bytes:
+        stored = [super(Cut, self)._stored(topic, queue, offset, 1) for offset in range(first, first + count)]
+        new = max(0, self.lost_from - first)
+        return b"".join(stored[:new] + [one.replace(b"UNIQ_KEY\x010", b"UNIQ_KEY\x01F") for one in stored[new:]])
+
+
+@pytest.mark.parametrize(("later", "begins"), [(0.0, 32), (membership.CUT, 40)], ids=["soon", "when others are back or gone"])
+def test_where_the_end_of_the_log_was_lost_what_others_had_read_begins_before_it(
+    monkeypatch: pytest.MonkeyPatch, later: float, begins: int
+) -> None:
+    """Of two members one is killed with the broker. By what the other finds of its own queues it knows how far the log is the
+    same, and so where those of the first cease to be."""
+    server, passed = Cut(), 0.0
+    (transport,) = open_transports([f"rocketmq://{server.address}?mode=pull"])
+    monkeypatch.setattr(membership, "monotonic", lambda: monotonic() + passed)
+    sink: Any = Sink()
+    transport.connect(NAME, server.topic, "billing", sink).grant(200)
+    until(lambda: [server.committed[queue] for queue in range(QUEUES)] == [40, 40, 0, 0])
+    server.committed.update(dict.fromkeys((2, 3), 40))  # by the other
+    server.cut()
+    until(lambda: sink.closings)
+    server.members.clear()
+    server.messages, server.lost_from = 60, 35
+    sink = Sink()
+    connection: Any = transport.connect(NAME, server.topic, "billing", sink)
+    connection.grant(200)
+    until(lambda: [server.committed[queue] for queue in range(QUEUES)] == [60, 60, 40, 40])
+    assert sink.bodies.total() == 2 * (60 - 32), "up to 31 it had read, and that is there"
+    passed = max(later, membership.HELD)
+    connection.others_changed(connection.subscription.group)
+    until(lambda: [server.committed[queue] for queue in range(QUEUES)] == [60] * QUEUES)
+    assert sink.bodies.total() == 2 * (60 - 32) + 2 * (60 - begins)
+    connection.close()
     transport.close()
     server.close()
