@@ -35,6 +35,8 @@ forked.install()
 
 AT_LENGTH = bool(os.environ.get("AT_LENGTH"))
 """Also what ``python -m tests.chaos`` runs alone."""
+LONG_KILLS = AT_LENGTH or bool(os.environ.get("LONG_KILLS"))
+"""Also what CI runs and ``make test`` leaves out."""
 
 # Collecting makes two million objects that all stay: looking for garbage among them takes a third of the time, again and again.
 gc.disable()
@@ -67,8 +69,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     What takes longest comes first, so that nothing long begins when all else is over: tools/test has slow tests keep this order.
     """
-    if not AT_LENGTH:
-        items[:] = [item for item in items if item.get_closest_marker("at_length") is None]
+    left_out = {"at_length": not AT_LENGTH, "long_kill": not LONG_KILLS}
+    items[:] = [item for item in items if not any(left_out.get(mark.name) for mark in item.iter_markers())]
     for item in items:
         starts_spark = item.get_closest_marker("spark") is not None
         shares_spark = "spark" in getattr(item, "fixturenames", ())
@@ -85,15 +87,15 @@ SHARED = ("spark", "rocketmq", "hdfs")
 """Fixtures of a session that cost seconds to start."""
 SCENARIOS = "tests/chaos/test_chaos.py::"
 LONG = (
-    "tests/nsqd/test_gnsq_suite.py", "tests/chaos/", "tests/engine/test_guardian.py", "tests/conformance/test_nats.py",
-    "tests/workers/test_demo_ends.py",
+    "tests/nsqd/test_gnsq_suite.py", "tests/chaos/", "tests/engine/test_guardian.py", "tests/conformance/", "tests/master/",
+    "tests/workers/test_demo_ends.py", "tests/house/test_web_page.py",
 )  # fmt: skip
-"""What takes a minute and does not start Spark, each file in one process."""
+"""What takes long and does not start Spark, each file in one process."""
 
 
 def _in_order(items: list[pytest.Item]) -> list[pytest.Item]:
-    """What many share comes first, one after the other. What starts a Spark of its own computes, and most others wait: those of
-    one kind come between those of the other, and the last of the former well before the end."""
+    """What many share comes first, one after the other. What starts a Spark of its own computes, and most others wait: the former
+    come when what is shared is nearly over, those of one kind between those of the other, and well before the end."""
     places: dict[int, dict[str, list[pytest.Item]]] = defaultdict(dict)
     for item in items:
         group = next(item.iter_markers("xdist_group")).args[0]
@@ -102,10 +104,14 @@ def _in_order(items: list[pytest.Item]) -> list[pytest.Item]:
     waiting = [*places[2].values(), *places[3].values()]
     taken = 0
     for number, group in enumerate(computing):
-        until = (2 * len(waiting) * number) // (3 * len(computing))
+        until = round(len(waiting) * (COMPUTED[0] + (COMPUTED[1] - COMPUTED[0]) * number / len(computing)))
         ordered += [*waiting[taken:until], group]
         taken = until
     return [item for group in [*ordered, *waiting[taken:]] for item in group]
+
+
+COMPUTED = 0.2, 0.7
+"""After which share of what waits the first of what computes comes, and the last."""
 
 
 def _place(item: pytest.Item) -> int:

@@ -15,7 +15,8 @@ from tests.conftest import missing
 pytestmark = pytest.mark.slow
 
 
-SHORT = [pytest.param(name, marks=[pytest.mark.spark] * name.startswith("spark")) for name, (_, _, times) in ALL.items() if times]
+SPARK = [pytest.mark.spark, pytest.mark.long_kill]
+SHORT = [pytest.param(name, marks=SPARK if name.startswith("spark") else []) for name, (_, _, times) in ALL.items() if times]
 
 
 @pytest.mark.parametrize("name", SHORT)

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.deploy.test_deploy import documents
 
 VERSION, SUM = "v2.17.2", "h1:xlrcK5TKABJF9PebK79sgL07s/csGjL3H4m72OkZXxk="
 DOCUMENTS = documents("keda.yaml")
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +40,14 @@ def keda(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(found["Dir"])
 
 
+@cache
+def definitions(keda: Path) -> list[Any]:
+    return [yaml.load(file.read_bytes(), LOADER) for file in (keda / "config" / "crd" / "bases").glob("keda.sh_*.yaml")]
+
+
 def validate(document: Any, keda: Path) -> None:
     """As the API server does where it is strict: what the schema does not name is refused."""
-    (definition,) = [
-        one for file in (keda / "config" / "crd" / "bases").glob("keda.sh_*.yaml")
-        if (one := yaml.safe_load(file.read_text()))["spec"]["names"]["kind"] == document["kind"]
-    ]  # fmt: skip
+    (definition,) = [one for one in definitions(keda) if one["spec"]["names"]["kind"] == document["kind"]]
     group = definition["spec"]["group"]
     (version,) = [one for one in definition["spec"]["versions"] if f"{group}/{one['name']}" == document["apiVersion"]]
     jsonschema.Draft7Validator(_strict(version["schema"]["openAPIV3Schema"])).validate(document)

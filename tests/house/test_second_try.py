@@ -25,6 +25,10 @@ def test_fails_once(name):
         seen.touch()
         raise AssertionError("the first time")
 """
+QUICK = {
+    "FAST_AT_A_TIME": "1", "SLOW_AT_A_TIME": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist",
+}  # fmt: skip
+"""One test at a time, by a pytest that has imported no more than that takes."""
 FAILS_ALWAYS = "def test_fails_always():\n    assert False\n"
 
 
@@ -51,7 +55,7 @@ def run(project: Path, tests: str, second_tries: int, what: str = "fast") -> tup
     (project / "tests/test_it.py").write_text(tests)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     command = ["sh", "tools/test", what]
-    environment = clean | {"SECOND_TRIES": str(second_tries), "FAST_AT_A_TIME": "1", "SLOW_AT_A_TIME": "1"}
+    environment = clean | QUICK | {"SECOND_TRIES": str(second_tries)}
     done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout
 
@@ -127,7 +131,7 @@ def test_the_readmes_command_runs_the_linters_and_every_test(project: Path) -> N
         write_script(stub, f'echo "{stub.name} $*" >>"{asked}"')
     (project / "tests/test_it.py").write_text(BOTH)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "MAKE"))}
-    environment = clean | {"FAST_AT_A_TIME": "1", "SLOW_AT_A_TIME": "1"}
+    environment = clean | QUICK
     done = subprocess.run(
         ["bash", "-c", command], cwd=project, env=environment, capture_output=True, text=True, timeout=100, check=False
     )

@@ -138,6 +138,7 @@ def test_a_batch_whose_output_was_moved_runs_again_when_it_is_back(tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.long_kill
 def test_without_a_broker_only_the_suspects_wait_and_killed_and_stopped_in_its_batches_it_counts_every_line_once(
     tmp_path: Path, java: None
 ) -> None:
