@@ -1,21 +1,12 @@
-"""What a broker's settings would do to a handler, in sentences for ``workers check``, and which topics are its own. No I/O."""
+"""What a broker's settings would do to a handler, in sentences for ``workers check``. No I/O."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 from framework.transports.contract import NodeInfo
 from framework.transports.rocketmq.administration import Broker
-
-OWN_TOPICS = frozenset({"TBW102", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "BenchmarkTest", "SCHEDULE_TOPIC_XXXX"})
-_OWN = re.compile(r"%(RETRY|DLQ)%|(?i:rmq_sys_)|.*_REPLY_TOPIC$")
-
-
-def is_own(topic: str) -> bool:
-    """Whether RocketMQ keeps something of its own in ``topic``."""
-    return bool(_OWN.match(topic))
 
 
 def judged(info: NodeInfo, broker: Broker, missing: str, *, pulls: bool) -> NodeInfo:

@@ -57,6 +57,8 @@ CUT = 120.0
 lost: by then they have either come back, or were taken. What others have handled since comes again."""
 PATIENCE = 5.0
 """Seconds in which the broker says how far the group is, or notes it down."""
+NOBODY = "not exist"
+"""In the words of a broker that nobody is connected to as one who may have a lock."""
 FIRST = 3.0
 """Seconds that ``connect`` waits for the first queues."""
 
@@ -261,14 +263,15 @@ class Membership:
 
     def _others_hold(self) -> bool:
         """Whether a lock can be that of a living member. The lock of one that was killed lasts for up to a minute."""
-        return any(one != self._session.client for one in self._holders())
+        holders = self._holders()
+        return holders is None or any(one != self._session.client for one in holders)
 
-    def _holders(self) -> list[str]:
-        """Those who may have a lock, and are connected."""
+    def _holders(self) -> list[str] | None:
+        """Those who may have a lock, and are connected. None: it cannot be told."""
         try:
             answer = self._session.ask(Request.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": self._what.group})
-        except RocketError:
-            return []
+        except RocketError as error:
+            return [] if NOBODY in str(error) else None
         return [one.client_id for one in read_json(answer, _Holders).connection_set]
 
     def _unlock_for_absent(self) -> None:
@@ -276,7 +279,8 @@ class Membership:
         now = monotonic()
         if not (absent := self._absent.before(now - HELD)):
             return
-        holders = self._holders()
+        if (holders := self._holders()) is None:
+            return
         places = [place for known in self._known.values() for place in known if place.broker == self._node]
         for client in absent:
             if client in holders:  # it lets go of what it had

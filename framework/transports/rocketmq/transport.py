@@ -169,8 +169,8 @@ class RocketTransport:
     def topics(self) -> set[str]:
         """Those of this namespace that are not RocketMQ's own."""
         self._servers.some_masters()
-        own = {*self._servers.own_topics(), *judgement.OWN_TOPICS}
-        found = [topic for topic in self._servers.topics() if topic not in own and not judgement.is_own(topic)]
+        own = set(self._servers.own_topics())
+        found = [topic for topic in self._servers.topics() if topic not in own and not _urls.is_own(topic)]
         return {topic for name in found if (topic := self._names.unmapped(name))}
 
     def backlog(self, topic: str, channel: str) -> dict[str, int]:

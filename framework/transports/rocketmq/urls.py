@@ -164,6 +164,15 @@ def _tags(text: str) -> str:
 
 # --- names -------------------------------------------------------------------------------------------------
 
+_OWN = re.compile(
+    r"%(RETRY|DLQ)%|(?i:rmq_sys_)|.*_REPLY_TOPIC$|(TBW102|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT|BenchmarkTest|SCHEDULE_TOPIC_XXXX)$"
+)
+
+
+def is_own(topic: str) -> bool:
+    """Whether RocketMQ keeps something of its own in ``topic``."""
+    return bool(_OWN.match(topic))
+
 
 class Names:
     """Topics and channels <-> what RocketMQ calls them. It takes no dot, so a dot is ``%2E`` there, which no name of ours has."""
@@ -179,6 +188,8 @@ class Names:
     def _check(self, kind: str, name: str) -> None:
         if name.endswith(names.EPHEMERAL):
             raise BadName(f"{kind} {name!r}: RocketMQ keeps every {kind}; leave {names.EPHEMERAL!r} out")
+        if kind == "topic" and is_own(self.mapped(name)):
+            raise BadName(f"topic {name!r}: RocketMQ keeps something of its own there; choose another name")
         size = len(self.mapped(name))
         if size > MAX_NAME:
             raise BadName(

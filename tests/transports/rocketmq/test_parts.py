@@ -250,11 +250,14 @@ def test_a_broker_that_is_late_by_its_settings_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    "topic", ["%RETRY%g_t", "%DLQ%g", "rmq_sys_wheel_timer", "RMQ_SYS_TRACE_TOPIC", "DefaultCluster_REPLY_TOPIC"]
+    "topic", ["%RETRY%g_t", "%DLQ%g", "rmq_sys_wheel_timer", "RMQ_SYS_TRACE_TOPIC", "DefaultCluster_REPLY_TOPIC", "TBW102"]
 )
 def test_topics_of_rocketmq_are_not_an_apps(topic: str) -> None:
-    assert judgement.is_own(topic)
-    assert not judgement.is_own("orders")
+    assert urls.is_own(topic)
+    assert not urls.is_own("orders")
+    with pytest.raises(BadName, match="RocketMQ keeps something of its own there"):
+        Names().accept(topic, [])
+    Names("shop").accept("TBW102", [])
 
 
 def test_javas_numbers_in_place_of_names_are_quoted_outside_of_texts() -> None:

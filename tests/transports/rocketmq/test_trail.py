@@ -217,7 +217,8 @@ class Shared(Canned):
     def __init__(self) -> None:
         super().__init__(10)
         self.members: list[str] = ["~"]  # behind any other
-        self.holders: list[str] = []
+        self.holders: list[str] | None = []
+        """None: it does not tell."""
         self.unlocked: dict[str, int] = {}
         """Client -> how many queues, of others."""
         self._clients: list[socket.socket] = []
@@ -235,6 +236,8 @@ class Shared(Canned):
     def _said(self, asked: Frame) -> Any:
         if asked.code == Request.GET_CONSUMER_LIST_BY_GROUP:
             return Answer.SUCCESS, {}, json.dumps({"consumerIdList": [self._client, *self.members]}).encode()
+        if asked.code == Request.GET_PRODUCER_CONNECTION_LIST and self.holders is None:
+            return Answer.NO_PERMISSION, {}, b""
         if asked.code == Request.GET_PRODUCER_CONNECTION_LIST:
             holders = [{"clientId": one} for one in (self._client, *self.holders)]
             return Answer.SUCCESS, {}, json.dumps({"connectionSet": holders}).encode()
@@ -322,7 +325,7 @@ def test_what_one_that_was_killed_has_locked_is_unlocked_for_it_once_it_would_be
     monkeypatch.setattr(membership, "HELD", 0.2)
     server = Shared()
     server.members = ["~drains", "~gone", "~stays"]
-    server.holders = ["~drains", "~stays"]
+    server.holders = None
     (transport,) = open_transports([f"rocketmq://{server.address}?mode=pull"])
     sink: Any = Sink()
     connection: Any = transport.connect(NAME, server.topic, "billing", sink)
@@ -330,7 +333,12 @@ def test_what_one_that_was_killed_has_locked_is_unlocked_for_it_once_it_would_be
     until(lambda: connection.readings)
     server.members.remove("~gone")
     server.members.remove("~drains")
+    asked = server.asked[Request.GET_PRODUCER_CONNECTION_LIST]
     connection.others_changed(connection.subscription.group)
+    until(lambda: server.asked[Request.GET_PRODUCER_CONNECTION_LIST] > asked)
+    gevent.sleep(0.2)
+    assert server.unlocked == {}, "who is there cannot be told"
+    server.holders = ["~drains", "~stays"]
     until(lambda: server.unlocked)
     gevent.sleep(0.5)
     assert server.unlocked == {"~gone": QUEUES + 1}
