@@ -35,7 +35,7 @@ forked.install()
 
 AT_LENGTH = bool(os.environ.get("AT_LENGTH"))
 """Also what ``python -m tests.chaos`` runs alone."""
-LONG_KILLS = AT_LENGTH or bool(os.environ.get("LONG_KILLS"))
+LONG_RUNS = AT_LENGTH or bool(os.environ.get("LONG_RUNS"))
 """Also what CI runs and ``make test`` leaves out."""
 
 # Collecting makes two million objects that all stay: looking for garbage among them takes a third of the time, again and again.
@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     What takes longest comes first, so that nothing long begins when all else is over: tools/test has slow tests keep this order.
     """
-    left_out = {"at_length": not AT_LENGTH, "long_kill": not LONG_KILLS}
+    left_out = {"at_length": not AT_LENGTH, "long_run": not LONG_RUNS}
     items[:] = [item for item in items if not any(left_out.get(mark.name) for mark in item.iter_markers())]
     for item in items:
         starts_spark = item.get_closest_marker("spark") is not None

@@ -39,9 +39,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 _AT_LENGTH = (
-    ["-m", "at_length or long_kill", "tests"],  # over older servers that behave as the newer ones do there, and the like
+    ["-m", "at_length or long_run", "tests"],  # over older servers that behave as the newer ones do there, and the like
     [
-        "-m", "not at_length and not long_kill",
+        "-m", "not at_length and not long_run",
         "tests/workers/test_kills.py", "tests/workers/test_job.py", "tests/workers/test_procfile.py",
         "tests/nsqd/test_durability.py", "tests/nsqd/test_fuzz.py", "tests/nsqd/test_damage.py",
         "tests/nsqd/test_store_property.py", "tests/admin/test_admin.py", "tests/spark/test_killed_sink.py",

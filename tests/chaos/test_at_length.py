@@ -23,7 +23,7 @@ LENGTHS = {str(file.relative_to(ROOT)): settings(file.read_text()) for file in (
 
 
 def test_what_is_marked_is_looked_for_in_all_tests() -> None:
-    assert MARKED == ["-m", "at_length or long_kill", "tests"]
+    assert MARKED == ["-m", "at_length or long_run", "tests"]
 
 
 @pytest.mark.parametrize("file", [file for file, found in LENGTHS.items() if found])

@@ -15,7 +15,7 @@ from tests.conftest import missing
 pytestmark = pytest.mark.slow
 
 
-SPARK = [pytest.mark.spark, pytest.mark.long_kill]
+SPARK = [pytest.mark.spark, pytest.mark.long_run]
 SHORT = [pytest.param(name, marks=SPARK if name.startswith("spark") else []) for name, (_, _, times) in ALL.items() if times]
 
 

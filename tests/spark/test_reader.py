@@ -36,8 +36,16 @@ Land = Callable[..., Path]
 EVERYTHING = ReadAllAvailable()
 
 
+class Eager(NsqStreamReader):
+    """It looks each time that it is asked, however long the last look took."""
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        self._list_at = 0.0
+        return super().latestOffset(start, limit)
+
+
 def reader(folder: Path, **more: str) -> NsqStreamReader:
-    return NsqStreamReader(options.stream_read({"spoolDir": str(folder), "collector": "external", **more}))
+    return Eager(options.stream_read({"spoolDir": str(folder), "collector": "external", **more}))
 
 
 def ids(source: NsqStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[str]:

@@ -31,20 +31,13 @@ from framework.testing.storages import Gateway
 from pyspark_nsq import lag
 from tests.spark.conftest import messages
 from tests.spark.test_kill import commits, start_driver, wait_for_commits
+from tests.spark.test_reader import Eager
 from tests.storages import Memory
 
 __all__ = ["start_driver"]
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]  # a gateway is built once
 SCRIPT = Path(__file__).parent / "scripts" / "executor.py"
-
-
-class Eager(NsqStreamReader):
-    """It looks each time that it is asked."""
-
-    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
-        self._list_at = 0.0
-        return super().latestOffset(start, limit)
 
 
 def stream(url: str, **more: str) -> NsqStreamReader:

@@ -32,7 +32,7 @@ _MOUNTS = subprocess.run(["unshare", "--mount", "true"], capture_output=True, ch
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.spark,
-    pytest.mark.long_kill,
+    pytest.mark.long_run,
     pytest.mark.timeout(600),
     pytest.mark.skipif(not _MOUNTS, reason="a host of its own is a mount namespace here, which takes root"),
 ]

@@ -138,7 +138,7 @@ def test_a_batch_whose_output_was_moved_runs_again_when_it_is_back(tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.long_kill
+@pytest.mark.long_run
 def test_without_a_broker_only_the_suspects_wait_and_killed_and_stopped_in_its_batches_it_counts_every_line_once(
     tmp_path: Path, java: None
 ) -> None:
@@ -184,6 +184,7 @@ def test_without_a_broker_only_the_suspects_wait_and_killed_and_stopped_in_its_b
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.long_run
 def test_it_begins_where_it_is_told_to_and_leaves_what_the_spools_keep(tmp_path: Path, java: None) -> None:
     """The second of two segments has lines of before as well, after others."""
     land(tmp_path / "spool", 0, 300, lambda n: TAKEN + n * 10**9)

@@ -92,7 +92,7 @@ def executors(below: int) -> list[int]:
     return found
 
 
-@pytest.mark.long_kill
+@pytest.mark.long_run
 @pytest.mark.timeout(900)
 def test_on_executors_with_the_reader_alone_of_which_one_is_killed_every_line_counts_once(tmp_path: Path, submitted: Any) -> None:
     land(tmp_path / "spool", 0, 1000)
