@@ -109,12 +109,8 @@ class Guardian:
                 if late > WORTH_A_WORD:
                     awake = looked
                 # First of all: while connections are kept the GIL is let go of, and whoever held it goes on to other places.
-                if late > WORTH_A_WORD and used > late / 10:  # it computed meanwhile, so it was not suspended
-                    self._tell(late, GIL, *self._who_held_the_gil())
-                elif late > WORTH_A_WORD:
-                    self._tell_of_suspension(late)
-                elif blocked > WORTH_A_WORD:
-                    self._tell(blocked, HUB, self._who_is_on_the_hub(), self._hub_thread)
+                with _never_failing():
+                    self._tell_of(late, used, blocked)
                 if blocked > BLOCKED and looked - rescued > BLOCKED:
                     rescued = looked
                     self._rescue(looked)
@@ -168,11 +164,21 @@ class Guardian:
     def _connections(self) -> list[Connection]:
         return [connection for consumer in list(self._consumers) for connection in list(consumer.accounts)]
 
+    def _tell_of(self, late: float, used: float, blocked: float) -> None:
+        """What is worth a word of the seconds for which this thread did not run, all computed, and the hub has not turned."""
+        if late > WORTH_A_WORD and used > late / 10:  # it computed meanwhile, so it was not suspended
+            self._tell(late, GIL, *self._who_held_the_gil())
+        elif late > WORTH_A_WORD:
+            self._tell_of_suspension(late)
+        elif blocked > WORTH_A_WORD:
+            self._tell(blocked, HUB, self._who_is_on_the_hub(), self._hub_thread)
+
     def _tell(self, seconds: float, words: str, who: str, thread: int) -> None:
         """Once for each turn that took too long."""
         if self._told != self._turns.stamp:
             self._told = self._turns.stamp
-            stack = list(traceback.walk_stack(sys._current_frames().get(thread)))[:STACK]  # the lines as of now
+            frame = sys._current_frames().get(thread)  # None: it has ended meanwhile
+            stack = [] if frame is None else list(traceback.walk_stack(frame))[:STACK]  # the lines as of now
             _say(words, who or "something", seconds, stack)
 
     def _tell_of_suspension(self, seconds: float) -> None:

@@ -121,11 +121,13 @@ class Server:
         """Start the process and return when its ports listen."""
         process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         self.process = process
-        threading.Thread(target=self._read_log, args=(process,), daemon=True).start()
+        reading = threading.Thread(target=self._read_log, args=(process,), daemon=True)
+        reading.start()
         until = time.monotonic() + deadline
         while not all(_listens(port) for port in (self.tcp_port, self.http_port) if port):
             if process.poll() is not None or time.monotonic() > until:
                 self.kill()
+                reading.join(5)  # its last words say why, but for what a process of its own holds open
                 raise RuntimeError(f"{self.command[0]} did not start: {self.log[-5:]}")
             time.sleep(0.02)
 

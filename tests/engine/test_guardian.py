@@ -16,7 +16,7 @@ from typing import Any
 import gevent
 import pytest
 
-from framework.engine.guardian import BLOCKED, Guardian
+from framework.engine.guardian import BLOCKED, WORTH_A_WORD, Guardian
 from framework.engine.stopping import Stop
 from framework.engine.supervisor import Supervisor
 from framework.handler import make_spec
@@ -195,13 +195,30 @@ def test_a_hub_that_turns_in_the_middle_of_a_rescue_learns_of_the_rest_of_it_too
             told.append(self)
 
     connection = Connection()
-    consumer = SimpleNamespace(accounts={connection: None}, calls=SimpleNamespace(expired=lambda now: ()))
+    consumer = SimpleNamespace(accounts={connection: None}, running=SimpleNamespace(expired=lambda now: ()))
     guardian = Guardian(SimpleNamespace(stamp=0.0), [consumer], Stop(0.0), None)
     guardian._rescue(1.0)
     guardian.report()
     assert told == [connection] * 2
     guardian.report()
     assert told == [connection] * 2
+
+
+def test_a_thread_that_has_ended_before_its_stack_is_looked_at_has_none(caplog: pytest.LogCaptureFixture) -> None:
+    """Another's was shown, and in the guardian's own thread, which has few frames, that was an error that ended it."""
+    ended = threading.Thread(target=lambda: None)
+    ended.start()
+    ended.join()
+    running = SimpleNamespace(computing=False, threads=[ended.ident])
+    consumer = SimpleNamespace(spec=SimpleNamespace(name="orders/billing"), accounts={}, running=running)
+    guardian = Guardian(SimpleNamespace(stamp=1.0), [consumer], Stop(0.0), None)
+    guardian._tell_of(2 * WORTH_A_WORD, 2 * WORTH_A_WORD, 0.0)
+    until = time.monotonic() + 20
+    while not caplog.messages and time.monotonic() < until:
+        time.sleep(0.01)
+    (said,) = caplog.messages
+    assert "orders/billing" in said
+    assert "File" not in said
 
 
 class Rescued:
@@ -237,7 +254,7 @@ def guarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], Rescued
 
     def start(turns: Any) -> Rescued:
         connection = Rescued()
-        consumer = SimpleNamespace(accounts={connection: None}, calls=SimpleNamespace(expired=lambda now: ()))
+        consumer = SimpleNamespace(accounts={connection: None}, running=SimpleNamespace(expired=lambda now: ()))
         guardians.append(Guardian(turns, [consumer], Stop(0.0), None))
         guardians[-1].start()
         return connection
