@@ -342,9 +342,9 @@ class Membership:
         try:
             found = follows(trail, offset, lambda at: self._look_at(place, trail, at)) if trail else offset
             lost = len(trail.points) < points
-            if lost and trail:
+            if lost and trail.points:
                 self._note_cut(trail.physical_offset)
-            elif found > trail.most and self._kept:  # another has read it, perhaps before the end of the log was lost
+            elif not lost and found > trail.most and self._kept:  # another has read it, perhaps before the end of the log was lost
                 found = behind(self._kept, found, lambda at: self._in_log(place, at))
         except NoPermission:  # which is told when it is pulled
             found = offset

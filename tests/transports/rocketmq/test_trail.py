@@ -371,12 +371,16 @@ class Cut(Shared):
         return b"".join(stored[:new] + [one.replace(b"UNIQ_KEY\x010", b"UNIQ_KEY\x01F") for one in stored[new:]])
 
 
-@pytest.mark.parametrize(("later", "begins"), [(0.0, 32), (membership.CUT, 40)], ids=["soon", "when others are back or gone"])
+@pytest.mark.parametrize(
+    ("lost_from", "own", "later", "others"),
+    [(35, 32, 0.0, 32), (35, 32, membership.CUT, 40), (0, 0, 0.0, 40)],
+    ids=["soon", "when others are back or gone", "nothing that it had read is left, as of a topic that was made anew"],
+)
 def test_where_the_end_of_the_log_was_lost_what_others_had_read_begins_before_it(
-    monkeypatch: pytest.MonkeyPatch, later: float, begins: int
+    monkeypatch: pytest.MonkeyPatch, lost_from: int, own: int, later: float, others: int
 ) -> None:
     """Of two members one is killed with the broker. By what the other finds of its own queues it knows how far the log is the
-    same, and so where those of the first cease to be."""
+    same, and so where those of the first cease to be. It had read messages up to 31, and up to the last, by two answers."""
     server, passed = Cut(), 0.0
     (transport,) = open_transports([f"rocketmq://{server.address}?mode=pull"])
     monkeypatch.setattr(membership, "monotonic", lambda: monotonic() + passed)
@@ -387,16 +391,16 @@ def test_where_the_end_of_the_log_was_lost_what_others_had_read_begins_before_it
     server.cut()
     until(lambda: sink.closings)
     server.members.clear()
-    server.messages, server.lost_from = 60, 35
+    server.messages, server.lost_from = 60, lost_from
     sink = Sink()
     connection: Any = transport.connect(NAME, server.topic, "billing", sink)
     connection.grant(200)
     until(lambda: [server.committed[queue] for queue in range(QUEUES)] == [60, 60, 40, 40])
-    assert sink.bodies.total() == 2 * (60 - 32), "up to 31 it had read, and that is there"
+    assert sink.bodies.total() == 2 * (60 - own)
     passed = max(later, membership.HELD)
     connection.others_changed(connection.subscription.group)
     until(lambda: [server.committed[queue] for queue in range(QUEUES)] == [60] * QUEUES)
-    assert sink.bodies.total() == 2 * (60 - 32) + 2 * (60 - begins)
+    assert sink.bodies.total() == 2 * (60 - own) + 2 * (60 - others)
     connection.close()
     transport.close()
     server.close()
