@@ -18,7 +18,7 @@ import gevent
 from gevent import monkey
 from gevent.hub import get_hub
 
-from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, PublishError, words_of
+from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, PublishError, WrongUse, words_of
 from framework.observe import hublog
 
 log = hublog.get(__name__)
@@ -89,12 +89,15 @@ class Circuit:
             raise PublishError(f"no {self._broker} could be reached for {seconds:.1f} s: {self._why()}", stored=False)
 
     def nodes(self) -> list[str]:
-        """Every node, those that fail last. Raises BrokerUnreachable where there is none, or that cannot be known."""
+        """Every node, those that fail last. Raises BrokerUnreachable where there is none, or that cannot be known; PublishError
+        where it never will be."""
         started = monotonic()
         try:
             known = self._find()
             if not known:
                 raise BrokerUnreachable(self._nowhere)
+        except WrongUse as error:
+            raise PublishError(str(error), stored=False) from error
         except FrameworkError as error:
             self._words = {"": str(error)}
             self._go_down(started)

@@ -344,7 +344,7 @@ class Membership:
             lost = len(trail.points) < points
             if lost and trail.points:
                 self._note_cut(trail.physical_offset)
-            elif not lost and found > trail.most and self._kept:  # another has read it, perhaps before the end of the log was lost
+            elif not lost and found > trail.most and self._kept:  # another has read it, perhaps before the loss
                 found = behind(self._kept, found, lambda at: self._in_log(place, at))
         except NoPermission:  # which is told when it is pulled
             found = offset

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from framework.errors import BadSetting, BrokerUnreachable, ProtocolError
+from framework.errors import BadSetting, BrokerUnreachable, ProtocolError, PublishError
 from framework.transports import open_transports
 from framework.transports.rocketmq import requests, routes
 from framework.transports.rocketmq.dial import dial
@@ -119,6 +119,11 @@ def test_a_broker_that_is_taken_for_a_name_server_is_called_one() -> None:
     for ask in (transport.probe, partial(transport.discover, server.topic, "billing")):
         with pytest.raises(BadSetting, match=f"RocketMQ at {server.address} is no name server"):
             ask()
+    producer = transport.producer()
+    with pytest.raises(PublishError, match="is no name server") as caught:
+        producer.publish(server.topic, [b"x"], timeout=600)  # which it does not wait for
+    assert caught.value.stored is False
+    producer.close()
     transport.close()
     server.close()
 
