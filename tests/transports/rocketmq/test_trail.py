@@ -294,6 +294,22 @@ def test_a_member_whose_connection_broke_leaves_the_queues_of_others_to_them_for
     server.close()
 
 
+def test_a_member_that_left_of_itself_takes_what_is_left_at_once_when_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Shared()
+    (transport,) = open_transports([f"rocketmq://{server.address}?mode=pull"])
+    monkeypatch.setattr(membership, "HELD", 600.0)
+    for expected in (3, QUEUES + 1):  # one is of the topic of what comes again
+        sink: Any = Sink()
+        connection: Any = transport.connect(NAME, server.topic, "billing", sink)
+        connection.grant(200)
+        until(lambda expected=expected, connection=connection: len(connection.readings) == expected)
+        connection.close()
+        until(lambda sink=sink: sink.closings)
+        server.members.clear()
+    transport.close()
+    server.close()
+
+
 def test_a_member_whose_connection_breaks_again_and_again_takes_what_is_left_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its time began anew with each break: the queues of one that was killed were never read while it did every 12 s."""
     server, passed = Shared(), 0.0
