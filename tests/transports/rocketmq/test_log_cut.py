@@ -81,9 +81,10 @@ def test_what_is_new_is_handled_and_not_all_that_was(own: Kit, then: int, member
     assert bodies.total() - len(bodies) <= QUEUES * 2 * MOST, "an answer or two of each queue"
 
 
-def test_what_is_new_is_handled_also_where_one_of_two_is_killed_with_the_broker(own: Kit) -> None:
-    """The other takes its queues, of which it has read nothing, and which are committed as far as before."""
-    transports = [own.open("&mode=pull") for _ in range(2)]
+@pytest.mark.parametrize(("members", "left"), [(2, 1), (3, 1), (3, 2)])
+def test_what_is_new_is_handled_also_where_some_are_killed_with_the_broker(own: Kit, members: int, left: int) -> None:
+    """The others take their queues, of which they have read nothing, and which are committed as far as before."""
+    transports = [own.open("&mode=pull") for _ in range(members)]
     held = [own.hold(transport, grant=100) for transport in transports]
     bodies: Counter[bytes] = Counter()
 
@@ -94,7 +95,7 @@ def test_what_is_new_is_handled_also_where_one_of_two_is_killed_with_the_broker(
                 bodies[message.body] += 1
         return sum(body.startswith(start) for body in bodies)
 
-    until(lambda: [len(queues_of(each)) for each in held] == [QUEUES // 2] * 2)
+    until(lambda: sum(counts := [len(queues_of(each)) for each in held]) == QUEUES and max(counts) - min(counts) <= 1)
     own.spread(*(b"first %d" % number for number in range(FIRST)))
     until(lambda: handled(b"first") == FIRST)
     until(lambda: committed(own) == FIRST)
@@ -103,7 +104,7 @@ def test_what_is_new_is_handled_also_where_one_of_two_is_killed_with_the_broker(
     own.server.broker.start()
     until(lambda: all(each.receiver.closings for each in held))
     own.spread(*(b"then %d" % number for number in range(FIRST)))
-    held[:] = [until(lambda: held_again(own, transports[0]))]
+    held[:] = [until(lambda transport=transport: held_again(own, transport)) for transport in transports[:left]]
     until(lambda: handled(b"then") == FIRST, 60.0)
     gevent.sleep(1.0)
     assert bodies.total() - len(bodies) <= QUEUES * 2 * MOST, "an answer or two of each queue"
