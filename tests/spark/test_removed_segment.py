@@ -54,17 +54,18 @@ def remove(root: Location, number: int) -> None:
     forget()
 
 
-def test_what_is_landed_next_is_read_by_a_query_that_has_read_the_removed_one(root: Location) -> None:
-    land(root, 9, 9)
+@pytest.mark.parametrize("sizes", [(9, 9), (9,)], ids=["behind another", "the only one"])
+def test_what_is_landed_next_is_read_by_a_query_that_has_read_the_removed_one(root: Location, sizes: tuple[int, ...]) -> None:
+    land(root, *sizes)
     start = reader(root).initialOffset()
     end = reader(root).latestOffset(start, EVERYTHING)
-    remove(root, 2)
+    remove(root, len(sizes))
     for words in ("true", "false"):  # nothing is lost to this query
         assert reader(root, failOnDataLoss=words).latestOffset(end, EVERYTHING) == end
-    land(root, 10, first=18)
+    land(root, 10, first=sum(sizes))
     source = reader(root)
     after = source.latestOffset(end, EVERYTHING)
-    assert ids(source, end, after) == [f"{n:016x}" for n in range(18, 28)]
+    assert ids(source, end, after) == [f"{n:016x}" for n in range(sum(sizes), sum(sizes) + 10)]
 
 
 def test_who_has_not_read_it_is_told_and_may_go_on(root: Location) -> None:
