@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from framework.errors import AccessDenied
 from framework.transports.nats import wire
 from framework.transports.nats.place import acks
-from framework.transports.nats.question import Telling, objection
+from framework.transports.nats.question import ANSWERS, Telling, objection
 
 
 def obstacles(session: Telling, stream: str, consumer: str) -> Iterator[str]:
@@ -33,7 +33,7 @@ def unsettled(session: Telling, stream: str, consumer: str) -> str:
 def hears(session: Telling, inbox: bytes, timeout: float) -> None:
     """Raises AccessDenied where our user may not subscribe to ``inbox``, which it has just asked for; BrokerUnreachable."""
     if words := objection(session, inbox, b"", timeout):
-        raise AccessDenied(words, fix="answers come there, let this user subscribe to _INBOX.>")
+        raise AccessDenied(words, fix=ANSWERS)
 
 
 def _objection(session: Telling, subject: str) -> str:

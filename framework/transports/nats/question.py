@@ -7,9 +7,12 @@ from typing import Protocol
 
 from gevent.hub import Waiter, get_hub
 
-from framework.errors import BrokerError, BrokerUnreachable
+from framework.errors import AccessDenied, BrokerError, BrokerUnreachable
 from framework.transports.nats import wire
 from framework.transports.nats.outbox import Listening, Owner
+
+ANSWERS = "answers come there, let this user subscribe to _INBOX.>"
+"""What to do where our user may not hear what is answered."""
 
 TIMEOUT = 5.0
 """Seconds that a server may take. A missing consumer answers nothing at all on 2.9, nor does a cluster without a leader."""
@@ -47,7 +50,7 @@ class Telling(Asked, Protocol):
 
 
 def ask(session: Asked, to: bytes, body: bytes, timeout: float) -> wire.Msg:
-    """Publish a request and wait for its answer; blocks its greenlet. Raises BrokerUnreachable, BrokerError."""
+    """Publish a request and wait for its answer; blocks its greenlet. Raises BrokerUnreachable, AccessDenied, BrokerError."""
     question = Question(session, to)
     try:
         return question.wait(to, body, timeout)
@@ -62,7 +65,7 @@ def objection(session: Telling, subject: bytes, command: bytes, timeout: float =
     try:
         question.tell(session, command, timeout)
     except BrokerError as error:
-        return str(error)
+        return f"{error.code} {error.words}".strip()  # its fix is for him who had to be answered
     finally:
         question.end()
     return ""
@@ -124,10 +127,16 @@ class Question(Listening):
             self._meanwhile = message
 
     def refused(self, words: str) -> bool:
-        mine = f'"{self._to.decode()}"' in words or f'"{self._inbox.decode()}"' in words
-        if mine:
-            self._answer(BrokerError(words, fatal=False))
-        return mine
+        """No time mends it, so it is no plain BrokerError: a worker would go on trying until its deadline."""
+        to = self._to.decode()
+        if f'"{self._inbox.decode()}"' in words:
+            fix = ANSWERS
+        elif f'"{to}"' in words:
+            fix = f"let this user publish to {'$JS.API.>' if to.startswith('$JS.API.') else to}"
+        else:
+            return False
+        self._answer(AccessDenied(words, fatal=False, fix=fix))
+        return True
 
     def lost(self, error: Exception) -> None:
         self._answer(BrokerUnreachable(str(error)))

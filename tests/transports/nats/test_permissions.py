@@ -124,3 +124,24 @@ def test_streams_and_consumers_that_an_account_may_not_have_fail_the_check(make_
     assert "may have 1 streams (max_streams), and one more is needed for others" in other.obstacles[0]
     assert "has as many consumers as it, or the account, may (max_consumers)" in second.obstacles[0]
     assert first.obstacles == ()
+
+
+@pytest.mark.parametrize(
+    ("permissions", "fix"),
+    [
+        ('publish: { deny: ["$JS.API.STREAM.CREATE.>"] }', "let this user publish to $JS.API.>"),
+        ('publish: { deny: ["$JS.API.>"] }', "let this user publish to $JS.API.>"),
+        ('subscribe: { deny: ["_INBOX.>"] }', "answers come there, let this user subscribe to _INBOX.>"),
+    ],
+    ids=["no streams", "no JetStream", "no answers"],
+)
+def test_a_worker_whose_user_may_not_ask_ends_at_once_and_is_told_what_to_permit(
+    kit_for, tmp_path: Path, permissions: str, fix: str
+):
+    """It would not be other at the deadline, and neither the broker nor its URL is at fault."""
+    kit = kit_for(permissions)
+    (tmp_path / "shop.py").write_text('from framework import handler\n@handler("orders", "billing")\ndef f(m: bytes): ...\n')
+    broker = f"nats://shop:secret@{kit.server.address}"
+    done = call("run", "shop", "--broker", broker, "--connect-deadline", "20s", cwd=tmp_path)
+    last = done.stderr.splitlines()[-1]
+    assert (done.returncode, fix in last, "no broker accepts it" in last, "check its URL" in last) == (3, True, True, False), last
