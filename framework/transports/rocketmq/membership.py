@@ -170,7 +170,7 @@ class Membership:
         self._unlock_for_absent()
         for place, offset in self._offsets(self._taken(missing)):
             trail = self._past.trails.setdefault(place, Trail())
-            readings[place] = Reading(place, offset, trail, astray=self._kept > 0)
+            readings[place] = Reading(place, offset, trail, astray=self._kept >= 0)
         for reading in [reading for reading in readings.values() if reading.astray]:
             self._find(reading)
         self._renew()
@@ -339,40 +339,43 @@ class Membership:
     def _find(self, reading: Reading) -> None:
         """Where it ceases to be the queue that was read. Where its broker does not say, it is asked again."""
         place, offset, trail, points = reading.place, reading.next, reading.trail, len(reading.trail.points)
+        in_log: dict[int, int] = {}
         try:
-            found = follows(trail, offset, lambda at: self._look_at(place, trail, at)) if trail else offset
+            found = follows(trail, offset, lambda at: self._look_at(place, trail, at, in_log)) if trail else offset
             lost = len(trail.points) < points
-            if lost and trail.points:
-                self._note_cut(trail.physical_offset)
-            elif not lost and found > trail.most and self._kept:  # another has read it, perhaps before the loss
+            if lost and (kept := in_log.get(max(trail.points, default=-1))) is not None:
+                self._note_cut(kept)
+            elif not lost and found > trail.most and self._kept >= 0:  # another has read it, perhaps before the loss
                 found = behind(self._kept, found, lambda at: self._in_log(place, at))
         except NoPermission:  # which is told when it is pulled
             found = offset
         except RocketError as error:
             log.debug("%s on %s: %s", self._what.group, self._node, error)
             return
-        if found < offset and (lost or self._kept):
+        if found < offset and (lost or self._kept >= 0):
             words = "%s: queue %d of %s was read up to %d there, and %s from %d on: it has lost messages, or was made anew"
             log.warning(words, self._node, place.number, place.topic, offset, "is another" if lost else "may be another", found)
         reading.goes_on_at(found)
 
     def _note_cut(self, kept: int) -> None:
-        """All up to ``kept`` in the log is there. Of what this connection finds the last tells most; of two losses the first."""
+        """The log is as it was up to there. Of what this connection finds the last tells most; of two losses the first."""
         before = self._cut_before.kept if self._cut_before is not None and self._is_recent(self._cut_before) else math.inf
         found = max(kept, self._cut.kept) if self._cut is not None and self._cut is not self._cut_before else kept
         self._cut = self._past.cuts[self._node] = Cut(int(min(before, found)), monotonic())
 
     @property
     def _kept(self) -> int:
-        """Up to there the log is as it was, while that has to be thought of; else 0."""
-        return self._cut.kept if self._cut is not None and self._is_recent(self._cut) else 0
+        """Up to there the log is as it was, while that has to be thought of; else -1."""
+        return self._cut.kept if self._cut is not None and self._is_recent(self._cut) else -1
 
     def _is_recent(self, cut: Cut) -> bool:
         return monotonic() - cut.found < CUT
 
-    def _look_at(self, place: Place, trail: Trail, at: int) -> tuple[Found, int]:
-        """As ``follows`` looks. Raises FrameworkError."""
+    def _look_at(self, place: Place, trail: Trail, at: int, in_log: dict[int, int]) -> tuple[Found, int]:
+        """As ``follows`` looks; ``in_log`` is told where in the log what was found lies. Raises FrameworkError."""
         one, answer = self._message_at(place, at)
+        if one is not None:
+            in_log[at] = one.physical_offset
         end = offset_in(answer.fields, "maxOffset", at)
         if one is None and offset_in(answer.fields, "minOffset", 0) > at:
             return Found.EXPIRED, end

@@ -342,8 +342,7 @@ class PullConnection(Unleased):
         else:
             reading.next = max(reading.next, offset_in(answer.fields, "nextBeginOffset", 0) if tags else 0)
         new = batch[before:]
-        ends = [(pulled[one][1], one) for one in new[:1] + new[-1:]]
-        reading.trail.note([(record.queue_offset, one.id, one.timestamp, record.physical_offset) for record, one in ends])
+        reading.trail.note([(pulled[one][1].queue_offset, one.id, one.timestamp) for one in new[:1] + new[-1:]])
         self._tally.received += len(new)  # here, because the next answer may be one that cannot be opened
 
     def _refused(self, reading: Reading, answer: Frame, at: float) -> None:  # the others are read on

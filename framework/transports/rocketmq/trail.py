@@ -29,11 +29,10 @@ class Found(Enum):
 class Trail:
     """Of one queue. It is true once something was read."""
 
-    __slots__ = ("_marks", "_offsets", "_physical", "most")
+    __slots__ = ("_marks", "_offsets", "most")
 
     def __init__(self) -> None:
-        # There may be one for each queue of a thousand topics.
-        self._offsets, self._marks, self._physical = array("q"), array("q"), array("q")
+        self._offsets, self._marks = array("q"), array("q")  # there may be one for each queue of a thousand topics
         self.most = 0
         """The furthest that it was ever read here. A group that is further was read by another member."""
 
@@ -45,34 +44,25 @@ class Trail:
         """Their offsets, ascending."""
         return list(self._offsets)
 
-    @property
-    def physical_offset(self) -> int:
-        """Where the last point lies in the log of its broker, which has all its queues in it."""
-        return self._physical[-1] if self._physical else 0
-
-    def note(self, taken: Sequence[tuple[int, bytes, int, int]]) -> None:
-        """``taken``: offset, id, time and place in the log of the first and of the last message that was taken of an answer. The
-        last is a point, and of the first answer of all the first one as well."""
+    def note(self, taken: Sequence[tuple[int, bytes, int]]) -> None:
+        """``taken``: offset, id and time of the first and of the last message that was taken of an answer. The last is a point,
+        and of the first answer of all the first one as well."""
         for one in taken[-1:] if self else taken:
             self.add(*one)
 
-    def add(self, offset: int, id: bytes, timestamp: int, physical_offset: int) -> None:
+    def add(self, offset: int, id: bytes, timestamp: int) -> None:
         """A point: the message there was taken."""
         while self._offsets and self._offsets[-1] >= offset:  # it was read before, from an earlier offset on
-            self.keep(len(self._offsets) - 1)
+            del self._offsets[-1], self._marks[-1]
         self._offsets.append(offset)
         self._marks.append(_mark(id, timestamp))
-        self._physical.append(physical_offset)
         self.most = max(self.most, offset + 1)
         if len(self._offsets) > MOST:
-            self._drop(slice(1, MOST // 2, 2))
+            del self._offsets[1 : MOST // 2 : 2], self._marks[1 : MOST // 2 : 2]
 
     def keep(self, count: int) -> None:
         """Only the first ``count`` points: the others are of messages that are gone."""
-        self._drop(slice(count, None))
-
-    def _drop(self, points: slice) -> None:
-        del self._offsets[points], self._marks[points], self._physical[points]
+        del self._offsets[count:], self._marks[count:]
 
     def is_same(self, offset: int, id: bytes, timestamp: int) -> bool:
         """Whether this is the message of the point there."""
