@@ -102,7 +102,7 @@ class Guardian:
         rescued = looked = awake = clock()
         cpu = time.process_time()
         try:
-            while not self._stopping.acquire(timeout=LOOK):
+            while not (self._stopping.acquire(timeout=LOOK) or self._turns.over):
                 late, looked = clock() - looked, clock()
                 used, cpu = time.process_time() - cpu, time.process_time()
                 blocked = looked - self._turns.stamp

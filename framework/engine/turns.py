@@ -13,13 +13,14 @@ SLICE = 0.005
 class Turns:
     """Watches one hub. ``stamp`` is written once per turn, so reading it costs an attribute, not a clock."""
 
-    __slots__ = ("_after_poll", "_before_poll", "_ended", "_wait", "mean", "stamp")
+    __slots__ = ("_after_poll", "_before_poll", "_ended", "_hub", "_wait", "mean", "stamp")
 
     def __init__(self, hub: Any) -> None:
         self.stamp = time.monotonic()
         """Monotonic time at which the current turn began, that is, at which the last poll ended."""
         self.mean = 0.0
         """Seconds of work in a turn, the wait in the poll not counted; a moving average over about ten turns."""
+        self._hub = hub
         self._wait = 0.0
         self._ended = self.stamp
         self._after_poll = hub.loop.check(ref=False)
@@ -33,6 +34,11 @@ class Turns:
     def stop(self) -> None:
         for watcher in (self._after_poll, self._before_poll):
             watcher.close()
+
+    @property
+    def over(self) -> bool:
+        """The hub was destroyed, and turns no more."""
+        return self._hub.loop is None
 
     @property
     def idle(self) -> float:

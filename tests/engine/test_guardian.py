@@ -196,7 +196,7 @@ def test_a_hub_that_turns_in_the_middle_of_a_rescue_learns_of_the_rest_of_it_too
 
     connection = Connection()
     consumer = SimpleNamespace(accounts={connection: None}, running=SimpleNamespace(expired=lambda now: set()))
-    guardian = Guardian(SimpleNamespace(stamp=0.0), [consumer], Stop(0.0), None)
+    guardian = Guardian(SimpleNamespace(stamp=0.0, over=False), [consumer], Stop(0.0), None)
     guardian._rescue(1.0)
     guardian.report()
     assert told == [connection] * 2
@@ -206,12 +206,9 @@ def test_a_hub_that_turns_in_the_middle_of_a_rescue_learns_of_the_rest_of_it_too
 
 def test_a_thread_that_has_ended_before_its_stack_is_looked_at_has_none(caplog: pytest.LogCaptureFixture) -> None:
     """Another's was shown, and in the guardian's own thread, which has few frames, that was an error that ended it."""
-    ended = threading.Thread(target=lambda: None)
-    ended.start()
-    ended.join()
-    running = SimpleNamespace(computing=False, threads=[ended.ident])
+    running = SimpleNamespace(computing=False, threads=[0])  # which no thread is
     consumer = SimpleNamespace(spec=SimpleNamespace(name="orders/billing"), accounts={}, running=running)
-    guardian = Guardian(SimpleNamespace(stamp=1.0), [consumer], Stop(0.0), None)
+    guardian = Guardian(SimpleNamespace(stamp=1.0, over=False), [consumer], Stop(0.0), None)
     guardian._tell_of(2 * WORTH_A_WORD, 2 * WORTH_A_WORD, 0.0)
     until = time.monotonic() + 20
     while not (said := [one for one in caplog.messages if "orders/billing" in one]) and time.monotonic() < until:
@@ -240,6 +237,8 @@ class Rescued:
 class Turning:
     """A hub that turns all the time."""
 
+    over = False
+
     @property
     def stamp(self) -> float:
         return time.monotonic()
@@ -265,7 +264,7 @@ def guarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], Rescued
 
 def test_the_connections_of_a_hub_that_stands_still_are_kept_again_and_again(guarded):
     began = time.monotonic()
-    connection = guarded(SimpleNamespace(stamp=began))
+    connection = guarded(SimpleNamespace(stamp=began, over=False))
     while len(connection.times) < 3:
         assert time.monotonic() < began + 10
         time.sleep(0.01)

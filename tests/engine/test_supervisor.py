@@ -11,6 +11,7 @@ import gevent
 import pytest
 from gevent.event import Event
 
+from framework.engine.guardian import Guardian
 from framework.engine.supervisor import Supervisor
 from framework.errors import BadHandler, BrokerUnreachable, HandlerTimeout
 from framework.message import Message
@@ -329,7 +330,10 @@ def test_it_runs_on_the_hub_of_a_native_thread_and_is_stopped_from_another(broke
 
 
 @pytest.mark.parametrize("stops", [True, False], ids=["it has stopped", "it was at work"])
-def test_a_forked_child_finds_nothing_of_one_whose_hub_is_gone(broker, spec, capfd, stops):
+def test_of_one_whose_hub_is_gone_no_thread_is_left_and_a_forked_child_finds_nothing(broker, spec, capfd, monkeypatch, stops):
+    """Its guardian kept what the tests behind it connected, and would keep leases for ever."""
+    guardians: list[Guardian] = []
+    monkeypatch.setattr(Guardian, "start", lambda guardian, start=Guardian.start: (guardians.append(guardian), start(guardian)))
     supervisor = Supervisor([spec(len)], [broker], publish=lambda topic, body: None)
 
     def body():
@@ -348,6 +352,8 @@ def test_a_forked_child_finds_nothing_of_one_whose_hub_is_gone(broker, spec, cap
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert "Traceback" not in capfd.readouterr().err
+    (guardian,) = guardians
+    assert stops or guardian._ended.acquire(timeout=20)
 
 
 def test_a_fault_of_one_handlers_timer_does_not_stop_the_others(broker, run, spec, monkeypatch, caplog):
