@@ -91,6 +91,8 @@ LONG = (
     "tests/workers/test_demo_ends.py", "tests/house/test_web_page.py",
 )  # fmt: skip
 """What takes long and does not start Spark, each file in one process."""
+COMPUTED = 0.2, 0.7
+"""After which share of what waits the first of what computes comes, and the last."""
 
 
 def _in_order(items: list[pytest.Item]) -> list[pytest.Item]:
@@ -108,10 +110,6 @@ def _in_order(items: list[pytest.Item]) -> list[pytest.Item]:
         ordered += [*waiting[taken:until], group]
         taken = until
     return [item for group in [*ordered, *waiting[taken:]] for item in group]
-
-
-COMPUTED = 0.2, 0.7
-"""After which share of what waits the first of what computes comes, and the last."""
 
 
 def _place(item: pytest.Item) -> int:

@@ -126,13 +126,6 @@ def test_a_frozen_node_holds_up_neither_the_start_nor_the_other_nodes(broker: Fa
     worker.until(lambda: len(worker.supervisor._diallers) > 1, seconds=20)  # the start is over
 
 
-def test_why_no_node_is_known_is_said_where_the_start_ends_without_one(broker: FakeBroker, run: Run) -> None:
-    broker.discovery_error = BrokerUnreachable("nsqlookupd hung up")
-    worker = run(lambda message: None, supervisor={"connect_deadline": 0.2})
-    with pytest.raises(BrokerUnreachable, match=r"no broker reached within 0.2 s \(nsqlookupd hung up\); start the broker"):
-        worker.greenlet.get(timeout=20)
-
-
 def test_a_node_that_cannot_keep_the_timeout_is_an_error_at_start_although_another_one_can(broker: FakeBroker, run: Run) -> None:
     broker.node("b:1").limits = Limits(lease=60, max_lease=100, max_grant=2500)
     worker = run(lambda message: None, timeout=200.0)
