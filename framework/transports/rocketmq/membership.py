@@ -8,7 +8,6 @@ offset that was committed. Source: RebalanceImpl and RebalanceLockManager of Roc
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from time import monotonic
 from typing import Protocol
@@ -16,22 +15,22 @@ from typing import Protocol
 import gevent
 import msgspec
 from gevent.event import Event
+from gevent.hub import get_hub
 
 from framework.decoding import prepared
-from framework.errors import FrameworkError, ProtocolError
+from framework.errors import BrokerUnreachable, FrameworkError, ProtocolError
 from framework.observe import hublog
 from framework.transports.rocketmq import requests
 from framework.transports.rocketmq.heartbeat import Subscription
-from framework.transports.rocketmq.pulled import offset_in
 from framework.transports.rocketmq.question import Question
-from framework.transports.rocketmq.queues import Absent, Broken, Cut, Past, Pasts, Place, Reading, allocated
+from framework.transports.rocketmq.queues import Absent, Broken, Past, Pasts, Place, Reading, allocated
 from framework.transports.rocketmq.routes import read_json
+from framework.transports.rocketmq.sameness import Sameness
 from framework.transports.rocketmq.session import Session
-from framework.transports.rocketmq.trail import Found, Trail, behind, follows
-from framework.transports.rocketmq.wire.codes import PULLED, Answer, Request
-from framework.transports.rocketmq.wire.errors import NoPermission, QueryNotFound, RocketError
-from framework.transports.rocketmq.wire.frames import Frame, number_in
-from framework.transports.rocketmq.wire.stored import Stored, decode_all
+from framework.transports.rocketmq.trail import Trail
+from framework.transports.rocketmq.wire.codes import Request
+from framework.transports.rocketmq.wire.errors import QueryNotFound, RocketError
+from framework.transports.rocketmq.wire.frames import number_in
 
 log = hublog.get(__name__)
 
@@ -52,9 +51,6 @@ that does not come back wait for so long."""
 BREAKS = 2
 """So many times HELD, at most, where the connection breaks again before they are over: one that always does so would never take
 the queues of one that was killed."""
-CUT = 120.0
-"""Seconds after a broker was found to have lost the end of its log in which queues that are taken of others begin before what it
-lost: by then they have either come back, or were taken. What others have handled since comes again."""
 PATIENCE = 5.0
 """Seconds in which the broker says how far the group is, or notes it down."""
 NOBODY = "not exist"
@@ -99,6 +95,9 @@ class Reader(Protocol):
     def balanced(self) -> None:
         """Its queues may have changed."""
 
+    def lost(self, error: Exception | None) -> None:
+        """It is over, with what is in flight. The next connection looks first where each queue goes on."""
+
     def let_go(self, reading: Reading) -> bool:
         """Whether nothing of ``reading`` is in flight any more, or is to be waited for."""
 
@@ -118,7 +117,7 @@ class Membership:
         self._alone_until = -math.inf if broken is None else min(now + HELD, self._alone_since + BREAKS * HELD)
         self._ours = set(broken.ours) if broken is not None else set()
         self._absent = self._past.absent.setdefault(node, Absent())
-        self._cut = self._cut_before = self._past.cuts.get(node)
+        self._sameness = Sameness(session, node, what, self._past)
         self._joined = False
         self.has_queues = False
         """It is known as one that may hold a queue."""
@@ -170,13 +169,16 @@ class Membership:
         self._unlock_for_absent()
         for place, offset in self._offsets(self._taken(missing)):
             trail = self._past.trails.setdefault(place, Trail())
-            readings[place] = Reading(place, offset, trail, astray=self._kept >= 0)
+            readings[place] = Reading(place, offset, trail, astray=self._sameness.is_cut)
         for reading in [reading for reading in readings.values() if reading.astray]:
-            self._find(reading)
+            self._sameness.find(reading)
         self._renew()
         if self.has_queues and not (self._joined or readings):
             self.has_queues = False
             self._unregister("producerGroup")
+        if self._sameness.is_lost(readings.values()):
+            error = BrokerUnreachable(f"RocketMQ {self._node} has lost what was read from {self._what.topic} there")
+            get_hub().loop.run_callback(self._reader.lost, error)
         if any(reading.astray for reading in readings.values()):
             pause = min(pause, FAILED)
         return min(pause, AGAIN) if any(place not in readings for place in wanted) else pause
@@ -333,64 +335,3 @@ class Membership:
         if offset is None:
             raise ProtocolError(f"RocketMQ {self._node} names no offset of {place.topic}: {dict(answer.fields)!r:.200}")
         return offset
-
-    # --- where a queue goes on that may be another ---------------------------------------------------------
-
-    def _find(self, reading: Reading) -> None:
-        """Where it ceases to be the queue that was read. Where its broker does not say, it is asked again."""
-        place, offset, trail, points = reading.place, reading.next, reading.trail, len(reading.trail.points)
-        in_log: dict[int, int] = {}
-        try:
-            found = follows(trail, offset, lambda at: self._look_at(place, trail, at, in_log)) if trail else offset
-            lost = len(trail.points) < points
-            if lost and (kept := in_log.get(max(trail.points, default=-1))) is not None:
-                self._note_cut(kept)
-            elif not lost and found > trail.most and self._kept >= 0:  # another has read it, perhaps before the loss
-                found = behind(self._kept, found, lambda at: self._in_log(place, at))
-        except NoPermission:  # which is told when it is pulled
-            found = offset
-        except RocketError as error:
-            log.debug("%s on %s: %s", self._what.group, self._node, error)
-            return
-        if found < offset and (lost or self._kept >= 0):
-            words = "%s: queue %d of %s was read up to %d there, and %s from %d on: it has lost messages, or was made anew"
-            log.warning(words, self._node, place.number, place.topic, offset, "is another" if lost else "may be another", found)
-        reading.goes_on_at(found)
-
-    def _note_cut(self, kept: int) -> None:
-        """The log is as it was up to there. Of what this connection finds the last tells most; of two losses the first."""
-        before = self._cut_before.kept if self._cut_before is not None and self._is_recent(self._cut_before) else math.inf
-        found = max(kept, self._cut.kept) if self._cut is not None and self._cut is not self._cut_before else kept
-        self._cut = self._past.cuts[self._node] = Cut(int(min(before, found)), monotonic())
-
-    @property
-    def _kept(self) -> int:
-        """Up to there the log is as it was, while that has to be thought of; else -1."""
-        return self._cut.kept if self._cut is not None and self._is_recent(self._cut) else -1
-
-    def _is_recent(self, cut: Cut) -> bool:
-        return monotonic() - cut.found < CUT
-
-    def _look_at(self, place: Place, trail: Trail, at: int, in_log: dict[int, int]) -> tuple[Found, int]:
-        """As ``follows`` looks; ``in_log`` is told where in the log what was found lies. Raises FrameworkError."""
-        one, answer = self._message_at(place, at)
-        if one is not None:
-            in_log[at] = one.physical_offset
-        end = offset_in(answer.fields, "maxOffset", at)
-        if one is None and offset_in(answer.fields, "minOffset", 0) > at:
-            return Found.EXPIRED, end
-        return Found.SAME if one is not None and trail.is_same(at, one.id, one.timestamp) else Found.OTHER, end
-
-    def _in_log(self, place: Place, at: int) -> int:
-        """As ``behind`` looks. Raises FrameworkError."""
-        one, answer = self._message_at(place, at)
-        if one is not None:
-            return one.physical_offset
-        return -1 if offset_in(answer.fields, "minOffset", 0) > at else sys.maxsize
-
-    def _message_at(self, place: Place, at: int) -> tuple[Stored | None, Frame]:
-        """None: there is none. Raises FrameworkError."""
-        asked = self._session.question(Request.PULL_MESSAGE, requests.look(self._what, place, at))
-        answer = asked.wait(PATIENCE, also=PULLED)
-        found = decode_all(answer.body) if answer.code == Answer.SUCCESS else []
-        return next((one for one in found if one.queue_offset == at), None), answer

@@ -29,10 +29,13 @@ class Found(Enum):
 class Trail:
     """Of one queue. It is true once something was read."""
 
-    __slots__ = ("_marks", "_offsets", "most")
+    __slots__ = ("_marks", "_offsets", "_sure", "most")
 
     def __init__(self) -> None:
         self._offsets, self._marks = array("q"), array("q")  # there may be one for each queue of a thousand topics
+        self._sure = -1
+        """The points up to there were seen to be of one queue. Those behind it may be of another, which took its place while a
+        PULL waited at an offset that it had reached by then."""
         self.most = 0
         """The furthest that it was ever read here. A group that is further was read by another member."""
 
@@ -44,6 +47,25 @@ class Trail:
         """Their offsets, ascending."""
         return list(self._offsets)
 
+    @property
+    def last(self) -> int:
+        """The offset of the last point; -1: there is none."""
+        return self._offsets[-1] if self._offsets else -1
+
+    @property
+    def witness(self) -> int | None:
+        """The offset of the point that tells whether those behind it are of the same queue. None: all are known to be."""
+        return None if self.last <= self._sure else self._offsets[self.sure - 1]
+
+    @property
+    def sure(self) -> int:
+        """How many points are of one queue: the first ones, and one at least where there is any."""
+        return max(bisect_right(self._offsets, self._sure), min(1, len(self._offsets)))
+
+    def is_sure_of(self, offset: int) -> None:
+        """All that was read up to ``offset`` is of the queue that is there."""
+        self._sure = min(offset, self.last)
+
     def note(self, taken: Sequence[tuple[int, bytes, int]]) -> None:
         """``taken``: offset, id and time of the first and of the last message that was taken of an answer. The last is a point,
         and of the first answer of all the first one as well."""
@@ -54,6 +76,7 @@ class Trail:
         """A point: the message there was taken."""
         while self._offsets and self._offsets[-1] >= offset:  # it was read before, from an earlier offset on
             del self._offsets[-1], self._marks[-1]
+        self._sure = min(self._sure, offset - 1)
         self._offsets.append(offset)
         self._marks.append(_mark(id, timestamp))
         self.most = max(self.most, offset + 1)
@@ -63,6 +86,7 @@ class Trail:
     def keep(self, count: int) -> None:
         """Only the first ``count`` points: the others are of messages that are gone."""
         del self._offsets[count:], self._marks[count:]
+        self._sure = self.last
 
     def is_same(self, offset: int, id: bytes, timestamp: int) -> bool:
         """Whether this is the message of the point there."""
@@ -74,14 +98,16 @@ def follows(trail: Trail, offset: int, look: Callable[[int], tuple[Found, int]])
 
     ``look(at)``: what lies there, and where the queue ends. The points behind ``offset`` tell as well: a broker that was killed
     may have forgotten what it was told last. What is not the same is dropped from ``trail``."""
-    end, points = offset, trail.points
+    end, points, sure = offset, trail.points, trail.sure
 
     def found(at: int) -> Found:
         nonlocal end
         what, end = look(at)
         return what
 
-    same = same_of(points, found)
+    same = same_of(points[:sure], found)
+    if same == sure:
+        same += same_of(points[sure:], found)
     trail.keep(same)
     known = points[same - 1] + 1 if same else 0
     if same == len(points) and offset > trail.most and end >= offset:  # another member has read on since

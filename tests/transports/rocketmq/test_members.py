@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from time import monotonic
@@ -13,7 +14,7 @@ import gevent
 import pytest
 
 from framework.transports import open_transports
-from framework.transports.rocketmq import membership
+from framework.transports.rocketmq import membership, sameness
 from framework.transports.rocketmq.wire.codes import Answer, Request
 from framework.transports.rocketmq.wire.frames import Frame
 from tests.transports.rocketmq.canned import NAME, QUEUES, Canned
@@ -198,7 +199,7 @@ class Cut(Shared):
 
 @pytest.mark.parametrize(
     ("lost_from", "own", "later", "others"),
-    [(35, 32, 0.0, 32), (35, 32, membership.CUT, 40), (20, 1, 0.0, 1), (0, 0, 0.0, 40)],
+    [(35, 32, 0.0, 32), (35, 32, sameness.CUT, 40), (20, 1, 0.0, 1), (0, 0, 0.0, 40)],
     ids=[
         "soon",
         "when others are back or gone",
@@ -213,7 +214,8 @@ def test_where_the_end_of_the_log_was_lost_what_others_had_read_begins_before_it
     same, and so where those of the first cease to be. It had read messages up to 31, and up to the last, by two answers."""
     server, passed = Cut(), 0.0
     (transport,) = open_transports([f"rocketmq://{server.address}?mode=pull"])
-    monkeypatch.setattr(membership, "monotonic", lambda: monotonic() + passed)
+    for one in (membership, sameness):
+        monkeypatch.setattr(one, "monotonic", lambda: monotonic() + passed)
     sink: Any = Sink()
     transport.connect(NAME, server.topic, "billing", sink).grant(200)
     until(lambda: [server.committed[queue] for queue in range(QUEUES)] == [40, 40, 0, 0])
@@ -231,6 +233,58 @@ def test_where_the_end_of_the_log_was_lost_what_others_had_read_begins_before_it
     connection.others_changed(connection.subscription.group)
     until(lambda: [server.committed[queue] for queue in range(QUEUES)] == [60] * QUEUES)
     assert sink.bodies.total() == 2 * (60 - own) + 2 * (60 - others)
+    connection.close()
+    transport.close()
+    server.close()
+
+
+class Waits(Cut):
+    """``wake`` answers the PULLs that wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.members.clear()
+        self._waiting: list[tuple[socket.socket, Frame]] = []
+        self._here = threading.local()
+
+    def wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for self._here.client, asked in waiting:
+            self._here.client.sendall(self._answer(asked))
+
+    def _serve(self, client: socket.socket) -> None:
+        self._here.client = client
+        super()._serve(client)
+
+    def _answer(self, asked: Frame) -> bytes:
+        if not (answer := super()._answer(asked)) and asked.code == Request.PULL_MESSAGE:
+            self._waiting.append((self._here.client, asked))
+        return answer
+
+
+def test_a_queue_that_was_made_anew_and_has_passed_where_it_is_read_is_read_from_its_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A PULL that waited there is answered with what its new queue has there, by which nothing shows."""
+    monkeypatch.setattr(membership, "BALANCE", 0.2)
+    monkeypatch.setattr(sameness, "LOOKED", 0.1)
+    server = Waits()
+    (transport,) = open_transports([f"rocketmq://{server.address}?mode=pull"])
+    sink: Any = Sink()
+    connection: Any = transport.connect(NAME, server.topic, "billing", sink)
+    connection.grant(200)
+    until(lambda: server.committed.total() == 40 * QUEUES)
+    gevent.sleep(0.5)
+    assert not sink.closings, "nothing has changed"
+    server.messages, server.lost_from = 60, 0
+    server.wake()
+    until(lambda: sink.closings)
+    assert sink.bodies.total() == 60 * QUEUES, "what it was answered with"
+    connection = transport.connect(NAME, server.topic, "billing", sink)
+    connection.grant(500)
+    until(lambda: sink.bodies.total() == 120 * QUEUES)
+    gevent.sleep(0.5)
+    assert (sink.closings, sink.bodies.total()) == (1, 120 * QUEUES)
     connection.close()
     transport.close()
     server.close()

@@ -10,6 +10,7 @@ import pytest
 
 from framework.testing.conformance.receiver import Held
 from framework.transports.rocketmq.wire.codes import Request
+from framework.transports.rocketmq.wire.properties import MAX_PROPERTIES
 from tests.transports.rocketmq.kit import Kit, started, until
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -49,11 +50,19 @@ def test_whatever_a_publisher_gave_its_message_comes_and_is_settled(kit: Kit, mo
     settle_all(kit, mode)
 
 
+@pytest.mark.parametrize("mode", ["pop", "pull"])
+def test_headers_as_long_as_they_may_be_leave_room_for_what_a_broker_adds_to_what_comes_again(kit: Kit, mode: str) -> None:
+    requeue_large(kit, mode)
+
+
 @pytest.mark.at_length
 def test_also_by_pop_where_checkpoints_are_in_files(tmp_path: Path) -> None:
     for server in started(tmp_path):
         kit = Kit(server)
         settle_all(kit, "pop")
+        kit.close()
+        kit = Kit(server)
+        requeue_large(kit, "pop")
         kit.close()
 
 
@@ -65,3 +74,23 @@ def settle_all(kit: Kit, mode: str) -> None:
     until(held.balanced)
     assert (held.receiver.closings, held.receiver.lost_messages) == (0, [])
     until(lambda: sum(kit.open(f"&mode={mode}").backlog(kit.topic, "billing").values()) == 0)
+
+
+def requeue_large(kit: Kit, mode: str) -> None:
+    """With names as long as they may be."""
+    kit.topic = f"{kit.topic}-".ljust(64 if mode == "pop" else 48, "t")
+    kit.topic_there = kit.topic.replace(".", "%2E")
+    held = kit.hold(kit.open(f"&mode={mode}&dlq=true"), "c" * 64)
+    headers = {"x": "y" * (MAX_PROPERTIES - 3)}
+    kit.publish(b"at once", headers=headers)
+    kit.publish(b"delayed", headers=headers, delay=1.0)
+    for attempt in (1, 2, 3):
+        until(lambda count=2 * attempt: len(held.taken) == count, 40.0)
+        for message in held.taken[-2:]:
+            assert (message.attempts, message.headers) == (attempt, headers)
+            if attempt < 3:
+                held.connection.requeue(message, 0.0)
+            else:
+                held.connection.terminate(message)
+    until(held.balanced)
+    assert (held.receiver.closings, held.receiver.lost_messages) == (0, [])

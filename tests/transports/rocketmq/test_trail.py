@@ -154,6 +154,37 @@ def test_where_nothing_was_lost_it_goes_on_where_its_broker_says() -> None:
     assert (trail.points, trail.most) == ([4], 10), "up to there nobody else has read what came since"
 
 
+def test_a_queue_that_took_the_place_of_another_unseen_is_another_although_its_last_points_are_the_same() -> None:
+    trail = trail_of(4, 9)
+    assert (trail.witness, trail.sure) == (4, 1), "of one point it is known that it is of one queue"
+    trail.is_sure_of(9)
+    assert (trail.witness, trail.sure) == (None, 2)
+    trail.add(15, b"id 15", 15)  # of the new one
+    assert (trail.witness, trail.sure) == (9, 2)
+    assert follows(trail, 16, lambda at: (Found.SAME if at == 15 else Found.OTHER, 30)) == 0
+    assert (trail.points, trail.most) == ([], 16)
+    trail.add(3, b"id 3", 3)
+    assert (trail.witness, trail.sure) == (3, 1)
+
+
+def test_what_is_read_again_from_an_earlier_offset_is_not_known_to_be_of_the_queue_that_was_there() -> None:
+    trail = trail_of(4, 9)
+    trail.is_sure_of(9)
+    trail.add(6, b"other", 6)
+    assert (trail.points, trail.witness) == ([4, 6], 4)
+
+
+@given(st.integers(1, 300), st.integers(0, 300), st.integers(1, 300))
+def test_however_much_is_read_of_a_queue_that_was_made_anew_a_point_of_the_old_one_tells(old: int, known: int, new: int) -> None:
+    trail = trail_of(*range(old))
+    if known:
+        trail.is_sure_of(min(known, old) - 1)
+    for offset in range(old, old + new):
+        trail.add(offset, b"new %d" % offset, offset)
+    assert trail.witness is not None
+    assert trail.witness < old
+
+
 class Again(Canned):
     """Says of each queue how far its group is, and refuses the looks at single messages of queue 2."""
 
@@ -177,7 +208,7 @@ class Again(Canned):
 
 
 @pytest.mark.parametrize("refusal", [0, Answer.NO_PERMISSION, Answer.SYSTEM_ERROR])
-def test_a_queue_that_is_read_again_is_looked_at_once_and_one_that_nobody_may_look_at_holds_up_no_other(refusal: int) -> None:
+def test_a_queue_that_is_read_again_is_looked_at_twice_and_one_that_nobody_may_look_at_holds_up_no_other(refusal: int) -> None:
     server = Again(40, refusal)
     (transport,) = open_transports([f"rocketmq://{server.address}?mode=pull"])
 
@@ -200,7 +231,8 @@ def test_a_queue_that_is_read_again_is_looked_at_once_and_one_that_nobody_may_lo
             until(lambda: sink.bodies.total() == 20 * (QUEUES - 1))
             server.refusal = 0
         until(lambda: sink.bodies.total() == 20 * QUEUES)
-    assert set(server.looks) == {(queue, 39) for queue in range(QUEUES)}
-    assert refusal == Answer.SYSTEM_ERROR or len(server.looks) == QUEUES
+    looks = {(queue, at) for queue in range(QUEUES) for at in (0, 39)}  # it was not seen that both are of one queue
+    assert set(server.looks) == looks - ({(2, 39)} if refusal == Answer.NO_PERMISSION else set())
+    assert refusal == Answer.SYSTEM_ERROR or len(server.looks) == len(set(server.looks))
     transport.close()
     server.close()
