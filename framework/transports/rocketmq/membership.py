@@ -117,7 +117,7 @@ class Membership:
         self._alone_until = -math.inf if broken is None else min(now + HELD, self._alone_since + BREAKS * HELD)
         self._ours = set(broken.ours) if broken is not None else set()
         self._absent = self._past.absent.setdefault(node, Absent())
-        self._sameness = Sameness(session, node, what, self._past)
+        self._sameness = Sameness(session, node, what, self._past, self._ours)
         self._joined = False
         self.has_queues = False
         """It is known as one that may hold a queue."""
@@ -165,6 +165,7 @@ class Membership:
             reading.leaving = place not in wanted
         self._let_go([reading for reading in readings.values() if reading.leaving])
         self._reader.balanced()
+        self._sameness.look_back(wanted)
         missing = [place for place in wanted if place not in readings]
         self._unlock_for_absent()
         for place, offset in self._offsets(self._taken(missing)):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from time import monotonic
 
 from framework.observe import hublog
@@ -17,7 +17,7 @@ from framework.transports.rocketmq.pulled import offset_in
 from framework.transports.rocketmq.question import Question
 from framework.transports.rocketmq.queues import Cut, Past, Place, Reading
 from framework.transports.rocketmq.session import Session
-from framework.transports.rocketmq.trail import Found, Trail, behind, follows
+from framework.transports.rocketmq.trail import Found, Trail, behind, follows, same_in
 from framework.transports.rocketmq.wire.codes import PULLED, Answer, Request
 from framework.transports.rocketmq.wire.errors import NoPermission, RocketError
 from framework.transports.rocketmq.wire.frames import Frame
@@ -37,9 +37,11 @@ PATIENCE = 5.0
 class Sameness:
     """Of the queues of one connection, at one broker. ``past``: what the group remembers here."""
 
-    def __init__(self, session: Session, node: str, what: Subscription, past: Past) -> None:
+    def __init__(self, session: Session, node: str, what: Subscription, past: Past, ours: Collection[Place]) -> None:
+        """``ours``: what was ours when the connection before it broke."""
         self._session, self._node, self._what, self._past = session, node, what, past
         self._cut = self._cut_before = past.cuts.get(node)
+        self._unseen = [place for place in ours if past.trails.get(place)]
         self._looked = monotonic()
 
     def is_lost(self, readings: Iterable[Reading]) -> bool:
@@ -57,14 +59,35 @@ class Sameness:
         lost = False
         for reading, trail, at, last, question in asked:
             try:
-                found, _ = self._found(trail, at, *_one_of(question, at))
+                one, answer = _one_of(question, at)
             except NoPermission:  # which is told when it is pulled
                 continue
-            if found is not Found.OTHER:
-                trail.is_sure_of(last)
-            elif not reading.astray and at in trail.points:
+            if reading.astray or at not in trail.points:  # it was found meanwhile that it is another
+                continue
+            if self._found(trail, at, one, answer)[0] is Found.OTHER:
                 lost = True
+            else:
+                trail.is_sure_of(last)
         return lost
+
+    def look_back(self, wanted: Collection[Place]) -> None:
+        """At what was ours, and is not ``wanted``: another may have it by now, and it tells how far the log is the same."""
+        while self._unseen:
+            if (place := self._unseen[-1]) not in wanted:
+                try:
+                    self._see(place, self._past.trails[place])
+                except NoPermission:
+                    pass
+                except RocketError as error:
+                    log.debug("%s on %s: %s", self._what.group, self._node, error)
+                    return
+            self._unseen.pop()
+
+    def _see(self, place: Place, trail: Trail) -> None:
+        points, in_log = trail.points, dict[int, int]()
+        same = same_in(trail, lambda at: self._look_at(place, trail, at, in_log)[0])
+        if 0 < same < len(points) and (kept := in_log.get(points[same - 1])) is not None:
+            self._note_cut(kept)
 
     def find(self, reading: Reading) -> None:
         """Where it ceases to be the queue that was read. Where its broker does not say, it is asked again."""

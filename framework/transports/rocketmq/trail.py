@@ -98,21 +98,26 @@ def follows(trail: Trail, offset: int, look: Callable[[int], tuple[Found, int]])
 
     ``look(at)``: what lies there, and where the queue ends. The points behind ``offset`` tell as well: a broker that was killed
     may have forgotten what it was told last. What is not the same is dropped from ``trail``."""
-    end, points, sure = offset, trail.points, trail.sure
+    end, points = offset, trail.points
 
     def found(at: int) -> Found:
         nonlocal end
         what, end = look(at)
         return what
 
-    same = same_of(points[:sure], found)
-    if same == sure:
-        same += same_of(points[sure:], found)
+    same = same_in(trail, found)
     trail.keep(same)
     known = points[same - 1] + 1 if same else 0
     if same == len(points) and offset > trail.most and end >= offset:  # another member has read on since
         return offset
     return min(offset, known)  # up to ``most`` nothing behind the last point was for us
+
+
+def same_in(trail: Trail, look: Callable[[int], Found]) -> int:
+    """As ``same_of``, of all points of ``trail``. Those that may be of a queue that took its place are looked at last."""
+    points, sure = trail.points, trail.sure
+    same = same_of(points[:sure], look)
+    return same + same_of(points[sure:], look) if same == sure else same
 
 
 def same_of(points: Sequence[int], look: Callable[[int], Found]) -> int:

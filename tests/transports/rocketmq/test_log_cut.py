@@ -15,6 +15,7 @@ import pytest
 from framework.errors import BrokerUnreachable
 from framework.testing.conformance.receiver import Held
 from framework.testing.rocketmq import RocketMQ
+from framework.transports.rocketmq.membership import HELD
 from framework.transports.rocketmq.requests import MOST
 from framework.transports.rocketmq.wire.stored import decode
 from tests.transports.rocketmq.kit import Kit, started, until
@@ -75,7 +76,7 @@ def test_what_is_new_is_handled_and_not_all_that_was(own: Kit, then: int, member
     held.clear()
     for transport in transports[:left]:
         held.append(until(lambda: held_again(own, transport)))  # noqa: B023 - it is called at once
-        until(lambda: len(queues_of(held[-1])) >= QUEUES // members)
+        until(lambda: len(queues_of(held[-1])) >= QUEUES // members, 2 * HELD)  # none may be one that it had
         for _ in range(20):
             handled(b"then")
             gevent.sleep(0.05)

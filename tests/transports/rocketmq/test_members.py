@@ -238,6 +238,30 @@ def test_where_the_end_of_the_log_was_lost_what_others_had_read_begins_before_it
     server.close()
 
 
+def test_one_whose_queues_are_all_with_others_now_knows_by_them_how_far_the_log_is_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which queues are whose is decided by the names of the members. It had the first two, and has the last two then."""
+    server = Cut()
+    (transport,) = open_transports([f"rocketmq://{server.address}?mode=pull"])
+    sink: Any = Sink()
+    transport.connect(NAME, server.topic, "billing", sink).grant(200)
+    until(lambda: [server.committed[queue] for queue in range(QUEUES)] == [40, 40, 0, 0])
+    server.committed.update(dict.fromkeys((2, 3), 40))  # by the other
+    monkeypatch.setattr(membership, "HELD", 0.2)
+    server.cut()
+    until(lambda: sink.closings)
+    server.members, server.messages, server.lost_from = ["!"], 60, 35  # before any other
+    sink = Sink()
+    connection: Any = transport.connect(NAME, server.topic, "billing", sink)
+    connection.grant(200)
+    until(lambda: [server.committed[queue] for queue in range(QUEUES)] == [40, 40, 60, 60])
+    assert sink.bodies.total() == 2 * (60 - 32)
+    connection.close()
+    transport.close()
+    server.close()
+
+
 class Waits(Cut):
     """``wake`` answers the PULLs that wait."""
 
