@@ -45,8 +45,8 @@ class Command(msgspec.Struct):
     """Which of the queues that there are, from 0 to 1; None: the broker chooses one."""
 
     def timed(self) -> dict[str, str]:
-        """Its fields, for a broker with timers."""
-        return self._with(properties.TIMER_DELIVER_MS, round(self.due * 1000)) if self.due else self.fields
+        """Its fields, for a broker with timers. It counts from when it stores the message: the two clocks may be far apart."""
+        return self._with(properties.TIMER_DELAY_MS, max(0, round((self.due - time()) * 1000))) if self.due else self.fields
 
     def levelled(self) -> dict[str, str]:
         """Its fields, for a broker that keeps only some delays: the one that is as long or longer."""

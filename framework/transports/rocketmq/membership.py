@@ -170,7 +170,10 @@ class Membership:
         self._unlock_for_absent()
         for place, offset in self._offsets(self._taken(missing)):
             trail = self._past.trails.setdefault(place, Trail())
-            readings[place] = Reading(place, offset, trail, astray=self._sameness.is_cut)
+            reading = Reading(place, offset, trail, astray=self._sameness.is_cut)
+            if not reading.astray:
+                self._sameness.begin(reading)
+            readings[place] = reading
         for reading in [reading for reading in readings.values() if reading.astray]:
             self._sameness.find(reading)
         self._renew()

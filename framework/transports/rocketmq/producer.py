@@ -20,7 +20,7 @@ from framework.transports.rocketmq.wire import properties
 
 DEADLINE = 30.0
 MAX_DELAY = 259_000.0
-"""Seconds: a little less than the three days of timerMaxDelaySec, by a clock that need not be the broker's."""
+"""Seconds: a little less than the three days of timerMaxDelaySec."""
 
 
 class RocketProducer:

@@ -111,7 +111,7 @@ class Reading:
     not be the one that another member read."""
 
     def __init__(self, place: Place, offset: int, trail: Trail | None = None, *, astray: bool = False) -> None:
-        self.place = place
+        self.place, self.first = place, offset
         self.trail = Trail() if trail is None else trail
         self.astray = astray or bool(self.trail)
         """It may not be the queue any more that was read: how far it is must be found first."""
@@ -188,7 +188,7 @@ class Reading:
 
     def ended(self) -> None:
         """It is read no more. What was passed over behind the last message that was for us counts as read."""
-        if self.trail:
+        if self.trail or not self.first:
             self.trail.most = max(self.trail.most, self.next)
 
     def settled(self, offset: int) -> None:

@@ -51,11 +51,13 @@ class Sameness:
         if (now := monotonic()) - self._looked < LOOKED:
             return False
         self._looked = now
+        watched = [reading for reading in readings if not (reading.astray or reading.leaving)]
         asked = [
             (reading, reading.trail, at, reading.trail.last, self._ask(reading.place, at))
-            for reading in readings
-            if not (reading.astray or reading.leaving) and (at := reading.trail.witness) is not None
+            for reading in watched
+            if (at := reading.trail.witness) is not None
         ]
+        passed = [(reading, at := reading.next - 1, self._ask(reading.place, at)) for reading in watched if self._passes(reading)]
         lost = False
         for reading, trail, at, last, question in asked:
             try:
@@ -68,7 +70,28 @@ class Sameness:
                 lost = True
             else:
                 trail.is_sure_of(last)
+        for reading, at, question in passed:
+            self._note(reading, at, question)
         return lost
+
+    def begin(self, reading: Reading) -> None:
+        """Nothing is known of ``reading``. Where some messages are not for us, it may be long until one is. Raises
+        FrameworkError."""
+        if self._passes(reading):
+            self._note(reading, reading.next - 1, self._ask(reading.place, reading.next - 1))
+
+    def _passes(self, reading: Reading) -> bool:
+        """Whether others than those for us may lie behind the last point of its trail."""
+        return bool(self._what.tags) and reading.place.topic == self._what.topic and reading.next - 1 > reading.trail.last
+
+    def _note(self, reading: Reading, at: int, question: Question) -> None:
+        try:
+            one, _ = _one_of(question, at)
+        except RocketError as error:  # it is known a little less
+            log.debug("%s on %s: %s", self._what.group, self._node, error)
+            return
+        if one is not None and at > reading.trail.last and not reading.astray:
+            reading.trail.add(at, one.id, one.timestamp)
 
     def look_back(self, wanted: Collection[Place]) -> None:
         """At what was ours, and is not ``wanted``: another may have it by now, and it tells how far the log is the same."""

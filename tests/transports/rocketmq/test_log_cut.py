@@ -16,7 +16,7 @@ from framework.errors import BrokerUnreachable
 from framework.testing.conformance.receiver import Held
 from framework.testing.rocketmq import RocketMQ
 from framework.transports.rocketmq.membership import HELD
-from framework.transports.rocketmq.requests import MOST
+from framework.transports.rocketmq.requests import MOST, PARKED
 from framework.transports.rocketmq.wire.stored import decode
 from tests.transports.rocketmq.kit import Kit, started, until
 
@@ -84,6 +84,39 @@ def test_what_is_new_is_handled_and_not_all_that_was(own: Kit, then: int, member
     gevent.sleep(1.0)
     assert handled(b"then") == then
     assert bodies.total() - len(bodies) <= QUEUES * 2 * MOST, "an answer or two of each queue"
+
+
+@pytest.mark.parametrize("ours", [0, 1], ids=["none of which was for it", "the first of which were for it"])
+def test_what_is_new_is_handled_where_other_tags_were_lost(own: Kit, ours: int) -> None:
+    """A reader has passed over messages of other tags, and knows them no less."""
+    producer, bodies = own.open().producer(), set[bytes]()
+
+    def publish(tag: str, start: str, count: int) -> None:
+        assert not any(producer.publish_each(own.topic, [f"{start} {n}".encode() for n in range(count)], headers={"TAGS": tag}))
+
+    def handled() -> int:
+        for message in list(held.connection.in_flight):
+            held.connection.finish(message)
+            bodies.add(message.body)
+        return len(bodies)
+
+    transport = own.open("&mode=pull&tags=a")
+    held = own.hold(transport, grant=100)
+    until(lambda: len(queues_of(held)) == QUEUES)
+    if ours:
+        publish("a", "ours", 100)
+        until(lambda: handled() == 100)
+    publish("b", "first", FIRST)
+    until(lambda: committed(own) == FIRST + len(bodies), PARKED + 20.0)  # a PULL that waits is not answered with them
+    own.server.broker.kill()
+    cut_off(own, b"first %d" % KEPT)
+    own.server.broker.start()
+    until(lambda: held.receiver.closings)
+    publish("a", "then", 400)
+    bodies.clear()
+    held = until(lambda: held_again(own, transport))
+    until(lambda: handled() and sum(body.startswith(b"then") for body in bodies) == 400, 60.0)
+    producer.close()
 
 
 def queues_of(one: Held) -> list[Any]:

@@ -185,6 +185,18 @@ def test_however_much_is_read_of_a_queue_that_was_made_anew_a_point_of_the_old_o
     assert trail.witness < old
 
 
+def test_a_reader_for_whom_nothing_was_begins_again_where_it_began_and_not_where_it_came_to() -> None:
+    """All that it read had other tags. What lies there now may be for it."""
+    reading = Reading(Place("t", "b", 0), 0)
+    assert reading.moved(30)
+    reading.ended()
+    assert Reading(Place("t", "b", 0), 30, reading.trail).astray
+    assert follows(reading.trail, 30, lambda _: (Found.OTHER, 50)) == 0
+    reading = Reading(Place("t", "b", 0), 10)
+    reading.ended()
+    assert not reading.trail, "what was before it began others have read"
+
+
 class Again(Canned):
     """Says of each queue how far its group is, and refuses the looks at single messages of queue 2."""
 
@@ -234,5 +246,24 @@ def test_a_queue_that_is_read_again_is_looked_at_twice_and_one_that_nobody_may_l
     looks = {(queue, at) for queue in range(QUEUES) for at in (0, 39)}  # it was not seen that both are of one queue
     assert set(server.looks) == looks - ({(2, 39)} if refusal == Answer.NO_PERMISSION else set())
     assert refusal == Answer.SYSTEM_ERROR or len(server.looks) == len(set(server.looks))
+    transport.close()
+    server.close()
+
+
+@pytest.mark.parametrize("refusal", [0, Answer.SYSTEM_ERROR])
+def test_a_reader_of_some_tags_looks_at_what_is_before_the_first_that_it_may_read(refusal: int) -> None:
+    """Nothing of the queue may be for it. One that may not look reads all the same."""
+    server = Again(40, refusal)
+    server.committed.update(dict.fromkeys(range(QUEUES), 30))
+    (transport,) = open_transports([f"rocketmq://{server.address}?mode=pull&tags=a"])
+    sink: Any = Sink()
+    connection: Any = transport.connect(NAME, server.topic, "billing", sink)
+    connection.grant(200)
+    until(lambda: len(connection.readings) == QUEUES + 1)  # one is of the topic of what comes again
+    assert server.looks == [(queue, 29) for queue in range(QUEUES)]
+    found = {place.number: one.trail.points for place, one in connection.readings.items() if place.topic == server.topic}
+    assert found == {queue: [] if refusal and queue == 2 else [29] for queue in range(QUEUES)}
+    connection.close()
+    until(lambda: sink.closings)
     transport.close()
     server.close()

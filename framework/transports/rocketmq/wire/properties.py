@@ -16,7 +16,7 @@ MAX_PROPERTIES: Final = 31_000
 delayed or comes again. They have 1,400 bytes at most, with names of 127 characters of topics, groups, brokers and clusters.
 Where they are too long, 5.3.3 refuses by PULL what is sent back, and never delivers by POP what was requeued."""
 TAGS, KEYS, UNIQ_KEY, POP_CK = "TAGS", "KEYS", "UNIQ_KEY", "POP_CK"
-TIMER_DELIVER_MS, DELAY = "TIMER_DELIVER_MS", "DELAY"
+TIMER_DELAY_MS, DELAY = "TIMER_DELAY_MS", "DELAY"
 EMPTY: Final = "WORKERS_EMPTY"
 """Ours: the names of headers whose value is empty. A broker drops a property that has no value, when it delivers it by POP."""
 _OURS = """
