@@ -32,6 +32,8 @@ _LOCK_WAIT = 30.0
 _CONNECT_WAIT = 15.0
 _IDLE = 2.0
 """Seconds without a message from before, after which a channel counts as drained; a segment's linger comes on top."""
+_STALL = 0.5
+"""Seconds that this thread or the hub may be late by: what passes while either stands still is no time in which nothing came."""
 _LAND_TIMEOUT = 60.0
 _DRAIN = 5.0
 _STOP_WAIT = 10.0
@@ -57,6 +59,7 @@ class Collector:
         self._error: Exception | None = None
         self._start: Start | None = None
         self._last_old = 0.0
+        self._looked = 0.0
         self._landing = False
         """Whether a batch is being landed that may have messages from before the start."""
 
@@ -84,9 +87,8 @@ class Collector:
         if not self._wait_for(lambda: self._supervisor is not None and self._supervisor.ready, _CONNECT_WAIT):
             _log.warning("no broker of %s answers: this run reads what the spool holds already", ", ".join(self._options.urls))
             return
-        self._last_old = time.monotonic()
-        idle = _IDLE + self._options.segment_linger
-        self._wait_for(lambda: not self._landing and time.monotonic() - self._last_old > idle, None)
+        self._last_old = self._looked = time.monotonic()
+        self._wait_for(self._drained, None)
 
     def stop(self) -> None:
         """Finish what is becoming durable, requeue the rest, and end."""
@@ -95,6 +97,14 @@ class Collector:
             self._supervisor.stop()
         if self._thread.is_alive():
             self._thread.join(_STOP_WAIT)
+
+    def _drained(self) -> bool:
+        now = time.monotonic()
+        blocked = self._supervisor.blocked if self._supervisor is not None else 0.0
+        if self._landing or blocked > _STALL or now - self._looked > _STALL:
+            self._last_old = now
+        self._looked = now
+        return now - self._last_old > _IDLE + self._options.segment_linger
 
     def _wait_for(self, condition: Callable[[], bool], seconds: float | None) -> bool:
         until = None if seconds is None else time.monotonic() + seconds

@@ -129,7 +129,7 @@ def test_a_channel_of_which_nothing_has_come_yet_is_given_time(tmp_path: Path, m
         "segmentLinger": "200ms",
     }
     collector: Any = Collector(options.stream_read(given))
-    collector._supervisor = SimpleNamespace(ready=True)
+    collector._supervisor = SimpleNamespace(ready=True, blocked=0.0)
     began = time.monotonic()
     collector.drain_channel()
     assert time.monotonic() - began >= 0.5
@@ -154,6 +154,36 @@ def test_a_slow_disk_is_not_taken_for_the_end_of_a_channel(
     collector = collect(nsqd.address, segmentMaxMessages="100", segmentLinger="10ms")
     collector.drain_channel()
     assert sum(landed(tmp_path).values()) == 400
+
+
+def test_a_collector_that_stands_still_is_not_taken_for_the_end_of_a_channel(
+    nsqd: Server, tmp_path: Path, collect: Callable[..., Collector], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came meanwhile is there, and nobody has looked."""
+    monkeypatch.setattr("framework.spark.collector._IDLE", 0.4)
+    monkeypatch.setattr("framework.spark.collector._STALL", 0.2)
+    collector: Any = collect(nsqd.address, segmentLinger="10ms")
+    wait_for(lambda: collector._supervisor is not None and collector._supervisor.ready, collector)
+    asleep = threading.Event()
+    collector._supervisor._hub.loop.run_callback_threadsafe(lambda: asleep.set() or time.sleep(1.0))
+    assert asleep.wait(10)
+    publish(nsqd, 0, 2)
+    collector.drain_channel()
+    assert landed(tmp_path) == Counter([b"m0", b"m1"])
+
+
+def test_a_process_that_stood_still_waits_again_for_what_came_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("framework.spark.collector._IDLE", 0.3)
+    collector: Any = Collector(options.stream_read({
+        "spoolDir": str(tmp_path), "topic": "orders", "channel": "archive", "broker": "nsq://127.0.0.1:1",
+        "segmentLinger": "10ms",
+    }))  # fmt: skip
+    collector._supervisor = SimpleNamespace(ready=True, blocked=0.0)
+    collector._last_old = collector._looked = time.monotonic() - 5
+    assert not collector._drained()
+    assert not collector._drained()
+    time.sleep(0.35)
+    assert collector._drained()
 
 
 @pytest.fixture
