@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,24 +14,37 @@ from framework.testing.servers import ServerMissing
 from tests.disks import tmpfs
 
 pytest.importorskip("pyspark")
+
+from workers.api_requests.job import command
+
+Told = Callable[..., tuple[int, list[str]]]
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def folders(folder: Path) -> list[str]:
+    return [f"--output={folder / 'out'}", f"--state={folder / 'state'}"]
 
 
 def job(folder: Path, *more: str, stdout: str = "/dev/null") -> tuple[int, list[str]]:
     """The exit code, and what it said on stderr; no Java can be found. ``stdout``: as the shell has it."""
-    command = [
-        sys.executable,
-        "-m",
-        "workers.api_requests.job",
-        f"--output={folder / 'out'}",
-        f"--state={folder / 'state'}",
-        *more,
-    ]
+    begun = [sys.executable, "-m", "workers.api_requests.job", *folders(folder), *more]
     done = subprocess.run(
-        ["sh", "-c", f'exec "$@" >{stdout}', "sh", *command], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False,
+        ["sh", "-c", f'exec "$@" >{stdout}', "sh", *begun], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False,
         timeout=60, env={**os.environ, "JAVA_HOME": str(folder / "none")},
     )  # fmt: skip
     return done.returncode, done.stderr.splitlines()
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Told:
+    """As ``job``, without a process for each of many words that are read in the same way."""
+
+    def tell(*more: str) -> tuple[int, list[str]]:
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+        monkeypatch.setattr(sys, "argv", ["job", *folders(tmp_path), *more])
+        return command.main(), capsys.readouterr().err.splitlines()
+
+    return tell
 
 
 @pytest.fixture
@@ -73,16 +86,16 @@ def test_no_stdout_at_all_is_no_reason_to_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("every", ["nan", "inf", "-1", "1e9"])
-def test_a_time_between_batches_that_is_none(tmp_path: Path, every: str) -> None:
-    code, (said,) = job(tmp_path, "--follow", f"--every={every}")
+def test_a_time_between_batches_that_is_none(tmp_path: Path, told: Told, every: str) -> None:
+    code, (said,) = told("--follow", f"--every={every}")
     assert code == 2
     assert "--every" in said
     assert not (tmp_path / "state").exists()
 
 
 @pytest.mark.parametrize("time", ["yesterday", "2024-06-01", "2024-06-01T00:00:00", "1717200000", ""])
-def test_a_time_to_begin_at_that_is_none(tmp_path: Path, time: str) -> None:
-    code, (said,) = job(tmp_path, "--follow", f"--from={time}")
+def test_a_time_to_begin_at_that_is_none(tmp_path: Path, told: Told, time: str) -> None:
+    code, (said,) = told("--follow", f"--from={time}")
     assert code == 2
     assert f"{time!r}: say a time with its zone, such as 2024-06-01T00:00:00Z" in said
     assert not (tmp_path / "state").exists()
@@ -105,8 +118,8 @@ def test_a_job_begins_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("master", ["nonsense", "", "local[0]", "local[x]", "spark://", "spark://host", "http://host:7077"])
-def test_a_master_that_spark_does_not_know(tmp_path: Path, master: str) -> None:
-    code, (said,) = job(tmp_path, "--until=0", f"--master={master}")
+def test_a_master_that_spark_does_not_know(tmp_path: Path, told: Told, master: str) -> None:
+    code, (said,) = told("--until=0", f"--master={master}")
     assert code == 2
     assert f"{master!r} is no master of Spark" in said
     assert not (tmp_path / "state").exists()
@@ -114,7 +127,5 @@ def test_a_master_that_spark_does_not_know(tmp_path: Path, master: str) -> None:
 
 @pytest.mark.parametrize("content", ["[]", "null", "3", '{"published": null}', '{"published": [1]}', "{}", "{", ""])
 def test_a_summary_that_does_not_hold_a_number_is_as_one_that_is_not_there_yet(tmp_path: Path, content: str) -> None:
-    from workers.api_requests.job.command import _target
-
     (tmp_path / "summary").write_text(content)
-    assert _target(None, tmp_path / "summary") is None
+    assert command._target(None, tmp_path / "summary") is None
