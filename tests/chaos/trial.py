@@ -146,6 +146,7 @@ class Trial:
         try:
             self.start_worker()
             with self._publishing():
+                self.until_published(6 * BURST)
                 yield self
         except BaseException:
             if self.worker is not None:
