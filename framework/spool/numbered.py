@@ -91,17 +91,22 @@ def write(folder: Remote, number: int, rows: Any) -> Segment | None:
 
 def listing(folder: Remote) -> list[Segment]:
     """The segments by number; empty where there are none. Raises StorageError, and SpoolError for one that is damaged."""
-    found, left = _listed(folder)
+    return shown(folder)[0]
+
+
+def shown(folder: Remote) -> tuple[list[Segment], int]:
+    """``listing``, and the highest number of which that showed anything, also what a segment left that has gone. Raises as it."""
+    found, left, highest = _listed(folder)
     if _may_lack_runs(folder, found, left) and _run_lists.pop(folder, (0.0, []))[0]:
-        found, left = _listed(folder)  # this process stood still perhaps, and its clock with it
+        found, left, highest = _listed(folder)  # this process stood still perhaps, and its clock with it
     if not found and _floors.get(folder):  # the last one is never deleted: this is another spool under the same name
         forget(folder)
         _floors[folder] = 0
-        found, left = _listed(folder)
+        found, left, highest = _listed(folder)
     if len(left) > _MANY_LEFT:
         _floors.pop(folder, None)
     _marked[folder] = frozenset(left)
-    return found
+    return found, highest
 
 
 def _may_lack_runs(folder: Remote, found: list[Segment], left: list[int]) -> bool:
@@ -161,8 +166,8 @@ def tidy(folder: Remote, floor: int) -> None:
             run.path.delete()
 
 
-def _listed(folder: Remote) -> tuple[list[Segment], list[int]]:
-    """What is there, and which numbers among it have no more than a mark."""
+def _listed(folder: Remote) -> tuple[list[Segment], list[int], int]:
+    """What is there, which numbers among it have no more than a mark, and the highest number of all."""
     first = _floors.get(folder)
     if first is None:
         first = _floors[folder] = told(folder, _FLOOR) or 0
@@ -192,7 +197,7 @@ def _listed(folder: Remote) -> tuple[list[Segment], list[int]]:
             said = rows.get(number) or _look_into(folder, number, entry)
             path = folder / entry.name
             found.append(Segment(number, said.rows, path, entry.size, entry.modified, said.mark, said.taken, nodes=said.nodes))
-    return runs.beside(found, held), left
+    return runs.beside(found, held), left, max([*segments, *rows, *left], default=0)
 
 
 def write_run(folder: Remote, name: str, rows: Any) -> None:

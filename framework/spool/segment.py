@@ -24,8 +24,8 @@ _log = logging.getLogger(__name__)
 _LOOKS = 4
 
 __all__ = [
-    "Segment", "SpoolError", "Times", "compact", "cut", "highest", "joined", "keys", "landed_at", "listing", "newest", "parts",
-    "read", "size", "steady", "sync_folder", "table_of", "times_of", "trim", "write",
+    "Segment", "SpoolError", "Times", "behind", "compact", "cut", "highest", "joined", "keys", "landed_at", "listing", "newest",
+    "parts", "read", "size", "steady", "sync_folder", "table_of", "times_of", "trim", "write",
 ]  # fmt: skip
 
 
@@ -48,7 +48,12 @@ def listing(folder: Location) -> list[Segment]:
 
     Raises SpoolError when two files have one number, which no writer makes.
     """
-    return files.listing(folder) if isinstance(folder, Path) else numbered.listing(folder)
+    return _look(folder)[0]
+
+
+def _look(folder: Location) -> tuple[list[Segment], int]:
+    """``listing``, and the highest number of which a storage shows anything."""
+    return (files.listing(folder), 0) if isinstance(folder, Path) else numbered.shown(folder)
 
 
 def times_of(folder: Location, some: Sequence[Segment]) -> Mapping[int, Times]:
@@ -62,12 +67,15 @@ def steady(folder: Location, *, anew: bool = False) -> list[Segment]:
     neither a run nor what it holds. ``anew``: nothing that is known from before is good enough."""
     if anew and not isinstance(folder, Path):
         numbered.forget(folder)
-    found = listing(folder)
-    for _ in range(_LOOKS - 1):
+    return _steady(folder)[0]
+
+
+def _steady(folder: Location) -> tuple[list[Segment], int]:
+    for _ in range(_LOOKS):
+        found, shown = _look(folder)
         if all(two.begins == one.number + 1 for one, two in pairwise(found)):
             break
-        found = listing(folder)
-    return found
+    return found, shown
 
 
 def highest(folder: Location, found: Sequence[Segment] = ()) -> int:
@@ -76,6 +84,15 @@ def highest(folder: Location, found: Sequence[Segment] = ()) -> int:
     read. Raises StorageError."""
     newest = found[-1].number if found else 0
     return max(newest, times.highest(folder)) if isinstance(folder, Path) else numbered.highest(folder, newest)
+
+
+def behind(folder: Location, number: int, notes: times.Notes | None) -> tuple[list[Segment], int]:
+    """The segments from ``number`` on while others write, and the highest number that is taken, as ``highest`` says it.
+    ``notes``: of a folder. Raises as ``listing`` does."""
+    written = notes.highest() if notes is not None else 0  # before the list, which has what is named from now on
+    found, shown = _steady(folder)
+    fresh = [one for one in found if one.number >= number]
+    return fresh, max(number - 1, written, shown, fresh[-1].number if fresh else 0)
 
 
 def cut(some: Sequence[Segment], *numbers: int) -> list[Segment]:

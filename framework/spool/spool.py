@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +24,7 @@ from framework.errors import WrongUse
 from framework.spool import files, runs, times
 from framework.spool import segment as segments
 from framework.spool.arrow import SpoolError
+from framework.spool.expiry import Expiry
 from framework.spool.limit import Limit, to_keep
 from framework.spool.root import COLLECTOR, EPOCH, check_exclusive, ensure_epoch, root_of
 from framework.spool.seen import REMEMBER, WINDOW, Key, Seen, key_of, node_id_of
@@ -54,9 +54,10 @@ class Spool:
     ``shared``: then any number of processes, on all hosts that have the folder, land each message once. Where the spool is a URL
     they always do.
 
-    ``retention``: seconds after which a segment is deleted, read or not; None keeps them all. ``window``: how many
-    message ids are remembered at the least, to drop what the broker delivers again; the segments that hold them stay. So do those
-    of the last ``remember`` seconds, or of three times the longest lease of its connections where that is longer.
+    ``retention``: seconds after which a segment is deleted, read or not; None keeps them all. What came before a pause that is
+    longer stays for as long again: the clock may have been set. ``window``: how many message ids are remembered at the least, to
+    drop what the broker delivers again; the segments that hold them stay. So do those of the last ``remember`` seconds, or of
+    three times the longest lease of its connections where that is longer.
     ``max_bytes``: a spool that holds as much takes nothing more until some is deleted; of what was read no more than half as much
     is kept for the ids. None for no limit. ``node_ids``: each nsqd has a ``--node-id`` of its own, so that its messages are known
     also where they come again from another address.
@@ -80,7 +81,7 @@ class Spool:
         self.folder = self.root / collector
         self._limit = Limit(self.folder, max_bytes)
         self._by_node = not node_ids
-        self._retention = retention
+        self._expiry = None if retention is None else Expiry(self.folder, retention)
         self._expire_at = 0.0
         self._compacted = -1
         self._joining: dict[Location, Any] = {}
@@ -93,6 +94,8 @@ class Spool:
         self._lock_file: int | None = None
         self._next = 1
         """Where the search for a free number begins: behind the newest, once something was landed."""
+        self._notes: times.Notes | None = None
+        """Where others write as well, what they note in a folder."""
         self._remember = remember
         self._seen = Seen(window, remember)
         self._here: Any = gevent.monkey.get_original("threading", "local")()  # what each native thread has for itself
@@ -196,7 +199,7 @@ class Spool:
         """Learn what the others who share have landed since."""
         if not self._shared:
             return
-        fresh = [one for one in segments.steady(self.folder) if one.number >= self._next]
+        fresh, taken = segments.behind(self.folder, self._next, self._notes)
         expected = self._next
         for one in fresh:
             if one.begins > expected:
@@ -212,22 +215,18 @@ class Spool:
         if fresh:
             # Whoever named them may not have got to this yet, and what is known here is finished at the broker.
             segments.sync_folder(self.folder)
-            self._next = fresh[-1].number + 1
+        self._next = taken + 1
 
     def _puzzled(self, why: str) -> SpoolError:
         self._forget()
         return SpoolError(f"spool {self.folder}: {why}")
 
     def _expire(self) -> None:
-        if self._retention is None or time.monotonic() < self._expire_at:
+        if self._expiry is None or time.monotonic() < self._expire_at:
             return
-        self._expire_at = time.monotonic() + min(60.0, self._retention / 10)
+        self._expire_at = time.monotonic() + min(60.0, self._expiry.retention / 10)
         try:
-            kept = segments.listing(self.folder)
-            # By the clock that dated them, a storage's own. By one that is ahead of it they would go before they were read.
-            since = (segments.landed_at(kept[-1]) if kept else 0.0) - self._retention
-            expired = list(takewhile(lambda one: segments.landed_at(one) < since, kept))
-            if expired:
+            if expired := self._expiry.of(segments.listing(self.folder)):
                 segments.trim(self.folder, expired[-1].number + 1, self._window, to_keep(self.folder), self._remember)
         except OSError as error:  # what was landed is durable all the same; the next round tries again
             _log.warning("spool %s: expired segments were not deleted: %s", self.folder, error)
@@ -297,6 +296,7 @@ class Spool:
             segments.sync_folder(self.root)
 
     def _learn(self) -> None:
+        self._notes = times.Notes(self.folder) if isinstance(self.folder, Path) and self._shared else None
         taken = segments.highest(self.folder)  # before the list, which has what others name from now on
         kept = segments.steady(self.folder, anew=True)
         self._seen = Seen(self._window, self._remember)

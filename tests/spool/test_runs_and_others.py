@@ -106,8 +106,8 @@ def test_a_listing_that_lacks_one_in_the_middle_is_looked_at_again(
 ) -> None:
     without_runs(folder, batch, 3)
     whole = segment.listing(folder / "main")
-    seen = iter([whole[:2] + whole[3:], whole])
-    monkeypatch.setattr(segment, "listing", lambda _: next(seen))
+    seen = iter([(whole[:2] + whole[3:], 0), (whole, 0)])
+    monkeypatch.setattr(segment, "_look", lambda _: next(seen))
     assert segment.steady(folder / "main") == whole
     assert list(seen) == []
 

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import resource
 import threading
+import time
 from pathlib import Path
 
 import gevent
@@ -190,13 +191,19 @@ def test_who_is_killed_while_it_deletes_leaves_no_gap(tmp_path: Path, batch: Mak
     assert [one.number for one in segment.listing(spool.folder)] == [2, 3, 4, 5, 6]
 
 
+def dated(spool: Spool, *seconds: float) -> None:
+    """Have its segments be so old."""
+    now = time.time()
+    for one, age in zip(segment.listing(spool.folder), seconds, strict=True):
+        os.utime(one.path, (now - age, now - age))
+
+
 def test_segments_older_than_the_retention_go_and_the_ids_stay_known(tmp_path: Path, batch: MakeBatch) -> None:
     spool = Spool(tmp_path, retention=3600, window=15)
     for n in range(0, 50, 10):
         spool.land(batch(n, n + 10))
     assert len(segment.listing(spool.folder)) == 5
-    for one in segment.listing(spool.folder)[:4]:
-        os.utime(one.path, (0, 0))
+    dated(spool, 7000, 6800, 6600, 5000, 2000)
     spool.close()
     with Spool(tmp_path, retention=3600, window=15) as again:
         again.land(batch(50, 51))
@@ -210,8 +217,7 @@ def test_what_is_expired_goes_to_the_last_one_and_is_not_looked_for_with_every_b
     with Spool(tmp_path, window=1) as spool:
         for n in range(4):
             spool.land(batch(n, n + 1))
-    for one in segment.listing(spool.folder):
-        os.utime(one.path, (0, 0))
+    dated(spool, 7000, 6500, 5000, 3000)
     spool = Spool(tmp_path, retention=3600, window=1)
     spool.open()
     looked: list[Path] = []
@@ -219,7 +225,7 @@ def test_what_is_expired_goes_to_the_last_one_and_is_not_looked_for_with_every_b
     monkeypatch.setattr(segment, "listing", lambda folder: (looked.append(folder), listing(folder))[1])
     for n in range(4, 7):
         spool.land(batch(n, n + 1))
-    assert [one.number for one in listing(spool.folder)] == [5, 6, 7]
+    assert [one.number for one in listing(spool.folder)] == [4, 5, 6, 7]
     assert len(looked) == 2, "one listing for what is expired, and one to delete it"
 
 
@@ -231,7 +237,8 @@ def test_what_cannot_be_deleted_is_landed_behind_all_the_same(
 
     spool = Spool(tmp_path, retention=3600, window=1)
     spool.land(batch(0, 1))
-    os.utime(segment.listing(spool.folder)[0].path, (0, 0))
+    spool.land(batch(2, 3))
+    dated(spool, 3700, 1800)
     spool.close()
     monkeypatch.setattr(segment, "trim", fail)
     again = Spool(tmp_path, retention=3600, window=1)
@@ -248,7 +255,7 @@ def test_an_opening_that_failed_is_no_opening(tmp_path: Path, batch: MakeBatch, 
 
     second = Spool(tmp_path)
     with monkeypatch.context() as broken:
-        broken.setattr(segment, "listing", fail)
+        broken.setattr(files, "listing", fail)
         with pytest.raises(SpoolError, match="cannot be opened: Input/output error"):
             second.land(batch(0, 3))
     with Spool(tmp_path) as third:
@@ -262,9 +269,9 @@ def test_the_names_are_durable_before_their_ids_are_known(
     with Spool(tmp_path) as first:
         first.land(batch(0, 3))
     steps: list[str] = []
-    sync, listing = files.sync_folder, segment.listing
+    sync, listing = files.sync_folder, files.listing
     monkeypatch.setattr(files, "sync_folder", lambda folder: (steps.append(folder.name), sync(folder))[1])
-    monkeypatch.setattr(segment, "listing", lambda folder: (steps.append("learn"), listing(folder))[1])
+    monkeypatch.setattr(files, "listing", lambda folder: (steps.append("learn"), listing(folder))[1])
     Spool(tmp_path).open()
     assert steps[-2:] == ["main", "learn"]
 

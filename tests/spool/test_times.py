@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from framework.spool import Spool, segment, times
+from framework.spool.storage import Location, Remote
 from tests.spool.rows import MakeBatch
+from tests.storages import memory
+
+__all__ = ["memory"]
 
 
 def test_the_number_of_the_only_segment_is_remembered_when_it_is_gone(tmp_path: Path, batch: MakeBatch) -> None:
@@ -17,3 +23,31 @@ def test_the_number_of_the_only_segment_is_remembered_when_it_is_gone(tmp_path: 
     with Spool(tmp_path) as spool:
         spool.land(batch(3, 6))
     assert [each.number for each in segment.listing(tmp_path / "main")] == [2]
+
+
+@pytest.mark.parametrize("kind", ["folder", "storage"])
+def test_nor_is_it_where_a_collector_that_shares_had_not_seen_that_one(
+    tmp_path: Path, memory: Remote, batch: MakeBatch, kind: str
+) -> None:
+    root: Location = tmp_path if kind == "folder" else memory
+    with Spool(root, shared=True) as one, Spool(root, shared=True) as two:
+        one.land(batch(0, 3))
+        two.land(batch(3, 6))
+        one.land(batch(6, 9))
+        (_, _, newest) = segment.listing(one.folder)
+        newest.path.unlink() if isinstance(newest.path, Path) else newest.path.delete()
+        assert two.land(batch(9, 12)) == 3
+        assert one.land(batch(12, 15)) == 3
+        assert [each.number for each in segment.listing(one.folder)] == [1, 2, 4, 5]
+
+
+def test_what_others_note_is_read_as_it_comes_and_a_line_that_is_under_way_later(tmp_path: Path) -> None:
+    notes = times.Notes(tmp_path)
+    assert notes.highest() == 0
+    (tmp_path / "times").write_bytes(b"\n[7, 1, 1, 1, null]\n\n[12, 1, 1")
+    assert notes.highest() == 7
+    with (tmp_path / "times").open("ab") as file:
+        file.write(b", 1, null]\n\n[9, 1, 1, 1, null]\n")
+    assert notes.highest() == 12
+    (tmp_path / "times").unlink()
+    assert notes.highest() == 12

@@ -1,0 +1,75 @@
+"""What is older than a collector's ``retention`` goes, and nothing because a clock was set."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+import pytest
+
+from framework.spool import Spool, segment
+from framework.spool.expiry import Expiry
+from tests.spool.rows import MakeBatch
+
+DAY = 86400.0
+YEAR = 365 * DAY
+
+
+@pytest.fixture
+def left(tmp_path: Path, batch: MakeBatch) -> object:
+    """The numbers that stay of segments that were landed at these days, with a retention of one."""
+
+    def of(*days: float) -> list[int]:
+        spool = Spool(tmp_path)
+        for n, day in enumerate(days):
+            spool.land(batch(n, n + 1))
+            os.utime(segment.listing(spool.folder)[-1].path, (1e9 + DAY * day, 1e9 + DAY * day))
+        kept = segment.listing(spool.folder)
+        gone = Expiry(spool.folder, DAY).of(kept)
+        assert [one.number for one in gone] == list(range(1, len(gone) + 1))
+        return [one.number for one in kept[len(gone) :]]
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("days", "stay"),
+    [
+        ((), []),
+        ((1,), [1]),
+        ((1, 1.5, 2, 2.4), [2, 3, 4]),
+        ((1, 1.5, 367, 367.1), [1, 2, 3, 4]),  # a year ahead: nobody knows
+        ((1, 1.5, 367, 367.5, 368.1), [4, 5]),  # and now a day has passed all the same
+        ((366, 366.5, 1, 1.5), [1, 2, 3, 4]),  # set back, a year of waiting is not due
+        ((366, 366.5, 1, 1.5, 2.1), [4, 5]),
+        ((1, 8, 15, 22), [3, 4]),  # one a week: only the newest pause is doubted
+    ],
+)
+def test_what_is_older_goes(left: object, days: tuple[float, ...], stay: list[int]) -> None:
+    assert left(*days) == stay  # type: ignore[operator]
+
+
+def test_a_clock_that_is_set_a_year_ahead_is_told_once_and_deletes_nothing_that_nobody_has_read(
+    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spool = Spool(tmp_path, retention=DAY, window=1, remember=0)
+    for n in range(3):
+        spool.land(batch(n, n + 1))
+    write = segment.write
+    ahead = itertools.count(1)
+
+    def a_year_ahead(*given: object, **more: object) -> object:
+        one = write(*given, **more)  # type: ignore[arg-type]
+        at = one.path.stat().st_mtime + YEAR + next(ahead)  # type: ignore[union-attr]
+        os.utime(one.path, (at, at))  # type: ignore[union-attr,arg-type]
+        return one
+
+    monkeypatch.setattr(segment, "write", a_year_ahead)
+    for n in range(3, 6):
+        spool._expire_at = 0.0
+        spool.land(batch(n, n + 1))
+    assert [one.number for one in segment.listing(spool.folder)] == [1, 2, 3, 4, 5, 6]
+    (said,) = [record.message for record in caplog.records if record.name == "framework.spool.expiry"]
+    assert "between segments 3 and 4 the clock went on by 3153" in said
+    assert said.endswith("set it right; what is older stays until the retention of 86400 s has passed since")
