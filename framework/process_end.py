@@ -49,8 +49,18 @@ def _flush_files() -> None:
 
 def _call(method: str, files: Iterable[io.IOBase]) -> None:
     for one in files:
-        with suppress(Exception):  # closed, detached, for reading only, a full disk: the interpreter passes over it as well
-            getattr(one, method)()
+        with suppress(Exception):  # closed, detached, a full disk: the interpreter passes over it as well
+            if _is_for_writing(one):
+                getattr(one, method)()
+
+
+def _is_for_writing(file: io.IOBase) -> bool:
+    """What is for reading has nothing to flush, and a thread that waits for its bytes holds its lock: to flush or close it
+    would wait for ever. So `workers publish` never ended after an nsqlookupd had not answered in time."""
+    kind = type(file)
+    if kind.writable is io.IOBase.writable and issubclass(kind, io.BufferedIOBase):  # as http.client.HTTPResponse; it says no
+        return kind.write is not io.BufferedIOBase.write
+    return file.writable()
 
 
 def _is_written() -> bool:

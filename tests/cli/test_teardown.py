@@ -83,6 +83,21 @@ ENDS = """
     threading._register_atexit(over.append, True)
     threading.Thread(target=thread).start()
 """
+READING = """
+    import http.client, os, socket, sys, threading, time
+    from framework.process_end import end_process
+
+    near, far = socket.socketpair()
+    far.sendall(b"HTTP/1.1 200 OK\\r\\n")
+    answer = http.client.HTTPResponse(near)
+    waits = [sys.stdin, os.fdopen(os.pipe()[0], "rb")]
+    for read in [answer.begin, *(one.read for one in waits)]:
+        threading.Thread(target=read, daemon=True).start()
+    kept_open = open("text", "w")
+    kept_open.write("text")
+    time.sleep(0.1)
+    end_process(0)
+"""
 
 
 def written(folder: Path, text: str) -> None:
@@ -106,6 +121,19 @@ def test_all_that_the_app_has_for_its_end_is_done_before(tmp_path: Path) -> None
     assert (tmp_path / "binary").read_bytes() == b"binary"
     assert gzip.decompress((tmp_path / "zipped").read_bytes()) == b"zipped"
     assert list(tmp_path.glob("folder*")) == []
+
+
+def test_threads_that_wait_for_bytes_do_not_hold_up_the_end(tmp_path: Path) -> None:
+    """They hold the lock of what they read, and the interpreter would go on after a second."""
+    command = [sys.executable, "-c", textwrap.dedent(READING)]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment(), stdin=subprocess.PIPE)
+    try:
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()  # type: ignore[union-attr]
+    assert (tmp_path / "text").read_text() == "text"
 
 
 @pytest.mark.real
