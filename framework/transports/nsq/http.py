@@ -44,6 +44,8 @@ __all__ = ["ChannelStats", "ClientStats", "Info", "Lookup", "Lookupd", "Nsqd", "
 
 TIMEOUT = 2.0
 MAX_ANSWER = 64 * 1024 * 1024
+_SHOWN = 60
+"""Characters of what is no HTTP, in an error."""
 _HTTPS = "https://"
 _ADDRESS = re.compile(r"(https://)?(\[[^\]/]+\]|[^\[\]:/\s]+):\d{1,5}")
 _DEFAULTS = Options()
@@ -169,7 +171,8 @@ class _Server:
         except (OSError, UnicodeError) as error:
             raise BrokerUnreachable(f"{self._name} cannot be reached: {error}") from error
         except http.client.HTTPException as error:
-            raise ProtocolError(f"{self._name} does not speak HTTP: {type(error).__name__} {error}") from None
+            said = f"{type(error).__name__} {str(error)[:_SHOWN]!r}"
+            raise ProtocolError(f"{self._name} does not speak HTTP: {said}") from None
         if answer.status != http.client.OK:
             raise self._refusal(answer.status, path, answer.body)
         return answer

@@ -206,3 +206,10 @@ def test_what_is_no_address_is_refused_with_one_that_is(address):
 def test_an_answer_of_another_server_is_a_protocol_error(fake_http):
     with pytest.raises(ProtocolError, match="It works"):
         Nsqd(fake_http(http(b"<html>It works!</html>"))).info()
+
+
+def test_what_a_server_without_http_says_stays_in_one_short_line(fake_http):
+    with pytest.raises(ProtocolError, match="does not speak HTTP") as refused:
+        Lookupd(fake_http(b'INFO {"server_id":"' + b"N" * 1000 + b'"} \r\n')).nodes()
+    assert len(str(refused.value)) < 200
+    assert str(refused.value).isprintable()
