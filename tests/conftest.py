@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     A test that starts Spark in processes of its own goes wherever there is room, and so does each fault of the chaos runs.
     What starts Spark has longer to end, too: interrupted in the middle, it takes the session from all that come after it.
 
-    What takes longest comes first, so that nothing long begins when all else is over: tools/test has them keep this order.
+    What takes longest comes first, so that nothing long begins when all else is over: tools/test has slow tests keep this order.
     """
     left_out = {"at_length": not AT_LENGTH, "long_run": not LONG_RUNS}
     items[:] = [item for item in items if not any(left_out.get(mark.name) for mark in item.iter_markers())]
@@ -88,7 +88,7 @@ SHARED = ("spark", "rocketmq", "hdfs")
 SCENARIOS = "tests/chaos/test_chaos.py::"
 LONG = (
     "tests/nsqd/test_gnsq_suite.py", "tests/chaos/", "tests/engine/test_guardian.py", "tests/conformance/", "tests/master/",
-    "tests/workers/test_demo_ends.py", "tests/house/", "tests/engine/test_nsqd.py", "tests/transports/nats/test_leaders.py",
+    "tests/workers/test_demo_ends.py", "tests/house/test_web_page.py", "tests/house/test_wheel.py", "tests/engine/test_nsqd.py",
     "tests/transports/nats/test_stop.py", "tests/transports/nats_route/test_streams_kills.py",
 )  # fmt: skip
 """What takes long and does not start Spark, each file in one process."""
@@ -98,14 +98,13 @@ COMPUTED = 0.2, 0.7
 
 def _in_order(items: list[pytest.Item]) -> list[pytest.Item]:
     """What many share comes first, one after the other. What starts a Spark of its own computes, and most others wait: the former
-    come when what is shared is nearly over, those of one kind between those of the other, and well before the end. Of those that
-    wait the smallest come last."""
+    come when what is shared is nearly over, those of one kind between those of the other, and well before the end."""
     places: dict[int, dict[str, list[pytest.Item]]] = defaultdict(dict)
     for item in items:
         group = next(item.iter_markers("xdist_group")).args[0]
         places[_place(item)].setdefault(group, []).append(item)
     ordered, computing = [*places[0].values()], [*places[1].values()]
-    waiting = [group for place in (2, 3) for group in sorted(places[place].values(), key=len, reverse=True)]
+    waiting = [*places[2].values(), *places[3].values()]
     taken = 0
     for number, group in enumerate(computing):
         until = round(len(waiting) * (COMPUTED[0] + (COMPUTED[1] - COMPUTED[0]) * number / len(computing)))

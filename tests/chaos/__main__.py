@@ -44,7 +44,7 @@ _AT_LENGTH = (
         "-m", "not at_length and not long_run",
         "tests/workers/test_kills.py", "tests/workers/test_job.py", "tests/workers/test_procfile.py",
         "tests/nsqd/test_durability.py", "tests/nsqd/test_fuzz.py", "tests/nsqd/test_damage.py",
-        "tests/nsqd/test_store_property.py", "tests/admin/test_admin.py", "tests/spark/test_killed_sink.py",
+        "tests/nsqd/test_store_property.py", "tests/admin/test_admin.py",
     ],
 )  # fmt: skip
 _LENGTHS = {

@@ -19,7 +19,7 @@ from framework.testing.servers import ROOT, Server
 from framework.testing.workers import Worker, working
 from tests.house.pages import blocks
 
-pytestmark = [pytest.mark.spark, pytest.mark.real, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.real, pytest.mark.slow, pytest.mark.long_run]
 KILLS = int(os.environ.get("SINK_KILLS", "3"))
 PAGE = ROOT / "docs" / "spark.md"
 SCRIPT = Path(__file__).parent / "scripts" / "sink.py"
