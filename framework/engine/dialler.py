@@ -78,6 +78,11 @@ class Dialler:
         return self._known is not None and not self._untried
 
     @property
+    def silent(self) -> list[str]:
+        """The nodes whose first dial has no result yet."""
+        return sorted(self._untried)
+
+    @property
     def shut_out(self) -> BrokerRefuses | None:
         """Every node rejects this worker, and none ever accepted it: a wrong secret, certificate or option. Waiting does not
         mend it."""

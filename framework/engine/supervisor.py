@@ -295,7 +295,8 @@ class Supervisor:
                 log.warning("handler %s: no node has the topic yet; waiting for one", consumer.spec.name)
                 continue
             errors = [dialler.error for dialler in mine if dialler.error]
-            why = "; ".join(map(str, errors)) or "none has answered yet"
+            silent = [f"{node} has not answered yet" for dialler in mine for node in dialler.silent]
+            why = "; ".join([*map(str, errors), *silent]) or "none has answered yet"
             starved = any(map(_starved, errors))
             fix = "raise the limit of open files (ulimit -n)" if starved else "start the broker, or check its URL"
             raise BrokerUnreachable(

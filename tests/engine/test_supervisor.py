@@ -118,6 +118,13 @@ def test_where_discovery_gives_no_answer_it_is_named_at_the_deadline(broker, run
         worker.greenlet.get(timeout=5)
 
 
+def test_a_node_that_takes_the_connection_and_says_nothing_is_named_at_the_deadline(broker, run, monkeypatch):
+    monkeypatch.setattr(broker, "connect", lambda *_, **__: gevent.sleep(5))
+    worker = run(lambda message: None, supervisor={"connect_deadline": 0.3})
+    with pytest.raises(BrokerUnreachable, match=r"no broker reached within 0.3 s \(a:1 has not answered yet\); start the broker"):
+        worker.greenlet.get(timeout=5)
+
+
 def test_a_worker_that_may_open_no_more_files_says_which_limit_to_raise(broker, run, monkeypatch):
     def connect(*_: object, **__: object) -> None:
         raise BrokerUnreachable("a:1 cannot be reached") from OSError(errno.EMFILE, "Too many open files")
