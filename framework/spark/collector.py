@@ -101,10 +101,19 @@ class Collector:
     def _drained(self) -> bool:
         now = time.monotonic()
         blocked = self._supervisor.blocked if self._supervisor is not None else 0.0
-        if self._landing or blocked > _STALL or now - self._looked > _STALL:
+        idle = _IDLE + self._options.segment_linger
+        stalled = blocked > _STALL or now - self._looked > _STALL
+        if self._landing or stalled or (now - self._last_old > idle and self._has_old()):
             self._last_old = now
         self._looked = now
-        return now - self._last_old > _IDLE + self._options.segment_linger
+        return now - self._last_old > idle
+
+    def _has_old(self) -> bool:
+        """Whether messages from before have come and wait, as behind a batch of newer ones that a slow disk takes."""
+        if self._start is None or self._supervisor is None:
+            return False
+        connections = [one for consumer, _ in self._supervisor.of_consumers() for one in list(consumer.accounts)]
+        return self._start.precedes((message for one in connections for message in list(one.in_flight)), self._transports)
 
     def _wait_for(self, condition: Callable[[], bool], seconds: float | None) -> bool:
         until = None if seconds is None else time.monotonic() + seconds

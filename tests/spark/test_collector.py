@@ -20,7 +20,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from framework.message import Batch
+from framework.message import Batch, Message
 from framework.spark import collector as of_collector
 from framework.spark import options, reader
 from framework.spark.collector import NAME, Collector
@@ -129,7 +129,7 @@ def test_a_channel_of_which_nothing_has_come_yet_is_given_time(tmp_path: Path, m
         "segmentLinger": "200ms",
     }
     collector: Any = Collector(options.stream_read(given))
-    collector._supervisor = SimpleNamespace(ready=True, blocked=0.0)
+    collector._supervisor = SimpleNamespace(ready=True, blocked=0.0, of_consumers=lambda: [])
     began = time.monotonic()
     collector.drain_channel()
     assert time.monotonic() - began >= 0.5
@@ -178,12 +178,32 @@ def test_a_process_that_stood_still_waits_again_for_what_came_meanwhile(tmp_path
         "spoolDir": str(tmp_path), "topic": "orders", "channel": "archive", "broker": "nsq://127.0.0.1:1",
         "segmentLinger": "10ms",
     }))  # fmt: skip
-    collector._supervisor = SimpleNamespace(ready=True, blocked=0.0)
+    collector._supervisor = SimpleNamespace(ready=True, blocked=0.0, of_consumers=lambda: [])
     collector._last_old = collector._looked = time.monotonic() - 5
     assert not collector._drained()
     assert not collector._drained()
     time.sleep(0.35)
     assert collector._drained()
+
+
+def test_what_has_come_from_before_is_waited_for_also_behind_a_batch_of_newer_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which a slow disk takes for longer than nothing need come."""
+    monkeypatch.setattr(of_collector, "_IDLE", 0.1)
+    given = {"spoolDir": str(tmp_path), "topic": "orders", "channel": "archive", "broker": "nsq://127.0.0.1:1"}
+    collector: Any = Collector(options.stream_read({**given, "segmentLinger": "10ms"}))
+    line = SimpleNamespace(node="a:1", in_flight={})
+    consumer = SimpleNamespace(accounts=[line])
+    collector._supervisor = SimpleNamespace(ready=True, blocked=0.0, of_consumers=lambda: [(consumer, [])])
+    line.in_flight = {Message(b"1", time.time_ns() - 10**9, 1, b"x", line): 0.0}
+    draining = threading.Thread(target=collector.drain_channel)
+    draining.start()
+    draining.join(0.5)
+    assert draining.is_alive()
+    line.in_flight = {Message(b"2", time.time_ns() + 10**9, 1, b"x", line): 0.0}
+    draining.join(10)
+    assert not draining.is_alive(), "newer ones are waited for"
 
 
 @pytest.fixture

@@ -90,6 +90,7 @@ def test_a_node_that_is_lost_is_named_for_a_while_longer_and_then_is_gone(start_
         assert time.monotonic() < deadline
         gevent.sleep(0.1)
     nsqd.start()
+    nsqd.http("/topic/create?topic=orders", b"")  # the kill may have come before it had written down which topics it has
     registered(lookupd, "orders", 2)
     assert transport.discover("orders") == {nsqd.address, other.address}
 
