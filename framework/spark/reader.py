@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from framework.spark.collector import Collector
 
 Listing = Mapping[str, list[Segment]]
+_FIRST = Cursor(1, 0)
 _ROWS_WORTH_A_TASK = 1000
 _LOOK_EVERY = 1.0
 """Seconds between two looks into a storage."""
@@ -203,6 +204,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             segments = found.get(name, [])
             begin = first.cursors.get(name) if first.epoch == last.epoch else None
             begin = begin or start_of(segments)
+            if begin > stop:  # its numbers began anew, and so did ``_continue_from``
+                begin = _FIRST
             if gone := missing(segments, begin, stop):
                 self._lost(f"segments {gone[0]} to {gone[-1]} of collector {name} are gone")
             every += spans(name, cut(segments, begin.segment, stop.segment), begin, stop)
@@ -272,7 +275,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             if cursor > Cursor(self._highest(name) + 1, 0):
                 self._lost(f"segments before {cursor.segment} of collector {name} are gone, and its numbers began anew")
-                return Offset(current, {**start.cursors, name: Cursor(1, 0)}, 1, self._options.max_records)
+                return Offset(current, {**start.cursors, name: _FIRST}, 1, self._options.max_records)
             if cursor.row:  # the newest was removed by hand, and what comes has higher numbers
                 self._lost(f"segment {cursor.segment} of collector {name} is gone")
         return start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,3 +127,28 @@ def test_numbers_go_on_behind_all_that_were_ever_given(root: Location) -> None:
     land(root, 1, first=4)
     forget()
     assert [one.number for one in segment.listing(root / "main")] == [4, 5]
+
+
+@pytest.mark.parametrize("rows", [4, 13])
+def test_who_goes_on_although_all_numbers_began_anew_reads_what_is_there(root: Location, rows: int) -> None:
+    """As where somebody emptied the folder of a collector, and not the whole spool. ``rows``: a batch's."""
+    land(root, 5, 5, 5, 5)
+    end = reader(root).latestOffset(reader(root).initialOffset(), EVERYTHING)
+    main = root / "main"
+    if isinstance(main, Remote):
+        for entry in main.list():
+            (main / entry.name).delete()
+    else:
+        shutil.rmtree(main)
+    forget()
+    land(root, 5, 5, first=20)
+    with pytest.raises(SpoolError, match="its numbers began anew"):
+        reader(root).latestOffset(end, EVERYTHING)
+    source = reader(root, failOnDataLoss="false", maxMessagesPerTrigger=str(rows))
+    found = []
+    while (after := source.latestOffset(end, source.getDefaultReadLimit())) != end:
+        plan = ids(source, end, after)
+        assert ids(reader(root, failOnDataLoss="false"), end, after) == plan, "as Spark plans it again after a crash"
+        found += plan
+        end = after
+    assert found == [f"{n:016x}" for n in range(20, 30)]
