@@ -120,7 +120,7 @@ def dial(node: str, timeout: float = CONNECT_TIMEOUT) -> Iterator[Line]:
     except gevent.Timeout as error:
         if error is not limit:
             raise
-        raise BrokerUnreachable(f"beanstalkd {node} did not answer within {timeout:g} s") from None
+        raise BrokerUnreachable(f"beanstalkd {node} did not answer within {timeout:.3g} s") from None
     except OSError as error:
         raise _unreachable(node, error) from error
     finally:

@@ -93,7 +93,7 @@ def explained(server: str, timeout: float, hint: Callable[[], str] = str) -> Ite
     except gevent.Timeout as error:
         if error is not limit:
             raise
-        raise BrokerUnreachable(f"nats-server {server} did not answer within {timeout:g} s{hint()}") from None
+        raise BrokerUnreachable(f"nats-server {server} did not answer within {timeout:.3g} s{hint()}") from None
     except ssl.SSLError as error:
         raise credentials.refusal(server, error) from error
     except (OSError, UnicodeError) as error:  # UnicodeError: a host name that IDNA refuses

@@ -194,7 +194,7 @@ def dial(node: str, options: Options = _DEFAULTS, *, timeout: float = CONNECT_TI
     except gevent.Timeout as error:
         if error is not limit:
             raise
-        raise BrokerUnreachable(f"nsqd {node} did not answer within {timeout:g} s") from None
+        raise BrokerUnreachable(f"nsqd {node} did not answer within {timeout:.3g} s") from None
     except ssl.SSLError as error:
         raise credentials.refusal(f"nsqd {node}", error) from error
     except (OSError, UnicodeError) as error:  # UnicodeError: a host name that IDNA refuses

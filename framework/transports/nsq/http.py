@@ -48,6 +48,8 @@ _SHOWN = 60
 """Characters of what is no HTTP, in an error."""
 _HTTPS = "https://"
 _ADDRESS = re.compile(r"(https://)?(\[[^\]/]+\]|[^\[\]:/\s]+):\d{1,5}")
+_NO_SUCH_PATH = "NOT_FOUND"
+"""What both servers say of a path that they do not have; of a topic they say TOPIC_NOT_FOUND."""
 _DEFAULTS = Options()
 T = TypeVar("T")
 
@@ -265,6 +267,13 @@ class Lookupd(_Server):
     def of(cls, address: str, options: Options, *, timeout: float = TIMEOUT) -> Lookupd:
         """That at ``address`` of a broker URL. The name that was given for the nsqds' certificates is none of its own."""
         return cls(address, timeout=timeout, options=replace(options, tls_server_name=""))
+
+    def _refusal(self, status: int, path: str, body: bytes) -> BrokerError | ProtocolError:
+        """An nsqd answers 404 here too, and would be taken for an nsqlookupd that has no such topic."""
+        refusal = super()._refusal(status, path, body)
+        if isinstance(refusal, BrokerError) and refusal.code == _NO_SUCH_PATH and path.startswith(("/lookup", "/nodes")):
+            return ProtocolError(f"{self.address} is no nsqlookupd: name nsqlookupd's HTTP port, 4161 unless told otherwise")
+        return refusal
 
     def lookup(self, topic: str) -> Lookup:
         """The nsqds that have ``topic``, without those tombstoned for it; an unknown topic is an empty answer."""

@@ -39,7 +39,7 @@ def dial(server: str, secrets: Secrets | None = None, timeout: float = CONNECT_T
         if sock is not None:
             sock.close()
         if isinstance(error, gevent.Timeout) and error is limit:
-            raise BrokerUnreachable(f"RocketMQ at {server} did not answer within {timeout:g} s") from None
+            raise BrokerUnreachable(f"RocketMQ at {server} did not answer within {timeout:.3g} s") from None
         if isinstance(error, ssl.SSLError):
             raise tls.refusal(server, error) from error
         if isinstance(error, OSError | ValueError):  # ValueError: a name server named no address, or one that IDNA refuses

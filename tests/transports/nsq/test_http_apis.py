@@ -172,6 +172,13 @@ def test_lookupds_api(start_nsqd, start_nsqlookupd):
     assert (node.tombstones, node.tombstoned, api.lookup("orders").producers) == ([True], True, [])
 
 
+def test_an_nsqd_in_place_of_an_nsqlookupd_is_no_unknown_topic(nsqd):
+    """Both answer 404. A worker that took it for an unknown topic waited for ever for a node that has it."""
+    for ask in (lambda api: api.lookup("orders"), lambda api: api.nodes()):
+        with pytest.raises(ProtocolError, match="is no nsqlookupd: name nsqlookupd's HTTP port, 4161 unless told otherwise"):
+            ask(Lookupd(nsqd.http_address))
+
+
 def test_a_server_that_is_not_there_is_named():
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(BrokerUnreachable, match=address):
