@@ -270,15 +270,16 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start.epoch != current:
             self._lost(f"it is not the spool that the checkpoint knows (its epoch was {start.epoch})")
             return Offset(current, {}, 1, self._options.max_records)
+        anew: dict[str, Cursor] = {}
         for name, cursor in start.cursors.items():
             if cursor <= end_of(self._listed().get(name, [])):
                 continue
             if cursor > Cursor(self._highest(name) + 1, 0):
                 self._lost(f"segments before {cursor.segment} of collector {name} are gone, and its numbers began anew")
-                return Offset(current, {**start.cursors, name: _FIRST}, 1, self._options.max_records)
-            if cursor.row:  # the newest was removed by hand, and what comes has higher numbers
+                anew[name] = _FIRST
+            elif cursor.row:  # the newest was removed by hand, and what comes has higher numbers
                 self._lost(f"segment {cursor.segment} of collector {name} is gone")
-        return start
+        return Offset(current, {**start.cursors, **anew}, 1, self._options.max_records) if anew else start
 
     def _highest(self, name: str) -> int:
         if name not in self._numbers:

@@ -152,3 +152,17 @@ def test_who_goes_on_although_all_numbers_began_anew_reads_what_is_there(root: L
         found += plan
         end = after
     assert found == [f"{n:016x}" for n in range(20, 30)]
+
+
+def test_each_collector_whose_numbers_began_anew_is_read_although_another_stays_away(tmp_path: Path) -> None:
+    for name in "ab":
+        with Spool(tmp_path, name) as spool:
+            for first in range(0, 40, 10):
+                spool.land(messages(first, first + 10))
+    end = reader(tmp_path).latestOffset(reader(tmp_path).initialOffset(), EVERYTHING)
+    for name in "ab":
+        shutil.rmtree(tmp_path / name)
+    with Spool(tmp_path, "b") as spool:
+        spool.land(messages(40, 50))
+    source = reader(tmp_path, failOnDataLoss="false")
+    assert ids(source, end, source.latestOffset(end, EVERYTHING)) == [f"{n:016x}" for n in range(40, 50)]
