@@ -219,7 +219,7 @@ class NameServers:
             except RocketError:
                 raise
             except FrameworkError as error:
-                if len(self._servers) == 1:
+                if len(self._servers) == 1 and not isinstance(error, ProtocolError):
                     raise
                 failures.append(words_of(server, error))
             else:

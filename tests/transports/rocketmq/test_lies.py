@@ -4,6 +4,9 @@ An exception of another kind would end the greenlet that reads the answer, and a
 
 from __future__ import annotations
 
+import socket
+import threading
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -126,6 +129,29 @@ def test_a_broker_that_is_taken_for_a_name_server_is_called_one() -> None:
     producer.close()
     transport.close()
     server.close()
+
+
+@pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_a_server_of_another_kind_cannot_be_reached_and_is_named(said: bytes) -> None:
+    """As with the other brokers: `workers check` and `stats` end with 3, where 1 is for faults of ours."""
+    held = []
+
+    def say(listener: socket.socket) -> None:
+        with suppress(OSError):  # it was closed
+            while True:
+                held.append(listener.accept()[0])
+                held[-1].sendall(said)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=say, args=[listener], daemon=True).start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        (transport,) = open_transports([f"rocketmq://{address}"])
+        with pytest.raises(BrokerUnreachable, match=address):
+            transport.probe()
+        transport.close()
+        listener.shutdown(socket.SHUT_RDWR)
+    for one in held:
+        one.close()
 
 
 def test_what_no_broker_can_have_said_is_not_said() -> None:
