@@ -111,7 +111,7 @@ def encode(payload: Any) -> bytes:
     """
     body = payload if type(payload) is bytes else _encode(payload)
     if not body:
-        raise BadMessage("an empty body cannot be published: NSQ refuses it, so send at least one byte")
+        raise BadMessage("an empty body cannot be published: NSQ and RocketMQ refuse it, so send at least one byte")
     return body
 
 

@@ -16,7 +16,7 @@ _EXAMPLES = "s3://bucket/spool, gs://bucket/spool, az://container/spool or webhd
 
 
 def is_url(given: str) -> bool:
-    return _URL.match(given) is not None
+    return _URL.match(given.lstrip()) is not None
 
 
 def storage_of(url: str) -> Remote:

@@ -18,6 +18,7 @@ from tests.spool.rows import MakeBatch
     [
         ("", "is no folder that a spool can lie in"),
         ("a\0b", "is no folder that a spool can lie in"),
+        (" s3://bucket/spool", "is a URL: give a path, or a URL that a spool can have"),  # it made a folder named " s3:"
         ("s3:bucket/spool", "a bucket and a folder in it are needed"),
         ("s3://bucket/./spool", "a bucket and a folder in it are needed"),
         ("s3://bucket/a#1", "has no # and no control characters"),  # it was the spool of a#2 as well
