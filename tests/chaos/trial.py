@@ -146,7 +146,7 @@ class Trial:
         try:
             self.start_worker()
             with self._publishing():
-                self.until_published(6 * BURST)
+                self.until_published(6 * BURST)  # a first fault that comes before any message shows nothing
                 yield self
         except BaseException:
             if self.worker is not None:

@@ -126,13 +126,11 @@ def test_all_that_the_app_has_for_its_end_is_done_before(tmp_path: Path) -> None
 def test_threads_that_wait_for_bytes_do_not_hold_up_the_end(tmp_path: Path) -> None:
     """They hold the lock of what they read, and the interpreter would go on after a second."""
     command = [sys.executable, "-c", textwrap.dedent(READING)]
-    process = subprocess.Popen(command, cwd=tmp_path, env=environment(), stdin=subprocess.PIPE)
-    try:
-        assert process.wait(timeout=60) == 0
-    finally:
-        process.kill()
-        process.wait()
-        process.stdin.close()  # type: ignore[union-attr]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdin=subprocess.PIPE) as process:
+        try:
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
     assert (tmp_path / "text").read_text() == "text"
 
 
