@@ -99,6 +99,7 @@ class Collector:
             self._thread.join(_STOP_WAIT)
 
     def _drained(self) -> bool:
+        """Whether nothing from before has come for a while in which this process looked."""
         now = time.monotonic()
         blocked = self._supervisor.blocked if self._supervisor is not None else 0.0
         idle = _IDLE + self._options.segment_linger

@@ -20,6 +20,10 @@ class Cursor(NamedTuple):
     row: int
 
 
+FIRST = Cursor(1, 0)
+"""Of a collector that has landed nothing, or whose numbers began anew."""
+
+
 @dataclass(frozen=True, slots=True)
 class Offset:
     """How far a query has read a spool; ``as_dict`` is what Spark keeps in its checkpoint."""
@@ -59,11 +63,11 @@ class Span(NamedTuple):
 
 def end_of(segments: Sequence[Segment]) -> Cursor:
     """Behind the last row there is."""
-    return Cursor(segments[-1].number + 1, 0) if segments else Cursor(1, 0)
+    return Cursor(segments[-1].number + 1, 0) if segments else FIRST
 
 
 def start_of(segments: Sequence[Segment]) -> Cursor:
-    return Cursor(segments[0].begins, 0) if segments else Cursor(1, 0)
+    return Cursor(segments[0].begins, 0) if segments else FIRST
 
 
 def spans(collector: str, segments: Sequence[Segment], start: Cursor, end: Cursor) -> list[Span]:

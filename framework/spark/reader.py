@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from framework.errors import BadSetting
 from framework.spark.filters import Pushing, Wanted
 from framework.spark.offsets import (
+    FIRST,
     Cursor,
     Offset,
     Span,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from framework.spark.collector import Collector
 
 Listing = Mapping[str, list[Segment]]
-_FIRST = Cursor(1, 0)
 _ROWS_WORTH_A_TASK = 1000
 _LOOK_EVERY = 1.0
 """Seconds between two looks into a storage."""
@@ -205,7 +205,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = first.cursors.get(name) if first.epoch == last.epoch else None
             begin = begin or start_of(segments)
             if begin > stop:  # its numbers began anew, and so did ``_continue_from``
-                begin = _FIRST
+                begin = FIRST
             if gone := missing(segments, begin, stop):
                 self._lost(f"segments {gone[0]} to {gone[-1]} of collector {name} are gone")
             every += spans(name, cut(segments, begin.segment, stop.segment), begin, stop)
@@ -276,7 +276,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             if cursor > Cursor(self._highest(name) + 1, 0):
                 self._lost(f"segments before {cursor.segment} of collector {name} are gone, and its numbers began anew")
-                anew[name] = _FIRST
+                anew[name] = FIRST
             elif cursor.row:  # the newest was removed by hand, and what comes has higher numbers
                 self._lost(f"segment {cursor.segment} of collector {name} is gone")
         return Offset(current, {**start.cursors, **anew}, 1, self._options.max_records) if anew else start

@@ -23,6 +23,10 @@ class Expiry:
         """When segments were landed, by number: who looks each minute does not ask a file system for all of them."""
         self._told = 0
 
+    def forget(self) -> None:
+        """Of another life of the folder, numbers may be of other segments."""
+        self._landed.clear()
+
     def of(self, kept: Sequence[Segment]) -> Sequence[Segment]:
         """The first of ``kept``, which are in order, that are older than the retention.
 

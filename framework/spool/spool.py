@@ -296,6 +296,8 @@ class Spool:
             segments.sync_folder(self.root)
 
     def _learn(self) -> None:
+        if self._expiry is not None:
+            self._expiry.forget()
         self._notes = times.Notes(self.folder) if isinstance(self.folder, Path) and self._shared else None
         taken = segments.highest(self.folder)  # before the list, which has what others name from now on
         kept = segments.steady(self.folder, anew=True)

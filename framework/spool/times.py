@@ -85,7 +85,7 @@ def highest(folder: Path) -> int:
 
 
 class Notes:
-    """``highest`` for who asks again and again while nobody tidies: what was read is not read again."""
+    """``highest`` for a collector that asks before each batch: it reads what was appended since. While nobody tidies."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / _FILE

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ YEAR = 365 * DAY
 
 
 @pytest.fixture
-def left(tmp_path: Path, batch: MakeBatch) -> object:
+def left(tmp_path: Path, batch: MakeBatch) -> Callable[..., list[int]]:
     """The numbers that stay of segments that were landed at these days, with a retention of one."""
 
     def of(*days: float) -> list[int]:
@@ -46,8 +48,30 @@ def left(tmp_path: Path, batch: MakeBatch) -> object:
         ((1, 8, 15, 22), [3, 4]),  # one a week: only the newest pause is doubted
     ],
 )
-def test_what_is_older_goes(left: object, days: tuple[float, ...], stay: list[int]) -> None:
-    assert left(*days) == stay  # type: ignore[operator]
+def test_what_is_older_goes(left: Callable[..., list[int]], days: tuple[float, ...], stay: list[int]) -> None:
+    assert left(*days) == stay
+
+
+def test_segments_that_have_the_numbers_of_others_that_went_are_as_old_as_they_are(tmp_path: Path, batch: MakeBatch) -> None:
+    """As where a spool was emptied while its collector lived on."""
+    with Spool(tmp_path) as before:
+        for n in range(3):
+            before.land(batch(n, n + 1))
+        for one, hours in zip(segment.listing(before.folder), (23, 12, 1), strict=True):
+            at = one.path.stat().st_mtime - 3600 * hours
+            os.utime(one.path, (at, at))
+    spool = Spool(tmp_path, retention=DAY, window=1, remember=0)
+    spool.land(batch(3, 4))
+    spool.close()
+    for path in [*(one.path for one in segment.listing(spool.folder)), spool.folder / "times"]:
+        path.unlink()
+    for n in range(5):
+        spool.land(batch(10 + n, 11 + n))
+    newest = segment.listing(spool.folder)[-1].path
+    os.utime(newest, (newest.stat().st_mtime + 7200, newest.stat().st_mtime + 7200))
+    spool._expire_at = 0.0
+    spool.land(batch(20, 21))
+    assert [one.number for one in segment.listing(spool.folder)] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_clock_that_is_set_a_year_ahead_is_told_once_and_deletes_nothing_that_nobody_has_read(
@@ -59,10 +83,10 @@ def test_a_clock_that_is_set_a_year_ahead_is_told_once_and_deletes_nothing_that_
     write = segment.write
     ahead = itertools.count(1)
 
-    def a_year_ahead(*given: object, **more: object) -> object:
-        one = write(*given, **more)  # type: ignore[arg-type]
-        at = one.path.stat().st_mtime + YEAR + next(ahead)  # type: ignore[union-attr]
-        os.utime(one.path, (at, at))  # type: ignore[union-attr,arg-type]
+    def a_year_ahead(*given: Any, **more: Any) -> Any:
+        one: Any = write(*given, **more)
+        at = one.path.stat().st_mtime + YEAR + next(ahead)
+        os.utime(one.path, (at, at))
         return one
 
     monkeypatch.setattr(segment, "write", a_year_ahead)

@@ -219,6 +219,7 @@ class NameServers:
             except RocketError:
                 raise
             except FrameworkError as error:
+                # What speaks another protocol is no fault of ours, and does not name itself: see ``words_of``.
                 if len(self._servers) == 1 and not isinstance(error, ProtocolError):
                     raise
                 failures.append(words_of(server, error))
