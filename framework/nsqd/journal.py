@@ -19,7 +19,7 @@ NOTHING_PUBLISHED = "DISK: nothing was published"
 NOT_DECLARED = "DISK: topics and channels are not declared"
 WRITER_ENDED = "DISK: the writer failed"
 RETRY_SECONDS = 1.0
-"""How often a declaration is tried again that could not be written."""
+"""How often a declaration is tried again that could not be written, and whether messages can be after the disk refused some."""
 
 
 class NotStored(FrameworkError):
@@ -105,6 +105,8 @@ class Journal:
         self._next = _Next()
         self._undeclared: dict[int, Declaring] = {}
         """Topics and channels exist for their clients already, so the log must still learn of them."""
+        self._refused = False
+        """Whether the disk refused what was published last. Who goes by /ping publishes nothing more, so we look ourselves."""
         self._wanted = Event()
         self._thread = DiskThread()
         self._stopping = False
@@ -135,12 +137,14 @@ class Journal:
 
     def _run(self) -> None:
         while True:
-            self._wanted.wait(RETRY_SECONDS if self._undeclared else None)
+            self._wanted.wait(RETRY_SECONDS if self._undeclared or self._refused else None)
             self._wanted.clear()
             if self._next or self._undeclared:
                 self._write()
             if self._stopping and not self._next:
                 return
+            if self._refused and not self._next:
+                self._look()
 
     def _write(self) -> None:
         """Whatever happens here, those who wait for the group are told, and the next one is written."""
@@ -157,10 +161,21 @@ class Journal:
     def _publish(self, group: _Next, declares: list[Declare]) -> bool:
         """Declarations first: a topic's messages must not come before it in the log, nor be written where it was not."""
         error = self._append([*declares, *group.entries], NOTHING_PUBLISHED)
+        self._refused = isinstance(error, OSError)
         group.published.end(error)
         if error is None:
             self._declared(group)
         return error is None
+
+    def _look(self) -> None:
+        """Whether the disk takes messages again."""
+        try:
+            self._thread.do(self._store.try_to_write)
+        except OSError as error:
+            self._health.fails(NOTHING_PUBLISHED, error)
+        else:
+            self._refused = False
+            self._health.works(NOTHING_PUBLISHED)
 
     def _declare(self, group: _Next, declares: list[Declare]) -> None:
         """Alone, where there is no room for messages."""

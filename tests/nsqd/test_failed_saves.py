@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import time
 from collections.abc import Callable
@@ -13,7 +14,9 @@ import pytest
 from gevent.event import Event
 
 from framework.nsqd import broker as brokers
+from framework.nsqd import journal
 from framework.nsqd.journal import NotStored
+from framework.nsqd.store import log
 from tests.nsqd.rounds import Nsqd, Taker, channel, publish, refusing, starter, wait_until
 
 
@@ -128,6 +131,29 @@ def test_saves_come_one_after_another(start: Callable[[], Nsqd], monkeypatch: py
     second.get()
     nsqd.broker.save()
     assert nsqd.killed().waiting("t") == 0
+
+
+def test_a_disk_that_takes_messages_again_is_seen_without_one(start: Callable[[], Nsqd], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "RETRY_SECONDS", 0.01)
+    nsqd = start()
+    topic = nsqd.broker.topic("t")
+    publish(nsqd.broker, topic)
+    looks = 0
+
+    def fails(*_: object) -> int:
+        nonlocal looks
+        looks += 1
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "_write_all", fails)
+        with pytest.raises(NotStored, match="Input/output"):
+            publish(nsqd.broker, topic)
+        wait_until(lambda: looks > 3)
+        assert nsqd.broker.wrong.startswith("DISK: nothing was published"), "it looked, and the disk does not take them"
+    wait_until(lambda: nsqd.broker.wrong == "")
+    publish(nsqd.broker, topic)
+    assert nsqd.killed().waiting("t") == 2
 
 
 def test_an_error_at_the_hand_over_reaches_its_publisher_and_stops_no_other(

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import tempfile
 import time
+import urllib.error
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -187,6 +188,30 @@ def test_an_index_without_room_is_named_while_it_serves(small_disk: Path) -> Non
         with pytest.raises(Exception, match="503"):
             server.http("/pub?topic=full", b"x")
         assert logged(server, f"nothing was published - {server.data}: ")
+    finally:
+        server.kill()
+
+
+def ping(server: Server) -> int:
+    try:
+        server.http("/ping")
+    except urllib.error.HTTPError as error:
+        return error.code
+    return 200
+
+
+def test_ping_says_by_itself_that_there_is_room_again(small_disk: Path) -> None:
+    """A balancer that goes by it sends no message that could show it."""
+    server = own_nsqd(small_disk / "data")
+    server.start()
+    try:
+        server.http("/pub?topic=full", b"x")
+        fill(small_disk)
+        with pytest.raises(Exception, match="503"):
+            server.http("/pub?topic=full", b"x")
+        assert ping(server) == 500
+        (small_disk / FILLER).unlink()
+        wait_for(lambda: ping(server) == 200)
     finally:
         server.kill()
 

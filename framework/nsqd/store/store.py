@@ -153,6 +153,12 @@ class Store:
             self.log.sync()  # whatever publishers are content with: the old place will go
             self.catalog.accept(batches, self.log.active, offset)
 
+    def try_to_write(self) -> None:
+        """Begin a segment, which shows that messages can be written. Raises OSError while they cannot; nothing has changed then."""
+        with self._writing:
+            self._require_room()
+            self._roll()
+
     def _has_room(self) -> bool:
         disk = os.statvfs(self.folder.path)
         return disk.f_bavail * disk.f_frsize >= min(RESERVE_BYTES, disk.f_blocks * disk.f_frsize // 16)
