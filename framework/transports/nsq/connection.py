@@ -112,7 +112,7 @@ class NsqConnection:
             self._end(error)
         finally:
             self._busy = False
-        if self.closing and not self.closed and not self.unsent():
+        if self.closing and not (self.closed or self.unsent() or self._came_meanwhile()):
             self._end(self._why)
 
     @property
@@ -191,14 +191,17 @@ class NsqConnection:
             self._eof()
             return
         self._flush_due = True  # the flush at the end of this callback: settlements until then schedule none
-        if messages and not self.closing:
-            self.in_flight.update(dict.fromkeys(messages, now))
-            self._tally.received += len(messages)
-            self.hand_over(messages)
+        if messages:
+            self._receive(messages, now)
         self.take_frames(others)
 
+    def _receive(self, messages: list[Message], now: float) -> None:
+        self.in_flight.update(dict.fromkeys(messages, now))
+        self._tally.received += len(messages)
+        self.hand_over(messages)
+
     def hand_over(self, messages: list[Message]) -> None:
-        if self._drained or self._renewing:
+        if self._drained or self._renewing or self.closing:
             self._give_back(messages)
         else:
             self._receiver.deliver(self, messages)
@@ -207,6 +210,17 @@ class NsqConnection:
         """nsqd may send a message that it had picked already after CLOSE_WAIT (a race in its code)."""
         for message in messages:
             self.requeue(message, 0)
+
+    def _came_meanwhile(self) -> bool:
+        """Whether nsqd sent messages that nobody has read yet: they go back, or they would wait there until their timeout."""
+        try:
+            with self.lock:
+                messages = self.feed(self.sock.recv(RECV_SIZE))[0]
+        except (OSError, ProtocolError):
+            return False
+        if messages:
+            self._receive(messages, monotonic())
+        return bool(messages)
 
     def take_frames(self, frames: list[bytes | BrokerError]) -> None:
         by_id: dict[bytes, deque[Message]] = {}

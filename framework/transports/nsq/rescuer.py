@@ -31,7 +31,6 @@ class Owner(Protocol):
     outbox: Outbox
     last_read: float
     draining: bool
-    closing: bool
     closed: bool
 
     def hand_over(self, messages: list[Message]) -> None: ...
@@ -129,7 +128,7 @@ class Rescuer:
         if rescue is None:
             return
         self._count(rescue, owner.in_flight)
-        if not owner.closing and (messages := [one for one in rescue.messages if one in owner.in_flight]):
+        if messages := [one for one in rescue.messages if one in owner.in_flight]:
             owner.hand_over(messages)
         owner.take_frames(rescue.frames)
         if rescue.error is not None:
@@ -145,9 +144,8 @@ class Rescuer:
         """As if the hub had done so itself."""
         self._tally.finished += rescue.finished
         self._tally.requeued += rescue.requeued
-        if not self._owner.closing:
-            self._tally.received += len(rescue.messages)
-            in_flight.update(dict.fromkeys(rescue.messages, 0.0))
+        self._tally.received += len(rescue.messages)
+        in_flight.update(dict.fromkeys(rescue.messages, 0.0))
         for message, at in rescue.since.items():
             if in_flight.pop(message, None) is not None:  # else it has been settled since
                 in_flight[message] = at

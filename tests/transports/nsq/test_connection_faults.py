@@ -308,6 +308,34 @@ def test_a_message_after_close_wait_is_given_back(fake, subscribe, tools):
     assert (receiver.tally.received, receiver.tally.requeued) == (1, 1)
 
 
+def test_a_message_that_comes_while_the_connection_ends_is_given_back(fake, subscribe, tools):
+    """Behind CLOSE_WAIT, and before the end of what is sent: nobody reads it in a turn of its own."""
+    lines: list[bytes] = []
+    peers: list[Peer] = []
+
+    def cls_then_lines(peer: Peer) -> None:
+        peers.append(peer)
+        peer.messages(IDS[1])
+        while peer.line() != wire.CLS:
+            pass
+        peer.respond(wire.CLOSE_WAIT)
+        lines.extend(iter(peer.line, b""))
+
+    def late(connection) -> None:
+        peers[0].sock.sendall(wire.encode_message(1, 1, IDS[7], b"body"))
+        for message in list(connection.in_flight):
+            connection.requeue(message, 0)
+        connection.close()
+
+    receiver = tools.Recorder(lambda connection, _: connection.drain())
+    receiver.drained = late
+    subscribe(fake(greeted(cls_then_lines)), receiver).grant(1)
+    tools.until(lambda: receiver.ends and lines)
+    assert lines == [b"REQ " + IDS[1] + b" 0\n", b"REQ " + IDS[7] + b" 0\n"]
+    assert receiver.ends == [None]
+    assert (receiver.tally.received, receiver.tally.requeued, receiver.tally.lease_lost) == (2, 2, 0)
+
+
 # --- a peer that does not read -----------------------------------------------------------------------------
 
 
@@ -320,6 +348,10 @@ def stuffed(fake, subscribe, tools, resume):
         resume.wait()
         stay(peer)
 
+    return stuffed_by(script, fake, subscribe, tools)
+
+
+def stuffed_by(script, fake, subscribe, tools):
     receiver = tools.Recorder()
     connection = subscribe(fake(script), receiver)
     connection.grant(len(IDS))
@@ -350,6 +382,24 @@ def test_closing_does_not_wait_for_ever_for_a_peer_that_does_not_read(fake, subs
     tools.until(lambda: receiver.ends)
     assert 0.8 < time.monotonic() - started < 2
     assert (receiver.tally.finished, receiver.tally.lease_lost) == (0, len(IDS))
+
+
+def test_a_message_that_comes_while_the_last_is_sent_is_given_back(fake, subscribe, tools):
+    resume, read = gevent.event.Event(), []
+
+    def script(peer: Peer) -> None:
+        peer.greet()
+        peer.messages(*IDS)
+        resume.wait()
+        peer.messages(b"f" * 16)
+        read.extend(iter(peer.line, b""))
+
+    connection, receiver = stuffed_by(script, fake, subscribe, tools)
+    connection.close()
+    resume.set()
+    tools.until(lambda: receiver.ends and read)
+    assert read[-1] == b"REQ " + b"f" * 16 + b" 0\n"
+    assert (receiver.tally.requeued, receiver.tally.lease_lost) == (1, len(IDS))
 
 
 @pytest.mark.parametrize("sent", [0, 10, 20, 21, 22, 41, 42, 62, 63])
