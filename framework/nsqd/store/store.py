@@ -154,7 +154,7 @@ class Store:
             self.catalog.accept(batches, self.log.active, offset)
 
     def try_to_write(self) -> None:
-        """Begin a segment, which shows that messages can be written. Raises OSError while they cannot; nothing has changed then."""
+        """Begin a segment: messages can be written. Raises OSError while they cannot; nothing has changed then."""
         with self._writing:
             self._require_room()
             self._roll()
