@@ -310,7 +310,7 @@ def test_a_message_after_close_wait_is_given_back(fake, subscribe, tools):
 
 def test_a_message_that_comes_while_the_connection_ends_is_given_back(fake, subscribe, tools):
     """Behind CLOSE_WAIT, and before the end of what is sent: nobody reads it in a turn of its own."""
-    lines: list[bytes] = []
+    lines: list[list[bytes]] = []
     peers: list[Peer] = []
 
     def cls_then_lines(peer: Peer) -> None:
@@ -319,7 +319,7 @@ def test_a_message_that_comes_while_the_connection_ends_is_given_back(fake, subs
         while peer.line() != wire.CLS:
             pass
         peer.respond(wire.CLOSE_WAIT)
-        lines.extend(iter(peer.line, b""))
+        lines.append(list(iter(peer.line, b"")))
 
     def late(connection) -> None:
         peers[0].sock.sendall(wire.encode_message(1, 1, IDS[7], b"body"))
@@ -331,7 +331,7 @@ def test_a_message_that_comes_while_the_connection_ends_is_given_back(fake, subs
     receiver.drained = late
     subscribe(fake(greeted(cls_then_lines)), receiver).grant(1)
     tools.until(lambda: receiver.ends and lines)
-    assert lines == [b"REQ " + IDS[1] + b" 0\n", b"REQ " + IDS[7] + b" 0\n"]
+    assert lines == [[b"REQ " + IDS[1] + b" 0\n", b"REQ " + IDS[7] + b" 0\n"]]
     assert receiver.ends == [None]
     assert (receiver.tally.received, receiver.tally.requeued, receiver.tally.lease_lost) == (2, 2, 0)
 
@@ -392,13 +392,13 @@ def test_a_message_that_comes_while_the_last_is_sent_is_given_back(fake, subscri
         peer.messages(*IDS)
         resume.wait()
         peer.messages(b"f" * 16)
-        read.extend(iter(peer.line, b""))
+        read.append(list(iter(peer.line, b"")))
 
     connection, receiver = stuffed_by(script, fake, subscribe, tools)
     connection.close()
     resume.set()
     tools.until(lambda: receiver.ends and read)
-    assert read[-1] == b"REQ " + b"f" * 16 + b" 0\n"
+    assert read[0][-1] == b"REQ " + b"f" * 16 + b" 0\n"
     assert (receiver.tally.requeued, receiver.tally.lease_lost) == (1, len(IDS))
 
 

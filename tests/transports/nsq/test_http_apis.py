@@ -148,7 +148,7 @@ def test_a_refusal_carries_the_servers_words(nsqd):
     assert nsqd.http_address in str(caught.value)
 
 
-def test_lookupds_api(start_nsqd, start_nsqlookupd):
+def test_lookupds_api(start_nsqd, start_nsqlookupd, tools):
     lookupd = start_nsqlookupd()
     nsqd = start_nsqd(f"--lookupd-tcp-address={lookupd.address}")
     api = Lookupd(lookupd.http_address)
@@ -159,7 +159,7 @@ def test_lookupds_api(start_nsqd, start_nsqlookupd):
     registered(lookupd, "orders", 1)
     (node,) = api.nodes()
     assert (node.node, node.http_port, node.topics) == (nsqd.address, nsqd.http_port, ["orders"])
-    assert api.lookup("orders").channels == ["billing"]
+    tools.until(lambda: api.lookup("orders").channels == ["billing"])  # nsqd tells of each by itself
     assert (api.topics(), api.channels("orders"), api.channels("unknown")) == (["orders"], ["billing"], [])
     api.create_topic("new")
     api.create_channel("new", "c")
