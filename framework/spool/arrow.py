@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -127,8 +130,20 @@ def content_of(rows: pa.RecordBatch, mark: str) -> pa.Buffer:
 
 def mapped(path: Path) -> pa.Table:
     """All rows of a file, memory mapped. Raises FileNotFoundError, and SpoolError when it is not a segment."""
+    if not stat.S_ISREG(status(path).st_mode):
+        raise damaged(path, "it is no file")  # a FIFO would be waited for, for ever
     with pa.memory_map(str(path)) as source:
         return opened(source, path)
+
+
+def status(path: Path) -> os.stat_result:
+    """Of a segment's file. Raises FileNotFoundError, and SpoolError where what is there leads to no file."""
+    try:
+        return path.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise damaged(path, "it is a link to itself") from None
+        raise
 
 
 def opened(source: Any, path: Location) -> pa.Table:

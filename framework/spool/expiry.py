@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 
 from framework.spool import segment as segments
@@ -32,15 +33,18 @@ class Expiry:
 
         How old they are is told by the clock that dated them, a storage's own, as the newest has it. Where more than the
         retention passed from one segment to the next, nobody knows whether nothing came or the clock was set: what is before
-        that stays until as much has passed after it. Of several such steps only the newest is doubted.
+        that stays until as much has passed after it. Of several such steps only the newest is doubted. What was dated later than
+        one that came after it is as old as that: else each time that a clock goes ahead and is set back would count, also where
+        two hosts land in turn whose clocks differ.
         """
         landed = {one.number: self._landed.get(one.number) or segments.landed_at(one) for one in kept}
         self._landed = {number: at for number, at in landed.items() if at}  # what has gone meanwhile is nobody's step
         dated = [one for one in kept if one.number in self._landed]
-        age, doubted = 0.0, None
+        age, doubted, after = 0.0, None, math.inf
         for index in range(len(dated) - 1, 0, -1):
             older, newer = dated[index - 1], dated[index]
-            step = max(0.0, self._landed[newer.number] - self._landed[older.number])
+            after = min(after, self._landed[newer.number])
+            step = max(0.0, after - self._landed[older.number])
             if step > self.retention and doubted is None:
                 doubted = older.number, newer.begins, step
             else:

@@ -177,21 +177,21 @@ def keys(path: Location, *, by_node: bool = True) -> list[Key]:
 
 
 def size(one: Segment) -> int:
-    """Its bytes; 0 when it has gone."""
+    """Its bytes; 0 when it has gone. Raises SpoolError for a link to itself."""
     if one.size is not None:
         return one.size
     try:
-        return Path(str(one.path)).stat().st_size
+        return arrow.status(Path(str(one.path))).st_size
     except FileNotFoundError:
         return 0
 
 
 def landed_at(one: Segment) -> float:
-    """In seconds since 1970; 0 when it has gone."""
+    """In seconds since 1970; 0 when it has gone. Raises SpoolError for a link to itself."""
     if one.landed is not None:
         return one.landed
     try:
-        return Path(str(one.path)).stat().st_mtime
+        return arrow.status(Path(str(one.path))).st_mtime
     except FileNotFoundError:
         return 0.0
 

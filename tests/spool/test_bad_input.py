@@ -70,3 +70,26 @@ def test_a_segment_that_is_none_is_named_and_does_not_end_the_process(tmp_path: 
             look(one.path)
     with pytest.raises(SpoolError, match="is damaged"):
         Spool(tmp_path).land(batch(9, 10))
+
+
+NO_FILES: dict[str, Callable[[Path], object]] = {
+    "a FIFO": os.mkfifo,  # which was waited for, for ever
+    "a folder": os.mkdir,
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a device": lambda path: path.symlink_to("/dev/null"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_file_in_place_of_a_segment_is_named_and_not_waited_for(tmp_path: Path, batch: MakeBatch, kind: str) -> None:
+    with Spool(tmp_path) as spool:
+        spool.land(batch(0, 9))
+    (one,) = segment.listing(spool.folder)
+    path = Path(str(one.path))
+    path.unlink()
+    NO_FILES[kind](path)
+    for look in (segment.read, segment.keys):
+        with pytest.raises(SpoolError, match=f"{path} is damaged: it is .*put a whole copy in its place, or remove it"):
+            look(path)
+    with pytest.raises(SpoolError, match="is damaged"):
+        Spool(tmp_path).land(batch(9, 10))

@@ -46,6 +46,10 @@ def left(tmp_path: Path, batch: MakeBatch) -> Callable[..., list[int]]:
         ((366, 366.5, 1, 1.5), [1, 2, 3, 4]),  # set back, a year of waiting is not due
         ((366, 366.5, 1, 1.5, 2.1), [4, 5]),
         ((1, 8, 15, 22), [3, 4]),  # one a week: only the newest pause is doubted
+        ((1, 1.1, 367, 1.2, 367.1), [1, 2, 3, 4, 5]),  # set ahead, set right, and ahead again
+        ((10, 1, 10.1, 1.1, 10.2), [1, 2, 3, 4, 5]),  # two hosts whose clocks differ by days land in turn
+        ((1, 1.6, 1.1, 1.7, 1.2, 1.8), [1, 2, 3, 4, 5, 6]),  # or by hours
+        ((1, 1.6, 1.1, 1.7, 1.2, 2.05), [2, 3, 4, 5, 6]),
     ],
 )
 def test_what_is_older_goes(left: Callable[..., list[int]], days: tuple[float, ...], stay: list[int]) -> None:
