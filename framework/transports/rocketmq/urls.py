@@ -22,6 +22,8 @@ MAX_GROUP = 120
 _FILES = ("tls_ca", "tls_cert", "tls_key")
 _OPTIONS = ("mode", "lease", "poll", "answer_timeout", "namespace", "cluster", "tags", "max_body", "dlq", "tls", *_FILES)
 _PLAIN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+ALL_TAGS = "*"
+"""In RocketMQ's words. It would be given all, and what is asked for is compared here again: no message has that tag."""
 _TAGS = re.compile(r"[^\s|\x00-\x1f]+(\|\|[^\s|\x00-\x1f]+)*")
 
 
@@ -159,7 +161,7 @@ def _plain(name: str, given: Mapping[str, str]) -> str:
 def _tags(text: str) -> str:
     if text and not _TAGS.fullmatch(text):
         raise BadSetting(f"tags={text!r} in a broker URL: write one tag, or several as a||b, without spaces")
-    return text
+    return "" if text == ALL_TAGS else text
 
 
 # --- names -------------------------------------------------------------------------------------------------

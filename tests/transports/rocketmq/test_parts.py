@@ -34,6 +34,10 @@ def test_a_url_names_name_servers_and_options() -> None:
     assert urls.read(["rocketmq://a?tls=true"]).options.tls
 
 
+def test_a_star_for_tags_asks_for_all_as_it_does_everywhere_in_rocketmq() -> None:
+    assert urls.read(["rocketmq://a?tags=*"]).options.tags == ""
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
