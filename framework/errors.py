@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 
 
@@ -88,6 +89,19 @@ class NegotiationRefused(BrokerError):
 REFUSALS: tuple[type[FrameworkError], ...] = (TlsFailed, AccessDenied, NegotiationRefused)
 """How one connection fails to a broker that rejects its credentials or options. Waiting does not mend it, unless the broker has
 accepted them before."""
+
+
+def cannot_be_reached(broker: str, error: Exception) -> BrokerUnreachable:
+    """For a connection that could not be made because of ``error``."""
+    fix = "; raise the limit of open files (ulimit -n)" if few_files(error) else ""
+    return BrokerUnreachable(f"{broker} cannot be reached: {error}{fix}")
+
+
+def few_files(error: BaseException | None) -> bool:
+    """Whether it is, or came of, this process or this machine being allowed to open no more files."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__
+    return error is not None and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def words_of(node: str, error: Exception) -> str:

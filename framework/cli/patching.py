@@ -18,9 +18,10 @@ def patch() -> None:
     with _plugins_looked_up_once():
         monkey.patch_all(Event=False)  # threading's own, on the locks below, are for native threads as well
 
-    from framework import locks  # noqa: PLC0415
+    from framework import hubs, locks  # noqa: PLC0415
 
     locks.install()
+    hubs.guard()
 
 
 @contextmanager

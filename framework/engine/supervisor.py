@@ -6,7 +6,6 @@ It touches no message: a connection, once made, is its handler's ``Consumer``'s.
 from __future__ import annotations
 
 import contextvars
-import errno
 import math
 import time
 from collections import Counter
@@ -33,7 +32,7 @@ from framework.engine.slot_kinds import remote_slots_for
 from framework.engine.stopping import Stop
 from framework.engine.turns import Turns
 from framework.engine.ways import Ways
-from framework.errors import BrokerUnreachable
+from framework.errors import BrokerUnreachable, few_files
 from framework.forked import forget_in_child
 from framework.handler import HandlerSpec
 from framework.middleware import compile_chain
@@ -297,10 +296,9 @@ class Supervisor:
             errors = [dialler.error for dialler in mine if dialler.error]
             silent = [f"{node} has not answered yet" for dialler in mine for node in dialler.silent]
             why = "; ".join([*map(str, errors), *silent]) or "none has answered yet"
-            starved = any(map(_starved, errors))
-            fix = "raise the limit of open files (ulimit -n)" if starved else "start the broker, or check its URL"
+            fix = "" if any(map(few_files, errors)) else "; start the broker, or check its URL"
             raise BrokerUnreachable(
-                f"handler {consumer.spec.name}: no broker reached within {self._connect_deadline:g} s ({why}); {fix}"
+                f"handler {consumer.spec.name}: no broker reached within {self._connect_deadline:g} s ({why}){fix}"
             )
 
     # -- the end
@@ -386,8 +384,3 @@ class Supervisor:
     def _keep(self, guardian: Guardian) -> None:
         guardian.report()  # first: whose lease it has kept is not too late to start
         self._pulse.keep_leases()
-
-
-def _starved(error: BaseException) -> bool:
-    """No connection could be opened because this process, or this machine, may open no more files."""
-    return isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.EMFILE, errno.ENFILE)

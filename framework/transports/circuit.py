@@ -18,6 +18,7 @@ import gevent
 from gevent import monkey
 from gevent.hub import get_hub
 
+from framework import hubs
 from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, PublishError, WrongUse, words_of
 from framework.observe import hublog
 
@@ -243,10 +244,25 @@ class _Thread:
 
     def _run(self) -> None:
         try:
-            self._look()
+            if self._begun():
+                try:
+                    self._look()
+                finally:
+                    get_hub().destroy(destroy_loop=True)
         finally:
-            get_hub().destroy(destroy_loop=True)
             self._running.release()
+
+    def _begun(self) -> bool:
+        """Have a hub, once this process may open the files for it; whether it has one."""
+        while self._circuit() is not None:
+            try:
+                hubs.begin()
+            except OSError:
+                if self._stopped.acquire(True, _LONGEST_PAUSE):
+                    break
+            else:
+                return True
+        return False
 
     def _look(self) -> None:
         pause, first, said = _FIRST_PAUSE, True, False

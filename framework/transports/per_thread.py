@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Generic, TypeVar
 
 from gevent import monkey
-from gevent.hub import _get_hub, get_hub
 
+from framework import hubs
 from framework.errors import PublishError
 from framework.forked import forget_in_child
 from framework.transports.circuit import Circuit
@@ -20,9 +19,6 @@ from framework.transports.publish_link import PublishLink
 _thread_local = monkey.get_original("threading", "local")
 _new_lock = monkey.get_original("_thread", "RLock")
 
-_HUB_FILES = 8
-"""Files that a hub opens (an epoll, an eventfd, a timerfd), and some more, which other code may open meanwhile."""
-
 Command = TypeVar("Command")
 
 
@@ -32,9 +28,6 @@ class PerThread(Generic[Command]):
     ``dial(node, timeout)`` makes a link to one of ``nodes()``. ``broker``: its name in errors; ``nowhere``: what is to be said
     where there is no node.
     """
-
-    _beginning = _new_lock()
-    """Of all of them: a hub is made of descriptors that nobody else has counted on."""
 
     def __init__(
         self, nodes: Callable[[], Collection[str]], dial: Callable[[str, float], PublishLink[Command]], *, broker: str,
@@ -57,9 +50,7 @@ class PerThread(Generic[Command]):
         return failover if failover is not None else self._make_here()
 
     def _make_here(self) -> Failover[Command]:
-        if _get_hub() is None:
-            with PerThread._beginning:
-                _begin_hub()
+        _begin_hub()
         with self._lock:  # so that ``close`` either finds it or has come before it
             if self._closed:
                 raise PublishError("the producer is closed: make a new one")
@@ -86,25 +77,17 @@ class PerThread(Generic[Command]):
             failover.forget()
         self._here = _thread_local()
         self._lock = _new_lock()  # a thread that is not in this process may hold the other
-        PerThread._beginning = _new_lock()
         self._all.clear()
         self._circuit.forget()
         return bool(failovers)
 
 
 def _begin_hub() -> None:
-    """Of this thread. Raises PublishError where the process may open no more files: libev would end it (SIGABRT)."""
-    free: list[int] = []
+    """Of this thread. Raises PublishError where the process may open no more files."""
     try:
-        for _ in range(_HUB_FILES):
-            free.append(os.open(os.devnull, os.O_RDONLY))
+        hubs.begin()
     except OSError as error:
-        words = f"this thread cannot begin to publish ({error.strerror}): let the process open more files (ulimit -n)"
-        raise PublishError(words, stored=False) from error
-    finally:
-        for descriptor in free:
-            os.close(descriptor)
-    get_hub()
+        raise PublishError(f"this thread cannot begin to publish: {error.strerror}", stored=False) from error
 
 
 def raise_first(answers: Sequence[PublishError | None]) -> None:

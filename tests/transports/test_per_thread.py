@@ -222,10 +222,17 @@ def test_the_last_try_has_time_enough_to_say_why_it_failed(monkeypatch: pytest.M
 
 
 FEW_FILES = """
-import os, resource, threading
-from framework.errors import PublishError
+import os, resource, threading, time
+from framework.errors import BrokerUnreachable, PublishError
 from framework.transports.per_thread import PerThread
-publishing = PerThread(lambda: {"node"}, lambda node, timeout: None, broker="broker")
+def dial(node, timeout):
+    if few:
+        raise BrokerUnreachable("nobody")
+    return Link()
+class Link:
+    close = lambda self: None
+few = True
+publishing = PerThread(lambda: {"node"}, dial, broker="broker")
 publishing.here()
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 held = []
@@ -245,14 +252,23 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
+try:
+    publishing.here().store("x", 0.1)  # it begins a thread that looks for the broker
+except PublishError as error:
+    said.append((error.stored, str(error)))
+time.sleep(0.1)
 for descriptor in held:
     os.close(descriptor)
 print(said)
+few = False
+while publishing._circuit._down_since is not None:
+    time.sleep(0.01)
 """
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts descriptors as Linux does")
-def test_threads_that_begin_to_publish_where_no_file_can_be_opened_are_told_so_and_the_process_lives():
+def test_where_no_file_can_be_opened_threads_that_begin_to_publish_are_told_so_and_the_broker_is_found_when_one_can():
     done = subprocess.run([sys.executable, "-c", FEW_FILES], capture_output=True, text=True, check=False, timeout=60)
-    words = "this thread cannot begin to publish (Too many open files): let the process open more files (ulimit -n)"
-    assert (done.returncode, done.stdout) == (0, f"{[(False, words)] * 4}\n"), done.stderr[-500:]
+    words = "this thread cannot begin to publish: Too many open files: raise the limit of open files (ulimit -n)"
+    nobody = "no broker took the messages within 0.1 s: node: nobody"
+    assert (done.returncode, done.stdout) == (0, f"{[*[(False, words)] * 4, (False, nobody)]}\n"), done.stderr[-500:]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import gevent
 from gevent import socket as gsocket
 
-from framework.errors import BrokerUnreachable, ProtocolError
+from framework.errors import BrokerUnreachable, ProtocolError, cannot_be_reached
 from framework.forked import let_go
 from framework.transports.addresses import split_address
 from framework.transports.beanstalkd import wire
@@ -99,7 +99,7 @@ def open_line(node: str, timeout: float = CONNECT_TIMEOUT) -> Line:
     try:
         sock = gsocket.create_connection(split_address(node), timeout)
     except (OSError, UnicodeError) as error:  # UnicodeError: a host name that IDNA refuses
-        raise _unreachable(node, error) from error
+        raise cannot_be_reached(f"beanstalkd {node}", error) from error
     for level, option, value in _KEEPALIVE:
         sock.setsockopt(level, option, value)
     return Line(node, sock)
@@ -122,11 +122,7 @@ def dial(node: str, timeout: float = CONNECT_TIMEOUT) -> Iterator[Line]:
             raise
         raise BrokerUnreachable(f"beanstalkd {node} did not answer within {timeout:.3g} s") from None
     except OSError as error:
-        raise _unreachable(node, error) from error
+        raise cannot_be_reached(f"beanstalkd {node}", error) from error
     finally:
         if line is not None:
             line.close()
-
-
-def _unreachable(node: str, error: Exception) -> BrokerUnreachable:
-    return BrokerUnreachable(f"beanstalkd {node} cannot be reached: {error}")

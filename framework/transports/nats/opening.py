@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import gevent
 from gevent import socket as gsocket
 
-from framework.errors import BrokerUnreachable, ProtocolError
+from framework.errors import BrokerUnreachable, ProtocolError, cannot_be_reached
 from framework.transports.addresses import split_address
 from framework.transports.nats import credentials, wire
 from framework.transports.stream import Socket, Tls, receive, send_all, shake_hands
@@ -97,7 +97,7 @@ def explained(server: str, timeout: float, hint: Callable[[], str] = str) -> Ite
     except ssl.SSLError as error:
         raise credentials.refusal(server, error) from error
     except (OSError, UnicodeError) as error:  # UnicodeError: a host name that IDNA refuses
-        raise BrokerUnreachable(f"nats-server {server} cannot be reached: {error}") from error
+        raise cannot_be_reached(f"nats-server {server}", error) from error
 
 
 def connected(server: str) -> _socket.socket:

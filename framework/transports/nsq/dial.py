@@ -20,7 +20,7 @@ import gevent
 import msgspec
 from gevent import socket as gsocket
 
-from framework.errors import BrokerError, BrokerUnreachable, ProtocolError, TlsFailed
+from framework.errors import BrokerError, BrokerUnreachable, ProtocolError, TlsFailed, cannot_be_reached
 from framework.observe import hublog
 from framework.transports.contract import Limits
 from framework.transports.nsq import credentials, wire
@@ -198,7 +198,7 @@ def dial(node: str, options: Options = _DEFAULTS, *, timeout: float = CONNECT_TI
     except ssl.SSLError as error:
         raise credentials.refusal(f"nsqd {node}", error) from error
     except (OSError, UnicodeError) as error:  # UnicodeError: a host name that IDNA refuses
-        raise BrokerUnreachable(f"nsqd {node} cannot be reached: {error}") from error
+        raise cannot_be_reached(f"nsqd {node}", error) from error
     finally:
         if line is not None:
             line.close()

@@ -24,7 +24,7 @@ import msgspec
 from gevent import socket as gsocket
 
 from framework.decoding import prepared
-from framework.errors import BadSetting, BrokerError, BrokerUnreachable, ProtocolError
+from framework.errors import BadSetting, BrokerError, BrokerUnreachable, ProtocolError, cannot_be_reached
 from framework.transports.nsq import credentials, wire
 from framework.transports.nsq.answers import (
     Channels,
@@ -171,7 +171,7 @@ class _Server:
         except ssl.SSLError as error:
             raise credentials.refusal(self._name, error) from error
         except (OSError, UnicodeError) as error:
-            raise BrokerUnreachable(f"{self._name} cannot be reached: {error}") from error
+            raise cannot_be_reached(self._name, error) from error
         except http.client.HTTPException as error:
             said = f"{type(error).__name__} {str(error)[:_SHOWN]!r}"
             raise ProtocolError(f"{self._name} does not speak HTTP: {said}") from None

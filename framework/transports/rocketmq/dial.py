@@ -12,7 +12,7 @@ import ssl
 import gevent
 from gevent import socket as gsocket
 
-from framework.errors import BrokerUnreachable
+from framework.errors import BrokerUnreachable, cannot_be_reached
 from framework.transports.addresses import split_address
 from framework.transports.rocketmq import tls
 from framework.transports.rocketmq.urls import Secrets
@@ -43,7 +43,7 @@ def dial(server: str, secrets: Secrets | None = None, timeout: float = CONNECT_T
         if isinstance(error, ssl.SSLError):
             raise tls.refusal(server, error) from error
         if isinstance(error, OSError | ValueError):  # ValueError: a name server named no address, or one that IDNA refuses
-            raise BrokerUnreachable(f"RocketMQ at {server} cannot be reached: {error}") from error
+            raise cannot_be_reached(f"RocketMQ at {server}", error) from error
         raise
 
 
