@@ -41,6 +41,7 @@ from framework.spark.offsets import (
 from framework.spark.options import ReadOptions
 from framework.spark.rows import first_since, rows_of
 from framework.spool import SpoolError
+from framework.spool.faults import in_words
 from framework.spool.limit import to_keep
 from framework.spool.root import collectors, ensure_epoch, epoch
 from framework.spool.segment import Segment, cut, highest, parts, steady, times_of, trim
@@ -81,14 +82,16 @@ class NsqBatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         root = self._options.spool_dir
-        found, life = list_spool(root), epoch(root)
+        with in_words(root):
+            found, life = list_spool(root), epoch(root)
         if life is None:
             raise BadSetting(f"option spoolDir={str(root)!r}: there is no spool in this folder")
-        every = [
-            Span(name, one, 0, one.rows)
-            for name, segments in found.items()
-            for one in self.wanted.of(name, segments, times_of(root / name, segments) if self.wanted.by_times else {})
-        ]
+        with in_words(root):
+            every = [
+                Span(name, one, 0, one.rows)
+                for name, segments in found.items()
+                for one in self.wanted.of(name, segments, times_of(root / name, segments) if self.wanted.by_times else {})
+            ]
         rows = sum(span.rows for span in every)
         return planned(root, every, Offset(life, {}, partitions_wanted(self._options, rows), self._options.max_records))
 
@@ -114,8 +117,9 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's names, here and below)
         root = self._options.spool_dir
-        cursors = {name: self._beginning(segments) for name, segments in list_spool(root).items()}
-        return Offset(ensure_epoch(root), cursors, 1, self._options.max_records).as_dict()
+        with in_words(root):
+            cursors = {name: self._beginning(segments) for name, segments in list_spool(root).items()}
+            return Offset(ensure_epoch(root), cursors, 1, self._options.max_records).as_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         limit = self._options.max_messages
@@ -126,7 +130,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._collect()
         if self._collector is not None:
             self._collector.drain_channel()
-        self._target = {name: end_of(segments) for name, segments in list_spool(self._options.spool_dir).items()}
+        with in_words(self._options.spool_dir):
+            self._target = {name: end_of(segments) for name, segments in list_spool(self._options.spool_dir).items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """As far as the next batch goes; ``start`` itself when there is nothing new.
@@ -137,7 +142,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._waits and time.monotonic() < self._list_at:
             return start
         try:
-            return self._latest(start, limit)
+            with in_words(self._options.spool_dir):
+                return self._latest(start, limit)
         except StorageError as error:
             if self._target is not None:  # "nothing new" would end the run, with rows left
                 raise
@@ -184,7 +190,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = time.monotonic() + _PATIENCE
         while True:
             try:
-                found = self._planned(Offset.of(start), Offset.of(end))
+                with in_words(self._options.spool_dir):
+                    found = self._planned(Offset.of(start), Offset.of(end))
             except StorageError as error:
                 if time.monotonic() >= until:
                     raise
@@ -217,7 +224,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Delete what no batch will need again, if retention says so."""
         try:
-            self._trim(Offset.of(end).cursors)
+            with in_words(self._options.spool_dir):
+                self._trim(Offset.of(end).cursors)
         except StorageError as error:  # the next batch deletes it as well
             self._wait(error)
 
@@ -337,6 +345,11 @@ def read_rows(partition: InputPartition, options: ReadOptions) -> Iterator[pa.Re
     """The rows of one task. Spark hands a plain InputPartition to a batch read that has none."""
     if not isinstance(partition, SpoolPartition):
         return
+    with in_words(partition.root):
+        yield from _rows_of_task(partition, options)
+
+
+def _rows_of_task(partition: SpoolPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     _check_shared(partition)
     for span in partition.spans:
         try:

@@ -132,8 +132,13 @@ def mapped(path: Path) -> pa.Table:
     """All rows of a file, memory mapped. Raises FileNotFoundError, and SpoolError when it is not a segment."""
     if not stat.S_ISREG(status(path).st_mode):
         raise damaged(path, "it is no file")  # a FIFO would be waited for, for ever
-    with pa.memory_map(str(path)) as source:
-        return opened(source, path)
+    try:
+        with pa.memory_map(str(path)) as source:
+            return opened(source, path)
+    except OSError as error:
+        if error.errno is not None:  # in Arrow's words, which do not say it as the system does
+            raise OSError(error.errno, os.strerror(error.errno), str(path)) from None
+        raise
 
 
 def status(path: Path) -> os.stat_result:

@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from framework.errors import WrongUse
+from framework.spool.arrow import SpoolError
 from framework.spool.files import sync_folder
 from framework.spool.storage import Location, Remote, StorageError
 from framework.spool.urls import is_url, storage_of
@@ -70,12 +71,16 @@ def _link_epoch(root: Path, fresh: str) -> None:
 
 
 def epoch(root: Location) -> str | None:
-    """The spool's epoch; None when there is no spool yet."""
+    """The spool's epoch; None when there is no spool yet. Raises SpoolError for a file that says none."""
     file = root / EPOCH
     try:
-        return file.read_text().strip() if isinstance(file, Path) else bytes(file.read()).decode().strip()
+        content = file.read_bytes() if isinstance(file, Path) else bytes(file.read())
     except FileNotFoundError:
         return None
+    said = content.decode(errors="replace").strip()
+    if not said or not said.isprintable() or "\ufffd" in said:
+        raise SpoolError(f"spool {root}: its file {EPOCH} is damaged: put back what it said, or begin an empty folder")
+    return said
 
 
 def collectors(root: Location) -> list[str]:

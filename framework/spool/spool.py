@@ -25,6 +25,7 @@ from framework.spool import files, runs, times
 from framework.spool import segment as segments
 from framework.spool.arrow import SpoolError
 from framework.spool.expiry import Expiry
+from framework.spool.faults import words_of
 from framework.spool.limit import Limit, to_keep
 from framework.spool.root import COLLECTOR, EPOCH, check_exclusive, ensure_epoch, root_of
 from framework.spool.seen import REMEMBER, WINDOW, Key, Seen, key_of, node_id_of
@@ -157,9 +158,7 @@ class Spool:
             except OSError as error:
                 # After a failed sync only the disk knows what is there: forget, and learn it anew.
                 self._forget()
-                raise SpoolError(
-                    f"spool {self.folder}: {len(batch)} messages could not be written: {error.strerror or error}"
-                ) from error
+                raise SpoolError(f"spool {self.folder}: {len(batch)} messages could not be written: {words_of(error)}") from error
             self._expire()
             self._compact()
             return rows
@@ -281,7 +280,7 @@ class Spool:
             self._is_open = True
         except OSError as error:
             self._forget()
-            raise SpoolError(f"spool {self.folder}: cannot be opened: {error.strerror or error}") from error
+            raise SpoolError(f"spool {self.folder}: cannot be opened: {words_of(error)}") from error
         except BaseException:
             self._forget()
             raise
