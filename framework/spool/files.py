@@ -19,6 +19,7 @@ from uuid import uuid4
 from framework.errors import WrongUse
 from framework.spool import arrow, runs
 from framework.spool.arrow import Segment, SpoolError
+from framework.spool.storage import Location
 
 _NAME = re.compile(r"(\d{20})-(\d+)\.arrow")
 _UNFINISHED = ".tmp"
@@ -218,3 +219,11 @@ def locked(folder: Path, shared: bool) -> int:
     os.ftruncate(handle, 0)
     os.pwrite(handle, str(os.getpid()).encode(), 0)
     return handle
+
+
+def is_lock_of(handle: int, folder: Location) -> bool:
+    """Whether ``handle``, which ``locked`` gave, locks ``folder`` yet: where that was emptied, others lock another file."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(Path(str(folder)) / _LOCK))
+    except FileNotFoundError:
+        return False

@@ -86,13 +86,14 @@ def highest(folder: Location, found: Sequence[Segment] = ()) -> int:
     return max(newest, times.highest(folder)) if isinstance(folder, Path) else numbered.highest(folder, newest)
 
 
-def behind(folder: Location, number: int, notes: times.Notes | None) -> tuple[list[Segment], int]:
-    """The segments from ``number`` on while others write, and the highest number that is taken, as ``highest`` says it.
-    ``notes``: of a folder. Raises as ``listing`` does."""
+def behind(folder: Location, number: int, notes: times.Notes | None) -> tuple[list[Segment], int, int]:
+    """The segments from ``number`` on while others write, the highest number that is taken, as ``highest`` says it, and the
+    highest of which anything is there. ``notes``: of a folder. Raises as ``listing`` does."""
     written = notes.highest() if notes is not None else 0  # before the list, which has what is named from now on
     found, shown = _steady(folder)
     fresh = [one for one in found if one.number >= number]
-    return fresh, max(number - 1, written, shown, fresh[-1].number if fresh else 0)
+    there = max(shown, found[-1].number if found else 0)
+    return fresh, max(number - 1, written, there), there
 
 
 def cut(some: Sequence[Segment], *numbers: int) -> list[Segment]:

@@ -93,8 +93,11 @@ class Spool:
         self._shared = shared or not isinstance(self.root, Path)
         self._is_open = False
         self._lock_file: int | None = None
+        self._life = ""
+        """The epoch of the spool when it was opened."""
         self._next = 1
-        """Where the search for a free number begins: behind the newest, once something was landed."""
+        """Where the search for a free number begins: behind the newest, once something was landed. A number that was
+        given away is not given again as long as anything is there that tells of it, or who gave it lives."""
         self._notes: times.Notes | None = None
         """Where others write as well, what they note in a folder."""
         self._remember = remember
@@ -120,6 +123,7 @@ class Spool:
         """Give the lock back. The next ``land`` opens again."""
         with self._mutex:
             self._forget()
+            self._life = ""
 
     def __enter__(self) -> Spool:
         self.open()
@@ -198,7 +202,11 @@ class Spool:
         """Learn what the others who share have landed since."""
         if not self._shared:
             return
-        fresh, taken = segments.behind(self.folder, self._next, self._notes)
+        fresh, taken, there = segments.behind(self.folder, self._next, self._notes)
+        if there < self._next - 1:  # a person removed the newest, and perhaps all: others may have begun anew
+            self._forget()
+            self._ensure_open()
+            return
         expected = self._next
         for one in fresh:
             if one.begins > expected:
@@ -265,16 +273,21 @@ class Spool:
                 )
 
     def _ensure_open(self) -> None:
-        if self._is_open:
+        if self._is_open and (self._lock_file is None or files.is_lock_of(self._lock_file, self.folder)):
             return
+        emptied = self._is_open
+        self._forget()
         try:
-            self._enter(ensure_epoch(self.root))
+            life = ensure_epoch(self.root)
+            if life != self._life:
+                self._life, self._next = life, 1
+            self._enter(life)
             # A collector killed between the link and this sync left a name that a power cut may still take; its
             # messages come again and will be dropped as known, so the name must be durable first.
             segments.sync_folder(self.folder)
             self._limit.begin()
             self._begin_to_remember()
-            self._learn()
+            self._learn(emptied)
             if self._shared:  # others may have named more since
                 segments.sync_folder(self.folder)
             self._is_open = True
@@ -294,7 +307,7 @@ class Spool:
             files.recover(self.folder, _UNFINISHED_FOR if self._shared else 0.0)
             segments.sync_folder(self.root)
 
-    def _learn(self) -> None:
+    def _learn(self, emptied: bool) -> None:
         if self._expiry is not None:
             self._expiry.forget()
         self._notes = times.Notes(self.folder) if isinstance(self.folder, Path) and self._shared else None
@@ -302,7 +315,9 @@ class Spool:
         kept = segments.steady(self.folder, anew=True)
         self._seen = Seen(self._window, self._remember)
         self._know([(one, segments.landed_at(one)) for one in segments.newest(kept, self._window, self._remember)])
-        self._next = 1 + max(taken, kept[-1].number if kept else 0)
+        behind = 1 + max(taken, kept[-1].number if kept else 0)
+        # With the others who began anew there, so that there is no gap; else a query goes on with what comes now.
+        self._next = behind if emptied and behind > 1 else max(self._next, behind)
         if isinstance(self.folder, Path) and not self._shared:
             times.tidy(self.folder, kept)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -198,3 +199,53 @@ def wait_until_landed(tmp_path: Path, wanted: int) -> int:
         assert time.monotonic() < until
         time.sleep(0.02)
     return rows
+
+
+def empty(root: Path, how: str) -> None:
+    """By hand, while collectors live: the files of the collector, its folder, or all of the spool."""
+    if how == "its files":
+        for path in (root / "main").iterdir():
+            path.unlink()
+        return
+    for path in [root / "main"] if how == "its folder" else list(root.iterdir()):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@pytest.mark.parametrize("how", ["its files", "its folder", "the spool"])
+@pytest.mark.parametrize("landed_anew", [1, 3])
+def test_who_lives_on_where_all_was_removed_learns_what_others_have_landed_since(
+    tmp_path: Path, batch: MakeBatch, how: str, landed_anew: int
+) -> None:
+    """Fewer segments than it knew of, or more."""
+    with shared(tmp_path) as living, shared(tmp_path) as anew:
+        for n in range(2):
+            living.land(batch(n, n + 1))
+        empty(tmp_path, how)
+        for n in range(landed_anew):
+            assert anew.land(batch(10 * n, 10 * n + 10)) == 10
+        assert living.land(batch(0, 10 * landed_anew + 1)) == 1, "the rest came to it again"
+        assert anew.land(batch(0, 10 * landed_anew + 1)) == 0
+        numbers = [one.number for one in segment.listing(living.folder)]
+    assert numbers == list(range(1, landed_anew + 2)), "and no number is left out, which a query would miss"
+
+
+def test_a_collector_whose_folder_was_emptied_holds_it_no_more_where_another_has_taken_it(
+    tmp_path: Path, batch: MakeBatch
+) -> None:
+    with Spool(tmp_path) as first:
+        first.land(batch(0, 3))
+        empty(tmp_path, "its files")
+        with Spool(tmp_path) as second:
+            second.land(batch(3, 6))
+            with pytest.raises(WrongUse, match="is this collector already"):
+                first.land(batch(3, 6))
+            assert len(ids(second)) == 3
+
+
+def test_a_collector_alone_goes_on_behind_what_was_removed_for_queries_that_had_read_it(tmp_path: Path, batch: MakeBatch) -> None:
+    with Spool(tmp_path) as spool:
+        for n in range(3):
+            spool.land(batch(n, n + 1))
+        empty(tmp_path, "its files")
+        assert spool.land(batch(3, 4)) == 1
+        assert [one.number for one in segment.listing(spool.folder)] == [4]
