@@ -39,6 +39,8 @@ log = hublog.get(__name__)
 _get_ident = monkey.get_original("_thread", "get_ident")
 
 CLOSE_FLUSH = 1.0
+EARLY = 0.5
+"""The part of its time that a POP waits for messages at least: one whose clock differs from ours may wait for less."""
 _EXPIRED = "its lease is over by what its broker said: it is delivered again"
 
 
@@ -198,7 +200,8 @@ class PopConnection:
         for count in self._pops.wanted(self.granted - len(self.in_flight) - self._coming):
             born, poll = self._born.of_pop(time(), self._options.poll)
             fields = requests.pop(self.subscription, count, self._options.lease, poll, born)
-            self._session.put(None, Request.POP_MESSAGE, fields, partial(self._popped, count, now), wait=poll)
+            then = partial(self._popped, count, now, now + EARLY * poll)
+            self._session.put(None, Request.POP_MESSAGE, fields, then, wait=poll)
 
     def keep(self, now: float, expired: Collection[Message]) -> None:
         """What waits to be sent, and touches of what has held a third of its lease."""
@@ -225,7 +228,8 @@ class PopConnection:
 
     # --- what comes ----------------------------------------------------------------------------------------
 
-    def _popped(self, count: int, asked: float, answer: Frame | FrameworkError, at: float) -> None:
+    def _popped(self, count: int, asked: float, early: float, answer: Frame | FrameworkError, at: float) -> None:
+        """``early``: until then it waits for messages."""
         self._pops.ended(count)
         if isinstance(answer, Frame):
             self._born.answered(answer.fields, answer.remark, time())
@@ -241,6 +245,8 @@ class PopConnection:
                 return
         elif answer.code != Answer.POLLING_TIMEOUT and not self._closed:
             self._refused(answer, at)
+        elif at < early:
+            self._refusals.note_nothing(at)
         self._confirm()
         self._speak()
 
@@ -254,6 +260,8 @@ class PopConnection:
             self._give_back(found)
         elif found:
             self._take(found, at)
+        else:
+            self._refusals.note_nothing(monotonic())
         self._confirm()
         self._speak()
 

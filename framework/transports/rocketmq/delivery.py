@@ -17,6 +17,8 @@ from framework.transports.rocketmq.wire.handles import Handle
 
 APART = 0.002
 """Seconds between two changes of a delivery, or between it and the first."""
+_LONGEST = 10
+"""Times that this is doubled, at most, where changes fall into one millisecond again and again: the broker's clock stands."""
 
 
 class After(Enum):
@@ -48,6 +50,8 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     after: After = After.NOTHING
     delay: int = 0
     """Milliseconds: of the REQUEUE that comes after."""
+    repeats: int = 0
+    """How many changes, one after the other, fell into the millisecond of the one before."""
     over: bool = False
     """It is not ours any more: nothing is said of it."""
 
@@ -58,11 +62,12 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     @property
     def ready(self) -> float:
         """No change is sent before."""
-        return self.heard + APART
+        return self.heard + APART * (1 << min(max(0, self.repeats - 1), _LONGEST))
 
     def changed(self, pop_time: int, invisible: int, revive_queue: int, began: float, heard: float) -> bool:
         """A change was answered. False: it fell into the millisecond of the one before, and is to be made again."""
         apart = pop_time != self.first.pop_time
+        self.repeats = 0 if apart else self.repeats + 1
         self.first = self.handle.changed(pop_time, invisible, revive_queue)
         self.began, self.heard = began, heard
         return apart

@@ -10,6 +10,7 @@ import msgspec
 
 from framework.errors import AlreadySettled, FrameworkError
 from framework.message import Message
+from framework.transports.rescuable_socket import RescuableSocket
 from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.wire.frames import Frame
 
@@ -57,6 +58,12 @@ class Unleased:
     """An owner whose messages have no lease: the session's heartbeats keep its queues."""
 
     in_flight: dict[Message, float]
+    _session: RescuableSocket[Frame]
+
+    @property
+    def rescuable(self) -> RescuableSocket[Frame]:
+        """The socket that it shares."""
+        return self._session
 
     def touch(self, message: Message) -> None:
         if self.in_flight.pop(message, None) is None:

@@ -45,6 +45,7 @@ class PullConnection(Unleased):
     """``contract.Connection`` by PULL. Made on the hub that it will live on."""
 
     lasting_ids = False
+    _session: Session
 
     def __init__(
         self, session: Session, names: tuple[str, str, str], what: Subscription, receiver: Receiver, *, limits: Limits,
@@ -54,24 +55,20 @@ class PullConnection(Unleased):
         self.node, self.topic, self.channel = names
         self.subscription = what
         self.limits, self.granted = limits, 0
-        self.in_flight: dict[Message, float] = {}
-        self.readings: dict[Place, Reading] = {}
+        self.in_flight, self.readings = dict[Message, float](), dict[Place, Reading]()
         self._session, self._options, self._receiver, self._ended = session, options, receiver, ended
         self._tally, self._thread = receiver.tally, _get_ident()
-        self._pulled: dict[Message, tuple[Reading, Record]] = {}
-        self._opener = Opener(self)
+        self._pulled, self._opener, self._tags = dict[Message, tuple[Reading, Record]](), Opener(self), what.tag_set
         self._finished = self._sending = 0
         """Settlements to be counted: not collected yet, and not taken by the socket yet."""
         self._coming, self._unopened = 0, list[tuple[Reading, Frame, float]]()
         """Messages that may be in what came, which is opened once what follows has been asked for: a broker has work then."""
-        self._back: list[Pulled] = []
-        self._sent_back: dict[Pulled, None] = {}
+        self._back, self._sent_back = list[Pulled](), dict[Pulled, None]()
         """What was sent back, and is counted, and not answered for."""
         self._refusals, self._idle_since = Refusals(self, "PULL"), monotonic()
         self._opened = self._draining = self._drained = self._closing = self._closed = self._spoken = False
         self._timer, self._deadline = get_hub().loop.timer(LOOK, LOOK), get_hub().loop.timer(CLOSE_FLUSH)
         self._watch()
-        self._tags = what.tag_set
         self._member = Membership(session, self.node, what, places, self, pasts=pasts)
         session.attach(self)
         self._member.await_first()
@@ -79,11 +76,6 @@ class PullConnection(Unleased):
         if session.error is not None:
             self._stop()
             raise session.error
-
-    @property
-    def rescuable(self) -> Session:
-        """The socket that it shares."""
-        return self._session
 
     @property
     def exposed(self) -> int:
@@ -197,11 +189,9 @@ class PullConnection(Unleased):
     # --- session.Owner -------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        if self._closed:
-            return
-        if self._finished or self._back:
+        if (self._finished or self._back) and not self._closed:
             self._receiver.settled(self)
-        if self._draining and not self._drained:  # what comes of a PULL from now on is passed over
+        if self._draining and not (self._drained or self._closed):  # what comes of a PULL from now on is passed over
             self._drained = True
             self._receiver.drained(self)
 
@@ -269,7 +259,7 @@ class PullConnection(Unleased):
         room, wait = self.granted - len(self.in_flight) - self._coming, requests.PARKED + requests.CHECKED
         for reading in self.readings.values():
             if not reading.asking and (count := min(requests.MOST, room, reading.room)) > 0:
-                reading.asking = True
+                reading.asking, reading.asked_at = True, monotonic()
                 done = reading.mark if reading.more and not reading.telling else None
                 reading.telling = reading.telling or done is not None
                 fields = requests.pull(self.subscription, reading.place, reading.ahead, count, done=done)
@@ -301,8 +291,12 @@ class PullConnection(Unleased):
                 self._end(BrokerUnreachable(f"RocketMQ {self.node} has lost what was read from {reading.place.topic} there"))
             elif reading.astray:
                 self._member.look()
+            elif reading.next <= start:
+                self._brought_nothing(reading, at)
         elif answer.code != Answer.PULL_NOT_FOUND:
             self._refused(reading, answer, at)
+        elif at - reading.asked_at < requests.EARLY:
+            self._brought_nothing(reading, at)
         self._speak()
 
     def arrive(self) -> None:
@@ -321,6 +315,8 @@ class PullConnection(Unleased):
         found = self._opener.opened(answer.body)
         if not found:
             raise garbage("an answer to a PULL without the messages that it announces", answer.body, 0)
+        if found[-1][0].queue_offset < reading.next:
+            self._brought_nothing(reading, at)
         tags, before = self._tags if reading.place.topic != self.subscription.retry_topic else None, len(batch)
         in_flight, pulled, unsettled, room = self.in_flight, self._pulled, reading.unsettled, self.granted - len(self.in_flight)
         for record, message, about in found:
@@ -346,11 +342,15 @@ class PullConnection(Unleased):
         self._tally.received += len(new)  # here, because the next answer may be one that cannot be opened
 
     def _refused(self, reading: Reading, answer: Frame, at: float) -> None:  # the others are read on
-        reading.refused, error = True, error_of(answer)
         if answer.code in LASTING:
-            self._end(error)
-            return
-        self._refusals.note(error, at)
+            self._end(error_of(answer))
+        else:
+            self._refusals.note(error_of(answer), at)
+            self._brought_nothing(reading, at)
+
+    def _brought_nothing(self, reading: Reading, at: float) -> None:
+        reading.refused = True
+        self._refusals.note_nothing(at)
         self._watch()
 
     # --- meanwhile -----------------------------------------------------------------------------------------

@@ -123,12 +123,14 @@ class Reading:
         """As its broker knows it."""
         self.asking = False
         """A PULL is under way."""
+        self.asked_at = 0.0
+        """When, in seconds of ``monotonic``."""
         self.more = False
         """Its broker has said that there is something at ``next``, so that a PULL does not wait."""
         self.telling = False
         """Its broker is being told of the mark."""
         self.refused = False
-        """Its broker lets nobody read it for now."""
+        """Its broker lets nobody read it for now, or has answered at once and brought nothing."""
         self.leaving = False
         """It is another member's by now: nothing more is pulled, and it is let go of once it is idle."""
         self.sent_back = 0

@@ -1,4 +1,5 @@
-"""What a broker refuses for now: said once, and asked for again a second later. No I/O here, and no clock of its own."""
+"""What a broker refuses for now: said once, and asked for again a second later; and what it answers with nothing. No I/O here,
+and no clock of its own."""
 
 from __future__ import annotations
 
@@ -10,6 +11,9 @@ log = hublog.get(__name__)
 
 RETRY = 1.0
 """Seconds before it is asked for again."""
+EMPTY = 0.25
+"""Seconds before it is asked again after an answer that brought nothing, and did not wait for anything either: without them a
+broker that gives such answers was asked 18,000 times a second."""
 _REMEMBERED = 100
 """Words of a broker: those about two queues differ, and come in turns."""
 
@@ -21,7 +25,7 @@ class Refusals:
         self._connection, self._what = connection, what
         self._said: set[str] = set()
         self.until = 0.0
-        """When it is asked for again (monotonic); 0: nothing was refused."""
+        """When it is asked for again (monotonic); 0: now."""
 
     def note(self, error: RocketError, at: float) -> None:
         """It was refused; ``at``: monotonic."""
@@ -33,6 +37,10 @@ class Refusals:
         self._said.add(error.words)
         one = self._connection
         log.warning("%s/%s: %s refuses a %s: %s", one.topic, one.channel, one.node, self._what, error)
+
+    def note_nothing(self, at: float) -> None:
+        """An answer brought nothing; ``at``: monotonic."""
+        self.until = max(self.until, at + EMPTY)
 
     def are_over(self, now: float) -> bool:
         """Whether it is to be asked for again; says so once."""

@@ -19,6 +19,8 @@ MOST = 32
 PARKED = 50.0
 """Seconds that a PULL waits there: nobody has to wait for its answer. Java's client says 15. A thousand idle handlers have five
 thousand of them, and each costs as much as one that brings something."""
+EARLY = 0.5
+"""Seconds that a PULL that finds nothing waits there at least, where its broker lets none wait for long."""
 CHECKED = 5.0
 """Seconds between two looks of a broker at the PULLs that wait there."""
 _NEVER = str(2**31 - 1)

@@ -38,7 +38,9 @@ NOWHERE = "the name server knows no broker: is one started with this namesrvAddr
 MASTER = "0"
 READABLE, WRITABLE = 4, 2
 _Count = Annotated[int, msgspec.Meta(ge=0, le=65_536)]
-"""Queues of a topic on one broker: a list is made of them."""
+"""Queues of a topic on one broker."""
+MOST_QUEUES = 65_536
+"""Of a topic on all brokers: a list is made of them."""
 _BARE_NUMBER = re.compile(rb'("(?:[^"\\]|\\.)*")|([{,])(-?\d+):')
 
 
@@ -169,6 +171,8 @@ class NameServers:
         BrokerUnreachable, RocketError."""
         route = self._settled(topic)
         readable = [one for one in route.queue_datas if one.perm & READABLE]
+        if (count := sum(one.read_queue_nums for one in readable)) > MOST_QUEUES:
+            raise ProtocolError(f"RocketMQ's name server says that topic {topic} has {count} queues: no topic has so many")
         return [Place(topic, one.broker_name, number) for one in readable for number in range(one.read_queue_nums)]
 
     def masters(self) -> dict[str, Master]:

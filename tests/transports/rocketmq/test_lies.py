@@ -71,6 +71,18 @@ def test_more_queues_than_a_topic_can_have_are_not_counted_up() -> None:
     server.close()
 
 
+def test_nor_are_those_of_many_brokers_that_have_too_many_together() -> None:
+    """16 MiB of a route can name as many as no memory holds."""
+    server = Lying(10)
+    queues = b'{"brokerName":"canned","perm":6,"readQueueNums":65536,"writeQueueNums":65536}'
+    server.instead[Request.GET_ROUTEINFO_BY_TOPIC] = b'{"queueDatas":[%b],"brokerDatas":[]}' % b",".join([queues] * 100)
+    (transport,) = open_transports([f"rocketmq://{server.address}?mode=pull"])
+    with pytest.raises(ProtocolError, match="has 6553600 queues"):
+        transport._servers.queues(server.topic)
+    transport.close()
+    server.close()
+
+
 @pytest.mark.parametrize("code", [Request.GET_CONSUMER_LIST_BY_GROUP, Request.LOCK_BATCH_MQ])
 def test_a_member_of_a_group_looks_again_after_an_answer_that_it_cannot_read(code: Request) -> None:
     server = Lying(10)

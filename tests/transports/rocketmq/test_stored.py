@@ -5,8 +5,10 @@ from __future__ import annotations
 import struct
 import zlib
 
+import lz4.frame
 import msgspec
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -99,15 +101,27 @@ def test_garbage_is_refused(data: bytes) -> None:
             stored.decode_all(data)
 
 
-def test_a_body_that_its_publisher_packed_is_unpacked() -> None:
-    packed = zlib.compress(b"a body " * 100)
-    assert stored.unpacked(packed, 0x1) == stored.unpacked(packed, 0x301) == b"a body " * 100
-    assert stored.unpacked(packed, 0x300) == packed
+def packed(kind: str, body: bytes) -> bytes:
+    return {"zlib": zlib.compress, "lz4": lz4.frame.compress, "zstd": zstandard.compress}[kind](body)
+
+
+KINDS = {"zlib": 0x1, "lz4": 0x101, "zstd": 0x201}
+"""How a publisher packs a body -> the flags of its message."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_body_that_its_publisher_packed_is_unpacked(kind: str) -> None:
+    body = b"a body " * 100
+    assert stored.unpacked(packed(kind, body), KINDS[kind]) == body
+    assert stored.unpacked(packed("zlib", body), 0x301) == body
+    assert stored.unpacked(b"as it is", KINDS[kind] - 1) == b"as it is"
 
 
 @pytest.mark.parametrize(("body", "flag", "words"), [
     (b"no zlib", 0x1, "cannot be unpacked"),
-    (zlib.compress(b"x" * 1000)[:-6], 0x1, "cannot be unpacked"),
+    (b"no lz4", 0x101, "cannot be unpacked"),
+    (b"no zstd", 0x201, "cannot be unpacked"),
+    *((packed(kind, b"x" * 1000)[:-6], flag, "cannot be unpacked") for kind, flag in KINDS.items()),
     (b"x", 0x701, "packed in an unknown way"),
 ])  # fmt: skip
 def test_a_body_that_cannot_be_unpacked_is_refused_in_a_sentence(body: bytes, flag: int, words: str) -> None:
@@ -115,9 +129,20 @@ def test_a_body_that_cannot_be_unpacked_is_refused_in_a_sentence(body: bytes, fl
         stored.unpacked(body, flag)
 
 
-def test_a_body_that_would_fill_the_memory_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="more than"):
-        stored.unpacked(zlib.compress(bytes(stored._LARGEST + 1)), 0x1)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("told", [True, False], ids=["told", "untold"])
+def test_a_body_that_would_fill_the_memory_is_refused(kind: str, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``told``: its frame says how large it is. Few bytes can be unpacked to more than a machine has."""
+    monkeypatch.setattr(stored, "_LARGEST", 100_000)
+    body = bytes(2_000_000)
+    if kind == "zstd" and not told:
+        large = zstandard.ZstdCompressor(write_content_size=False).compress(body)
+    else:
+        large = lz4.frame.compress(body, store_size=told) if kind == "lz4" else packed(kind, body)
+    assert len(large) < 20_000
+    with pytest.raises(ProtocolError, match=r"more than 100000 bytes|not decompress full frame"):
+        stored.unpacked(large, KINDS[kind])
+    assert stored.unpacked(packed(kind, body[:100_000]), KINDS[kind]) == body[:100_000]
 
 
 # --- properties and batches --------------------------------------------------------------------------------

@@ -185,20 +185,25 @@ def unpacked(body: bytes, sys_flag: int) -> bytes:
 
 
 def _zlib(body: bytes) -> bytes:
-    one = zlib.decompressobj()
-    data = one.decompress(body, _LARGEST)
+    return _whole(zlib.decompressobj(), body)
+
+
+def _lz4(body: bytes) -> bytes:
+    return _whole(import_module("lz4.frame").LZ4FrameDecompressor(), body)
+
+
+def _whole(one: Any, body: bytes) -> bytes:
+    """Never more than ``_LARGEST``, whatever ``body`` would be unpacked to: a few kilobytes can be as many gigabytes."""
+    data = bytes(one.decompress(body, _LARGEST))
     if not one.eof:
         raise ValueError(f"it does not end, or has more than {_LARGEST} bytes")
     return data
 
 
-def _lz4(body: bytes) -> bytes:
-    lz4: Any = import_module("lz4.frame")
-    return bytes(lz4.decompress(body))
-
-
 def _zstd(body: bytes) -> bytes:
     zstandard: Any = import_module("zstandard")
+    if zstandard.frame_content_size(body) > _LARGEST:  # it would go by that, and by ``max_output_size`` where nothing is said
+        raise ValueError(f"it has more than {_LARGEST} bytes")
     return bytes(zstandard.ZstdDecompressor().decompress(body, max_output_size=_LARGEST))
 
 
