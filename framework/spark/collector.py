@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from framework.engine.dialler import Dialler
 from framework.engine.supervisor import Supervisor
 from framework.errors import FrameworkError, WrongUse
 from framework.handler import HandlerSpec
@@ -58,6 +59,7 @@ class Collector:
         self._stopping = threading.Event()
         self._error: Exception | None = None
         self._start: Start | None = None
+        self._answers_until = 0.0
         self._last_old = 0.0
         self._looked = 0.0
         self._landing = False
@@ -80,15 +82,18 @@ class Collector:
         """Return when the messages that the channel held on this call are landed, as far as one can know.
 
         NSQ has no end of a channel to ask for, so: when no message from before has come for a while. Which are from before
-        is told by the clock of the nsqd that took them. A broker that does not answer is waited for a while, and then left
-        to the next run.
+        is told by the clock of the nsqd that took them. A broker that does not answer is waited for a while, and so is each of
+        its nodes; then it is left to the next run.
         """
         self._start = Start()
+        self._answers_until = time.monotonic() + _CONNECT_WAIT
         if not self._wait_for(lambda: self._supervisor is not None and self._supervisor.ready, _CONNECT_WAIT):
             _log.warning("no broker of %s answers: this run reads what the spool holds already", ", ".join(self._options.urls))
             return
         self._last_old = self._looked = time.monotonic()
         self._wait_for(self._drained, None)
+        for node in [node for one in self._diallers() for node in one.silent]:
+            _log.warning("%s has not answered: what it holds is left to the next run", node)
 
     def stop(self) -> None:
         """Finish what is becoming durable, requeue the rest, and end."""
@@ -104,7 +109,8 @@ class Collector:
         blocked = self._supervisor.blocked if self._supervisor is not None else 0.0
         idle = _IDLE + self._options.segment_linger
         stalled = blocked > _STALL or now - self._looked > _STALL
-        if self._landing or stalled or (now - self._last_old > idle and self._has_old()):
+        awaited = now < self._answers_until and not all(one.tried for one in self._diallers())
+        if self._landing or stalled or awaited or (now - self._last_old > idle and self._has_old()):
             self._last_old = now
         self._looked = now
         return now - self._last_old > idle
@@ -115,6 +121,9 @@ class Collector:
             return False
         connections = [one for consumer, _ in self._supervisor.of_consumers() for one in list(consumer.accounts)]
         return self._start.precedes((message for one in connections for message in list(one.in_flight)), self._transports)
+
+    def _diallers(self) -> list[Dialler]:
+        return [one for _, some in self._supervisor.of_consumers() for one in some] if self._supervisor is not None else []
 
     def _wait_for(self, condition: Callable[[], bool], seconds: float | None) -> bool:
         until = None if seconds is None else time.monotonic() + seconds

@@ -328,6 +328,39 @@ def test_a_broker_that_is_down_is_waited_for(
     wait_for(lambda: sum(landed(tmp_path).values()) == 100, collector)
 
 
+def test_a_node_that_answers_late_is_waited_for_though_another_has_answered(
+    start_nsqd: Callable[..., Server], tmp_path: Path, collect: Callable[..., Collector], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that has just been started, or lies behind a slow name server: it was left to the next run."""
+    monkeypatch.setattr("framework.spark.collector._IDLE", 0.2)
+    prompt, late = start_nsqd(), start_nsqd()
+    publish(prompt, 0, 10)
+    publish(late, 10, 20)
+    with late.frozen():
+        collector = collect(f"nsq://{prompt.address} nsq://{late.address}", segmentLinger="10ms")
+        draining = threading.Thread(target=collector.drain_channel)
+        draining.start()
+        wait_for(lambda: sum(landed(tmp_path).values()) == 10, collector)
+        time.sleep(1.0)  # for longer than nothing need come
+    draining.join(30)
+    assert not draining.is_alive()
+    assert landed(tmp_path) == Counter(b"m%d" % n for n in range(20))
+
+
+def test_a_node_that_does_not_answer_is_not_waited_for_longer_than_a_broker(
+    start_nsqd: Callable[..., Server], tmp_path: Path, collect: Callable[..., Collector], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("framework.spark.collector._IDLE", 0.2)
+    monkeypatch.setattr("framework.spark.collector._CONNECT_WAIT", 1.0)
+    prompt, silent = start_nsqd(), start_nsqd()
+    publish(prompt, 0, 10)
+    with silent.frozen():
+        collect(f"nsq://{prompt.address} nsq://{silent.address}", segmentLinger="10ms").drain_channel()
+    assert sum(landed(tmp_path).values()) == 10
+    assert f"{silent.address} has not answered: what it holds is left to the next run" in caplog.text
+
+
 def test_draining_gives_up_on_a_broker_that_does_not_answer(
     tmp_path: Path, collect: Callable[..., Collector], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
