@@ -6,6 +6,7 @@ import shutil
 import tracemalloc
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from framework.nsqd.store import (
@@ -24,6 +25,7 @@ from tests.nsqd.storing import (
     changed_index,
     declared,
     everything,
+    flip,
     killed,
     lose_index,
     payload,
@@ -285,3 +287,25 @@ def test_an_index_that_contradicts_itself_is_made_anew(folder: Path, statement: 
     assert set(got.served["t7/c"]) >= {bodies[3], *bodies[15:]}
     assert any("the index is damaged" in report and "rebuilt from the log" in report for report in got.reports)
     assert run(folder).reports == []
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_damage_of_a_topic_that_was_deleted_costs_nobody_anything(folder: Path, moved: bool) -> None:
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c"), declared(8)])
+    at = opened.log.size
+    batches = publish(opened, *[b"of a topic that was deleted"] * 5, topic=8)
+    if moved:
+        opened._roll()
+        at = opened.log.size
+        opened.move([msgspec.structs.replace(one, moved=True) for one in batches])
+        segment(folder).unlink()
+    opened.append([Declare(8, Declaration("t8", dropped=True))])
+    publish(opened, b"kept")
+    opened.close()
+    lose_index(folder)
+    flip(segment(folder, opened.log.active), at + 60)
+    again = Store(folder)
+    assert everything(again) == [b"kept"]
+    assert "are damaged: 0 messages lost" in " ".join(again.reports)
+    again.close()

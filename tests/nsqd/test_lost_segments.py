@@ -174,3 +174,42 @@ def test_a_gap_that_cannot_be_noted_is_read_over(folder: Path, monkeypatch: pyte
         assert everything(again) == [b"a", b"b"]
     assert again.index.row(TOPIC, gone.first) is None
     again.close()
+
+
+@pytest.mark.parametrize("torn", [0, 30], ids=["between two records", "within a record"])
+def test_a_segment_that_was_cut_off_is_counted_without_the_index(folder: Path, torn: int) -> None:
+    """Numbers that the head of the next segment says were given, and that nothing has."""
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c"), declared(8)])
+    publish(opened, b"kept")
+    at = opened.log.size
+    for _ in range(3):
+        publish(opened, *[b"cut off"] * 5)
+        publish(opened, b"cut off", topic=8)
+    opened._roll()
+    publish(opened, b"behind it")
+    opened.close()
+    os.truncate(segment(folder), at + torn)
+    (folder / "index.db").unlink()
+    again = Store(folder)
+    assert (everything(again), everything(again, 8)) == ([b"kept", b"behind it"], [])
+    assert f"segment 1 ends at {at + torn}: " in " ".join(again.reports)
+    assert sum(int(one) for one in re.findall(r"(\d+) messages lost", " ".join(again.reports))) == 18
+    again.close()
+    last = Store(folder)
+    assert last.reports == [], "once"
+    last.close()
+
+
+def test_numbers_that_jumped_between_two_segments_are_no_messages_that_were_cut_off(folder: Path) -> None:
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c")])
+    publish(opened, b"a")
+    opened._roll()
+    opened.topics[TOPIC].next += 10**9
+    publish(opened, b"b")
+    opened.close()
+    (folder / "index.db").unlink()
+    again = Store(folder)
+    assert (everything(again), again.reports) == ([b"a", b"b"], [])
+    again.close()

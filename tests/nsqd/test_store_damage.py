@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from framework.nsqd.store import (
@@ -339,3 +340,27 @@ def test_what_is_finished_is_not_counted_as_lost_and_what_is_in_flight_or_to_be_
             assert unfinished.count(opened.catalog, opened.index, TOPIC, low, high) == expected, (low, high)
             found = unfinished.any_of(opened.catalog, opened.index, TOPIC, low, high)
             assert found >= (expected > 0), (low, high)
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["", "the first was moved"])
+def test_records_of_several_topics_that_are_damaged_in_one_stretch_are_each_counted(folder: Path, moved: bool) -> None:
+    """The header of the first alone is left. What the others had is known by the numbers of their topics."""
+    opened = Store(folder)
+    opened.append([declared(TOPIC, "c"), declared(8, "d")])
+    old = publish(opened, b"old")
+    at = opened.log.size
+    if moved:
+        opened.move([msgspec.structs.replace(one, moved=True) for one in old])
+    publish(opened, *[b"of the first"] * 3)
+    publish(opened, *[b"of the other"] * 4, topic=8)
+    end = opened.log.size
+    publish(opened, b"kept")
+    publish(opened, b"kept", topic=8)
+    opened.close()
+    lose_index(folder)
+    data = segment(folder).read_bytes()
+    segment(folder).write_bytes(data[: at + 50] + b"\xff" * (end - at - 50) + data[end:])
+    again = Store(folder)
+    assert (everything(again), everything(again, 8)) == ([b"old", b"kept"], [b"kept"])
+    assert "are damaged: 7 messages lost" in " ".join(again.reports)
+    again.close()

@@ -17,6 +17,8 @@ from framework.nsqd.store.record import HEADER_BYTES, MAGIC
 _SIZE = struct.Struct(">i")
 _LEAST_BYTES = _SIZE.size + 1
 """What one message takes in a payload at the least."""
+_MOST_CUT_OFF = 64 << 20
+"""Bytes that may lack at the end of a segment. A number that jumped did so by nanoseconds, which are more than these can hold."""
 
 
 class Piece(NamedTuple):
@@ -34,6 +36,11 @@ class Piece(NamedTuple):
     with_body: int = 0
     """Of these, with a body: a record that was moved has those of unfinished messages only."""
     moved: bool = False
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """(topic, low, high) of the messages that its header says it had."""
+        return self.topic, self.first, self.first + self.messages
 
 
 def pieces(data: bytes) -> Iterator[Piece]:
@@ -151,9 +158,15 @@ class Damage:
     """Messages that it had of which not even the numbers are known."""
 
     @property
+    def is_end(self) -> bool:
+        """Nothing is damaged there: it is what may have been cut off behind a segment's last byte."""
+        return not self.length
+
+    @property
     def room(self) -> int:
         """How many more messages it may have had."""
-        return (self.length - HEADER_BYTES) // _LEAST_BYTES - sum(high - low for _, low, high in self.lost)
+        length = _MOST_CUT_OFF if self.is_end else self.length - HEADER_BYTES
+        return max(0, length) // _LEAST_BYTES - sum(high - low for _, low, high in self.lost)
 
 
 class Numbers:
@@ -164,6 +177,11 @@ class Numbers:
         self._next: dict[int, int] = {}
         self._asked: dict[int, int] = {}
         """How many of ``damages`` came before the topic's last record: of these it is known whether they had any of it."""
+
+    def ended(self, segment: int, size: int) -> None:
+        """The segment ends there. Whether something was cut off is known when the next one says which numbers are next."""
+        if self._next:
+            self.damages.append(Damage(segment, size, 0, Piece(0, 0, False)))
 
     def restart(self) -> None:
         """Segments are missing here, because all that they had is finished: gaps mean nothing."""
@@ -191,8 +209,9 @@ class Numbers:
             if high > low:
                 one.lost.append((topic, low, high))
                 low = high
-        # The rest is of bytes whose header lies, unless it is more than they hold: then the numbers jumped.
-        others = [one for one in between if not one.lost and not one.piece.moved] or own
+        # The rest is of bytes whose header lies, or was one of several; or of the end of a segment that was cut off. Unless it
+        # is more than they hold: then the numbers jumped.
+        others = sorted(between, key=lambda one: (one.is_end, one.piece.moved, bool(one.lost)))
         if first - low <= sum(one.room for one in others):
             for one in others:
                 high = min(low + one.room, first)
@@ -208,16 +227,18 @@ class Numbers:
         """The log has ended: what was damaged behind a topic's last record is what its header says."""
         for at, one in enumerate(self.damages):
             piece = one.piece
-            if one.lost or not piece.messages:
+            besides = piece.moved and piece.topic in self._next and piece.numbers not in one.lost
+            if not piece.messages or (one.lost and not besides):
                 continue
             if piece.moved and piece.first + piece.messages <= self._next.get(piece.topic, 0):
-                one.lost.append((piece.topic, piece.first, piece.first + piece.messages))
+                one.lost.append(piece.numbers)
             elif piece.moved or piece.topic not in self._next:
                 one.unknown = piece.with_body  # its header lies: of a topic's numbers, or of the topic
             elif self._asked.get(piece.topic, 0) <= at:
                 low = self._next[piece.topic]
                 one.lost.append((piece.topic, low, low + piece.messages))
                 self._next[piece.topic] = low + piece.messages
+        self.damages = [one for one in self.damages if one.lost or not one.is_end]
 
 
 def _believe(own: list[Damage], first: int) -> None:
@@ -225,7 +246,7 @@ def _believe(own: list[Damage], first: int) -> None:
     for one in own:
         piece = one.piece
         if piece.messages and piece.first + piece.messages <= first:
-            one.lost.append((piece.topic, piece.first, piece.first + piece.messages))
+            one.lost.append(piece.numbers)
 
 
 def say_damaged(count: int) -> tuple[str, str]:

@@ -117,7 +117,9 @@ class _Scan:
             before = segment
             offset = position[1] if segment == position[0] else 0
             declared = self._segment(segment, offset)
-            if segment == self._log.active and not offset:
+            if segment != self._log.active:
+                self._numbers.ended(segment, self._log.length(segment))
+            elif not offset:
                 self.headless = not declared >= self._catalog.topics.keys()
         self._flush()
 
@@ -259,14 +261,19 @@ class _Scan:
 
     def _account(self, damage: Damage) -> None:
         """Let nobody wait for what is damaged, and report what that is."""
-        count = damage.unknown
+        count = 0 if damage.piece.topic in self._catalog.retired else damage.unknown
         for topic, low, high in damage.lost:
-            if self._index.count(topic, low, high):
-                continue  # moved, and another copy is good
-            moved = self._catalog.rebuilt and damage.piece.moved  # then every channel would have got it
+            if topic in self._catalog.retired or self._index.count(topic, low, high):
+                continue  # it was deleted; or moved, and another copy is good
+            # What was moved, every channel would have got.
+            moved = self._catalog.rebuilt and damage.piece.moved and damage.piece.numbers == (topic, low, high)
             count += damage.piece.with_body if moved else unfinished.count(self._catalog, self._index, topic, low, high)
             self._index.mark_damaged(topic, low, high)
         words, after = say_damaged(count)
+        if damage.is_end:
+            if count:
+                self._folder.reports.append(f"segment {damage.segment} ends at {damage.offset}: {count} messages lost{after}")
+            return
         self._set_aside(damage.segment, damage.offset, damage.length, words, after)
 
     def _leap(self) -> None:
