@@ -74,7 +74,8 @@ class NsqConnection:
         self.in_flight: dict[Message, float] = {}
         self._receiver = receiver
         self._tally = receiver.tally
-        feed = line.decoder.bind(self).feed
+        self._decoder = line.decoder.bind(self)
+        feed = self._decoder.feed
         self.feed = opening(feed) if opens else feed
         self.sock = line.release()
         self._loop = get_hub().loop
@@ -138,6 +139,9 @@ class NsqConnection:
     def requeue(self, message: Message, delay: float) -> None:
         if self.in_flight.pop(message, None) is None:
             raise AlreadySettled.of(message.id)
+        if self.rescuable.gave_back(message):
+            self._tally.requeued += 1
+            return
         self.outbox.reqs.append(wire.req(message.id, min(delay, self._max_requeue)))
         self._schedule()
 
@@ -212,15 +216,22 @@ class NsqConnection:
             self.requeue(message, 0)
 
     def _came_meanwhile(self) -> bool:
-        """Whether nsqd sent messages that nobody has read yet: they go back, or they would wait there until their timeout."""
+        """Whether messages came that the hub has not read yet: they go back, or they would wait at nsqd until their timeout."""
         try:
+            if self.rescuable.rescue_made is not None:
+                self.rescuable.take()
             with self.lock:
-                messages = self.feed(self.sock.recv(RECV_SIZE))[0]
+                messages, others = self.feed(self.sock.recv(RECV_SIZE))
+            if messages:
+                self._receive(messages, monotonic())
+            self.take_frames(others)
+        except BlockingIOError:
+            pass
         except (OSError, ProtocolError):
             return False
-        if messages:
-            self._receive(messages, monotonic())
-        return bool(messages)
+        if self.unsent():
+            self._schedule()
+        return bool(self.unsent() or self._decoder.unfinished)
 
     def take_frames(self, frames: list[bytes | BrokerError]) -> None:
         by_id: dict[bytes, deque[Message]] = {}

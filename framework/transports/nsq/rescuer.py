@@ -120,6 +120,14 @@ class Rescuer:
         if self.rescue_made is not None and not self._owner.closed:
             self._guarded(self.take)
 
+    def gave_back(self, message: Message) -> bool:
+        """Whether it was requeued in the hub's place, which the hub may do beside it. Of one that is not in flight any more, so
+        that it is not given back from now on: nsqd refuses a second REQ, which counts as a lost lease."""
+        if self.rescue_made is None:
+            return False
+        with self._owner.lock:
+            return self.rescue_made is not None and message in self.rescue_made.given_back
+
     def take(self) -> None:
         """Know what was done in the hub's place, and hand over what came."""
         owner = self._owner

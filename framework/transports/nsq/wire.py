@@ -244,6 +244,11 @@ class Decoder:
         self._origin = origin
         return self
 
+    @property
+    def unfinished(self) -> bool:
+        """A frame has begun to come."""
+        return bool(self._pieces)
+
     def feed(self, data: bytes) -> tuple[list[Message], list[bytes | BrokerError]]:
         """The messages, and the other frames in their order: a response as bytes, an error as BrokerError.
 

@@ -308,8 +308,9 @@ def test_a_message_after_close_wait_is_given_back(fake, subscribe, tools):
     assert (receiver.tally.received, receiver.tally.requeued) == (1, 1)
 
 
-def test_a_message_that_comes_while_the_connection_ends_is_given_back(fake, subscribe, tools):
-    """Behind CLOSE_WAIT, and before the end of what is sent: nobody reads it in a turn of its own."""
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_message_that_comes_while_the_connection_ends_is_given_back(fake, subscribe, tools, pieces):
+    """Behind CLOSE_WAIT, and before the end of what is sent: nobody reads it in a turn of its own. A large one is not whole."""
     lines: list[list[bytes]] = []
     peers: list[Peer] = []
 
@@ -322,7 +323,10 @@ def test_a_message_that_comes_while_the_connection_ends_is_given_back(fake, subs
         lines.append(list(iter(peer.line, b"")))
 
     def late(connection) -> None:
-        peers[0].sock.sendall(wire.encode_message(1, 1, IDS[7], b"body"))
+        said = wire.encode_message(1, 1, IDS[7], b"body")
+        size = len(said) // pieces
+        peers[0].sock.sendall(said[:size])
+        gevent.spawn_later(0.05, peers[0].sock.sendall, said[size:])
         for message in list(connection.in_flight):
             connection.requeue(message, 0)
         connection.close()
@@ -334,6 +338,31 @@ def test_a_message_that_comes_while_the_connection_ends_is_given_back(fake, subs
     assert lines == [[b"REQ " + IDS[1] + b" 0\n", b"REQ " + IDS[7] + b" 0\n"]]
     assert receiver.ends == [None]
     assert (receiver.tally.received, receiver.tally.requeued, receiver.tally.lease_lost) == (2, 2, 0)
+
+
+def test_a_refusal_that_comes_while_the_connection_ends_is_counted(fake, subscribe, tools):
+    peers: list[Peer] = []
+
+    def cls_then_lines(peer: Peer) -> None:
+        peers.append(peer)
+        peer.messages(IDS[1])
+        while peer.line() != wire.CLS:
+            pass
+        peer.respond(wire.CLOSE_WAIT)
+        stay(peer)
+
+    def late(connection) -> None:
+        (message,) = connection.in_flight
+        connection.finish(message)
+        peers[0].sock.sendall(wire.encode_frame(1, b"E_FIN_FAILED FIN " + IDS[1] + b" failed ID not in flight"))
+        connection.close()
+
+    receiver = tools.Recorder(lambda connection, _: connection.drain())
+    receiver.drained = late
+    subscribe(fake(greeted(cls_then_lines)), receiver).grant(1)
+    tools.until(lambda: receiver.ends)
+    assert receiver.ends == [None]
+    assert (receiver.tally.finished, receiver.tally.lease_lost) == (0, 1)
 
 
 # --- a peer that does not read -----------------------------------------------------------------------------

@@ -238,3 +238,35 @@ def test_what_was_sent_in_the_hubs_place_is_counted_and_what_is_given_back_is_no
     assert connection.rescuable.rescue_made is None, "nothing is done for what has ended"
     assert scripted.lines[: len(told)] == told
     connection._stop_watchers()
+
+
+def test_what_was_read_in_the_hubs_place_is_given_back_when_the_hub_closes_before_it_knows(scripted, kit):
+    receiver = kit.Recorder()
+    connection = kit.subscribe(scripted.address, receiver)
+    kit.until(lambda: len(receiver.messages) == 2)
+    connection.drain()
+    third = b"%016d" % 3
+    scripted.peers[0].sendall(wire.encode_message(0, 1, third, b"body"))
+    without_the_hub(lambda: connection.rescuable.rescue(time.monotonic(), ()) or connection.rescuable.rescue_made.messages)
+    for message in receiver.messages:
+        connection.requeue(message, 0)
+    connection.close()
+    kit.until(lambda: receiver.ends and b"REQ %b 0\n" % third in scripted.lines)
+    assert (receiver.tally.received, receiver.tally.requeued, receiver.tally.lease_lost) == (3, 3, 0)
+
+
+def test_what_the_hub_gives_back_as_well_is_given_back_once(scripted, kit):
+    """A hub that is late and not blocked does so beside the rescue. nsqd would refuse the second REQ."""
+    receiver = kit.Recorder()
+    connection = kit.subscribe(scripted.address, receiver)
+    kit.until(lambda: len(receiver.messages) == 2)
+    connection.drain()
+    connection.release(())
+    for message in receiver.messages:
+        connection.requeue(message, 0)
+    connection.close()
+    kit.until(lambda: receiver.ends)
+    for message in receiver.messages:
+        without_the_hub(lambda one=message: b"REQ %b 0\n" % one.id in scripted.lines)
+    assert sum(line.startswith(b"REQ ") for line in scripted.lines) == 2
+    assert (receiver.tally.requeued, receiver.tally.lease_lost) == (2, 0)
