@@ -27,7 +27,10 @@ _OPTIONS: dict[str, dict[str, str]] = {
     "az": {"endpoint": "azure_storage_endpoint", "account": "azure_storage_account_name"},
     "abfss": {"endpoint": "azure_storage_endpoint"},
 }
-_ENDPOINTS = {"s3": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"), "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")}
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role of the machine",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS, or a service account of the machine",
@@ -36,6 +39,9 @@ _CREDENTIALS = {
 _CLIENT: Any = {"timeout": "60s", "connect_timeout": "5s"}
 _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=15), "backoff": {"max_backoff": timedelta(seconds=2)}}
 """Less than obstore's own three minutes: a batch that cannot be landed is better off at the broker."""
+_ENDPOINT = re.compile(r"https?://(?!/)[^\s/@]+(/\S*)?")
+"""Of another one obstore makes no error: it panics."""
+_NO_ENDPOINT = "{what} is no address of a server: say one such as http://minio:9000"
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"}
@@ -59,6 +65,9 @@ class Objects:
             if name not in known:
                 there_are = f"there are {' and '.join(known)}" if known else "there is none"
                 raise WrongUse(f"spool {self.url}: a URL has no option {name!r}, {there_are}; else set the environment")
+        endpoint = dict(self.options).get("endpoint")
+        if endpoint is not None and not _ENDPOINT.fullmatch(endpoint):
+            raise WrongUse(f"spool {self.url}: {_NO_ENDPOINT.format(what='its option endpoint')}")
         if importlib.util.find_spec("obstore") is None:
             raise WrongUse(f"spool {self.url}: object stores need obstore: pip install nsq-workers[object-store]")
 
@@ -76,7 +85,13 @@ class Objects:
                 return False
             return True
 
-        return self._asked(put)
+        try:
+            return self._asked(put)
+        except FileNotFoundError:  # no store says so of a put
+            pass
+        raise StorageError(
+            errno.EIO, f"{self.url} takes no object (404): see where it is looked for, and to the URL of the spool"
+        )
 
     def list(self, folder: str, after: str = "") -> Sequence[Entry]:
         """Folders are shown only without ``after``."""
@@ -145,6 +160,9 @@ def _opened(one: Objects) -> Any:
     from obstore.exceptions import BaseError  # noqa: PLC0415
     from obstore.store import from_url  # noqa: PLC0415
 
+    for variable in _ENDPOINTS.get(one.scheme, ()):
+        if not _ENDPOINT.fullmatch(os.environ.get(variable) or "http://none"):
+            raise StorageError(errno.EINVAL, f"{one.url}: {_NO_ENDPOINT.format(what=variable)}")
     given: Any = {_OPTIONS[one.scheme][name]: value for name, value in one.options}
     endpoint = dict(one.options).get("endpoint") or next(filter(None, map(os.environ.get, _ENDPOINTS.get(one.scheme, ()))), "")
     client: Any = {**_CLIENT, **({"allow_http": True} if endpoint.startswith("http://") else {})}

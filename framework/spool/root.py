@@ -15,6 +15,7 @@ from framework.spool.storage import Location, Remote, StorageError
 from framework.spool.urls import is_url, storage_of
 
 EPOCH = "epoch"
+_LIFE = re.compile(r"[0-9A-Za-z-]{1,64}")
 COLLECTOR = re.compile(r"[a-zA-Z0-9_-][.a-zA-Z0-9_-]{0,63}")
 
 
@@ -78,8 +79,9 @@ def epoch(root: Location) -> str | None:
     except FileNotFoundError:
         return None
     said = content.decode(errors="replace").strip()
-    if not said or not said.isprintable() or "\ufffd" in said:
-        raise SpoolError(f"spool {root}: its file {EPOCH} is damaged: put back what it said, or begin an empty folder")
+    if not _LIFE.fullmatch(said):
+        elsewhere = "" if isinstance(root, Path) else ", and see that it is the storage's server that answers"
+        raise SpoolError(f"spool {root}: its file {EPOCH} is damaged: put back what it said, or begin an empty folder{elsewhere}")
     return said
 
 

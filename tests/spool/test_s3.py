@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.server
 import importlib.util
 import os
 import shutil
@@ -260,3 +261,48 @@ def test_nothing_of_it_is_imported_for_a_folder(tmp_path: Path) -> None:
     words = f"import sys; from framework.spool import Spool; Spool({str(tmp_path)!r}).open(); print('obstore' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, cwd=ROOT, check=True).stdout
     assert said == "False\n"
+
+
+@pytest.mark.parametrize("endpoint", ["minio:9000", "http://", "ftp://minio", "http:///x", "http://minio 9000"])
+def test_an_endpoint_that_is_no_address_is_refused_and_not_left_to_a_panic(
+    monkeypatch: pytest.MonkeyPatch, batch: MakeBatch, endpoint: str
+) -> None:
+    """Which no `except Exception` of a collector sees: its query went on, and read nothing any more."""
+    with pytest.raises(WrongUse, match="its option endpoint is no address of a server: say one such as http://minio:9000"):
+        Spool(f"s3://spools/a?endpoint={endpoint}")
+    objects._opened.cache_clear()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    with pytest.raises(SpoolError, match="s3://spools: AWS_ENDPOINT_URL is no address of a server"):
+        Spool("s3://spools/a").land(batch(0, 1))
+
+
+@pytest.fixture
+def page() -> Iterator[str]:
+    """A web server that answers everything with a page."""
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "13")
+            self.end_headers()
+            self.wfile.write(b"<html></html>")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        serving.join()
+
+
+def test_a_web_page_is_no_spool(s3: Gateway, page: str) -> None:
+    """A query read none of it, and said nothing."""
+    with pytest.raises(SpoolError, match=r"its file epoch is damaged: .* and see that it is the storage's server that answers"):
+        epoch(root_of(f"s3://spools/a?endpoint={page}&region=us-east-1"))
+
+
+def test_a_server_that_knows_no_objects_is_no_folder_to_be_made(s3: Gateway, nsqd: Server, batch: MakeBatch) -> None:
+    with pytest.raises(SpoolError, match=r"s3://spools takes no object \(404\): see where it is looked for"):
+        Spool(f"s3://spools/a?endpoint=http://{nsqd.http_address}&region=us-east-1").land(batch(0, 1))
