@@ -105,8 +105,8 @@ class Journal:
         self._next = _Next()
         self._undeclared: dict[int, Declaring] = {}
         """Topics and channels exist for their clients already, so the log must still learn of them."""
-        self._refused = False
-        """Whether the disk refused what was published last. Who goes by /ping publishes nothing more, so we look ourselves."""
+        self._refused = 0
+        """Bytes of what was published last, if the disk refused it. Who goes by /ping publishes nothing more, so we look."""
         self._wanted = Event()
         self._thread = DiskThread()
         self._stopping = False
@@ -161,7 +161,7 @@ class Journal:
     def _publish(self, group: _Next, declares: list[Declare]) -> bool:
         """Declarations first: a topic's messages must not come before it in the log, nor be written where it was not."""
         error = self._append([*declares, *group.entries], NOTHING_PUBLISHED)
-        self._refused = isinstance(error, OSError)
+        self._refused = sum(len(one.payload) for one in group.entries) if isinstance(error, OSError) else 0
         group.published.end(error)
         if error is None:
             self._declared(group)
@@ -170,11 +170,11 @@ class Journal:
     def _look(self) -> None:
         """Whether the disk takes messages again."""
         try:
-            self._thread.do(self._store.try_to_write)
+            self._thread.do(self._store.try_to_write, self._refused)
         except OSError as error:
             self._health.fails(NOTHING_PUBLISHED, error)
         else:
-            self._refused = False
+            self._refused = 0
             self._health.works(NOTHING_PUBLISHED)
 
     def _declare(self, group: _Next, declares: list[Declare]) -> None:

@@ -17,7 +17,7 @@ from framework.nsqd import broker as brokers
 from framework.nsqd import journal
 from framework.nsqd.journal import NotStored
 from framework.nsqd.store import log
-from tests.nsqd.rounds import Nsqd, Taker, channel, publish, refusing, starter, wait_until
+from tests.nsqd.rounds import Nsqd, Taker, bodies, channel, publish, refusing, starter, wait_until
 
 
 @pytest.fixture
@@ -138,18 +138,22 @@ def test_a_disk_that_takes_messages_again_is_seen_without_one(start: Callable[[]
     nsqd = start()
     topic = nsqd.broker.topic("t")
     publish(nsqd.broker, topic)
-    looks = 0
+    looks, real = list[int](), nsqd.store.try_to_write
+
+    def look(size: int) -> None:
+        looks.append(size)
+        real(size)
 
     def fails(*_: object) -> int:
-        nonlocal looks
-        looks += 1
         raise OSError(errno.EIO, "Input/output error")
 
+    monkeypatch.setattr(nsqd.store, "try_to_write", look)
     with monkeypatch.context() as patch:
         patch.setattr(log, "_write_all", fails)
         with pytest.raises(NotStored, match="Input/output"):
             publish(nsqd.broker, topic)
-        wait_until(lambda: looks > 3)
+        wait_until(lambda: len(looks) > 3)
+        assert set(looks) == {len(bodies(b"0"))}
         assert nsqd.broker.wrong.startswith("DISK: nothing was published"), "it looked, and the disk does not take them"
     wait_until(lambda: nsqd.broker.wrong == "")
     publish(nsqd.broker, topic)

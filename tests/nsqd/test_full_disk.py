@@ -216,6 +216,21 @@ def test_ping_says_by_itself_that_there_is_room_again(small_disk: Path) -> None:
         server.kill()
 
 
+def test_no_segment_begins_where_its_head_alone_has_room(small_disk: Path) -> None:
+    """Each look of an nsqd at its disk would begin one, and say for a moment that all is well."""
+    opened = Store(small_disk / "data")
+    disk = os.statvfs(small_disk)
+    with (small_disk / FILLER).open("wb") as filler:
+        os.posix_fallocate(filler.fileno(), 0, disk.f_bavail * disk.f_frsize - (4 << 20))
+    with pytest.raises(OSError, match="No space left"):
+        opened.try_to_write(5 << 20)
+    assert opened.log.numbers == [1]
+    assert not (small_disk / "data" / "probe").exists()
+    opened.try_to_write(1 << 20)
+    assert opened.log.numbers == [1, 2]
+    opened.close()
+
+
 def finished_on_a_full_disk(server: Server, disk: Path, talk: Callable[..., Any]) -> None:
     """Of 1,000 messages 900 are finished, and 50 wait for another try."""
     client = talk(server)

@@ -54,6 +54,17 @@ def write_synced(path: Path, data: bytes) -> None:
         raise
 
 
+def check_room(path: Path, size: int) -> None:
+    """Raises OSError where a file of so many bytes cannot be had at ``path``, where no file is. Leaves none, killed or not."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    try:
+        with naming(path):
+            path.unlink()
+            os.posix_fallocate(fd, 0, size)
+    finally:
+        os.close(fd)
+
+
 def make_folder(folder: Path) -> None:
     """Make it for this user alone; one that is there becomes so, if it is ours to change."""
     folder.mkdir(mode=FOLDER_MODE, exist_ok=True)

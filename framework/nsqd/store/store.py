@@ -21,7 +21,7 @@ from framework.nsqd.store import misnamed, reading, recovery, saving, unfinished
 from framework.nsqd.store.catalog import Catalog
 from framework.nsqd.store.clock import Clock
 from framework.nsqd.store.compaction import Compactor
-from framework.nsqd.store.files import explain
+from framework.nsqd.store.files import check_room, explain
 from framework.nsqd.store.folder import Folder, FolderUnusable
 from framework.nsqd.store.index import Index
 from framework.nsqd.store.log import SEGMENT_BYTES, Log, Syncing
@@ -153,10 +153,11 @@ class Store:
             self.log.sync()  # whatever publishers are content with: the old place will go
             self.catalog.accept(batches, self.log.active, offset)
 
-    def try_to_write(self) -> None:
-        """Begin a segment: messages can be written. Raises OSError while they cannot; nothing has changed then."""
+    def try_to_write(self, size: int) -> None:
+        """Begin a segment where so many bytes of messages can be written. Raises OSError where not; nothing has changed then."""
         with self._writing:
             self._require_room()
+            check_room(self.folder.path / "probe", size)  # else a segment would begin at each try, where its head alone fits
             self._roll()
 
     def _has_room(self) -> bool:
