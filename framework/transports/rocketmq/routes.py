@@ -15,7 +15,7 @@ import msgspec
 from gevent import monkey
 
 from framework.decoding import prepared
-from framework.errors import BadSetting, BrokerUnreachable, FrameworkError, ProtocolError, words_of
+from framework.errors import AccessDenied, BadSetting, BrokerUnreachable, FrameworkError, ProtocolError, words_of
 from framework.transports.recent import Recent
 from framework.transports.rocketmq.queues import Place
 from framework.transports.rocketmq.session import Session
@@ -41,7 +41,8 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=65_536)]
 """Queues of a topic on one broker."""
 MOST_QUEUES = 65_536
 """Of a topic on all brokers: a list is made of them."""
-_BARE_NUMBER = re.compile(rb'("(?:[^"\\]|\\.)*")|([{,])(-?\d+):')
+_BARE_NUMBER = re.compile(rb'("(?:[^"\\]|\\.)*(?:"|\\?\Z))|([{,])(-?\d+):', re.DOTALL)
+"""Behind a name or value in quotation marks, of which the last may not end."""
 
 
 class _Queues(msgspec.Struct, rename="camel"):
@@ -220,11 +221,11 @@ class NameServers:
                     answer = session.ask(code, fields)
             except NotSupported:
                 raise BadSetting(NO_NAME_SERVER.format(server)) from None
-            except RocketError:
+            except (TopicMissing, AccessDenied):
                 raise
             except FrameworkError as error:
-                # What speaks another protocol is no fault of ours, and does not name itself: see ``words_of``.
-                if len(self._servers) == 1 and not isinstance(error, ProtocolError):
+                # What it cannot answer now another may. Nor do its words name it: see ``words_of``.
+                if len(self._servers) == 1 and not isinstance(error, ProtocolError | RocketError):
                     raise
                 failures.append(words_of(server, error))
             else:

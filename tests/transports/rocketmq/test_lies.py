@@ -17,6 +17,7 @@ from framework.transports import open_transports
 from framework.transports.rocketmq import requests, routes
 from framework.transports.rocketmq.dial import dial
 from framework.transports.rocketmq.wire.codes import Answer, Request
+from framework.transports.rocketmq.wire.errors import error_of
 from framework.transports.rocketmq.wire.frames import Frame
 from framework.transports.rocketmq.wire.handles import Popped
 from tests.transports.rocketmq.canned import NAME, Canned
@@ -31,6 +32,13 @@ FAR = "9" * 400
 def test_a_body_that_is_nested_too_deeply_cannot_be_read(body: bytes) -> None:
     with pytest.raises(ProtocolError, match="cannot be read"):
         routes.read_json(Frame(0, body=body), dict)
+
+
+def test_a_body_that_does_not_end_is_read_once() -> None:
+    """Not from each quotation mark to its end: those of 16 KB took most of a second, and four times as long where twice as long."""
+    body = b'{"a":"' + b'\\"' * 1_000_000
+    assert routes.standard(body) == body
+    assert routes.standard(b'{0:"a{1:", -1:{2:3}, "x":"y') == b'{"0":"a{1:", -1:{"2":3}, "x":"y'
 
 
 @pytest.mark.parametrize("said", [FAR, "-1", ""])
@@ -141,6 +149,41 @@ def test_a_broker_that_is_taken_for_a_name_server_is_called_one() -> None:
     producer.close()
     transport.close()
     server.close()
+
+
+class Unable(Canned):
+    """It answers every question of a name server's with an error."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        super().__init__(1)
+
+    def _said(self, asked: Frame) -> Any:
+        return (self.code, {}, b"") if asked.code in (105, 106) else super()._said(asked)
+
+
+@pytest.mark.parametrize("code", [Answer.SYSTEM_ERROR, Answer.SYSTEM_BUSY, Answer.GO_AWAY, 9999])
+def test_a_name_server_that_cannot_answer_is_named_and_another_is_asked(code: int) -> None:
+    unable, able = Unable(code), Canned(1)
+    (alone,) = open_transports([f"rocketmq://{unable.address}"])
+    for ask in (alone.probe, partial(alone.discover, able.topic, "billing")):
+        with pytest.raises(BrokerUnreachable, match=unable.address):
+            ask()
+    (both,) = open_transports([f"rocketmq://{unable.address},{able.address}"])
+    assert [info.node for info in both.probe()] == [NAME]
+    for transport in (alone, both):
+        transport.close()
+    for server in (unable, able):
+        server.close()
+
+
+@pytest.mark.parametrize("remark", ["a\nb\r\n\tc d ", "a b c d" + " " * 10_000_000, "a b c d " + "z" * 10_000_000],
+                         ids=["lines", "spaces", "letters"])  # fmt: skip
+def test_the_words_of_an_error_are_one_line_and_not_a_frame_of_them(remark: str) -> None:
+    error = error_of(Frame(Answer.SYSTEM_ERROR, remark=remark))
+    assert error.words.startswith("a b c d")
+    assert len(str(error)) < 700
+    assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"])

@@ -8,6 +8,8 @@ from framework.errors import AccessDenied, BrokerError, CommandRefused, RequestR
 from framework.transports.rocketmq.wire.codes import Answer, name_of
 from framework.transports.rocketmq.wire.frames import Frame
 
+MOST_WORDS = 600
+"""Characters of a server's words that are kept."""
 _JAVA = re.compile(r"(?:[a-z]\w*\.)+[A-Z]\w*(?:Exception|Error)\b")
 
 
@@ -255,9 +257,15 @@ CLASSES = {one.number: one for one in reversed(_all(RocketError))}
 """Code -> its class."""
 
 
+def _in_one_line(remark: str) -> str:
+    """Some have the lines of a Java stack, and one may be as long as a frame: its beginning tells what it is."""
+    words = " ".join(remark[:MOST_WORDS].split())
+    return f"{words} ..." if len(remark) > MOST_WORDS else words
+
+
 def error_of(answer: Frame, fix: str = "") -> RocketError:
     """The error that ``answer`` is. ``fix``: what a person can do about it."""
-    words = answer.remark.strip()
+    words = _in_one_line(answer.remark)
     if answer.code == Answer.SYSTEM_ERROR and _JAVA.search(words):
         return JavaException(words, fix=fix)
     return CLASSES.get(answer.code, RocketError)(words, number=answer.code, fix=fix)
