@@ -13,11 +13,12 @@ from framework.spool.storage import Location, StorageError
 _FULL = "make room there"
 _NOT_OURS = "let the user of this process read and write it, or name another folder"
 _IN_THE_WAY = "move away what has its name, or name another folder"
+_FEW_FILES = "raise the limit of open files (ulimit -n)"
 _FIXES = {
     errno.ENOSPC: _FULL, errno.EDQUOT: _FULL, errno.EACCES: _NOT_OURS, errno.EPERM: _NOT_OURS, errno.EROFS: _NOT_OURS,
     errno.EEXIST: _IN_THE_WAY, errno.ENOTDIR: _IN_THE_WAY, errno.EISDIR: _IN_THE_WAY, errno.ELOOP: _IN_THE_WAY,
     errno.ENAMETOOLONG: "name another folder", errno.ENOENT: "name a folder that can be made, or make the one above it",
-    errno.EIO: "look at the disk and the system's log", errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.EIO: "look at the disk and the system's log", errno.EMFILE: _FEW_FILES, errno.ENFILE: _FEW_FILES,
     errno.ESTALE: "mount the file system anew",
 }  # fmt: skip
 

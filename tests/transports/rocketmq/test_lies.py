@@ -35,7 +35,7 @@ def test_a_body_that_is_nested_too_deeply_cannot_be_read(body: bytes) -> None:
 
 
 def test_a_body_that_does_not_end_is_read_once() -> None:
-    """Not from each quotation mark to its end: those of 16 KB took most of a second, and four times as long where twice as long."""
+    """Not from each quotation mark to its end: 16 KB took most of a second, and twice as much four times as long."""
     body = b'{"a":"' + b'\\"' * 1_000_000
     assert routes.standard(body) == body
     assert routes.standard(b'{0:"a{1:", -1:{2:3}, "x":"y') == b'{"0":"a{1:", -1:{"2":3}, "x":"y'
