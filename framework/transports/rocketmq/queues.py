@@ -96,14 +96,17 @@ Pasts: TypeAlias = dict[str, Past]
 
 def allocated(places: Iterable[Place], members: Iterable[str], me: str) -> list[Place]:
     """Those of ``places``, which are of one topic, that are for the member ``me``: each is for one member, and none has two more
-    than another."""
+    than another.
+
+    A broker names a member once for each of its connections. That is twice where one has dialled again, until the first is found
+    dead, two minutes later: it has both shares then, as nobody else would read the other one."""
     places, members = sorted(places), sorted(members)
     if me not in members:
         return []
     index = members.index(me)
     each, rest = divmod(len(places), len(members))
-    start = index * each + min(index, rest)
-    return places[start : start + each + (index < rest)]
+    start, end = (one * each + min(one, rest) for one in (index, index + members.count(me)))
+    return places[start:end]
 
 
 class Reading:

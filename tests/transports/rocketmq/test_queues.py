@@ -35,6 +35,13 @@ def test_who_is_no_member_reads_nothing() -> None:
     assert allocated(EIGHT, ["a", "b", "c"], "c") == EIGHT[6:]
 
 
+def test_a_member_that_is_named_twice_has_both_shares() -> None:
+    """By a broker that has not found its first connection dead yet."""
+    assert allocated(EIGHT, ["a", "a"], "a") == EIGHT
+    assert allocated(EIGHT, ["b", "a", "b", "c"], "b") == EIGHT[2:6]
+    assert [allocated(EIGHT, ["b", "a", "b", "c"], one) for one in "ac"] == [EIGHT[:2], EIGHT[6:]]
+
+
 def test_the_mark_is_the_first_that_is_not_settled_and_never_passes_it() -> None:
     reading = Reading(EIGHT[0], 10)
     for offset in (10, 11, 13):  # 12 was no message for us
