@@ -18,7 +18,10 @@ _SIZE = struct.Struct(">i")
 _LEAST_BYTES = _SIZE.size + 1
 """What one message takes in a payload at the least."""
 _MOST_CUT_OFF = 64 << 20
-"""Bytes that may lack at the end of a segment. A number that jumped did so by nanoseconds, which are more than these can hold."""
+"""Bytes that may lack at the end of a segment."""
+LEAP = 1 << 30
+"""By how much numbers jump at the least where they are not to be used again: more messages than a segment, and what may lack at
+its end, can have had. So a jump is never taken for messages that were lost, however soon one comes after another."""
 
 
 class Piece(NamedTuple):

@@ -14,7 +14,7 @@ from pathlib import Path
 from framework.nsqd.store import loading, lostend, record, saving, unfinished
 from framework.nsqd.store.catalog import Catalog
 from framework.nsqd.store.compaction import dense
-from framework.nsqd.store.damage import Damage, Numbers, pieces, say_damaged
+from framework.nsqd.store.damage import LEAP, Damage, Numbers, pieces, say_damaged
 from framework.nsqd.store.folder import ReadOnlyFolder
 from framework.nsqd.store.index import EMPTIED, Index, RetryRow, Row
 from framework.nsqd.store.rolling import roll
@@ -280,9 +280,9 @@ class _Scan:
         """What is damaged may have been delivered under its numbers: never use them for another message."""
         now = time.time_ns()
         for topic in self._catalog.topics.values():
-            if topic.next < now:
-                self._index.add_batches([Row(topic.id, topic.next, now - topic.next, EMPTIED, 0, 0, 0)])
-                topic.next = now
+            leap = max(LEAP, now - topic.next)
+            self._index.add_batches([Row(topic.id, topic.next, leap, EMPTIED, 0, 0, 0)])
+            topic.next += leap
 
 
 def _absent(numbers: list[int]) -> str:
