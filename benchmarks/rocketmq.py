@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -67,8 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"requeued for a second, {len(late)} of {options.late} came later by: {words}", flush=True)
         if options.latency:
             print("publish -> handler by POP, 500 a second, milliseconds\n  client         p50      p99    worst")
-            for name in ("ours", "bare-rocketmq") * 2:
-                times = sorted(delays(server, name, options.latency))
+            for name, times in delays(server, options.latency).items():
+                times.sort()
                 figures = latency.at(times, 0.5), latency.at(times, 0.99), times[-1]
                 print(f"  {name:<13}" + "".join(f"{each:9.2f}" for each in figures), flush=True)
 
@@ -128,21 +129,27 @@ def fill(server: RocketMQ, topic: str, messages: int) -> None:
             assert answers[0].code == 0, answers[0].remark
 
 
-def delays(server: RocketMQ, name: str, samples: int) -> list[float]:
-    """Milliseconds of each message, but of the first tenth."""
+def delays(server: RocketMQ, samples: int) -> dict[str, list[float]]:
+    """Client -> milliseconds of each message, but of the first tenth. Each has a group of its own and gets the same messages at
+    the same time: the broker's pauses, of up to 50 ms, would be in the figures of one and not in those of the other."""
     topic = f"bench-{next(_numbers)}"
     (transport,) = open_transports([f"rocketmq://{server.address}"])
     transport.ensure(topic, ["bench"])
     transport.close()
-    client = start(server, name, "latency", topic, stdout=subprocess.PIPE)
+    clients = {name: start(server, name, "latency", topic, stdout=subprocess.PIPE) for name in ("ours", "bare-rocketmq")}
     pace = peers.start("bare-rocketmq", "pace", server.broker.address, topic)
     try:
-        assert client.stdout is not None
-        times = [float(client.stdout.readline()) for _ in range(samples)]
+        with ThreadPoolExecutor() as readers:  # a client whose pipe is full would stand still
+            times = readers.map(lambda client: _numbers_of(client, samples)[samples // 10 :], clients.values())
+            return dict(zip(clients, times, strict=True))
     finally:
-        peers.stop(pace)
-        peers.stop(client)
-    return times[samples // 10 :]
+        for process in (pace, *clients.values()):
+            peers.stop(process)
+
+
+def _numbers_of(client: subprocess.Popen[bytes], count: int) -> list[float]:
+    assert client.stdout is not None
+    return [float(client.stdout.readline()) for _ in range(count)]
 
 
 def lateness(server: RocketMQ, samples: int, delay: float = 1.0) -> list[float]:
@@ -205,7 +212,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="how many messages, or how long, times the usual")
     parser.add_argument("--jobs", nargs="*", choices=JOBS, default=list(JOBS))
     parser.add_argument("--clients", nargs="+", choices=CLIENTS, default=CLIENTS)
-    parser.add_argument("--latency", type=int, default=3000, metavar="N", help="how many messages are timed; 0: none")
+    parser.add_argument("--latency", type=int, default=10_000, metavar="N", help="how many messages are timed; 0: none")
     parser.add_argument("--late", type=int, default=0, metavar="N", help="how many messages are requeued for a second and timed")
     parser.add_argument("--kv", action="store_true", help="a broker with the checkpoints of POP in RocksDB")
     return parser.parse_args(arguments)

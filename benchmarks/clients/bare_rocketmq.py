@@ -15,7 +15,8 @@ job, address, topic = sys.argv[1:]
 host, port = address.split(":")
 sock = socket.create_connection((host, int(port)))
 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-GROUP = "bench"
+GROUP = "bare" if job == "latency" else "bench"
+"""Where latencies are measured, another client gets the same messages in its own."""
 LEASE = "60000"
 POP = {
     "consumerGroup": GROUP, "topic": topic, "queueId": "-1", "maxMsgNums": "32", "invisibleTime": LEASE, "pollTime": "2000",
