@@ -15,23 +15,22 @@ from typing import Any
 
 import gevent
 from gevent import socket
-from gevent.pywsgi import Input, WSGIHandler, WSGIServer, headers_factory
+from gevent.pywsgi import WSGIHandler, WSGIServer, headers_factory
 
 from framework.alarm import Alarm
 from framework.nsqd import daemon
+from framework.nsqd.httpbody import MAX_FIELDS, TOKEN, BadBody, Body
 from framework.nsqd.listening import Capped
 from framework.nsqd.slices import Slices
 
 MAX_HEAD_BYTES = 64 << 10
-_MAX_FIELDS = 100
-"""What http.client's parser takes."""
 LOOPBACK = "nsqd.loopback"
 """In the environ: whether only this machine can reach the listener, in clear."""
 GIVE_UP = "nsqd.give_up"
 """In the environ: ends the connection, without blocking."""
 _READ_OUT_SECONDS = 1.0
 _READ_OUT_BYTES = 8 << 20
-_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*?)[ \t]*\r?\n")
+_FIELD = re.compile(rb"(%b):[ \t]*([^\x00\r\n]*?)[ \t]*\r?\n" % TOKEN)
 _ABSOLUTE = re.compile(r"^https?://[^/?#]*/?", re.IGNORECASE)
 """The beginning of a target as a proxy gets it, which every server must take (RFC 9112, 3.2.2)."""
 _LENGTH = re.compile(rb"[0-9]{1,18}")
@@ -48,26 +47,6 @@ class _Refused(ValueError):
 _BAD = "400 Bad Request"
 _TOO_LARGE = "431 Request Header Fields Too Large"
 _UNKNOWN_CODING = "501 Not Implemented"
-
-
-class _Body(Input):  # type: ignore[misc]
-    """gevent's, which goes on reading behind some of what is wrong with a body: until the client closes."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._broken = False
-
-    def read(self, length: int | None = None) -> bytes:
-        try:
-            return super().read(length)  # type: ignore[no-any-return]
-        except Exception:
-            self._broken = True
-            raise
-
-    def _discard(self) -> None:
-        """gevent's hook for what the application has left unread."""
-        if not self._broken:
-            super()._discard()
 
 
 class _Handler(WSGIHandler):  # type: ignore[misc]
@@ -99,8 +78,7 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
     def get_environ(self) -> Any:
         self.path = _ABSOLUTE.sub("/", self.path, count=1)
         environ = super().get_environ()
-        made: Input = self.wsgi_input
-        self.wsgi_input: Input = _Body(self.rfile, made.content_length, made.socket, made.chunked_input)
+        self.wsgi_input: Body = Body(self.wsgi_input, self._slices)
         # Also where an upgrade is asked for, which nobody here grants: gevent would hand out the connection itself.
         return {**environ, "wsgi.input": self.wsgi_input, GIVE_UP: self._give_up}
 
@@ -123,7 +101,7 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
         """What a client does to its connection is no error of ours, and deserves no traceback."""
         while trace.tb_next is not None:
             trace = trace.tb_next
-        if isinstance(error, OSError) or trace.tb_frame.f_globals["__name__"] == "gevent.pywsgi":  # it could not be read
+        if isinstance(error, (OSError, BadBody)) or trace.tb_frame.f_globals["__name__"] == "gevent.pywsgi":  # not readable
             self.close_connection = True
             self._handle_client_error(error)
         else:
@@ -136,7 +114,7 @@ def _lines(stream: Any) -> list[bytes]:
     while True:
         line = stream.readline(MAX_HEAD_BYTES - size + 1)
         size += len(line)
-        if size > MAX_HEAD_BYTES or len(lines) > _MAX_FIELDS:
+        if size > MAX_HEAD_BYTES or len(lines) > MAX_FIELDS:
             raise _Refused(_TOO_LARGE)
         if line in (b"\r\n", b"\n"):
             return lines

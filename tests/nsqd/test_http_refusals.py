@@ -100,6 +100,7 @@ CHUNKS = {
     "a chunk that is longer than its size": "5\r\nhello, you\r\n",
     "a trailer that is no field": "5\r\nhello\r\n0\r\nno field\r\n",
     "a trailer without end": f"5\r\nhello\r\n0\r\nX: {'a' * 9000}",
+    "5,000 trailers": "5\r\nhello\r\n0\r\n" + "X: a\r\n" * 5000 + "\r\n",
     "garbage": "\0\xff\x7f",
 }
 REFUSED |= {f"chunks: {way}": (post(f"{HOST}Transfer-Encoding: chunked\r\n", body), 400) for way, body in CHUNKS.items()}

@@ -5,13 +5,17 @@ from __future__ import annotations
 import struct
 import sys
 import time
+from io import BufferedReader, BytesIO, RawIOBase
+from typing import Any
 
 import gevent
 import pytest
+from gevent.pywsgi import Input
 from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.nsqd import payloads, slices
+from framework.nsqd.httpbody import Body
 from framework.nsqd.slices import Slices
 from framework.nsqd.store.record import MAX_RECORD_BYTES, MAX_RECORD_MESSAGES, Batch, bodies
 
@@ -59,6 +63,41 @@ def test_what_is_wanted_soon_leaves_the_timers_their_turn() -> None:
     assert _ticks(gevent.spawn(lambda: [slices.next_round() for _ in range(99)])) > 30
     while left[0]:
         gevent.sleep(0.001)
+
+
+class _Endless(RawIOBase):
+    """A client that sends faster than it is read."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return len(buffer)
+
+
+def _chunked(data: bytes) -> Body:
+    return Body(Input(BufferedReader(BytesIO(data)), None, None, True), Slices())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [1, 16384])
+def test_a_body_in_tiny_chunks_leaves_others_their_turn(size: int) -> None:
+    body = _chunked(b"1\r\nx\r\n" * 50_000 + b"0\r\n\r\n")
+    assert _ticks(gevent.spawn(lambda: [None for _ in iter(lambda: body.read(size), b"")])) > 30
+
+
+def test_a_body_that_nobody_wants_leaves_others_their_turn() -> None:
+    body = Body(Input(BufferedReader(_Endless()), 2 << 30, None, False), Slices())
+    assert _ticks(gevent.spawn(body._discard)) > 30
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), max_size=20), st.integers(1, 50), st.integers(1, 30))
+def test_chunks_are_one_body_and_what_follows_is_left(pieces: list[bytes], most: int, buffered: int) -> None:
+    data = b"".join(b"%x;a=b\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\nX: a\r\nY:\r\n\r\nGET"
+    stream = BufferedReader(BytesIO(data), buffered)  # type: ignore[arg-type]
+    body = Body(Input(stream, None, None, True), Slices())
+    read = list(iter(lambda: body.read(most), b""))
+    assert (b"".join(read), all(len(one) == most for one in read[:-1])) == (b"".join(pieces), True)
+    assert (body.read(), stream.read()) == (b"", b"GET")
 
 
 def _whole(found: list[payloads.Payload]) -> list[bytes]:
