@@ -39,9 +39,10 @@ DESCRIPTORS = 100
 
 @dataclass(frozen=True)
 class Cost:
-    """One run. Seconds, the part of a core, MB, seconds."""
+    """One run. Seconds, seconds of the worker's CPU until then, the part of a core, MB, seconds."""
 
     subscribe: float
+    start_cpu: float
     cpu: float
     rss: float
     stop: float
@@ -49,10 +50,10 @@ class Cost:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _options(arguments)
-    print(f"{'handlers':>8} {'subscribed s':>13} {'idle CPU %':>11} {'RSS MB':>8} {'stopped s':>10}")
+    print(f"{'handlers':>8} {'subscribed s':>13} {'by CPU s':>9} {'idle CPU %':>11} {'RSS MB':>8} {'stopped s':>10}")
     for handlers in options.handlers:
         cost = run(handlers, options)
-        print(f"{handlers:8} {cost.subscribe:13.2f} {cost.cpu * 100:11.2f} {cost.rss:8.0f} {cost.stop:10.2f}", flush=True)
+        print(f"{handlers:8} {cost.subscribe:13.2f} {cost.start_cpu:9.2f} {cost.cpu * 100:11.2f} {cost.rss:8.0f} {cost.stop:10.2f}", flush=True)
 
 
 def run(handlers: int, options: argparse.Namespace) -> Cost:
@@ -70,6 +71,7 @@ def run(handlers: int, options: argparse.Namespace) -> Cost:
         try:
             worker.wait_until(lambda: any(line.endswith("ready") for line in worker.err[-50:]), deadline=300.0)
             subscribed = time.monotonic() - began
+            start_cpu = _used(psutil.Process(worker.process.pid))
             if nsqd is not None:
                 _check(nsqd, handlers, worker)
             time.sleep(options.settle)
@@ -81,7 +83,7 @@ def run(handlers: int, options: argparse.Namespace) -> Cost:
             worker.process.kill()
         if code:
             raise RuntimeError(f"the worker ended with {code}: {worker.err[-3:]}")
-        return Cost(subscribed, cpu, rss, time.monotonic() - told)
+        return Cost(subscribed, start_cpu, cpu, rss, time.monotonic() - told)
 
 
 def _allow(descriptors: int) -> None:
@@ -131,11 +133,15 @@ def _check(nsqd: servers.Server, handlers: int, worker: Worker) -> None:
 
 def _watch(pid: int, seconds: float) -> tuple[float, float]:
     process = psutil.Process(pid)
-    before, began = process.cpu_times(), time.monotonic()
+    before, began = _used(process), time.monotonic()
     time.sleep(seconds)
-    after = process.cpu_times()
-    used = after.user + after.system - before.user - before.system
-    return used / (time.monotonic() - began), process.memory_info().rss / 1e6
+    return (_used(process) - before) / (time.monotonic() - began), process.memory_info().rss / 1e6
+
+
+def _used(process: psutil.Process) -> float:
+    """Seconds of CPU until now."""
+    times = process.cpu_times()
+    return times.user + times.system
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

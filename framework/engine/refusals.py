@@ -120,8 +120,10 @@ def _delays(handlers: Sequence[HandlerSpec], capabilities: Capabilities) -> list
 def _names(handlers: Sequence[HandlerSpec], broker: Broker) -> list[str]:
     """The topics with the channels of all their handlers at once, then the topics of their dead letters."""
     found = []
-    for topic in dict.fromkeys(spec.topic for spec in handlers):
-        mine = [spec for spec in handlers if spec.topic == topic]
+    of_topics: dict[str, list[HandlerSpec]] = {}
+    for spec in handlers:
+        of_topics.setdefault(spec.topic, []).append(spec)
+    for topic, mine in of_topics.items():
         found += _asked(broker, mine[0], topic, [spec.channel for spec in mine])
     for spec in handlers:
         found += _asked(broker, spec, topic_name(spec.topic, spec.channel), [], "its dead letters: ")
