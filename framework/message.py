@@ -135,6 +135,14 @@ class Message(msgspec.Struct, gc=False, eq=False):
         return self.connection  # type: ignore[no-any-return]
 
 
+class Unreadable(Message, gc=False, eq=False, kw_only=True):
+    """One whose body its publisher packed in a way that cannot be undone, or so it says: no handler gets it. ``body`` is as it
+    came."""
+
+    why: str
+    """In a sentence."""
+
+
 class Batch(Sequence[Item]):
     """The messages of one call of a batch handler, each with its own outcome; a ``Batch[Order]`` has what they decode to.
 

@@ -240,7 +240,8 @@ class Supervisor:
         )  # fmt: skip
         call = remote.call if remote else None
         chain = compile_chain(
-            spec, publish=self._publish, delay=backoff.retry_delay, call=call, later=later, note=self.failures[spec.name].note
+            spec, publish=self._publish, delay=backoff.retry_delay, call=call, later=later, note=self.failures[spec.name].note,
+            packed=any(transport.capabilities.packed for transport in self._transports),
         )  # fmt: skip
         return Consumer(
             hub, turns, spec, chain, self.ledgers[spec.name], later_chain=compile_later(spec, chain, later), remote=remote,

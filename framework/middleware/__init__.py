@@ -20,6 +20,7 @@ from framework.middleware.later import LaterTopic
 from framework.middleware.outcome import Chain
 from framework.middleware.policy import compile_policy, translated
 from framework.middleware.retry import Delay, compile_again, compile_counted, compile_failed, compile_put_off, compile_retry
+from framework.middleware.unreadable import compile_unreadable
 
 
 def compile_chain(
@@ -30,13 +31,14 @@ def compile_chain(
     call: Callable[[Any], None] | None = None,
     later: LaterTopic | None = None,
     note: Note = ignore,
+    packed: bool = False,
 ) -> Chain:
     """The handler with its policies: Message -> Outcome, or for a batch handler messages -> BatchOutcome.
 
     ``publish(topic, body)`` returns when the body is stored; ``delay(attempts)`` is the retry schedule in seconds.
     ``call``, for handlers that run elsewhere, does what ``compile_call`` would do, and raises what the handler raises.
     ``later``: where what must wait for more than the broker's limit waits; without it, the broker waits for as long as it can.
-    ``note`` is told of each failure.
+    ``note`` is told of each failure. ``packed``: some messages may be ``message.Unreadable``.
     """
     call = compile_missed(call, spec.middleware) if call else compile_call(spec)
     tell = compile_tell(spec.middleware)
@@ -54,8 +56,12 @@ def compile_chain(
         batch = compile_batch(
             spec, call, give_up=give_up, failed=failed, delay=delay, requeue=later.requeue, means=means, note=note
         )
-        return compile_after(spec, batch)
-    return compile_after(spec, compile_dead_letter(spec, call, give_up, compile_retry(failed), tell))
+        chain: Chain = batch
+    else:
+        chain = compile_dead_letter(spec, call, give_up, compile_retry(failed), tell)
+    if packed:
+        chain = compile_unreadable(spec, chain, compile_retry(failed))
+    return compile_after(spec, chain)
 
 
 def compile_call(spec: HandlerSpec) -> Callable[[Any], None]:

@@ -21,7 +21,7 @@ import msgspec
 from framework.errors import FrameworkError
 from framework.handler import HandlerSpec
 from framework.headers import NONE, Headers
-from framework.message import Message
+from framework.message import Message, Unreadable
 from framework.middleware.dead_letter import LATER, topic_name
 from framework.middleware.envelope import Header, header_for, header_of, opened, restored, sealed, sealed_beside
 from framework.middleware.outcome import DEFERRED, BatchOutcome, Chain, Outcome, Requeue
@@ -140,7 +140,7 @@ class LaterTopic:
         longest = self._longest_requeue(message)
         if wanted.delay <= longest:
             return wanted
-        if not self._usable:
+        if not self._usable or isinstance(message, Unreadable):
             return replace(wanted, delay=longest)  # as its broker will cut it; what the log says shall be true
         try:
             self._store(header_for(message, self._owner, self._now() + wanted.delay), message.body)
@@ -195,7 +195,7 @@ class LaterTopic:
         """Whether ``message``, delivered once more by its broker, would be given up where nobody knows that it only waited.
 
         ``deliveries``: of it, or of its envelope, as the broker counts them, this one included. May be asked from any thread."""
-        if not self._limit or not self._usable:
+        if not self._limit or not self._usable or isinstance(message, Unreadable):
             return False
         if message.connection.topic == self.topic:
             found = opened(message)

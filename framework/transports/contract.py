@@ -40,6 +40,8 @@ class Capabilities:
     """A publish may have headers, which come with the message (``Message.headers``)."""
     with_headers: str = ""
     """What to change for headers, written as ``longer_lease``."""
+    packed: bool = False
+    """Publishers may pack bodies, and some may come as ``message.Unreadable``."""
     ordered: bool = False
     """Messages are delivered in the order in which they were stored, as long as one at a time is in flight."""
     lease_at_publish: bool = False

@@ -7,16 +7,16 @@ import struct
 import msgspec
 
 from framework.errors import ProtocolError
-from framework.headers import NONE
-from framework.message import Message, Origin
+from framework.headers import NONE, Headers
+from framework.message import Message, Origin, Unreadable
 from framework.observe import hublog
 from framework.transports.rocketmq.wire import properties
 from framework.transports.rocketmq.wire.stored import (
-    COMPRESSED,
     MAGIC,
     PLAIN,
     UNREADABLE,
     UNUSUAL,
+    NotInstalled,
     Record,
     Stored,
     decode,
@@ -69,8 +69,8 @@ class Opener:
         self._last = _NEVER
 
     def opened(self, data: bytes) -> list[tuple[Record, Message | None, About]]:
-        """All that stands in the body of an answer. None: it cannot be unpacked here, which is logged; another worker can
-        perhaps. Raises ProtocolError for what no broker sends; publishers may have given anything.
+        """All that stands in the body of an answer. None: what would unpack it is not installed here, which is logged; another
+        worker can perhaps. Raises ProtocolError for what no broker sends; publishers may have given anything.
 
         All in one place, and without a ``Stored``: those cost a third of what a message costs here."""
         connection, read, head = self._connection, PLAIN.unpack_from, PLAIN.size
@@ -118,13 +118,8 @@ class Opener:
         stored, following = decode(data, at)
         record = stored.record
         _, _, about, id = self._read(stored.properties, record)
-        body = self._unpacked(stored, record) if stored.sys_flag & COMPRESSED else stored.body
-        if body is None:
-            found.append((record, None, about))
-        else:
-            headers = about.headers.copy() if about.headers else NONE
-            message = Message(id, stored.timestamp, stored.reconsumed + 1, body, self._connection, headers)
-            found.append((record, message, about))
+        headers = about.headers.copy() if about.headers else NONE
+        found.append((record, self._message(stored, record, id, headers), about))
         return following
 
     def _read(self, given: bytes, record: Record) -> tuple[bytes, bytes, About, bytes]:
@@ -158,10 +153,13 @@ class Opener:
             found = self._tails[key] = _Tail(named + front, id, back, topic, about)
         return found
 
-    def _unpacked(self, stored: Stored, record: Record) -> bytes | None:
+    def _message(self, stored: Stored, record: Record, id: bytes, headers: Headers) -> Message | None:
+        one, attempts = self._connection, stored.reconsumed + 1
         try:
-            return unpacked(stored.body, stored.sys_flag)
-        except ProtocolError as error:
-            one = self._connection
+            body = unpacked(stored.body, stored.sys_flag)
+        except NotInstalled as error:
             log.error("%s/%s: message %s from %s: %s", one.topic, one.channel, record.message_id, one.node, error)
             return None
+        except ProtocolError as error:
+            return Unreadable(id, stored.timestamp, attempts, stored.body, one, headers, why=str(error))
+        return Message(id, stored.timestamp, attempts, body, one, headers)

@@ -50,7 +50,8 @@ def open(urls: Sequence[str]) -> Transport:
 
 
 POPS = Capabilities(
-    touch=True, attempts=True, fan_out=True, max_requeue=MAX_DELAY, max_defer=MAX_DELAY, headers=True, auto_create=False,
+    touch=True, attempts=True, fan_out=True, max_requeue=MAX_DELAY, max_defer=MAX_DELAY, headers=True, packed=True,
+    auto_create=False,
 )  # fmt: skip
 PULLS = replace(POPS, touch=False, max_requeue=LEVELS[-1], delay_levels=LEVELS)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import struct
+import sys
 import zlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.errors import ProtocolError
+from framework.message import Message, Unreadable
 from framework.transports.rocketmq.opening import Opener
 from framework.transports.rocketmq.wire import properties
 from framework.transports.rocketmq.wire.stored import decode_all
@@ -26,7 +29,7 @@ def stored(given: bytes, body: bytes = b"body", flags: int = 0, topic: bytes = b
 
 
 def opener() -> Opener:
-    connection: Any = None
+    connection: Any = SimpleNamespace(topic="orders", channel="billing", node="broker-a")
     return Opener(connection)
 
 
@@ -73,6 +76,21 @@ def test_messages_of_all_kinds_stand_one_behind_the_other(some: list[bytes]) -> 
 def test_a_packed_body_is_unpacked() -> None:
     found = opener().opened(stored(b"", zlib.compress(b"a body"), 1) + GOLDEN)
     assert [one.body for _, one, _ in found if one] == [b"a body", b"hello"]
+
+
+def test_a_body_that_cannot_be_unpacked_comes_as_it_is_and_says_why() -> None:
+    found = [one for _, one, _ in opener().opened(stored(b"UNIQ_KEY\x01A1\x02k\x01v\x02", b"no zlib", 1) + GOLDEN)]
+    assert [one.body for one in found if one] == [b"no zlib", b"hello"]
+    assert [type(one) for one in found] == [Unreadable, Message]
+    bad = found[0]
+    assert isinstance(bad, Unreadable)
+    assert "cannot be unpacked" in bad.why
+    assert (bad.id, bad.headers) == (b"A1", {"k": "v"})
+
+
+def test_one_that_another_worker_may_unpack_is_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lz4.frame", None)
+    assert [one for _, one, _ in opener().opened(stored(b"", b"no lz4", 0x101))] == [None]
 
 
 @given(st.integers(0, len(GOLDEN) - 1), st.integers(0, 255))

@@ -169,8 +169,13 @@ def _take(data: bytes, at: int, size: int, end: int) -> tuple[bytes, int]:
 # --- bodies that publishers packed -------------------------------------------------------------------------
 
 
+class NotInstalled(ProtocolError):
+    """What unpacks a body is not there: elsewhere it may be."""
+
+
 def unpacked(body: bytes, sys_flag: int) -> bytes:
-    """``body`` as it was before its publisher's library packed it. Raises ProtocolError where that cannot be undone."""
+    """``body`` as it was before its publisher's library packed it. Raises NotInstalled, and ProtocolError where that cannot be
+    undone."""
     if not sys_flag & COMPRESSED:
         return body
     kind = (sys_flag & _COMPRESSOR) >> 8
@@ -179,7 +184,7 @@ def unpacked(body: bytes, sys_flag: int) -> bytes:
     except KeyError:
         raise ProtocolError(f"a body that is packed in an unknown way ({kind})") from None
     except ImportError as error:
-        raise ProtocolError(f"a body that its publisher packed, and there is no {error.name} to unpack it: install it") from None
+        raise NotInstalled(f"a body that its publisher packed, and there is no {error.name} to unpack it: install it") from None
     except Exception as error:  # zlib's, lz4's and zstandard's own
         raise ProtocolError(f"a packed body that cannot be unpacked: {error}") from None
 
