@@ -393,4 +393,5 @@ def _stop_on_sigterm() -> None:
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:
+    signal.signal(signum, signal.SIG_IGN)  # Spark sends it twice, and the second would end ``stop`` in the middle
     raise SystemExit(128 + signum)
