@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
-import sys
+
+from framework.durations import are_seconds
+
+_SHOWN = 100
 
 
 class FrameworkError(Exception):
@@ -110,6 +113,15 @@ def words_of(node: str, error: Exception) -> str:
     return words if node in words else f"{node}: {words}"
 
 
+def shown(value: object) -> str:
+    """``value``, for a sentence: in 100 characters, and also where it cannot show itself, as a row without its session."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
 class RequestRefused(BrokerError):
     """The broker takes no such topic, channel or body: change what was asked for, or the broker's limits."""
 
@@ -183,8 +195,8 @@ class Backoff(Exception):
 
 def _check_delay(name: str, delay: float | None) -> None:
     """Raises WrongUse for what is no number of seconds; NaN and infinity are none."""
-    if delay is not None and not (isinstance(delay, int | float) and 0 <= delay <= sys.float_info.max):  # an int may be above it
-        raise WrongUse(f"{name}(delay={delay!r}): the delay is a number of seconds and cannot be negative")
+    if delay is not None and not are_seconds(delay):
+        raise WrongUse(f"{name}(delay={shown(delay)}): the delay is a number of seconds and cannot be negative")
 
 
 class Reject(Exception):

@@ -12,7 +12,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_type_hints
 
 from framework import hooks, names, payload
-from framework.errors import BadHandler, BadName
+from framework.errors import BadHandler, BadName, shown
 from framework.hooks import Middleware
 from framework.message import Message
 from framework.rules import Action, Chain, Choice, Flag, Option, Policy, Rules
@@ -200,7 +200,7 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
         if name not in OPTIONS:
             raise BadHandler(_unknown(name))
         if not OPTIONS[name].allows(value):
-            raise BadHandler(f"{name}={value!r} is not {OPTIONS[name]}")
+            raise BadHandler(f"{name}={shown(value)} is not {OPTIONS[name]}")
     values: dict[str, Any] = {name: option.default for name, option in OPTIONS.items()} | dict(options)
     if values["slots"] == "process" and "concurrency" not in options:
         values["concurrency"] = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeAlias, overload
 
-from framework.errors import WrongUse
+from framework.errors import WrongUse, shown
 
 Headers: TypeAlias = Mapping[str, str]
 
@@ -50,12 +50,12 @@ class OneEach(Sequence[Headers]):
 def check(headers: object) -> dict[str, str]:
     """A copy of ``headers``. Raises WrongUse unless each name is a token of RFC 9110 and each value text of one line."""
     if not isinstance(headers, Mapping):
-        raise WrongUse(f"headers={headers!r:.100}: give a dict of names and values, as {{'traceparent': '00-...'}}")
+        raise WrongUse(f"headers={shown(headers)}: give a dict of names and values, as {{'traceparent': '00-...'}}")
     for name, value in headers.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise WrongUse(f"headers: {name!r:.100} is no name: use letters, digits and - _ .")
+            raise WrongUse(f"headers: {shown(name)} is no name: use letters, digits and - _ .")
         if not isinstance(value, str) or _CONTROLS.search(value):
-            raise WrongUse(f"headers: {name}={value!r:.100} is not text of one line: encode it, as by base64")
+            raise WrongUse(f"headers: {name}={shown(value)} is not text of one line: encode it, as by base64")
     return dict(headers)
 
 

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from types import FrameType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from framework.errors import BadHandler
+from framework.errors import BadHandler, shown
 from framework.message import Message
 from framework.source import line_of, locate
 
@@ -191,7 +191,7 @@ def _check(one: Any) -> None:
     if isinstance(one, type) and issubclass(one, Middleware):
         raise BadHandler(f"middleware is an object, and {one.__qualname__} is a class: write {one.__qualname__}()")
     if not isinstance(one, Middleware):
-        raise BadHandler(f"{one!r} is no middleware: derive a class from framework.Middleware, and give an object of it")
+        raise BadHandler(f"{shown(one)} is no middleware: derive a class from framework.Middleware, and give an object of it")
     _check_names(one)
     for hook in filter(lambda hook: overridden(one, hook), _FORMS):
         _check_form(getattr(one, hook), hook)

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from framework.errors import Skip, WrongUse
+from framework.errors import Skip, WrongUse, shown
 from framework.headers import NONE, Headers
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class Batch(Sequence[Item]):
             return
         found = [message for message, one in zip(self.messages, self._items, strict=True) if one is item]
         if not found:
-            raise WrongUse(f"fail({item!r:.100}): that is no item of this batch: give the item itself, or its Message")
+            raise WrongUse(f"fail({shown(item)}): that is no item of this batch: give the item itself, or its Message")
         self.outcomes.update(dict.fromkeys(found, raised))
 
     def skip(self, message: Message) -> None:
@@ -201,5 +201,5 @@ def _as_raised(error: object) -> Any:
     """The exception that ``raise error`` would raise."""
     made = error() if isinstance(error, type) and issubclass(error, BaseException) else error
     if not isinstance(made, BaseException):
-        raise WrongUse(f"fail(..., {error!r:.100}): that is no exception: give one, as Reject({str(error)!r:.100})")
+        raise WrongUse(f"fail(..., {shown(error)}): that is no exception: give one, as Reject({shown(error)})")
     return made

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from framework.errors import BadName
+from framework.errors import BadName, shown
 
 MAX_LENGTH = 64
 EPHEMERAL = "#ephemeral"
@@ -29,6 +29,6 @@ def check(kind: str, name: str) -> str:
     if isinstance(name, str) and is_valid(name):
         return name
     raise BadName(
-        f"{kind} name {name!r} is not valid: use 1 to {MAX_LENGTH} of the characters a-z A-Z 0-9 . _ -, "
+        f"{kind} name {shown(name)} is not valid: use 1 to {MAX_LENGTH} of the characters a-z A-Z 0-9 . _ -, "
         f"with {EPHEMERAL!r} at the end for one that is not kept"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import monotonic
@@ -11,7 +10,8 @@ from typing import Any, TypedDict
 from framework import headers as _headers
 from framework import names, payload, published
 from framework.bodies import Bodies, chunks
-from framework.errors import BadMessage, PublishError, WrongUse
+from framework.durations import are_seconds
+from framework.errors import BadMessage, PublishError, WrongUse, shown
 from framework.handler import longest_timeout
 from framework.headers import Headers
 from framework.transports import open_transports
@@ -175,7 +175,7 @@ class Publisher:
         plain: How = self._plain if timeout is None else {"timeout": _checked_timeout(timeout)}
         if headers:
             plain = {**plain, "headers": self._checked_headers(headers)}
-        if delay == 0 and priority is None and not self._says_lease:
+        if isinstance(delay, int | float) and delay == 0 and priority is None and not self._says_lease:
             return plain
         self._check_delay(delay)
         self._check_priority(priority)
@@ -183,15 +183,15 @@ class Publisher:
 
     def _check_delay(self, delay: float) -> None:
         longest = min(transport.capabilities.max_defer for transport in self._transports)  # it is learned from the nodes
-        if isinstance(delay, bool) or not isinstance(delay, (int, float)) or not 0 <= delay <= longest:
-            raise WrongUse(f"delay={delay!r}: this broker takes a delay of 0 to {longest:g} seconds")
+        if not are_seconds(delay) or delay > longest:
+            raise WrongUse(f"delay={shown(delay)}: this broker takes a delay of 0 to {longest:g} seconds")
 
     def _checked_headers(self, headers: Headers) -> Headers:
         for transport in self._transports:
             can = transport.capabilities
             if not can.headers:
                 otherwise = f", or {can.with_headers}" if can.with_headers else ""
-                raise WrongUse(f"headers={headers!r:.100}: this broker carries none: leave them out{otherwise}")
+                raise WrongUse(f"headers={shown(headers)}: this broker carries none: leave them out{otherwise}")
         return _headers.check(headers)
 
     def _check_priority(self, priority: int | None) -> None:
@@ -199,10 +199,10 @@ class Publisher:
             return
         if not all(transport.capabilities.priority for transport in self._transports):
             raise WrongUse(
-                f"priority={priority!r}: this broker knows no priorities; leave it out, or use a topic for urgent messages"
+                f"priority={shown(priority)}: this broker knows no priorities; leave it out, or use a topic for urgent messages"
             )
         if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= LEAST_URGENT:
-            raise WrongUse(f"priority={priority!r}: a priority is a whole number from 0, the most urgent, to {LEAST_URGENT}")
+            raise WrongUse(f"priority={shown(priority)}: a priority is a whole number from 0, the most urgent, to {LEAST_URGENT}")
 
 
 def _with(how: How, headers: Headers) -> How:
@@ -260,8 +260,8 @@ def _default_timeout() -> float:
 
 
 def _checked_timeout(timeout: float) -> float:
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
-        raise WrongUse(f"timeout={timeout!r}: give the seconds that a publish may take, more than 0")
+    if not are_seconds(timeout) or timeout == 0:
+        raise WrongUse(f"timeout={shown(timeout)}: give the seconds that a publish may take, more than 0")
     return float(timeout)
 
 

@@ -23,6 +23,8 @@ def duration(value: object) -> float:
         seconds = durations.seconds(f"{text}s")
     if isinstance(value, bool) or seconds is None:
         raise ValueError("is not a duration: write seconds as 25 or 25s, or 500ms, 2m, 1h")
+    if seconds > durations.LONGEST:
+        raise ValueError(f"is too long: write {durations.LONGEST / 3600:.0f}h or less")
     return seconds
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from framework.errors import WrongUse
+from framework.errors import WrongUse, shown
 from framework.transports import open_transports
 from framework.transports.contract import Capabilities, Limits
 from framework.transports.memory.broker import LIMITS, MAX_SIZE
@@ -32,7 +32,7 @@ def likeness(of: str) -> Likeness:
     url = of if "://" in of else f"{of}://localhost"
     scheme = url.partition("://")[0]
     if scheme == "memory":
-        raise WrongUse(f"like={of!r}: name the broker that the handlers are for, as like='nsq'")
+        raise WrongUse(f"like={shown(of)}: name the broker that the handlers are for, as like='nsq'")
     [transport] = open_transports([url])
     limits, max_size = _measures(scheme, url)
     return Likeness(transport.capabilities, transport.accept, limits, max_size)

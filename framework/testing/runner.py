@@ -17,7 +17,7 @@ import gevent
 from framework.engine.ledger import Ledger
 from framework.engine.refusals import refusals
 from framework.engine.supervisor import Supervisor
-from framework.errors import Backoff, BrokerUnreachable, Reject, Retry, Skip, UndecodablePayload, WrongUse
+from framework.errors import Backoff, BrokerUnreachable, Reject, Retry, Skip, UndecodablePayload, WrongUse, shown
 from framework.handler import HandlerSpec, registered
 from framework.hooks import Middleware
 from framework.message import Batch, Message
@@ -202,7 +202,7 @@ def _declared(one: Callable[..., object] | ModuleType | str) -> Iterator[Handler
     else:
         found = [spec for spec in registered() if spec.function is one]
     if not found:
-        raise WrongUse(f"{one!r} is no handler, and no module that declares one: give a function decorated with @handler")
+        raise WrongUse(f"{shown(one)} is no handler, and no module that declares one: give a function decorated with @handler")
     yield from found
 
 

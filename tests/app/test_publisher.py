@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -26,6 +27,17 @@ from framework import (
     publisher,
 )
 from framework.transports.contract import Capabilities
+
+SNAN = Decimal("sNaN")
+TOO_LARGE = 10**400
+"""A number, below infinity, and no float."""
+
+
+class Unspeakable:
+    """Cannot show itself, as a row whose database session has ended."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("detached")
 
 
 class Broker:
@@ -236,7 +248,7 @@ def test_where_the_publisher_sets_the_lease_it_is_the_longest_timeout_of_the_top
     assert [options["lease"] for options in broker.options] == [90, None]
 
 
-@pytest.mark.parametrize("delay", [-1, 3601, float("nan"), float("inf"), "1", None, True])
+@pytest.mark.parametrize("delay", [-1, 3601, float("nan"), float("inf"), "1", None, True, TOO_LARGE, Unspeakable(), SNAN])
 def test_a_delay_that_the_broker_cannot_keep_is_refused(delay: Any) -> None:
     broker = Broker()
     with pytest.raises(WrongUse, match="takes a delay of 0 to 3600 seconds"):
@@ -333,7 +345,23 @@ def test_publish_many_does_not_take_one_payload_for_many(one: Any) -> None:
     assert broker.requests == []
 
 
-@pytest.mark.parametrize("delay", [-1, "5", float("nan")])
+@pytest.mark.parametrize("delay", [-1, "5", float("nan"), TOO_LARGE, Unspeakable()])
 def test_a_retry_that_no_broker_can_keep_is_wrong_use(delay: Any) -> None:
-    with pytest.raises(WrongUse, match="a number of seconds and cannot be negative"):
+    with pytest.raises(WrongUse, match="a number of seconds and cannot be negative") as caught:
         Retry(delay=delay)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "5", True, float("nan"), float("inf"), TOO_LARGE, Unspeakable()])
+def test_a_timeout_that_nothing_can_wait_for_is_wrong_use(timeout: Any) -> None:
+    broker = Broker()
+    for call in (
+        lambda: Publisher([broker], timeout=timeout),
+        lambda: made(broker).publish("topic", b"x", timeout=timeout),
+        lambda: made(broker).publish_many("topic", [b"x"], timeout=timeout),
+        lambda: made(broker).publish_each("topic", [b"x"], timeout=timeout),
+    ):
+        with pytest.raises(WrongUse, match="give the seconds that a publish may take, more than 0") as caught:
+            call()
+        assert len(str(caught.value)) < 200
+    assert broker.requests == []

@@ -94,6 +94,13 @@ def test_what_is_no_duration_is_refused(written: Any) -> None:
         duration(written)
 
 
+@pytest.mark.parametrize("written", ["1000001h", "9" * 400, 10**400, "1" + "0" * 300])
+def test_a_duration_that_no_clock_can_wait_for_is_refused(written: Any) -> None:
+    with pytest.raises(ValueError, match="is too long: write 1000000h or less"):
+        duration(written)
+    assert duration("1000000h") == 3.6e9
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
