@@ -31,8 +31,10 @@ GIVE_UP = "nsqd.give_up"
 _READ_OUT_SECONDS = 1.0
 _READ_OUT_BYTES = 8 << 20
 _FIELD = re.compile(rb"(%b):[ \t]*([^\x00\r\n]*?)[ \t]*\r?\n" % TOKEN)
-_ABSOLUTE = re.compile(r"^https?://[^/?#]*/?", re.IGNORECASE)
-"""The beginning of a target as a proxy gets it, which every server must take (RFC 9112, 3.2.2)."""
+_ABSOLUTE = re.compile(r"^https?://([^/?#]*)/?", re.IGNORECASE)
+"""The beginning of a target as a proxy gets it, which servers must take: its host counts, not the field's (RFC 9112, 3.2.2)."""
+_HOST = re.compile(rb"[]!$%&'()*+,;=:.[_~0-9A-Za-z-]*")
+"""As Go's: with no user before the name, who could look like an address."""
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 
 
@@ -72,12 +74,15 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
 
     def MessageClass(self, *_: Any) -> Any:  # noqa: N802 - gevent's hook for the head behind the request line
         lines = _lines(self.rfile)
-        _check(lines, self.request_version)
+        _check(lines, self.request_version, _ABSOLUTE.match(self.path))
         return headers_factory(BytesIO(b"".join([*lines, b"\r\n"])))
 
     def get_environ(self) -> Any:
+        absolute = _ABSOLUTE.match(self.path)
         self.path = _ABSOLUTE.sub("/", self.path, count=1)
         environ = super().get_environ()
+        if absolute is not None:
+            environ["HTTP_HOST"] = absolute[1]
         self.wsgi_input: Body = Body(self.wsgi_input, self._slices)
         # Also where an upgrade is asked for, which nobody here grants: gevent would hand out the connection itself.
         return {**environ, "wsgi.input": self.wsgi_input, GIVE_UP: self._give_up}
@@ -123,8 +128,8 @@ def _lines(stream: Any) -> list[bytes]:
         lines.append(line)
 
 
-def _check(lines: list[bytes], version: str) -> None:
-    """Two servers must not see two requests in one (RFC 9112, 3.2, 5 and 6). Raises _Refused."""
+def _check(lines: list[bytes], version: str, absolute: re.Match[str] | None) -> None:
+    """Two servers must not see two requests in one, nor another host (RFC 9112, 3.2, 5 and 6). Raises _Refused."""
     fields = [_FIELD.fullmatch(line) for line in lines]
     if None in fields:
         raise _Refused(_BAD)  # folded, with a space before its colon, or with a bare CR
@@ -135,6 +140,10 @@ def _check(lines: list[bytes], version: str) -> None:
     hosts = found.get(b"host", [])
     lengths, codings = found.get(b"content-length", []), found.get(b"transfer-encoding", [])
     if len(hosts) > 1 or (not hosts and version == "HTTP/1.1"):
+        raise _Refused(_BAD)
+    if absolute is not None:
+        hosts = [*hosts, absolute[1].encode("latin-1")]
+    if not all(map(_HOST.fullmatch, hosts)) or (absolute is not None and not absolute[1]):
         raise _Refused(_BAD)
     if len(set(lengths)) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
         raise _Refused(_BAD)

@@ -79,6 +79,12 @@ REFUSED = {
     "a field without a name": (post(f"{HOST}: a\r\nContent-Length: 5\r\n"), 400),
     "no host": (post("Content-Length: 5\r\n"), 400),
     "two hosts": (post(f"{HOST}Host: other\r\nContent-Length: 5\r\n"), 400),
+    "a host with a user before it": (post("Host: 127.0.0.1:80@evil.example\r\nContent-Length: 5\r\n"), 400),
+    "a target with a user in it": (
+        post(f"{HOST}Content-Length: 5\r\n", path="http://127.0.0.1:80@evil.example/pub?topic=strict"),
+        400,
+    ),
+    "a target without a host": (post(f"{HOST}Content-Length: 5\r\n", path="http:///pub?topic=strict"), 400),
     "a head that was cut off": (f"GET /ping HTTP/1.1\r\n{HOST}X: a".encode(), 400),
     "5 MB of fields": (post(HOST + f"X: {'a' * 4000}\r\n" * 1300), 431),
     "a field of 5 MB": (post(HOST + f"X: {'a' * 5_000_000}\r\n"), 431),
@@ -184,6 +190,17 @@ def test_a_page_cannot_publish_to_a_developers_loopback(shared: Server) -> None:
     assert (codes(answer), answer.endswith(b'{"message":"FORBIDDEN_HOST"}')) == ([403], True)
     assert codes(exchanged(shared.http_port, b"GET /stats HTTP/1.1\r\nHost: evil.example\r\n\r\n")) == [403]
     assert "page" not in [topic["topic_name"] for topic in shared.http("/stats?format=json")["topics"] or []]
+
+
+@pytest.mark.parametrize("target", ["http://evil.example", "HTTP://evil.example:4151", "http://127.0.0.1.evil.example"])
+def test_the_host_within_a_target_counts(shared: Server, target: str) -> None:
+    data = post(f"Host: 127.0.0.1:{shared.http_port}\r\nContent-Length: 5\r\n", path=f"{target}/pub?topic=target")
+    answer = exchanged(shared.http_port, data)
+    assert (codes(answer), answer.endswith(b'{"message":"FORBIDDEN_HOST"}')) == ([403], True)
+    named = post("Host: evil.example\r\nContent-Length: 5\r\n", path="http://localhost/pub?topic=target")
+    assert codes(exchanged(shared.http_port, named)) == [200]
+    assert shared.http("/stats?format=json&topic=target")["topics"][0]["message_count"] == 1
+    shared.http("/topic/delete?topic=target", b"")
 
 
 def test_nor_delete_a_topic_at_an_nsqlookupd(lookupd: Server) -> None:
