@@ -40,13 +40,12 @@ from framework.spark.offsets import (
 )
 from framework.spark.options import ReadOptions
 from framework.spark.rows import first_since, rows_of
+from framework.spark.trimming import Trimming
 from framework.spool import SpoolError
 from framework.spool.faults import in_words
-from framework.spool.limit import to_keep
 from framework.spool.root import collectors, ensure_epoch, epoch
-from framework.spool.segment import Segment, cut, highest, parts, steady, times_of, trim
+from framework.spool.segment import Segment, cut, highest, parts, steady, times_of
 from framework.spool.storage import Location, StorageError
-from framework.spool.told import REMEMBER, told
 
 if TYPE_CHECKING:
     from framework.spark.collector import Collector
@@ -113,7 +112,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Collector -> ``highest``, of the last look."""
         self._waits = False
         """For a storage that does not answer."""
-        self._trimmed: Mapping[str, Cursor] = {}
+        self._trimming = Trimming(options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's names, here and below)
         root = self._options.spool_dir
@@ -161,8 +160,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._waits = False
         # Batches up to here are done, and Spark calls commit for the last one only once there is a next: a spool that is full
         # would wait for the one, and the next batch for the spool.
-        if begin.cursors != self._trimmed:
-            self._trim(begin.cursors)
+        if begin.cursors != self._trimming.done:
+            self._trimming.up_to(begin.cursors)
         new = {name: self._new(name, begin.cursors) for name in self._listed()}
         available = {name: sum(span.rows for span in some) for name, some in new.items() if some}
         if not available:
@@ -223,19 +222,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Delete what no batch will need again, if retention says so."""
-        try:
-            with in_words(self._options.spool_dir):
-                self._trim(Offset.of(end).cursors)
-        except StorageError as error:  # the next batch deletes it as well
-            self._wait(error)
-
-    def _trim(self, cursors: Mapping[str, Cursor]) -> None:
-        if not self._options.trim:
-            return
-        for name, cursor in cursors.items():
-            folder = self._options.spool_dir / name
-            trim(folder, cursor.segment, self._options.dedupe_window, to_keep(folder), told(folder, REMEMBER) or 0.0)
-        self._trimmed = dict(cursors)
+        with in_words(self._options.spool_dir):
+            self._trimming.up_to(Offset.of(end).cursors)
 
     def stop(self) -> None:
         if self._collector is not None:

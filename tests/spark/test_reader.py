@@ -25,8 +25,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from framework.message import Batch, Message
-from framework.spark import options
-from framework.spark import reader as of_reader
+from framework.spark import options, trimming
 from framework.spark.reader import NsqBatchReader, NsqStreamReader
 from framework.spool import Spool, SpoolError, segment
 from tests.origins import Source
@@ -155,7 +154,7 @@ def test_a_spool_is_gone_through_once_for_what_was_read_however_often_spark_asks
 ) -> None:
     """It does every 14 ms, while there is nothing new."""
     folder, trims = land(0, 10), list[Any]()
-    monkeypatch.setattr(of_reader, "trim", lambda *arguments: trims.append(arguments))
+    monkeypatch.setattr(trimming, "trim", lambda *arguments: trims.append(arguments))
     source = reader(folder, retention="commit")
     end = source.latestOffset(source.initialOffset(), EVERYTHING)
     trims.clear()

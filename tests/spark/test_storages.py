@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -21,11 +22,11 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from framework.spark import options, reader
+from framework.spark import options, reader, trimming
 from framework.spark.reader import NsqBatchReader, NsqStreamReader
 from framework.spool import Spool, SpoolError, numbered, segment
 from framework.spool.root import root_of
-from framework.spool.storage import Remote
+from framework.spool.storage import Remote, StorageError
 from framework.testing.servers import ROOT, Server
 from framework.testing.storages import Gateway
 from pyspark_nsq import lag
@@ -104,6 +105,40 @@ def test_planning_opens_no_segment() -> None:
     assert len(source.partitions(begin, end)) == 1
     assert lag(folder, json.dumps(begin)).rows == 5
     assert [name for verb, name in storage.verbs if verb == "read" and name.endswith(".arrow")] == []
+
+
+def test_a_storage_that_refuses_to_delete_is_read_on(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that is full does: the mark that a deleted segment leaves is a put."""
+    monkeypatch.setattr(trimming, "_AGAIN", 0.0)
+    storage = Memory()
+    folder = Remote(storage, "spool")
+    with Spool(folder, "a", window=1, remember=0) as spool:
+        for n in range(5):
+            spool.land(messages(n, n + 1))
+    storage.fault = takes_nothing
+    given = options.stream_read(
+        {"spoolDir": "s3://bucket/x", "collector": "external", "retention": "commit", "dedupeWindow": "1"}
+    )
+    object.__setattr__(given, "spool_dir", folder)
+    source = Eager(given)
+    source.prepareForTriggerAvailableNow()
+    begin, read = source.initialOffset(), []
+    while (end := source.latestOffset(begin, ReadMaxRows(1))) != begin:
+        read += ids(source, begin, end)
+        source.commit(begin := end)
+    assert read == [f"{n:016x}" for n in range(5)]
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told == "spool memory://tests/spool: it is full; until then what was read stays there"
+    storage.fault = lambda *_: None
+    until = time.monotonic() + 20
+    while [one.number for one in segment.listing(folder / "a")] != [5]:
+        assert time.monotonic() < until
+        source.latestOffset(begin, ReadMaxRows(1))
+
+
+def takes_nothing(when: str, verb: str, name: str) -> None:
+    if verb == "put":
+        raise StorageError(errno.ENOSPC, "it is full")
 
 
 def test_what_is_committed_is_deleted_and_a_late_query_is_told(spool_url: str) -> None:
