@@ -18,7 +18,7 @@ from framework.nsqd.store import (
     Syncing,
     log,
 )
-from tests.nsqd.storing import TOPIC, declared, everything, killed, payload, publish, segment
+from tests.nsqd.storing import TOPIC, declared, everything, killed, lose_index, payload, publish, segment
 
 
 def test_a_write_that_fails_half_way_leaves_nothing_of_its_group(
@@ -81,6 +81,24 @@ def test_numbers_of_a_group_whose_sync_failed_are_not_used_again(
     found = again.bodies(TOPIC, range(batch.first, batch.end), 1 << 20)
     assert [one and one[1] for one in found.values()] == [b"b", b"c", b"d"]
     assert everything(again)[-3:] == [b"b", b"c", b"d"]
+    again.close()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_a_failed_sync_refused_is_not_reported_as_lost_without_the_index(
+    opened: Store, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    publish(opened, b"a")
+    for _ in range(times):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", refused)
+            with pytest.raises(OSError, match="Input/output error"):
+                publish(opened, b"x", b"y", b"z")
+        publish(opened, b"b")
+    copy = killed(opened, folder, tmp_path / "copy")
+    lose_index(copy)
+    again = Store(copy)
+    assert (everything(again), again.reports) == ([b"a"] + [b"b"] * times, [])
     again.close()
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from framework.nsqd.store import record
+from framework.nsqd.store.damage import LEAP
 from framework.nsqd.store.index import Row
 from framework.nsqd.store.record import HEADER_BYTES, Batch, Declaration
 from framework.nsqd.store.state import ChannelSave, ChannelState, Declare, Entry, TopicSave, TopicState
@@ -72,7 +73,8 @@ class Catalog:
         """Give these numbers to nobody else: a power cut may bring back what could not be written for certain, nor removed."""
         for batch in batches:
             if topic := self.topics.get(batch.topic):
-                topic.next = max(topic.next, batch.end)
+                # By a jump, else the numbers that are missing would be taken for messages that were lost.
+                topic.next = max(topic.next, batch.end + LEAP)
 
     def heads(self) -> list[Batch]:
         """What the head of a new segment says, so that the log alone suffices when older segments are gone."""
