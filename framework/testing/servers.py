@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -40,27 +40,35 @@ def nsq_binary(name: str) -> Path:
 
 def built_by_go(name: str, package: str, module: Path, folder: Path) -> Path:
     """The path of ``folder / name``, built of ``package`` as the ``go.mod`` in ``module`` pins it, once. Raises ServerMissing."""
-    binary = folder / name
-    if not binary.exists():
+
+    def build(fresh: Path) -> None:
         go = shutil.which("go")
         if go is None:
             raise ServerMissing(f"{name} is built with Go 1.24 or newer, and there is no `go` on the PATH")
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # tests run two at a time: one builds, the other waits
-            if not binary.exists():
-                _build(go, name, package, module, binary)
-    return binary
-
-
-def _build(go: str, name: str, package: str, module: Path, binary: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=binary.parent) as fresh:  # nobody sees half a file, and a killed build leaves none
         built = subprocess.run(
-            [go, "build", "-o", f"{fresh}/{name}", package], cwd=module, capture_output=True, text=True, check=False
+            [go, "build", "-o", str(fresh / name), package], cwd=module, capture_output=True, text=True, check=False
         )
         if built.returncode != 0:
             raise ServerMissing(f"go build of {name} failed: {built.stderr.strip()[-800:]}")
-        os.replace(f"{fresh}/{name}", binary)
+
+    return made_once(folder, name, build)
+
+
+def made_once(folder: Path, name: str, make: Callable[[Path], None]) -> Path:
+    """``folder / name``, which ``make`` puts in a new folder beside it where it is not there yet.
+
+    Tests run several at a time: one makes it, the others wait. Nobody sees half of it, and who is killed leaves none.
+    """
+    made = folder / name
+    if not made.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not made.exists():
+                with tempfile.TemporaryDirectory(dir=folder) as fresh:
+                    make(Path(fresh))
+                    os.replace(f"{fresh}/{name}", made)
+    return made
 
 
 def free_port(count: int = 1) -> int:

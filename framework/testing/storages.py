@@ -1,16 +1,21 @@
-"""Real storages for tests of spools, on free loopback ports: an S3 gateway over a folder, and HDFS with one datanode."""
+"""Real storages for tests of spools, on free loopback ports: an S3 gateway over a folder, HDFS with one datanode, and Azurite,
+which is Microsoft's own server of Azure's blobs for tests."""
 
 from __future__ import annotations
 
+import base64
+import email.utils
+import hmac
 import json
 import re
+import shutil
 import subprocess
 import time
 import urllib.request
 from pathlib import Path
 
 from framework.testing import java
-from framework.testing.servers import ROOT, Server, built_by_go, free_port
+from framework.testing.servers import ROOT, Server, ServerMissing, built_by_go, free_port, made_once
 
 _VERSION = "1.8.0"
 KEY, SECRET = "tests-key", "tests-secret-value"
@@ -61,6 +66,67 @@ def real_s3(data: Path) -> Gateway:
         "--access-log", str(access_log(data)), "posix", str(data),
     ]  # fmt: skip
     return Gateway(command, tcp_port=port, data=data)
+
+
+_AZURITE = "3.35.0"
+ACCOUNT = "devstoreaccount1"
+ACCOUNT_KEY = base64.b64encode(b"the key of the account of the tests").decode()
+
+
+class Azurite(Server):
+    """What it has said yes to does not survive its kill -9."""
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{self.address}/{ACCOUNT}"
+
+    def url(self, container: str, folder: str) -> str:
+        """Of a spool, with where the server is."""
+        return f"az://{container}/{folder}?endpoint={self.endpoint}&account={ACCOUNT}"
+
+    def container(self, name: str) -> None:
+        """Make it."""
+        now = email.utils.formatdate(usegmt=True)
+        headers = {"x-ms-date": now, "x-ms-version": "2021-10-04"}
+        lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
+        signed = "PUT" + "\n" * 12 + f"{lines}/{ACCOUNT}/{ACCOUNT}/{name}\nrestype:container"
+        digest = hmac.digest(base64.b64decode(ACCOUNT_KEY), signed.encode(), "sha256")
+        headers["Authorization"] = f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
+        asked = urllib.request.Request(f"{self.endpoint}/{name}?restype=container", method="PUT", headers=headers)
+        with urllib.request.urlopen(asked, timeout=10):
+            pass
+
+
+def azure_environment() -> dict[str, str]:
+    """The credentials that Azurite takes."""
+    return {"AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT, "AZURE_STORAGE_ACCOUNT_KEY": ACCOUNT_KEY}
+
+
+def real_azure(data: Path) -> Azurite:
+    """An Azurite, not started yet, that keeps its containers in ``data``. Raises ServerMissing where it cannot be installed."""
+
+    def install(fresh: Path) -> None:
+        npm = shutil.which("npm")
+        if npm is None:
+            raise ServerMissing("Azurite is installed by npm, and there is no `npm` on the PATH")
+        shutil.copy(ROOT / "tests" / "servers" / "azure" / "package.json", fresh)
+        done = subprocess.run(
+            [npm, "install", "--no-fund", "--no-audit", "--no-package-lock"],
+            cwd=fresh,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise ServerMissing(f"npm install of Azurite failed: {done.stderr.strip()[-800:]}")
+
+    modules = made_once(ROOT / ".cache" / f"azurite-{_AZURITE}", "node_modules", install)
+    port = free_port()
+    command = [
+        "env", f"AZURITE_ACCOUNTS={ACCOUNT}:{ACCOUNT_KEY}", str(modules / ".bin" / "azurite-blob"), "--blobHost", "127.0.0.1",
+        "--blobPort", str(port), "--location", str(data), "--skipApiVersionCheck", "--disableTelemetry", "--silent",
+    ]  # fmt: skip
+    return Azurite(command, tcp_port=port, data=data)
 
 
 _HADOOP = "3.5.0"
