@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
-from framework.testing.servers import ServerMissing
+from framework.testing.servers import ServerMissing, made_once
 
 _JAVA = 17
 
@@ -32,25 +30,16 @@ def jars(server: str, pom: Path, home: Path, *settings: str) -> Path:
 
     Raises ServerMissing, in the name of ``server``.
     """
-    lib = home / "lib"
-    if not lib.exists():
+
+    def copy(fresh: Path) -> None:
         maven = shutil.which("mvn")
         if maven is None:
             raise ServerMissing(f"{server}'s jars are copied by Maven, and there is no `mvn` on the PATH")
-        home.mkdir(parents=True, exist_ok=True)
-        with (home / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # tests run several at a time: one copies, the others wait
-            if not lib.exists():
-                _copy(server, maven, pom, lib, *settings)
-    return lib
-
-
-def _copy(server: str, maven: str, pom: Path, lib: Path, *settings: str) -> None:
-    with tempfile.TemporaryDirectory(dir=lib.parent) as fresh:  # nobody sees half of them, and a killed copy leaves none
         copied = subprocess.run(
             [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", *settings, f"-DoutputDirectory={fresh}/lib"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if copied.returncode != 0:
             raise ServerMissing(f"mvn could not copy {server}'s jars: {copied.stdout.strip()[-800:]}")
-        os.replace(f"{fresh}/lib", lib)
+
+    return made_once(home, "lib", copy)
