@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from framework.transports.nsq import wire
-from tests.transports.nsq.test_connection_faults import Peer, fake, greeted, stay
+from tests.transports.nsq.bad_peer import Peer, fake, greeted, stay
 
 __all__ = ["fake"]
 
