@@ -57,7 +57,10 @@ class _Writing:
 
     def _publish(self, publisher: RowPublisher, batch: pa.RecordBatch, made: RowKeys | None) -> int:
         most = self._options.mpub_max_messages
-        for run in runs(batch, self._options.topic, made):
+        every = list(runs(batch, self._options.topic, made))
+        for run in every:  # before anything is published: it would be once more with each try of the task
+            publisher.check(run.topic, run.bodies, delay=run.delay)
+        for run in every:
             for first in range(0, len(run.bodies), most):
                 part = slice(first, first + most)
                 keys = None if run.keys is None else run.keys[part]

@@ -13,10 +13,10 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark import TaskContext
-from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
+from pyspark.sql.types import BinaryType, DoubleType, IntegerType, StringType, StructType
 
 from framework import publisher
-from framework.errors import BadSetting, PublishError, WrongUse
+from framework.errors import BadMessage, BadSetting, PublishError, WrongUse
 from framework.spark import options
 from framework.spark.outgoing import RowKeys, Run, runs
 from framework.spark.publishing import RowPublisher
@@ -173,6 +173,19 @@ def test_a_publish_that_fails_fails_the_task_and_closes_the_producer(broker: Bro
     with pytest.raises(PublishError, match="no nsqd took"):
         NsqWriter(ANYWHERE, schema, False).write(iter([pa.record_batch({"value": ["1"], "topic": ["full"]})]))
     assert broker.closed
+
+
+@pytest.mark.parametrize(
+    ("column", "bad"), [("topic", "no topic!"), ("topic", ""), ("delay", -1.0), ("delay", 1e9), ("value", "")]
+)
+def test_nothing_is_published_of_rows_with_one_that_cannot_be(broker: Broker, column: str, bad: Any) -> None:
+    """It would be once more with each try of the task."""
+    rows = {"value": ["1", "2", "3"], "topic": ["a", "b", "c"], "delay": [0.0, 0.0, 0.0]}
+    rows[column][1] = bad
+    schema = StructType().add("value", StringType()).add("topic", StringType()).add("delay", DoubleType())
+    with pytest.raises((WrongUse, BadMessage)):
+        NsqWriter(ANYWHERE, schema, False).write(iter([pa.record_batch(rows)]))
+    assert broker.sent == []
 
 
 def test_keys_come_where_headers_do_and_are_refused_elsewhere() -> None:
