@@ -79,6 +79,7 @@ class BreakerState:
         self._good = self._bad = 0.0
         self._known: dict[Hashable, None] = {}
         self._by_word = False  # the handler said that it cannot work
+        self._works = False  # something went well, and no pause has begun since
         self._for = 0
         self._against: list[Hashable] = []
 
@@ -91,19 +92,24 @@ class BreakerState:
     def went_well(self, count: int, now: float) -> bool:
         """``count`` messages did not fail; whether that closes the breaker. What ends during a pause began before it."""
         if self.level == 0:
+            self._works = True
             self._weigh(good=count)
         elif now >= self.until:
             self._for += count
             if self._for >= VOTES:
                 self.level = 0
+                self._works = True
                 self._forget()
                 return True
         return False
 
-    def failed(self, message: Hashable, now: float) -> bool:
-        """``message`` failed; whether a pause begins with it."""
+    def failed(self, message: Hashable, now: float, *, before: bool = False) -> bool:
+        """``message`` failed; whether a pause begins with it. ``before``: it was tried before, perhaps by another worker.
+
+        Of such a one it is no news as long as others went well here: what comes again is what has failed, poison above all.
+        """
         if self.level == 0:
-            if not self._is_news(message):
+            if not self._is_news(message) or (before and self._works):
                 return False
             self._weigh(bad=1)
             if self._bad < FEWEST_FAILURES or self._bad <= self._good:
@@ -133,6 +139,7 @@ class BreakerState:
         self.level = 1 if self._for else self.level + 1  # a try that went well: what it depends on is there, and flaky
         self.until = now + max(at_least, pause_delay(self.level, longest=self._longest, chance=self._chance))
         self._by_word = by_word
+        self._works = False
         self._for = 0
         self._against.clear()
         return True

@@ -69,7 +69,8 @@ class Breaker:
         if outcome.fault is Fault.DEPENDENCY:
             begins, why = state.is_down(now, outcome.pause), "the handler raised Backoff"
         else:
-            begins = state.failed(_key(message), now)
+            key, attempts = _known_as(message)
+            begins = state.failed(key, now, before=attempts > 1)
             why = "most messages that were tried after the pause failed" if again else "most of its last messages failed"
         if begins:
             self._why = why
@@ -103,7 +104,11 @@ class Breaker:
         )  # fmt: skip
 
 
-def _key(message: Message) -> tuple[str, bytes]:
-    """What it is known by when it comes again: in an envelope, which has another id each time, by what that says it was."""
+def _known_as(message: Message) -> tuple[tuple[str, bytes], int]:
+    """What it is known by when it comes again, and its attempts: in an envelope, which has another id each time, by what that
+    says it was."""
     found = opened(message) if message.topic.endswith(LATER) else None
-    return (message.node, message.id) if found is None else (found[0].node, found[0].id.encode("latin-1"))
+    if found is None:
+        return (message.node, message.id), message.attempts
+    header = found[0]
+    return (header.node, header.id.encode("latin-1")), header.attempts + message.attempts

@@ -55,15 +55,15 @@ class Settlement:
             self._tell([(outcome, ending)])
 
     def _settle_batch(self, outcomes: BatchOutcome, began: float | None) -> None:
-        """It was one call: whatever failed in it counts as one failure. All of it is settled before anybody hears of it."""
+        """It was one call, which failed where most of its messages did. All of it is settled before anybody hears of it."""
         self.batches += 1
-        worst: tuple[Message, Requeue | Deferred | Dead] | None = None
+        failed: list[tuple[Message, Requeue | Deferred | Dead]] = []
         endings: list[tuple[Told, Ending]] = []
         well: list[Message] = []
         for message, outcome in outcomes.items():
             said = outcome.outcome if isinstance(outcome, Told) else outcome
-            if said is not None and said.fault is not Fault.NONE and (worst is None or said.fault is Fault.DEPENDENCY):
-                worst = message, said
+            if said is not None and said.fault is not Fault.NONE:
+                failed.append((message, said))
             ending = self._settle(message, said)
             if self._endings is not None and began is not None:
                 if outcome is None and ending == "finished":
@@ -74,7 +74,7 @@ class Settlement:
                 endings.append((outcome, ending))
         if self._endings is not None and began is not None and well:
             self._endings.together(well, began)
-        if worst is None:
+        if (worst := _worst_of(failed, len(outcomes))) is None:
             self._breaker.calls_well += 1
         else:
             self._heed(*worst)
@@ -101,6 +101,17 @@ class Settlement:
                 told.tell(told.message, ending)
         finally:
             self._telling -= 1
+
+
+def _worst_of(
+    failed: list[tuple[Message, Requeue | Deferred | Dead]], count: int
+) -> tuple[Message, Requeue | Deferred | Dead] | None:
+    """The one that stands for a call with ``count`` messages, if it failed: what the handler says of its dependency, else the
+    message that has been tried least. One of twenty that failed by itself is its own fault."""
+    for one in failed:
+        if one[1].fault is Fault.DEPENDENCY:
+            return one
+    return min(failed, key=lambda one: one[0].attempts) if 2 * len(failed) > count else None
 
 
 def give_back(messages: Iterable[Message]) -> None:

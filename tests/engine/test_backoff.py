@@ -69,6 +69,17 @@ def test_a_thousand_poison_messages_that_come_again_when_the_others_are_done_pau
     assert failing(state, 50), "what never failed before does so now"
 
 
+def test_what_others_have_tried_is_news_to_a_worker_for_which_nothing_has_gone_well() -> None:
+    """It may have been started while the dependency is down, and all that comes has met that before."""
+    state = backoff.BreakerState()
+    assert any(state.failed(number, 0.0, before=True) for number in range(backoff.FEWEST_FAILURES))
+    now = state.until
+    assert [state.failed(object(), now, before=True) for _ in range(backoff.VOTES)] == [False, True]
+    state.went_well(backoff.VOTES, now := state.until)
+    assert not any(state.failed(object(), now, before=True) for _ in range(1_000))
+    assert failing(state, backoff.FEWEST_FAILURES, now)
+
+
 def test_of_what_has_failed_only_so_much_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff, "KNOWN", 20)
     state = backoff.BreakerState()

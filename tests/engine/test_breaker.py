@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -67,6 +68,49 @@ def test_a_few_poison_messages_that_wait_in_envelopes_pause_nobody_however_often
     running.until(lambda: len(failures) >= 4 * backoff.FEWEST_FAILURES)
     running.stop()
     assert set(failures) == set(numbered(backoff.FEWEST_FAILURES - 1))
+    assert "it gets no messages" not in caplog.text
+
+
+def test_poison_that_another_worker_has_tried_pauses_nobody(
+    broker: Any, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each comes back to any of the workers when all the others are done."""
+    monkeypatch.setattr(backoff, "retry_delay", lambda attempts: 0.3)
+    poison = {b"%d" % n for n in range(0, 1_000, 11)}
+    failures: Counter[bytes] = Counter()
+
+    def handle(message: Message) -> None:
+        if message.body in poison:
+            failures[message.body] += 1
+            raise ValueError("poison")
+
+    running = [run(handle, max_attempts=0) for _ in range(3)]
+    running[0].until(lambda: len(broker.connections()) == 3)
+    broker.publish("orders", *numbered(1_000))
+    running[0].until(lambda: len(failures) == len(poison) and min(failures.values()) >= 5)
+    for one in running:
+        one.stop()
+    assert "it gets no messages" not in caplog.text
+
+
+@pytest.mark.parametrize("size", [2, 20])
+def test_a_batch_of_which_one_item_fails_has_not_failed(
+    broker: Any, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(backoff, "retry_delay", lambda attempts: 60.0)
+    done: list[int] = []
+
+    def handle(batch: Any) -> None:
+        failed, *others = batch
+        if others:
+            batch.fail(failed, ValueError("this one is odd"))
+        done.append(len(others))
+
+    running = run(handle, batch=size, linger=0.01, max_attempts=0)
+    broker.publish("orders", *numbered(100 * size))
+    running.until(lambda: len(done) >= 100)
+    running.stop()
+    assert sum(done) >= 100 * size / 2
     assert "it gets no messages" not in caplog.text
 
 
