@@ -225,5 +225,5 @@ def is_lock_of(handle: int, folder: Location) -> bool:
     """Whether ``handle``, which ``locked`` gave, locks ``folder`` yet: where that was emptied, others lock another file."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(Path(str(folder)) / _LOCK))
-    except FileNotFoundError:
+    except OSError:  # what it is, who locks it anew is told
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,3 +103,23 @@ def test_an_epoch_that_says_nothing_is_no_life_of_a_spool(spool: Path, content: 
         SpoolError, match=f"^spool {spool}: its file epoch is damaged: put back what it said, or begin an empty f"
     ):
         look()
+
+
+@pytest.mark.parametrize(
+    ("became", "fix"), [("a file", "move away what has its name"), ("locked away", "let the user of this process")]
+)
+def test_a_collector_that_lives_on_names_what_became_of_its_folder(spool: Path, became: str, fix: str) -> None:
+    with Spool(SPOOL) as living:
+        living.land(messages(10, 20))
+        if became == "a file":
+            shutil.rmtree(spool / "main")
+            (spool / "main").touch()
+        else:
+            (spool / "main").chmod(0)
+        with without_privileges(), pytest.raises(SpoolError, match=f"cannot be opened: .*; {fix}"):
+            living.land(messages(20, 30))
+        if became == "a file":
+            (spool / "main").unlink()
+        else:
+            (spool / "main").chmod(0o755)
+        assert living.land(messages(20, 30)) == 10
