@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from framework.errors import FrameworkError
+from framework.errors import FrameworkError, PublishError
 from framework.handler import HandlerSpec
 from framework.headers import NONE, Headers
 from framework.message import Message, Unreadable
 from framework.middleware.dead_letter import LATER, topic_name
 from framework.middleware.envelope import Header, header_for, header_of, opened, restored, sealed, sealed_beside
 from framework.middleware.outcome import DEFERRED, BatchOutcome, Chain, Outcome, Requeue
-from framework.middleware.retry import is_for_the_process
+from framework.middleware.retry import describe, is_for_the_process
 from framework.names import EPHEMERAL
 from framework.observe import hublog
 
@@ -302,7 +302,8 @@ class LaterTopic:
         return header.due - max(self._now(), header.stored)
 
     def _publish(self, body: bytes, seconds: float, headers: Headers) -> None:
-        """For as long as the broker takes, which may turn out to be less than was known."""
+        """For as long as the broker takes, which may turn out to be less than was known. Raises FrameworkError, and nothing else
+        that is not for the process."""
         assert self._defer is not None
         while True:
             delays = self._delays()
@@ -311,3 +312,7 @@ class LaterTopic:
             except FrameworkError:
                 if not LEAST_HOP <= self._delays().publish < delays.publish:
                     raise
+            except BaseException as error:  # its handler's time may be over meanwhile, or the worker's
+                if is_for_the_process(error):
+                    raise
+                raise PublishError(f"not stored while its handler could run: {describe(error)}", stored=None) from error

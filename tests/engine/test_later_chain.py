@@ -70,6 +70,33 @@ def test_only_a_batch_with_a_message_that_waited_has_another_chain(broker: Any, 
     worker.stop()
 
 
+@pytest.mark.parametrize("batch", [0, 2])
+@pytest.mark.parametrize("count", [True, False])
+@pytest.mark.usefixtures("limited")
+def test_a_broker_that_does_not_store_it_while_its_handler_may_run_fails_nothing_but_that(
+    broker: Any, run: Callable[..., Any], caplog: pytest.LogCaptureFixture, count: bool, batch: int
+) -> None:
+    """HandlerTimeout is raised in whatever the slot does when the time is over, or when the worker stops."""
+    calls: list[float] = []
+
+    def never(topic: str, body: bytes, *, delay: float = 0.0) -> None:
+        gevent.sleep(60)
+
+    def handle(job: Any) -> None:
+        calls.append(time.monotonic())
+        if len(calls) == 1:
+            raise Retry("later", delay=30, count=count)
+
+    worker = run(handle, dead=never, timeout=0.2, batch=batch, linger=0.01, concurrency=1)
+    broker.publish("orders", b"one")
+    worker.until(lambda: len(calls) == 2)
+    ledger = worker.stop()
+    assert "which is a bug" not in caplog.text
+    assert "cannot wait " in caplog.text
+    assert (ledger["requeued"], ledger["finished"]) == (1, 1)
+    assert calls[1] - calls[0] > 0.4, "it is given back with the longest delay that the broker takes"
+
+
 @pytest.fixture
 def own_nsqd(tmp_path: Path) -> Iterator[Server]:
     """It looks at deferred messages at once; nsqd's own looks at new channels every five seconds."""
