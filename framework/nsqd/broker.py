@@ -140,16 +140,19 @@ class Broker:
         error: Exception | None = None
         touched: dict[int, Topic] = {}
         slices = Slices()
+        before: Batch | None = None
         for batch in batches:
             slices.breathe()
             topic = self._numbers.get(batch.topic)
-            if topic is None:
+            if topic is None or batch is before:  # a declaration is written twice
                 continue
+            before = batch
             try:
                 self._take(topic, batch)
             except Exception as failure:
                 error = failure
-            touched[topic.id] = topic
+            if batch.count:
+                touched[topic.id] = topic
         for topic in touched.values():
             topic.serve()
         if error is not None:

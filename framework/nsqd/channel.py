@@ -16,7 +16,6 @@ from framework.names import EPHEMERAL
 from framework.nsqd import backlog, delivery
 from framework.nsqd.backlog import Backlog, Found
 from framework.nsqd.delivery import Consumer
-from framework.nsqd.journal import Declares
 from framework.nsqd.lease import Leases, Message
 from framework.nsqd.port import Owner, Port
 from framework.nsqd.retries import Retries
@@ -347,7 +346,7 @@ class Channel:
     def pause(self, paused: bool) -> None:
         self.paused = paused
         if self.kept:
-            self._port.emit(Declares(self.topic))
+            self.topic.declare(self.name)
         self.serve()
 
     def close(self) -> None:

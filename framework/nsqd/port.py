@@ -22,6 +22,9 @@ class Owner(Declaring, Protocol):
     def pumped(self) -> int:
         """Behind the newest message that its channels have."""
 
+    def declare(self, changed: str = "") -> None:
+        """Have the log know that this channel is new, gone or paused."""
+
 
 class Port(Protocol):
     """Nothing here changes a topic or calls a channel."""

@@ -25,6 +25,8 @@ from framework.nsqd.store import Batch, ChannelState, Correction, Declaration, D
 
 _READ_BYTES = 1 << 20
 _RETRY_SECONDS = 1.0
+_FEW = 64
+"""Channels that are named each time that one of them changes."""
 
 
 class TopicChanged(NamedTuple):
@@ -86,7 +88,12 @@ class Topic:
         self._emptied: list[tuple[int, int]] = []
         self._reading = False
         """What waits is being read for channels that have no other place for it."""
+        self._changed: set[str] = set()
+        """Channels that are not in the log as they are."""
+        self._named = 0
+        """Channels that were named as changed since all of them were."""
         self.channels: dict[str, Channel] = {one.name: Channel(self, port, one, declared=True) for one in state.channels.values()}
+        self._kept_channels = len(self.channels)
         if self.ephemeral:
             self.start_at(time.time_ns())
 
@@ -108,10 +115,17 @@ class Topic:
     def recorded(self, first: int, said: Declaration) -> None:
         """A declaration is committed: its channels get messages from here on, the first one what waited."""
         self.start_at(first)
+        self._named = self._named + len(said.channels) + len(said.gone) if said.changes else 0
         for name, one in said.channels.items():
             channel = self.channels.get(name)
-            if channel is not None and channel.id == one.id and not channel.declared:
+            if channel is None or channel.id != one.id:
+                continue
+            if channel.paused == one.paused:
+                self._changed.discard(name)
+            if not channel.declared:
                 channel.begin(self.pumped)
+        gone = said.gone if said.changes else self._changed - said.channels.keys()
+        self._changed.difference_update([name for name in gone if name not in self.channels])
         self._hand_over()
 
     def put_in_memory(self, entry: Entry) -> None:
@@ -166,7 +180,7 @@ class Topic:
 
     def _hand_over(self) -> None:
         """All that waited here goes to the channels that get messages now."""
-        if not self._flows or self.pumped == self.next:
+        if self.pumped == self.next or not self._flows:
             return
         if not self.ephemeral and any(not channel.kept for channel in self._receivers):
             self._reading = True
@@ -258,10 +272,11 @@ class Topic:
         found = self.channels.get(name)
         if found is None:
             found = self.channels[name] = Channel(self, self.port, ChannelState(_new_id(), name, self.pumped))
+            self._kept_channels += found.kept
             self.port.log("INFO", f"TOPIC({self.name}): new channel({name})")
             self.port.emit(Made(self, name))
             if found.kept:
-                self.declare()
+                self.declare(name)
             else:
                 self._hand_over()
         return found
@@ -269,10 +284,11 @@ class Topic:
     def delete_channel(self, name: str) -> None:
         """Close its consumers' connections and forget its messages."""
         channel = self.channels.pop(name)
+        self._kept_channels -= channel.kept
         self.port.log("INFO", f"TOPIC({self.name}): deleting channel {name}")
         channel.close()
         if channel.kept:
-            self.declare()
+            self.declare(name)
         self.port.emit(Gone(self, name))
         if not self.channels and self.ephemeral:
             self.port.emit(Deserted(self))
@@ -315,9 +331,11 @@ class Topic:
 
     # --- saving --------------------------------------------------------------------------------------------------
 
-    def declare(self) -> None:
-        """Have the log know its name, channels and pauses as they are now."""
+    def declare(self, changed: str = "") -> None:
+        """Have the log know its name, channels and pauses. ``changed``: the channel that is new, gone or paused."""
         if not self.ephemeral:
+            if changed:
+                self._changed.add(changed)
             self.port.emit(Declares(self))
 
     def settle(self) -> None:
@@ -328,9 +346,15 @@ class Topic:
             self.declared.wait()
 
     def declaration(self) -> Declaration:
-        """What the log shall know of it."""
-        channels = {one.name: Declared(one.id, one.cursor, one.paused) for one in self.channels.values() if one.kept}
-        return Declaration(self.name, self.pumped, self.paused, channels, dropped=self.deleted)
+        """What the log shall know of it: all that it has where that is little, else what changed."""
+        # Once in a while all, so that what damage costs is little, and as much has changed by then.
+        if not self.next or len(self.channels) <= _FEW or self._named > len(self.channels):
+            channels = {one.name: Declared(one.id, one.cursor, one.paused) for one in self.channels.values() if one.kept}
+            return Declaration(self.name, self.pumped, self.paused, channels, dropped=self.deleted)
+        there = [one for name in self._changed if (one := self.channels.get(name)) is not None]
+        channels = {one.name: Declared(one.id, one.cursor, one.paused) for one in there}
+        gone = tuple(self._changed - channels.keys())
+        return Declaration(self.name, self.pumped, self.paused, channels, changes=True, gone=gone, total=self._kept_channels)
 
     def snapshot(self) -> TopicSave:
         """Its state as of now."""

@@ -33,8 +33,9 @@ def unpause(opened: Store) -> None:
     opened.close()
 
 
-def test_there_is_a_folder_of_this_format() -> None:
-    assert json.loads((KEPT / str(formats.FORMAT) / "meta.json").read_text())["format"] == formats.FORMAT
+@pytest.mark.parametrize("number", [formats.FORMAT, formats.CHANGES])
+def test_there_is_a_folder_of_each_format_that_is_written(number: int) -> None:
+    assert json.loads((KEPT / str(number) / "meta.json").read_text())["format"] == number
 
 
 def test_a_folder_of_each_format_is_served_as_it_was_left(kept: Path) -> None:
@@ -69,9 +70,10 @@ class Killed(BaseException):
 
 
 def test_a_folder_goes_from_one_format_to_the_next_however_often_that_was_cut_short(
-    kept: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A next format, which this test makes up: it has a file more."""
+    kept = shutil.copytree(KEPT / "1", tmp_path / "folder")
     done: list[str] = []
 
     def first(path: Path) -> None:
@@ -92,5 +94,5 @@ def test_a_folder_goes_from_one_format_to_the_next_however_often_that_was_cut_sh
     assert json.loads((kept / "meta.json").read_text())["format"] == 3
     monkeypatch.setattr(formats, "FORMAT", 1)
     monkeypatch.setattr(formats, "STEPS", {})
-    with pytest.raises(FolderUnusable, match="says format 3, this version reads 1: run the version that wrote it"):
+    with pytest.raises(FolderUnusable, match="says format 3, this version reads up to 2: run the version that wrote it"):
         Store(kept)

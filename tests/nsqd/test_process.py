@@ -232,10 +232,10 @@ def used(start_embedded: Callable[..., Server]) -> Path:
 @pytest.mark.parametrize(
     ("meta", "words"),
     [
-        ('{"format": 2, "of": "another shape"}', "says format 2, this version reads 1: run the version that wrote it"),
+        ('{"format": 3, "of": "another shape"}', "says format 3, this version reads up to 2: run the version that wrote it"),
         (
-            '{"format": 2, "salt": 1}',
-            "says format 2, this version reads 1: run the version that wrote it, or name another --data-path",
+            '{"format": 3, "salt": 1}',
+            "says format 3, this version reads up to 2: run the version that wrote it, or name another --data-path",
         ),
         ('{"salt": 1}', "is damaged"),
         ("{", "is damaged"),

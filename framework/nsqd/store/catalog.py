@@ -119,6 +119,9 @@ class Catalog:
         topic = self.topics.setdefault(batch.topic, TopicState(batch.topic, said.name, batch.first, said.pumped or batch.first))
         topic.next = max(topic.next, batch.first)  # what had the numbers below may be gone, and they are not used again
         topic.name, topic.paused = said.name, said.paused
+        if said.changes:
+            _change(topic, said)
+            return
         known = {one.id: one for one in topic.channels.values()}
         topic.channels = {
             # A channel that is known keeps its own cursor: what a later segment's head says may be further
@@ -182,3 +185,15 @@ class Catalog:
         with self._sharing:
             self.ranges.pop(segment, None)
             self.retired = {*retired, *(self.retired & self._declared)}
+
+
+def _change(topic: TopicState, said: Declaration) -> None:
+    """Have its channels as a declaration says that names only what changed."""
+    for name in said.gone:
+        topic.channels.pop(name, None)
+    for name, one in said.channels.items():
+        known = topic.channels.get(name)
+        if known is not None and known.id == one.id:
+            known.paused = one.paused
+        else:
+            topic.channels[name] = ChannelState(one.id, name, one.cursor, one.paused)

@@ -85,7 +85,10 @@ class Folder(ReadOnlyFolder):
         except OSError as error:
             raise FolderUnusable(explain(path, error)) from error
         try:
-            self.salt = formats.open_or_make(path).salt
+            meta = formats.open_or_make(path)
+            self.salt = meta.salt
+            self.has_changes = meta.format >= formats.CHANGES
+            """There may be declarations that name changes alone."""
             for name in ("lock", "meta.json", "index.db", "index.db-wal", "index.db-shm"):
                 keep_private(path / name)
         except OSError as error:
@@ -121,6 +124,11 @@ class Folder(ReadOnlyFolder):
             self.reports.append(f"the index is damaged ({error}): set aside in {self._bad()} and rebuilt from the log")
             self.set_index_aside()
             return self.open_index()
+
+    def allow_changes(self) -> None:
+        """Before the first of them is written. Raises OSError."""
+        formats.allow_changes(self.path)
+        self.has_changes = True
 
     def set_index_aside(self) -> None:
         for name in ("index.db", "index.db-wal", "index.db-shm"):

@@ -17,6 +17,9 @@ from framework.nsqd.store.files import explain, sync_folder, write_synced
 
 FORMAT = 1
 """What is written. 1: records of ``framework.nsqd.store.record``, in segments that say their numbers, beside index.db."""
+CHANGES = 2
+"""The same, and there may be declarations that name changes alone. A folder gets it with the first of these: one without topics
+of very many channels can be read by older versions."""
 STEPS: Mapping[int, Callable[[Path], None]] = {}
 """Format -> what makes a folder of it to one of the next. A step may be cut short at any moment and done once more."""
 
@@ -52,7 +55,7 @@ def read(path: Path) -> Meta:
     try:
         said = file.read_bytes()
         number = msgspec.json.decode(said, type=_Numbered).format
-        meta = msgspec.json.decode(said, type=Meta) if number in (FORMAT, *STEPS) else None
+        meta = msgspec.json.decode(said, type=Meta) if number in (FORMAT, CHANGES, *STEPS) else None
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FolderUnusable(f"{path} is no data folder of an nsqd: there is no meta.json in it") from error
     except OSError as error:
@@ -61,8 +64,8 @@ def read(path: Path) -> Meta:
         raise FolderUnusable(f"{file} is damaged ({error}): put it back from a copy, or name another --data-path") from error
     if meta is None:
         raise FolderUnusable(
-            f"{file} says format {number}, this version reads {FORMAT}: run the version that wrote it, or name another "
-            "--data-path; nothing was changed"
+            f"{file} says format {number}, this version reads up to {max(FORMAT, CHANGES)}: run the version that wrote it, "
+            "or name another --data-path; nothing was changed"
         )
     return meta
 
@@ -73,11 +76,16 @@ def open_or_make(path: Path) -> Meta:
     if not file.exists():
         return _make(path)
     meta = read(path)
-    while meta.format != FORMAT:
+    while meta.format < FORMAT:
         STEPS[meta.format](path)
         meta = msgspec.structs.replace(meta, format=meta.format + 1)
         _write(file, meta)
     return meta
+
+
+def allow_changes(path: Path) -> None:
+    """Have the folder be of the format ``CHANGES``, durably. Raises OSError."""
+    _write(path / "meta.json", msgspec.structs.replace(read(path), format=CHANGES))
 
 
 def _make(path: Path) -> Meta:

@@ -251,6 +251,10 @@ class Index:
             rows = self._db.execute("select * from channel where topic = ?", (topic,))
         return [ChannelRow(*row) for row in rows.fetchall()]
 
+    def pauses(self, topic: int) -> dict[int, int]:
+        """Whether each channel of the topic is paused, by its number."""
+        return dict(self._db.execute("select id, paused from channel where topic = ?", (topic,)).fetchall())
+
     def retries(self, channel: int, low: int = 0, high: int = 1 << 62) -> list[RetryRow]:
         query = "select * from later where channel = ? and seq >= ? and seq < ?"
         return [RetryRow(*row) for row in self._db.execute(query, (channel, low, high)).fetchall()]

@@ -72,6 +72,12 @@ class Declaration(msgspec.Struct, frozen=True, omit_defaults=True):
     paused: bool = False
     channels: dict[str, Declared] = {}
     dropped: bool = False
+    changes: bool = False
+    """Only the channels that are new or changed are named: of a topic with thousands, each new one would name all others."""
+    gone: tuple[str, ...] = ()
+    """With ``changes``: the channels that are there no more."""
+    total: int = 0
+    """With ``changes``: how many channels there are then."""
     segment: int = 0
     """The number of the segment that begins here; then the record is of no topic."""
 

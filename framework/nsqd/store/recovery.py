@@ -74,6 +74,8 @@ class _Scan:
         self._dropped: set[int] = set()
         self._orphans: dict[int, tuple[int, int, int]] = {}
         """Topic -> lowest number, end, count of messages whose topic was not declared before them."""
+        self._unnamed: dict[int, int] = {}
+        """Topic -> channels that it has by the last that was said of it, and that no declaration names."""
         self._moved: dict[int, list[tuple[int, int]]] = {}
         """Topic -> runs [low, high) of what older segments had."""
         self._files: list[Path] = []
@@ -124,7 +126,7 @@ class _Scan:
         self._flush()
 
     def _segment(self, segment: int, offset: int) -> set[int]:
-        """Returns the topics that it declares."""
+        """Returns the topics that it declares with all that they have."""
         declared: set[int] = set()
         ranges = self._catalog.ranges.setdefault(segment, {})
         for item in self._log.scan(segment, offset):
@@ -132,9 +134,8 @@ class _Scan:
                 self._broken(segment, item)
             elif item.batch.count:
                 self._messages(segment, item, ranges)
-            else:
+            elif self._declaration(item):
                 declared.add(item.batch.topic)
-                self._declaration(item)
         return declared
 
     def _messages(self, segment: int, item: Found, ranges: dict[int, tuple[int, int]]) -> None:
@@ -170,23 +171,26 @@ class _Scan:
         else:
             runs.append((low, high))
 
-    def _declaration(self, item: Found) -> None:
+    def _declaration(self, item: Found) -> bool:
+        """Whether it names all that its topic has."""
         batch = item.batch
         said = record.declaration(batch)
         if said.segment:
-            return
+            return False
         self._catalog.apply(batch)
         if said.dropped:
             self._flush()
             self._index.remove_topic(batch.topic)
             self._dropped.add(batch.topic)
             self._orphans.pop(batch.topic, None)
-            return
+            return True
         self._declared.add(batch.topic)
         self._dropped.discard(batch.topic)  # a later topic, with the number of one that was forgotten
         self._numbers.met(batch.topic, batch.first, batch.first)
         if orphans := self._orphans.pop(batch.topic, None):
             _adopt(self._catalog.topics[batch.topic], orphans[0])
+        self._unnamed[batch.topic] = said.total - len(self._catalog.topics[batch.topic].channels) if said.changes else 0
+        return not said.changes
 
     def _flush(self) -> None:
         self._index.add_batches(self._rows)
@@ -232,6 +236,7 @@ class _Scan:
         catalog.take_unindexed()
         if catalog.rebuilt:
             self._await_moved()
+            self._say_unnamed()
         for damage in self._numbers.damages:
             self._account(damage)
         if damaged:
@@ -258,6 +263,13 @@ class _Scan:
             topic = self._catalog.topics.get(number)
             for channel in topic.channels.values() if topic else ():
                 self._index.put_retries(_to_try_again(channel, runs))
+
+    def _say_unnamed(self) -> None:
+        for number, count in self._unnamed.items():
+            if count > 0 and (topic := self._catalog.topics.get(number)):
+                self._folder.reports.append(
+                    f"the names of {count} channels of topic {topic.name!r} are damaged: they are not known"
+                )
 
     def _account(self, damage: Damage) -> None:
         """Let nobody wait for what is damaged, and report what that is."""

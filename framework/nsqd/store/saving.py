@@ -17,7 +17,7 @@ def put_declared(index: Index, topics: Mapping[int, TopicState], numbers: Iterab
             index.retire(number, segment)
             continue
         wanted = {one.id: one for one in topic.channels.values()}
-        found = {row.id: row.paused for row in index.channels(number)}
+        found = index.pauses(number)
         for gone in found.keys() - wanted.keys():
             index.remove_channel(gone)
         new = [one for one in wanted.values() if one.id not in found]

@@ -129,7 +129,9 @@ class Store:
                     raise
             return self._append(entries, full=False)
 
-    def _append(self, entries: Iterable[Entry | Declare], *, full: bool) -> list[Batch]:
+    def _append(self, entries: Sequence[Entry | Declare], *, full: bool) -> list[Batch]:
+        if not self.folder.has_changes and any(isinstance(one, Declare) and one.what.changes for one in entries):
+            self.folder.allow_changes()
         if self.log.suspect or full:
             self._roll()
         batches = self.catalog.number(merge(entries))
