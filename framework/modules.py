@@ -62,16 +62,27 @@ def _given_away(module: str) -> list[object]:
 
 
 def _nothing_in(name: str, modules: Collection[str]) -> str:
-    others = sorted({each for spec in registered() if not _is_within(each := declared_in(spec), modules)})
+    others = sorted({declared_in(spec) for spec in registered()})
+    unnamed = ", ".join(one for one in others if not _is_within(one, modules))
     words = f"{name}: no function there is decorated with @handler, so there is nothing to run"
-    if others:
-        return f"{words}; it imports {', '.join(others)}: to run the handlers of these, name them, or list them in its __all__"
+    if unnamed:
+        return f"{words}; it imports {unnamed}: name that, or list its handlers in the __all__ of {name}"
+    if imported := ", ".join(one for one in others if _imports(name, one)):
+        return f"{words}; it imports {imported}, which is named as well: leave it out"
     if hasattr(sys.modules.get(name), "__path__"):
         return f"{words}: it is a package that imports none of its modules, so name the one that is meant"
     return words
 
 
+def _imports(name: str, other: str) -> bool:
+    """Whether module ``name`` holds the module ``other``, or a handler of it."""
+    wanted = {id(sys.modules.get(other)), *(id(spec.function) for spec in registered() if declared_in(spec) == other)}
+    return any(id(one) in wanted for one in vars(sys.modules[name]).values())
+
+
 def _import(name: str) -> None:
+    if name.count("/") == 1 and not os.path.exists(name.partition("/")[0]):  # a handler's, as other verbs take it
+        raise BadModule(f"{name!r} is no module: name the module of that handler; all that are in it are run")
     if "/" in name or name.endswith(".py"):
         dotted = name.removesuffix(".py").strip("./").replace("/", ".")
         raise BadModule(f"{name!r} is a path: give the module's name, {dotted!r}")
@@ -84,6 +95,9 @@ def _import(name: str) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise BadModule(_what_it_raised(name, error)) from error
+        parent = error.name.rpartition(".")[0]
+        if parent in sys.modules and not hasattr(sys.modules[parent], "__path__"):
+            raise BadModule(f"{name!r}: {parent!r} is a module, no package: name it, and all handlers in it are run") from error
         raise BadModule(f"there is no module {error.name!r} in {os.getcwd()} or on the Python path: check the name") from error
     except BaseException as error:  # SystemExit, a gevent.Timeout, what the app made itself
         raise BadModule(_what_it_raised(name, error)) from error

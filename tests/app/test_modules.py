@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -101,13 +102,32 @@ def test_what_a_module_declares_is_its_own_wherever_the_function_is_from(project
 def test_a_module_without_handlers_of_its_own_is_refused_with_the_modules_that_have_some(project: Callable[..., None]) -> None:
     project(orders=ORDERS, worker="import orders\n", **{"empty/__init__": "", "empty/a": ORDERS.replace("orders", "o")})
     with pytest.raises(
-        BadModule, match=r"worker: no function there .* it imports orders: to run the handlers of these, name them"
+        BadModule,
+        match=r"worker: no function .* it imports orders: name that, or list its handlers in the __all__ of worker$",
     ):
         import_handlers(["worker"])
-    with pytest.raises(BadModule, match=r"worker: no function there .* nothing to run$"):
+    with pytest.raises(BadModule, match=r"worker: no function there .* it imports orders, which is named as well: leave it out$"):
         import_handlers(["orders", "worker"])
     with pytest.raises(BadModule, match=r"empty: .* a package that imports none of its modules"):
         import_handlers(["orders", "empty"])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("shop.orders.bill", "'shop.orders' is a module, no package: name it, and all handlers in it are run"),
+        ("shop/orders.py", "'shop/orders.py' is a path: give the module's name, 'shop.orders'"),
+        ("shop/orders", "'shop/orders' is a path: give the module's name, 'shop.orders'"),
+        ("./shop", "'./shop' is a path: give the module's name, 'shop'"),
+        ("orders/billing", "'orders/billing' is no module: name the module of that handler; all that are in it are run"),
+    ],
+)
+def test_what_is_no_module_is_refused_with_the_module_that_may_be_meant(
+    name: str, words: str, project: Callable[..., None]
+) -> None:
+    project(**{"shop/__init__": "", "shop/orders": ORDERS})
+    with pytest.raises(BadModule, match=re.escape(words)):
+        import_handlers([name])
 
 
 @pytest.mark.parametrize("wrong", ["['bill', 5]", "[bill]", "None"])
