@@ -18,6 +18,7 @@ from framework.engine.ledger import OUTCOMES
 from framework.engine.remote_slots import Call, messages_of
 from framework.engine.slots import clock
 from framework.engine.supervisor import Supervisor
+from framework.middleware.envelope import known_as
 from framework.resident import rss
 from framework.transports.contract import away
 from framework.version import VERSION
@@ -174,7 +175,7 @@ def _call(call: Call, one: Consumer, where: str, now: float) -> dict[str, Any] |
     messages = messages_of(call.job)
     if not messages:  # it has ended
         return None
-    first = messages[0]
+    first = known_as(messages[0])
     return {
         "handler": one.spec.name, "id": first.id.decode(errors="replace"), "attempt": first.attempts, "node": first.node,
         "messages": len(messages), "since": round(max(0.0, now - call.started), 3), "where": where, "slot": one.spec.slots,

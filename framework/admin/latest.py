@@ -7,7 +7,8 @@ from typing import Any
 from framework.admin.backlog import Backlog
 from framework.admin.fresh import Fresh
 from framework.admin.snapshot import Snapshot, Source
-from framework.middleware.dead_letter import LATER, topic_name
+from framework.middleware.dead_letter import topic_name
+from framework.middleware.envelope import LATER
 from framework.transports.kept import together
 
 FRESH = 0.25

@@ -9,7 +9,8 @@ from framework.cli import options
 from framework.cli.brokers import reach
 from framework.cli.exit_codes import Exit, as_text
 from framework.errors import WrongUse
-from framework.middleware.dead_letter import LATER, topic_name
+from framework.middleware.dead_letter import topic_name
+from framework.middleware.envelope import LATER
 from framework.settings import Settings
 from framework.transports.kept import Inspectable, kept_of, together
 

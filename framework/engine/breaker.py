@@ -12,8 +12,7 @@ from framework.engine.backoff import BreakerState
 from framework.engine.credit import Credit
 from framework.engine.slots import clock
 from framework.message import Message
-from framework.middleware.dead_letter import LATER
-from framework.middleware.envelope import opened
+from framework.middleware.envelope import known_as
 from framework.middleware.outcome import Dead, Deferred, Fault, Requeue
 from framework.observe import hublog
 
@@ -69,8 +68,8 @@ class Breaker:
         if outcome.fault is Fault.DEPENDENCY:
             begins, why = state.is_down(now, outcome.pause), "the handler raised Backoff"
         else:
-            key, attempts = _known_as(message)
-            begins = state.failed(key, now, before=attempts > 1)
+            known = known_as(message)  # an envelope has another id each time
+            begins = state.failed((known.node, known.id), now, before=known.attempts > 1)
             why = "most messages that were tried after the pause failed" if again else "most of its last messages failed"
         if begins:
             self._why = why
@@ -102,13 +101,3 @@ class Breaker:
             "handler %s: %s; it gets no messages for %.1f s, then one at a time to try (pause %d)",
             self._name, why, seconds, level,
         )  # fmt: skip
-
-
-def _known_as(message: Message) -> tuple[tuple[str, bytes], int]:
-    """What it is known by when it comes again, and its attempts: in an envelope, which has another id each time, by what that
-    says it was."""
-    found = opened(message) if message.topic.endswith(LATER) else None
-    if found is None:
-        return (message.node, message.id), message.attempts
-    header = found[0]
-    return (header.node, header.id.encode("latin-1")), header.attempts + message.attempts

@@ -31,6 +31,7 @@ from framework.engine.waiting import Waiting
 from framework.errors import AlreadySettled, BadHandler
 from framework.handler import HandlerSpec
 from framework.message import Message, calls_of
+from framework.middleware.envelope import known_as
 from framework.middleware.outcome import DEFERRED, Chain
 from framework.observe import hublog
 from framework.transports.contract import Connection, Tally, away
@@ -72,7 +73,7 @@ class Consumer:
         self._closed_early: WeakSet[Connection] = WeakSet()
         self._queue: deque[Message] | BatchQueue = deque()
         work = self._work if remote is None else self._work_remotely
-        self._slots = Slots(hub, turns, spec.concurrency, self._queue, work, name=spec.name)
+        self._slots = Slots(hub, turns, spec.concurrency, self._queue, work, name=spec.name, known_as=known_as)
         if spec.batch:
             self._queue = self._slots.queue = BatchQueue(hub, spec.batch, spec.linger, self._slots.pump)
         self._unstarted = Unstarted(later, lambda message: self._settle(message, DEFERRED, heed=False))

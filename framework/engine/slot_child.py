@@ -107,6 +107,7 @@ class _Site:
     name: str
     job: Message | Batch
     greenlet: None = None
+    known_as = staticmethod(call.itself)
 
 
 class Calls:

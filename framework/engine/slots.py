@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextvars
 import time
 from collections.abc import Callable, Iterator, Sized
+from functools import partial
 from typing import Any
 
 from greenlet import GreenletExit, greenlet  # type: ignore[import-untyped]
@@ -31,13 +32,14 @@ AGAIN = 5.0
 class Slot:
     """One handler call at a time. ``job`` is what it works on, None while idle; ``started`` when, monotonic."""
 
-    __slots__ = ("base", "context", "greenlet", "idle", "job", "leaving", "limit_at", "name", "run", "started")
+    __slots__ = ("base", "context", "greenlet", "idle", "job", "known_as", "leaving", "limit_at", "name", "run", "started")
     thread = 0
     """None of its own: ``remote_slots.Call``."""
 
-    def __init__(self, name: str, context: contextvars.Context) -> None:
+    def __init__(self, name: str, context: contextvars.Context, known_as: Callable[[Any], Any]) -> None:
         self.name = name
         """The handler's."""
+        self.known_as = known_as
         self.greenlet: Any = None
         self.base = context.copy()
         """What each of its calls begins with: what the app had set, and where it is."""
@@ -59,7 +61,10 @@ class Slot:
 class Slots:
     """``size`` slots that call ``work(slot)``, which takes from ``queue`` until it is empty or the turn is spent."""
 
-    def __init__(self, hub: Any, turns: Turns, size: int, queue: Sized, work: Callable[[Slot], None], *, name: str = "") -> None:
+    def __init__(
+        self, hub: Any, turns: Turns, size: int, queue: Sized, work: Callable[[Slot], None], *, name: str = "",
+        known_as: Callable[[Any], Any] = call.itself,
+    ) -> None:  # fmt: skip
         self._hub = hub
         self._turns = turns
         self.queue = queue
@@ -74,8 +79,8 @@ class Slots:
         """What the app had set when the worker started. Each call begins with it, so none sees what another one left."""
         # Not run_callback: gevent may run what it is given before it polls again, and a spent turn must end in a poll.
         self._kick = hub.loop.timer(0.0)
-        self._name = name
-        self._all = [Slot(name, self.context) for _ in range(size)]
+        self._slot = partial(Slot, name, self.context, known_as)
+        self._all = [self._slot() for _ in range(size)]
         self._idle: list[Slot] = list(self._all)
 
     def pump(self) -> None:
@@ -111,7 +116,7 @@ class Slots:
                 self._all.remove(slot)
                 if slot.greenlet:
                     slot.greenlet.throw(GreenletExit)
-        new = [Slot(self._name, self.context) for _ in range(size - len(staying))]
+        new = [self._slot() for _ in range(size - len(staying))]
         self._all += new
         self._idle += new
         if self.queue:

@@ -42,6 +42,7 @@ class Ticket:
     """One call in a thread. ``slot`` is the greenlet that waits for it; None when it was told that its time is over."""
 
     __slots__ = ("caller", "context", "error", "job", "name", "slot", "started", "thread", "told", "warned")
+    known_as = staticmethod(call.itself)
     greenlet = None
     """Whatever runs in its context is of this call."""
 

@@ -26,7 +26,6 @@ from framework.observe.logging import scrub
 log = hublog.get(__name__)
 
 SUFFIX = ".dead"
-LATER = ".later"
 TRACEBACK_LIMIT = 8000
 """Characters of traceback, the end of it, that a dead letter carries."""
 WORDS_LIMIT = 2000

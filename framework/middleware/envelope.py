@@ -13,6 +13,8 @@ from msgspec import Meta
 from framework.headers import NONE, Headers
 from framework.message import Message
 
+LATER = ".later"
+"""Of the topics whose messages are envelopes."""
 HOPS = "workers-hops"
 """The header that counts the hops of an envelope, where the broker carries headers; else they are counted in its first line."""
 
@@ -129,6 +131,12 @@ class Returned(Message, gc=False, eq=False, kw_only=True):
 
     def touch(self) -> None:
         self.envelope.touch()
+
+
+def known_as(message: Message) -> Message:
+    """What its handler knows ``message`` as: of an envelope that which was put into it."""
+    found = opened(message) if message.topic.endswith(LATER) and not isinstance(message, Returned) else None
+    return restored(message, *found) if found else message
 
 
 def restored(envelope: Message, header: Header, body: bytes) -> Message:

@@ -22,8 +22,8 @@ from framework.errors import FrameworkError, PublishError
 from framework.handler import HandlerSpec
 from framework.headers import NONE, Headers
 from framework.message import Message, Unreadable
-from framework.middleware.dead_letter import LATER, topic_name
-from framework.middleware.envelope import Header, header_for, header_of, opened, restored, sealed, sealed_beside
+from framework.middleware.dead_letter import topic_name
+from framework.middleware.envelope import LATER, Header, header_for, header_of, opened, restored, sealed, sealed_beside
 from framework.middleware.outcome import DEFERRED, BatchOutcome, Chain, Outcome, Requeue
 from framework.middleware.retry import describe, is_for_the_process
 from framework.names import EPHEMERAL

@@ -20,6 +20,15 @@ class Site(Protocol):
     greenlet: Any
     """In which its calls are made; None: whatever runs in this context is of this one call."""
 
+    @property
+    def known_as(self) -> Callable[[Any], Any]:
+        """What the handler knows one of its messages as: what comes in an envelope has an id of its own."""
+
+
+def itself(message: Any) -> Any:
+    """``Site.known_as`` where nothing comes in an envelope."""
+    return message
+
 
 _GENERATIONS = 3
 site: ContextVar[Site | None] = ContextVar("call", default=None)
@@ -40,9 +49,10 @@ def current() -> dict[str, Any] | None:
     if job is None or (here.greenlet is not None and here.greenlet is not me):
         return found
     messages = getattr(job, "messages", job)
-    first = messages[0] if isinstance(messages, list | tuple) else messages
+    came = messages[0] if isinstance(messages, list | tuple) else messages
+    first = here.known_as(came)
     found |= {"id": first.id.decode(errors="replace"), "attempt": first.attempts, "node": first.node}
-    if first is not messages:
+    if came is not messages:
         found["messages"] = len(messages)
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 import gevent
 import pytest
 
+from framework.engine import slots
 from framework.engine.supervisor import Supervisor
 from framework.errors import Retry
 from framework.handler import make_spec
 from framework.message import Batch, Message
 from framework.middleware.envelope import opened
+from framework.observe.call import bind_records
 from framework.publisher import Publisher
 from framework.testing import servers
 from framework.testing.servers import Server, running
@@ -70,13 +73,44 @@ def test_only_a_batch_with_a_message_that_waited_has_another_chain(broker: Any, 
     worker.stop()
 
 
-@pytest.mark.parametrize("batch", [0, 2])
-@pytest.mark.parametrize("count", [True, False])
+@pytest.mark.parametrize("kind", ["greenlet", "thread", "batch"])
+@pytest.mark.usefixtures("limited")
+def test_records_of_the_call_for_a_message_that_waited_name_that_message_and_not_its_envelope(
+    broker: Any, run: Callable[..., Any], caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    bind_records()
+    seen: list[tuple[str, int, str]] = []
+
+    def handle(job: Any) -> None:
+        [message] = job if kind == "batch" else [job]
+        logging.getLogger("app").info("at work")
+        seen.append((message.id.decode(), message.attempts, message.node))
+        if len(seen) == 1:
+            raise Retry("later", delay=0.4)
+
+    def publish(topic: str, body: bytes, *, delay: float = 0.0) -> None:
+        broker.publish(topic)
+        gevent.spawn_later(delay, broker.publish, topic, body)
+
+    options = {"batch": 1, "linger": 0.01} if kind == "batch" else {"slots": kind}
+    worker = run(handle, dead=publish, **options)
+    broker.publish("orders", b"one")
+    worker.until(lambda: len(seen) == 2)
+    worker.stop()
+    assert [attempts for _, attempts, _ in seen] == [1, 2]
+    calls = [record.call for record in caplog.records if record.name == "app"]  # type: ignore[attr-defined]
+    assert [(one["id"], one["attempt"], one["node"]) for one in calls] == seen
+    assert {one["handler"] for one in calls} == {"orders/billing"}
+
+
+@pytest.mark.parametrize("case", [{}, {"count": False}, {"batch": 2}, {"count": False, "batch": 2}], ids=str)
 @pytest.mark.usefixtures("limited")
 def test_a_broker_that_does_not_store_it_while_its_handler_may_run_fails_nothing_but_that(
-    broker: Any, run: Callable[..., Any], caplog: pytest.LogCaptureFixture, count: bool, batch: int
+    broker: Any, run: Callable[..., Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, case: dict[str, Any]
 ) -> None:
     """HandlerTimeout is raised in whatever the slot does when the time is over, or when the worker stops."""
+    monkeypatch.setattr(slots, "AGAIN", 0.2)
     calls: list[float] = []
 
     def never(topic: str, body: bytes, *, delay: float = 0.0) -> None:
@@ -85,9 +119,9 @@ def test_a_broker_that_does_not_store_it_while_its_handler_may_run_fails_nothing
     def handle(job: Any) -> None:
         calls.append(time.monotonic())
         if len(calls) == 1:
-            raise Retry("later", delay=30, count=count)
+            raise Retry("later", delay=30, count=case.get("count", True))
 
-    worker = run(handle, dead=never, timeout=0.2, batch=batch, linger=0.01, concurrency=1)
+    worker = run(handle, dead=never, timeout=0.2, batch=case.get("batch", 0), linger=0.01, concurrency=1)
     broker.publish("orders", b"one")
     worker.until(lambda: len(calls) == 2)
     ledger = worker.stop()
