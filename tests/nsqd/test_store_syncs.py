@@ -16,9 +16,10 @@ from framework.nsqd.store import (
     Entry,
     Store,
     Syncing,
+    TopicSave,
     log,
 )
-from tests.nsqd.storing import TOPIC, declared, everything, killed, lose_index, payload, publish, segment
+from tests.nsqd.storing import TOPIC, declared, everything, killed, lose_index, payload, publish, saved, segment
 
 
 def test_a_write_that_fails_half_way_leaves_nothing_of_its_group(
@@ -81,6 +82,25 @@ def test_numbers_of_a_group_whose_sync_failed_are_not_used_again(
     found = again.bodies(TOPIC, range(batch.first, batch.end), 1 << 20)
     assert [one and one[1] for one in found.values()] == [b"b", b"c", b"d"]
     assert everything(again)[-3:] == [b"b", b"c", b"d"]
+    again.close()
+
+
+def test_the_numbers_of_what_could_not_be_cut_off_are_not_given_again_by_a_restart(
+    opened: Store, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else is written of its topic, and the index knows the log up to behind it."""
+    opened.append([declared(8)])
+    (first,) = publish(opened, b"a")
+    opened.save([TopicSave(TOPIC, first.end)], [saved(first.end)])
+    with monkeypatch.context() as patch:
+        for name in ("fdatasync", "fsync", "ftruncate"):
+            patch.setattr(os, name, refused)
+        with pytest.raises(OSError, match="Input/output error"):
+            publish(opened, b"refused", b"refused too")
+    publish(opened, b"y", topic=8)
+    opened.save()
+    again = Store(killed(opened, folder, tmp_path / "copy"))
+    assert publish(again, b"b")[0].first >= first.end + 2
     again.close()
 
 

@@ -71,10 +71,12 @@ class Catalog:
 
     def use_up(self, batches: Iterable[Batch]) -> None:
         """Give these numbers to nobody else: a power cut may bring back what could not be written for certain, nor removed."""
-        for batch in batches:
-            if topic := self.topics.get(batch.topic):
-                # By a jump, else the numbers that are missing would be taken for messages that were lost.
-                topic.next = max(topic.next, batch.end + LEAP)
+        with self._sharing:
+            for batch in batches:
+                if topic := self.topics.get(batch.topic):
+                    # By a jump, else the numbers that are missing would be taken for messages that were lost.
+                    topic.next = max(topic.next, batch.end + LEAP)
+                    self._declared.add(topic.id)  # so that the index knows it, whatever else is written of the topic
 
     def heads(self) -> list[Batch]:
         """What the head of a new segment says, so that the log alone suffices when older segments are gone."""
