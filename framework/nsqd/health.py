@@ -13,6 +13,7 @@ from gevent import Greenlet
 from framework.errors import FrameworkError
 
 _AGAIN_SECONDS = 1.0
+_MOST_WORDS = 20
 
 
 class Health:
@@ -23,13 +24,17 @@ class Health:
         self._log = log
         self._folder = folder
         self._wrong: dict[str, str] = {}
+        self._said: dict[str, set[str]] = {}
+        """What was logged of each of them: a disk may fail in turns, at the write and at the look whether it can be written to."""
 
     def fails(self, part: str, error: Exception) -> None:
         """``part`` is a sentence without its reason. The same is logged once, however often it is tried."""
         expected = isinstance(error, (OSError, sqlite3.Error, FrameworkError))
         words = f"{part} - {self._folder}: {error}" if expected else f"{part} - {error!r}"
-        if self._wrong.get(part) != words:
-            self._wrong[part] = words
+        self._wrong[part] = words
+        said = self._said.setdefault(part, set())
+        if words not in said and len(said) < _MOST_WORDS:
+            said.add(words)
             self._log("ERROR", words)
             if not expected:
                 self._log("ERROR", "".join(traceback.format_exception(error)).rstrip())
@@ -37,6 +42,7 @@ class Health:
     def works(self, part: str) -> None:
         if self._wrong:
             self._wrong.pop(part, None)
+            self._said.pop(part, None)
 
     @property
     def wrong(self) -> str:

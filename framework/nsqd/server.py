@@ -167,7 +167,8 @@ class Server:
             folder = self.options.data_path
             raise NotStored(f"{folder} has not what was finished and requeued last, which comes again: {error}") from error
         finally:
-            (self.options.data_path / RUNNING).unlink(missing_ok=True)
+            with suppress(OSError):  # where the disk takes nothing: it names a process that has ended, as after a kill
+                (self.options.data_path / RUNNING).unlink()
         self.log("INFO", "NSQ: bye")
 
 

@@ -43,5 +43,8 @@ class Reserve:
         """Give the blocks back to the disk; whether there were any."""
         if not self.whole:
             return False
-        os.truncate(self._path, 0)
+        try:
+            os.truncate(self._path, 0)
+        except OSError:
+            return False
         return True
