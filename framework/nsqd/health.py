@@ -25,7 +25,7 @@ class Health:
         self._folder = folder
         self._wrong: dict[str, str] = {}
         self._said: dict[str, set[str]] = {}
-        """What was logged of each of them: a disk may fail in turns, at the write and at the look whether it can be written to."""
+        """What was logged of each of them: a disk may fail in turns, at the write and at the look at it."""
 
     def fails(self, part: str, error: Exception) -> None:
         """``part`` is a sentence without its reason. The same is logged once, however often it is tried."""
