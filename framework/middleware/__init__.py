@@ -56,12 +56,8 @@ def compile_chain(
         batch = compile_batch(
             spec, call, give_up=give_up, failed=failed, delay=delay, requeue=later.requeue, means=means, note=note
         )
-        chain: Chain = batch
-    else:
-        chain = compile_dead_letter(spec, call, give_up, compile_retry(failed), tell)
-    if packed:
-        chain = compile_unreadable(spec, chain, compile_retry(failed))
-    return compile_after(spec, chain)
+        return compile_after(spec, compile_unreadable(batch, compile_retry(failed)) if packed else batch)
+    return compile_after(spec, compile_dead_letter(spec, call, give_up, compile_retry(failed), tell, packed=packed))
 
 
 def compile_call(spec: HandlerSpec) -> Callable[[Any], None]:

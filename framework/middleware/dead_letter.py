@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from framework.errors import BadMessage, HandlerTimeout, Reject, Skip
+from framework.errors import BadMessage, HandlerTimeout, ProtocolError, Reject, Skip
 from framework.handler import HandlerSpec
-from framework.message import Message
+from framework.message import Message, Unreadable
 from framework.middleware.around import Tell, nobody
 from framework.middleware.failures import Note, ignore
 from framework.middleware.outcome import DEAD, UNLIMITED, Dead, Outcome, Requeue
@@ -40,16 +40,19 @@ REMEMBERED = 1000
 
 
 def compile_dead_letter(
-    spec: HandlerSpec, call: Callable[[Message], None], give_up: GiveUp, retry: Failed, tell: Tell = nobody
+    spec: HandlerSpec, call: Callable[[Message], None], give_up: GiveUp, retry: Failed, tell: Tell = nobody, *,
+    packed: bool = False,
 ) -> Callable[[Message], Outcome]:  # fmt: skip
     """``call`` for messages with attempts left; the others are dead-lettered, and those that it rejects.
 
     ``retry`` has whatever else is raised; ``tell`` hears of all that is. One function for all of it: a call around each call was
-    seen to take 25 ns, and one that only hears of failures 200."""
+    seen to take 25 ns, and one that only hears of failures 200. ``packed``: some may be ``Unreadable``, which fail uncalled."""
     limit = spec.max_attempts or UNLIMITED
 
     def handle(message: Message) -> Outcome:
         try:
+            if packed and isinstance(message, Unreadable):
+                raise ProtocolError(message.why)
             if message.attempts > limit:  # before the function runs: a message that kills the process counts as well
                 return give_up(message, None)
             try:

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from framework.errors import ProtocolError
-from framework.handler import HandlerSpec
 from framework.message import Message, Unreadable
-from framework.middleware.outcome import BatchOutcome, Chain, Outcome
+from framework.middleware.outcome import BatchOutcome
 from framework.middleware.retry import Failed
 
 
-def compile_unreadable(spec: HandlerSpec, chain: Chain, fail: Failed) -> Chain:
-    """``chain`` for all others. It comes again like what fails, because what was garbled on its way is whole the next time, and
-    dies of its last attempt."""
+def compile_unreadable(chain: Callable[[Sequence[Message]], BatchOutcome], fail: Failed) -> Callable[..., BatchOutcome]:
+    """``chain`` of a batch handler for all others. It comes again like what fails, because what was garbled on its way is whole
+    the next time, and dies of its last attempt. Where messages come one by one ``compile_dead_letter`` looks for it."""
 
-    def failed(message: Unreadable) -> Outcome:
-        return fail(message, ProtocolError(message.why))
-
-    def handle(message: Message) -> Any:
-        return failed(message) if isinstance(message, Unreadable) else chain(message)
-
-    def handle_batch(messages: Sequence[Message]) -> BatchOutcome:
-        outcomes: BatchOutcome = {message: failed(message) for message in messages if isinstance(message, Unreadable)}
+    def handle(messages: Sequence[Message]) -> BatchOutcome:
+        outcomes: BatchOutcome = {
+            message: fail(message, ProtocolError(message.why)) for message in messages if isinstance(message, Unreadable)
+        }
         if not outcomes:
-            return chain(messages)  # type: ignore[return-value]
+            return chain(messages)
         rest = [message for message in messages if message not in outcomes]
-        return outcomes | chain(rest) if rest else outcomes  # type: ignore[operator]
+        return outcomes | chain(rest) if rest else outcomes
 
-    return handle_batch if spec.batch else handle
+    return handle

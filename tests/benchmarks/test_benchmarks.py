@@ -86,8 +86,9 @@ def test_the_table_compares_medians():
 
 def test_handlers_without_messages_are_measured(capsys):
     idle.main(["--handlers", "20", "--settle", "0", "--seconds", "0.5"])
-    handlers, subscribed, cpu, rss, stopped = map(float, capsys.readouterr().out.splitlines()[-1].split())
+    handlers, subscribed, start_cpu, cpu, rss, stopped = map(float, capsys.readouterr().out.splitlines()[-1].split())
     assert handlers == 20
     assert subscribed > 0 < stopped
+    assert start_cpu > 0
     assert 0 <= cpu < 100
     assert rss > 10
