@@ -104,6 +104,21 @@ def test_the_numbers_of_what_could_not_be_cut_off_are_not_given_again_by_a_resta
     again.close()
 
 
+def test_what_could_not_be_cut_off_is_cut_off_when_the_disk_works_again(
+    opened: Store, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(opened, b"a")
+    with monkeypatch.context() as patch:
+        for name in ("fdatasync", "fsync", "ftruncate"):
+            patch.setattr(os, name, refused)
+        with pytest.raises(OSError, match="Input/output error"):
+            publish(opened, b"refused")
+    publish(opened, b"b")
+    again = Store(killed(opened, folder, tmp_path / "copy"))
+    assert (everything(again), again.reports) == ([b"a", b"b"], [])
+    again.close()
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_what_a_failed_sync_refused_is_not_reported_as_lost_without_the_index(
     opened: Store, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int

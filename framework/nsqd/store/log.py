@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -132,11 +133,18 @@ class Log(Segments):
                 for path in (fresh, self.path(number)):
                     path.unlink(missing_ok=True)
                 raise
+        if self.suspect:
+            self._cut_refused()
         self._files[number] = fd
         self.numbers.append(number)
         self.size, self._head, self._unsynced = size, start, 0
         self.suspect = False
         return start
+
+    def _cut_refused(self) -> None:
+        """What was refused may still be there, where the disk would not even cut it off: after a kill it would come after all."""
+        with suppress(OSError):
+            os.ftruncate(self._fd(self.active), self.size)
 
     def _encoded(self, batches: Sequence[Batch]) -> list[bytes]:
         return [part for batch in batches for part in record.encode(batch, self.salt)]
