@@ -23,5 +23,6 @@ def main() -> NoReturn:
     with stderr.unblocked("workers: "):
         setup("warning")  # `run` has a setting for it
         code = run_command(sys.argv[1:])
+        signals.at_the_end()
     ending.exit_code(code)
     end_process(code)

@@ -113,15 +113,37 @@ def _otherwise(action: Any) -> Any:
 
 
 def as_before() -> None:
-    """Have the signals do what they would have, had nobody looked after the first moments."""
+    """Have the signals do what they would have, had nobody looked after the first moments. Of greenlets ctrl-c means the main
+    one: Python interrupts the one that runs."""
     for number in _numbers():
-        signal.signal(number, _otherwise(signal.getsignal(number)))
+        action = _otherwise(signal.getsignal(number))
+        signal.signal(number, _interrupt if action is signal.default_int_handler else action)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    _throw_into_main(KeyboardInterrupt())
+
+
+def _throw_into_main(interrupt: KeyboardInterrupt) -> None:
+    hub = _get_hub()
+    if hub is None or getcurrent() is hub.parent:
+        raise interrupt
+    # Here it would cut a callback in two: messages that were read, and not yet delivered, would never be given back.
+    hub.loop.run_callback_threadsafe(hub.parent.throw, interrupt)
 
 
 def _end_now(number: int, frame: FrameType | None) -> None:
     """For what comes when all is given back and written: what still runs is an exit function, and it may hang."""
     stderr.last_words()
     os._exit(128 + number)
+
+
+def at_the_end() -> None:
+    """What the verb had to do is done: have a signal end the process without a traceback, and without a word once the exit
+    functions have run. So ends the second ctrl-c of somebody who is impatient."""
+    for number in _numbers():
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler, _interrupt):
+            signal.signal(number, _end_now)
 
 
 @atexit.register
@@ -171,11 +193,7 @@ def interrupting() -> Iterator[None]:
     """Raise Interrupted on SIGTERM, SIGINT and SIGHUP while the block runs."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        hub = _get_hub()
-        if hub is None or getcurrent() is hub.parent:
-            raise Interrupted(number)
-        # Here it would cut a callback in two: messages that were read, and not yet delivered, would never be given back.
-        hub.loop.run_callback_threadsafe(hub.parent.throw, Interrupted(number))
+        _throw_into_main(Interrupted(number))
 
     before = {number: _otherwise(signal.signal(number, interrupt)) for number in _numbers()}
     try:

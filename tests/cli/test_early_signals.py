@@ -1,4 +1,4 @@
-"""A signal in the first moments of `workers`, when most of it is not imported yet: a clean end, and a sentence.
+"""A signal in the first moments of `workers`, when most of it is not imported yet, and in the last: a clean end, and a sentence.
 
 The moments are imports, not times: the process signals itself when a module is looked for.
 """
@@ -158,3 +158,58 @@ def test_before_any_line_of_workers_has_run_a_signal_ends_python_as_the_page_say
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGTERM, "", "")
+
+
+LAST = """
+import io, os, sys
+import workers_command
+
+class Last(io.BufferedIOBase):
+    def write(self, data):
+        return len(data)
+    def writable(self):
+        return True
+    def close(self):
+        os.kill(os.getpid(), {number})
+
+last = Last()
+sys.argv = ["workers", "--version"]
+workers_command.main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_one_that_comes_when_all_is_done_changes_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    """The second of somebody who is impatient, while files are flushed."""
+    done = subprocess.run(
+        [sys.executable, "-c", LAST.format(number=int(number))], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+IN_A_GREENLET = """
+import os, sys
+import gevent
+import workers_command
+from framework.transports.nsq.transport import NsqTransport
+
+def signals_itself(*_):
+    os.kill(os.getpid(), 2)
+    gevent.sleep(10)
+
+NsqTransport._probe = signals_itself
+sys.argv = ["workers", *{arguments!r}, "--broker", "nsq://127.0.0.1:1"]
+workers_command.main()
+"""
+
+
+@pytest.mark.parametrize("verb", [["stats"], ["dead", "list"], ["dead", "replay", "orders/billing"], ["pause", "orders/billing"]])
+def test_a_verb_that_waits_for_nodes_ends_at_ctrl_c_without_a_traceback(verb: list[str], tmp_path: Path) -> None:
+    """It asks them in greenlets, and Python calls what handles a signal in whatever runs."""
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_GREENLET.format(arguments=verb)], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.strip()) == (130, "")
