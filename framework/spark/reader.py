@@ -40,6 +40,7 @@ from framework.spark.offsets import (
 )
 from framework.spark.options import ReadOptions
 from framework.spark.rows import first_since, rows_of
+from framework.spark.sent import Sent
 from framework.spark.trimming import Trimming
 from framework.spool import SpoolError
 from framework.spool.faults import in_words
@@ -68,7 +69,7 @@ class SpoolPartition(InputPartition):
     spans: list[Span]
 
 
-class NsqBatchReader(DataSourceReader):
+class NsqBatchReader(Sent, DataSourceReader):
     """``spark.read``: all that the spool holds now."""
 
     def __init__(self, options: ReadOptions) -> None:
@@ -98,7 +99,7 @@ class NsqBatchReader(DataSourceReader):
         return read_rows(partition, self._options)
 
 
-class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """``spark.readStream``: what the collectors have landed since the last batch."""
 
     def __init__(self, options: ReadOptions) -> None:

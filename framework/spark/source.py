@@ -16,10 +16,11 @@ from pyspark.sql.types import StructType
 from framework.spark import options
 from framework.spark.reader import NsqBatchReader, NsqStreamReader
 from framework.spark.rows import DDL, asked
+from framework.spark.sent import Sent
 from framework.spark.writer import NsqStreamWriter, NsqWriter
 
 
-class NsqDataSource(DataSource):
+class NsqDataSource(Sent, DataSource):
     """NSQ as a source, through a spool, and as a sink, through MPUB.
 
     Spark makes and pickles readers and writers in several processes, so nothing here connects or touches a disk.

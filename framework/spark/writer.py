@@ -15,6 +15,7 @@ from pyspark.sql.types import BinaryType, NumericType, StringType, StructType
 from framework.errors import WrongUse
 from framework.spark.options import WriteOptions
 from framework.spark.outgoing import COLUMNS, RowKeys, runs
+from framework.spark.sent import Sent, lacks
 
 if TYPE_CHECKING:
     from framework.spark.publishing import RowPublisher
@@ -30,7 +31,7 @@ class Written(WriterCommitMessage):
     rows: int
 
 
-class _Writing:
+class _Writing(Sent):
     """What both writers are: checks at the start, and one publisher for each task."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
@@ -45,8 +46,11 @@ class _Writing:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Publish every row; returns when the broker has all of them. Raises PublishError, BadMessage, WrongUse."""
         # Not at the top: who only reads imports this module as well, and may lack gevent.
-        from framework.publisher import PATIENT  # noqa: PLC0415
-        from framework.spark.publishing import RowPublisher  # noqa: PLC0415
+        try:
+            from framework.publisher import PATIENT  # noqa: PLC0415
+            from framework.spark.publishing import RowPublisher  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise lacks(error) from None
 
         keys = RowKeys(self._task()) if self._makes_keys else None
         publisher = RowPublisher(self._options.urls, timeout=PATIENT)
