@@ -43,6 +43,8 @@ _SCHEMES = {"nsqdTcpAddresses": "nsq://", "lookupdHttpAddresses": "nsq+lookupd:/
 _EMBEDDED_ONLY = (
     *_SCHEMES, "topic", "channel", "dedupeTime", "nodeIds", "maxInFlight", "maxSpoolBytes", "segmentMaxMessages", "segmentLinger",
 )  # fmt: skip
+_LAST_TIME = 2**63 - 1
+"""Nanoseconds since 1970, as segments can have them: in the year 2262."""
 _SPARKS_OWN = {"checkpointlocation", "queryname"}
 
 
@@ -102,7 +104,8 @@ def _instant(name: str, value: str) -> int:
         at = None
     if at is None or at.tzinfo is None:
         raise BadSetting(f"option {name}={value!r}: a time with its zone is needed, such as 2024-06-01T00:00:00Z")
-    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
+    passed = (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
+    return max(-_LAST_TIME, min(passed, _LAST_TIME))
 
 
 def _addresses(name: str, value: str) -> tuple[str, ...]:

@@ -191,8 +191,10 @@ def test_a_time_to_begin_at_is_looked_for_in_what_the_spool_holds(tmp_path: Path
     taken(10, 11, 9, collector="a")
     taken(20, 12, 21, collector="a")  # 12 came again, and late
     taken(15, collector="b")
-    for begin, expected in ((0, [10, 11, 9, 20, 12, 21, 15]), (11, [11, 9, 20, 12, 21, 15]), (12, [20, 12, 21, 15]),
-                            (21, [21]), (22, [])):  # fmt: skip
+    whole = [10, 11, 9, 20, 12, 21, 15]
+    year_1, year_9999 = -62_135_596_800, 253_402_300_799
+    for begin, expected in ((0, whole), (11, [11, 9, 20, 12, 21, 15]), (12, [20, 12, 21, 15]), (21, [21]),
+                            (year_1, whole), (year_9999, []), (22, [])):  # fmt: skip
         source = reader(tmp_path, startingTimestamp=datetime.fromtimestamp(begin, UTC).isoformat(), minPartitions="1")
         start = source.initialOffset()
         found = ids(source, start, source.latestOffset(start, EVERYTHING))

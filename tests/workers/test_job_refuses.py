@@ -93,7 +93,9 @@ def test_a_time_between_batches_that_is_none(tmp_path: Path, told: Told, every: 
     assert not (tmp_path / "state").exists()
 
 
-@pytest.mark.parametrize("time", ["yesterday", "2024-06-01", "2024-06-01T00:00:00", "1717200000", ""])
+@pytest.mark.parametrize(
+    "time", ["yesterday", "2024-06-01", "2024-06-01T00:00:00", "1717200000", "", "0001-01-01T00:00:00+14:00"]
+)
 def test_a_time_to_begin_at_that_is_none(tmp_path: Path, told: Told, time: str) -> None:
     code, (said,) = told("--follow", f"--from={time}")
     assert code == 2

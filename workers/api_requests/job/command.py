@@ -15,7 +15,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,10 +116,11 @@ class _Instant(click.types.StringParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            at = datetime.fromisoformat(str(value))
-        except ValueError:
+            said = datetime.fromisoformat(str(value))
+            at = None if said.tzinfo is None else said.astimezone(UTC)
+        except (ValueError, OverflowError):  # in year 1, some times of other zones are none of UTC's
             at = None
-        if at is None or at.tzinfo is None:
+        if at is None:
             self.fail(f"{value!r}: say a time with its zone, such as 2024-06-01T00:00:00Z", param, ctx)
         return at
 
