@@ -212,7 +212,7 @@ def worker_killed(folder: Path, times: int, version: str = "2.15") -> Verdict:
                 until(lambda: server.http("/routez")["num_routes"] == 1)
                 finished = _lines(place / "finished")
                 in_flight += tap.messages - len(finished)
-            publish(2 * _BURST)  # the worker may have had its 20 after few
+            publish(4 * _BURST)  # the worker may have had its 20 after few
             until(lambda tap=tap, before=before, home=home: tap.messages + seen.total() - before == sent - home)
             seen.update(finished)
         ledger = stays.stop()
