@@ -284,7 +284,9 @@ class PopConnection:
             return found
         what, tags, dlq, firsts = self.subscription, self._tags, self._options.dlq, dict[tuple[int, int], handles.Handle]()
         queue, topic, like = -1, "", None
-        for record, message, about in self._opener.opened(body):
+        opened = self._opener.opened(body)
+        said.put_in_place(opened)
+        for record, message, about in opened:
             if message is None:  # it comes again when its lease is over
                 continue
             if record.queue_id != queue or about is not like or record.topic is not topic:  # one of many, mostly

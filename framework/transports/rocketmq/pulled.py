@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from framework.transports.rocketmq.queues import Reading
 from framework.transports.rocketmq.wire.frames import number_in
@@ -34,6 +35,19 @@ def following(fields: Mapping[str, str], offset: int) -> int:
     if offset_in(fields, "minOffset", -1) == 0 and offset_in(fields, "maxOffset", offset) < offset:
         return 0
     return offset_in(fields, "nextBeginOffset", offset)
+
+
+def put_in_place(found: Sequence[tuple[Record, Any, Any]], start: int, following: int) -> bool:
+    """Have the records of an answer name their places in the queue, from ``start`` to ``following``, where they name others: a
+    broker that has lost a part of its index puts what comes after it before the place that it gave it. Whether they are known;
+    else they are no further than that."""
+    first, last, count = found[0][0].queue_offset, found[-1][0].queue_offset, len(found)
+    known = count == following - start
+    if (first == start and last == start + count - 1) if known else (following <= start or (start <= first and last < following)):
+        return True
+    for place, (record, _, _) in enumerate(found, start):
+        record.queue_offset = place
+    return known
 
 
 class Pulled:

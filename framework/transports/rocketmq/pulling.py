@@ -23,7 +23,7 @@ from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.membership import Membership
 from framework.transports.rocketmq.opening import Opener
 from framework.transports.rocketmq.owner import Unleased
-from framework.transports.rocketmq.pulled import SIZE, UNREADABLE, Pulled, following, level_of, offset_in
+from framework.transports.rocketmq.pulled import SIZE, UNREADABLE, Pulled, following, level_of, offset_in, put_in_place
 from framework.transports.rocketmq.queues import Pasts, Place, Reading
 from framework.transports.rocketmq.refusals import Refusals
 from framework.transports.rocketmq.session import Session
@@ -310,11 +310,11 @@ class PullConnection(Unleased):
             self._receiver.deliver(self, batch)
 
     def _take(self, reading: Reading, answer: Frame, at: float, batch: list[Message]) -> None:
-        """Where no tags are asked for, ``nextBeginOffset`` is behind the last of them: what an answer leaves out is asked for
-        again."""
+        """Without tags ``nextBeginOffset`` is behind the last of them: what an answer leaves out is asked for again."""
         found = self._opener.opened(answer.body)
         if not found:
             raise garbage("an answer to a PULL without the messages that it announces", answer.body, 0)
+        known = put_in_place(found, reading.next, end := offset_in(answer.fields, "nextBeginOffset", 0))
         if found[-1][0].queue_offset < reading.next:
             self._brought_nothing(reading, at)
         tags, before = self._tags if reading.place.topic != self.subscription.retry_topic else None, len(batch)
@@ -336,9 +336,9 @@ class PullConnection(Unleased):
             batch.append(message)
             room -= 1
         else:
-            reading.next = max(reading.next, offset_in(answer.fields, "nextBeginOffset", 0) if tags else 0)
+            reading.next = max(reading.next, end if tags or not known else 0)
         new = batch[before:]
-        reading.trail.note([(pulled[one][1].queue_offset, one.id, one.timestamp) for one in new[:1] + new[-1:]])
+        reading.trail.note([(pulled[one][1].queue_offset, one.id, one.timestamp) for one in new[:1] + new[-1:] if known])
         self._tally.received += len(new)  # here, because the next answer may be one that cannot be opened
 
     def _refused(self, reading: Reading, answer: Frame, at: float) -> None:  # the others are read on

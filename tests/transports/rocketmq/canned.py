@@ -35,6 +35,8 @@ class Canned:
         """By POP."""
         self.committed: Counter[int] = Counter()
         """Queue -> how far, by PULL."""
+        self.offsets: Mapping[int, int] = {}
+        """Queue -> how far it says that the group is."""
         self.asked: Counter[int] = Counter()
         """Request code -> how many came."""
         self.others: dict[str, object] = {}
@@ -94,7 +96,7 @@ class Canned:
             case Request.UPDATE_CONSUMER_OFFSET:
                 self._commit(asked.fields)
             case Request.QUERY_CONSUMER_OFFSET:
-                return Answer.SUCCESS, {"offset": "0"}, b""
+                return Answer.SUCCESS, {"offset": str(self.offsets.get(int(asked.fields["queueId"]), 0))}, b""
             case Request.GET_CONSUMER_LIST_BY_GROUP:
                 return Answer.SUCCESS, {}, json.dumps({"consumerIdList": [self._client]}).encode()
             case Request.HEART_BEAT:

@@ -8,12 +8,15 @@ Source: ExtraInfoUtil and KeyBuilder of RocketMQ 5.3.3.
 from __future__ import annotations
 
 import base64
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from framework.errors import ProtocolError
 from framework.transports.rocketmq.wire.frames import garbage, time_in
+from framework.transports.rocketmq.wire.stored import Record
 
 NORMAL, RETRY_V1, RETRY_V2 = 0, 1, 2
 _RETRY = "%RETRY%"
@@ -118,12 +121,37 @@ class Popped:
         kinds = [kind for kind in (NORMAL, RETRY_V1, RETRY_V2) if offset in self._offsets(kind, queue)]
         return self.handle(kinds[-1 if again else 0] if kinds else NORMAL, queue, offset)
 
+    def put_in_place(self, found: Sequence[tuple[Record, Any, Any]]) -> None:
+        """Have the records of the answer name their places, where they name others: a broker that has lost a part of its index
+        puts what comes after it before the place that it gave it. An ACK of that place would be one of another message. Raises
+        ProtocolError."""
+        if not found or not self._said:
+            return
+        first, last = found[0][0], found[-1][0]
+        in_order = last.queue_offset - first.queue_offset == len(found) - 1 and last.queue_id == first.queue_id
+        if in_order and (first.queue_id, first.queue_offset) in [(queue, start) for (_, queue), start in self._starts.items()]:
+            return
+        places, records = defaultdict[int, list[int]](list), defaultdict[int, list[Record]](list)
+        for _, queue, offsets in self._entries():
+            places[queue] += offsets
+        for record, _, _ in found:
+            records[record.queue_id].append(record)
+        for queue, some in records.items():
+            if len(some) == len(places[queue]) and {one.queue_offset for one in some} != set(places[queue]):
+                for record, place in zip(some, places[queue], strict=True):
+                    record.queue_offset = place
+
     def _offsets(self, retry: int, queue: int) -> set[int]:
-        """Of the messages of that queue, by msgOffsetInfo, ``flag queue offset,offset;...``. Raises ProtocolError."""
+        """Of the messages of that queue. Raises ProtocolError."""
+        of_queue = [offsets for flag, number, offsets in self._entries() if (flag, number) == (retry, queue)]
+        return {offset for offsets in of_queue for offset in offsets}
+
+    def _entries(self) -> list[tuple[int, int, list[int]]]:
+        """Flag, queue and offsets of msgOffsetInfo, ``flag queue offset,offset;...``, in the order of the messages. Raises
+        ProtocolError."""
         try:
             entries = [entry.split(" ") for entry in self._said.split(";") if entry]
-            of_queue = [offsets for flag, number, offsets in entries if (int(flag), int(number)) == (retry, queue)]
-            return {int(offset) for offsets in of_queue for offset in offsets.split(",")}
+            return [(int(flag), int(queue), [int(one) for one in offsets.split(",")]) for flag, queue, offsets in entries]
         except ValueError:
             raise garbage("an answer to a POP with offsets that cannot be read", self._said.encode(), 0) from None
 
