@@ -167,9 +167,12 @@ class Pinned(Segments):
                 raise NotBackedUp(f"no backup was made: {words}")
         for number in sorted(numbers_in(self.folder).difference(self.numbers)):
             with suppress(FileNotFoundError):
-                self.length(number)  # opens it
+                self._file(number)
                 self.numbers.append(number)
         self.numbers.sort()
+
+    def _keep_few(self) -> None:
+        """All are kept open."""
 
 
 def _resolved(path: Path) -> Path:

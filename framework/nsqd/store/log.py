@@ -12,7 +12,7 @@ from typing import NamedTuple
 from framework.nsqd.store import record
 from framework.nsqd.store.files import FILE_MODE, keep_private, make_folder, naming, sync_folder
 from framework.nsqd.store.record import Batch
-from framework.nsqd.store.segments import Found, Segments
+from framework.nsqd.store.segments import Found, OpenFile, Segments
 
 SEGMENT_BYTES = 64 << 20
 _UNFINISHED = ".new"
@@ -44,7 +44,7 @@ class Log(Segments):
         self.inherited = self.active
         """The newest segment that an earlier process began; 0 where there is none."""
         if self.numbers:
-            os.fsync(self._fd(self.active))  # the process before this one may have cut it off and ended
+            os.fsync(self._file(self.active).fd)  # the process before this one may have cut it off and ended
         else:
             self.roll([])
 
@@ -59,16 +59,16 @@ class Log(Segments):
         Raises OSError, after which the segment is as it was before: nothing of a failed group stays, unless it is ``suspect``.
         """
         buffers = self._encoded(batches)
-        start, fd = self.size, self._fd(self.active)
+        start, file = self.size, self._file(self.active)
         try:
-            end = _write_all(fd, buffers, start)
+            end = _write_all(file.fd, buffers, start)
             if not self._unsynced:
                 self._since, self._from = time.monotonic(), start
             self._unsynced += sum(batch.count for batch in batches) or 1
             if self._unsynced >= self._syncing.every:
                 self.sync()
         except OSError:
-            self._undo(fd, start)
+            self._undo(file.fd, start)
             raise
         self.size = end
         return start
@@ -99,7 +99,7 @@ class Log(Segments):
         if not self.waits:
             return
         try:
-            os.fdatasync(self._fd(self.active))
+            os.fdatasync(self._file(self.active).fd)
         except OSError:
             self.suspect = True
             raise
@@ -121,21 +121,20 @@ class Log(Segments):
         # Under another name until its head is whole: a segment that lacks declarations could not be read without the index.
         fresh = self.path(number).with_suffix(_UNFINISHED)
         with naming(fresh):
-            fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+            file = OpenFile(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE))
             try:
-                start = _write_all(fd, self._encoded([record.opening(number, time.time_ns()), *head]), 0)
-                size = _write_all(fd, self._encoded(rewritten), start)
-                os.fdatasync(fd)
+                start = _write_all(file.fd, self._encoded([record.opening(number, time.time_ns()), *head]), 0)
+                size = _write_all(file.fd, self._encoded(rewritten), start)
+                os.fdatasync(file.fd)
                 fresh.rename(self.path(number))
                 sync_folder(self.folder)
             except OSError:
-                os.close(fd)
                 for path in (fresh, self.path(number)):
                     path.unlink(missing_ok=True)
                 raise
         if self.suspect:
             self._cut_refused()
-        self._files[number] = fd
+        self._files[number] = file
         self.numbers.append(number)
         self.size, self._head, self._unsynced = size, start, 0
         self.suspect = False
@@ -144,30 +143,29 @@ class Log(Segments):
     def _cut_refused(self) -> None:
         """What was refused may still be there, where the disk would not even cut it off: after a kill it would come after all."""
         with suppress(OSError):
-            os.ftruncate(self._fd(self.active), self.size)
+            os.ftruncate(self._file(self.active).fd, self.size)
 
     def _encoded(self, batches: Sequence[Batch]) -> list[bytes]:
         return [part for batch in batches for part in record.encode(batch, self.salt)]
 
     def cut(self, offset: int) -> None:
         """End the active segment at ``offset``."""
-        fd = self._fd(self.active)
-        os.ftruncate(fd, offset)
-        os.fdatasync(fd)
+        file = self._file(self.active)
+        os.ftruncate(file.fd, offset)
+        os.fdatasync(file.fd)
         self.size = offset
 
     def remove(self, number: int) -> None:
         """Unlink a segment that is not the active one."""
         self.path(number).unlink(missing_ok=True)
         self.numbers.remove(number)
-        fd = self._files.pop(number, None)
-        if fd is not None:
-            os.close(fd)
+        self._files.pop(number, None)
         sync_folder(self.folder)
 
     def _open(self, path: Path) -> int:
         keep_private(path)
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        written = path == self.path(self.active)
+        return os.open(path, (os.O_RDWR if written else os.O_RDONLY) | os.O_CLOEXEC)
 
 
 def _write_all(fd: int, buffers: list[bytes], offset: int) -> int:

@@ -6,6 +6,7 @@ It knows records, not what they mean; who may still need a segment is the store'
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,9 @@ from framework.nsqd.store import record
 from framework.nsqd.store.record import Batch
 
 _WINDOW_BYTES = 4 << 20
+_MOST_OPEN = 8
+"""Files at a time, besides the one that is written to: connections leave some more to the storage (``framework.nsqd.listening``),
+and a backlog may have thousands of segments."""
 _DIGITS = 18
 """More make no number that the index can hold."""
 
@@ -45,6 +49,16 @@ class Broken(NamedTuple):
     torn: bool
 
 
+class OpenFile:
+    """A descriptor that is closed when nobody uses it any more: one thread may read where another wants the room."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
 class Segments:
     """The segments of one folder. Any thread may read.
 
@@ -58,7 +72,9 @@ class Segments:
         self._names = names or {}
         self.numbers = sorted(self._names or numbers_in(folder))
         """The segments that exist, oldest first; the last is written to."""
-        self._files: dict[int, int] = {}
+        self._files: dict[int, OpenFile] = {}
+        """What was used last comes last."""
+        self._opening = threading.Lock()
         self.suspect = False
         """A sync failed: the kernel may have dropped pages and forgotten it, so write to a new segment. What is beyond ``size``
         may be there again after a power cut, though it was cut off."""
@@ -87,18 +103,20 @@ class Segments:
 
     def length(self, number: int) -> int:
         """How big a segment is."""
-        return os.fstat(self._fd(number)).st_size
+        file = self._files.get(number)
+        return (os.stat(self.path(number)) if file is None else os.fstat(file.fd)).st_size
 
     def read(self, number: int, offset: int, length: int) -> bytes:
         """Bytes of a segment; fewer when it is shorter or gone."""
         try:
-            return os.pread(self._fd(number), length, offset)
+            file = self._file(number)
+            return os.pread(file.fd, length, offset)
         except FileNotFoundError:
             return b""
 
     def scan(self, number: int, offset: int = 0, end: int | None = None) -> Iterator[Found | Broken]:
         """Every record of [offset, end), and what lies between them that is none. Memory: a few MiB, or the longest record."""
-        window = _Window(self._fd(number), self.length(number) if end is None else end)
+        window = _Window(self._file(number), self.length(number) if end is None else end)
         while offset < window.end:
             batch = window.record(offset, self.salt)
             if batch is not None:
@@ -111,15 +129,21 @@ class Segments:
             offset += length
 
     def close(self) -> None:
-        for fd in self._files.values():
-            os.close(fd)
         self._files.clear()
 
-    def _fd(self, number: int) -> int:
-        fd = self._files.get(number)
-        if fd is None:
-            fd = self._files[number] = self._open(self.path(number))
-        return fd
+    def _file(self, number: int) -> OpenFile:
+        """To be held for as long as its descriptor is used."""
+        with self._opening:
+            file = self._files.pop(number, None) or OpenFile(self._open(self.path(number)))
+            self._files[number] = file
+            self._keep_few()
+        return file
+
+    def _keep_few(self) -> None:
+        """The one that is written to stays: of an error that its disk has had, only who had it open then is told."""
+        for number in list(self._files)[: -_MOST_OPEN - 1]:
+            if number != self.active:
+                self._files.pop(number, None)
 
     def _open(self, path: Path) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -128,8 +152,8 @@ class Segments:
 class _Window:
     """The part of a file that is in memory while it is scanned."""
 
-    def __init__(self, fd: int, end: int) -> None:
-        self._fd = fd
+    def __init__(self, file: OpenFile, end: int) -> None:
+        self._file = file
         self.end = end
         self._start = 0
         self._data = b""
@@ -138,7 +162,7 @@ class _Window:
         """Have the bytes of [offset, offset + length) at hand, as far as the file has them, and more behind them."""
         if not self._start <= offset or offset + length > self._start + len(self._data):
             self._start = offset
-            self._data = os.pread(self._fd, min(max(length, _WINDOW_BYTES), self.end - offset), offset)
+            self._data = os.pread(self._file.fd, min(max(length, _WINDOW_BYTES), self.end - offset), offset)
 
     def record(self, offset: int, salt: int) -> Batch | None:
         """The record at ``offset``; None when there is no whole one."""
