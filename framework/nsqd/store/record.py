@@ -126,6 +126,30 @@ def decode(data: bytes | memoryview, offset: int, salt: int) -> Batch | None:
     return Batch(topic, first, count & ~_MOVED, ts, due, payload, bool(count & _MOVED))
 
 
+def salted(data: bytes, offset: int) -> tuple[int, int] | None:
+    """The salt with which there is a record at ``offset``, and where it ends; None where no salt can make one of it."""
+    said = header(data, offset)
+    if said is None or not data.startswith(MAGIC, offset):
+        return None
+    end = offset + HEADER_BYTES + said.length
+    (crc,) = struct.unpack_from(">I", data, offset + 4)
+    return (_seed(data[offset + 8 : end], crc), end) if end <= len(data) else None
+
+
+_ALL = 0xFFFFFFFF
+_TABLE = [zlib.crc32(bytes([byte]), _ALL) ^ _ALL for byte in range(256)]
+_BACK = {entry >> 24: byte for byte, entry in enumerate(_TABLE)}
+
+
+def _seed(data: bytes, crc: int) -> int:
+    """With which CRC-32 of the data is ``crc``: its steps, backwards."""
+    register = crc ^ _ALL
+    for byte in reversed(data):
+        entry = _BACK[register >> 24]
+        register = (register ^ _TABLE[entry]) << 8 & _ALL | (entry ^ byte)
+    return register ^ _ALL
+
+
 class Header(NamedTuple):
     """What a header says, right or wrong."""
 
