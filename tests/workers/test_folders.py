@@ -56,7 +56,33 @@ def test_a_job_with_another_state_does_not_replace_what_this_one_archived(tmp_pa
 def does_a_batch(there: Folders) -> None:
     works(there)
     (there.state / "tally").mkdir(exist_ok=True)
-    (there.state / "tally" / "archive.json").write_text("{}")
+    for channel in ("archive", "growth"):
+        (there.state / "tally" / f"{channel}.json").write_text('{"batch": 3, "before": {}, "last": {"parsed": 1}}')
+        for log in ("offsets", "commits"):
+            folder = there.state / "checkpoints" / channel / log
+            folder.mkdir(parents=True, exist_ok=True)
+            for batch in (2, 3):
+                (folder / f"{batch}").touch()
+                (folder / f".{batch}.crc").touch()
+
+
+@pytest.mark.parametrize(
+    "gone", ["checkpoints", "checkpoints/growth", "checkpoints/growth/offsets", "checkpoints/growth/offsets/3"]
+)
+def test_a_job_whose_checkpoint_is_gone_or_an_earlier_one_does_not_count_new_lines_for_done_ones(
+    tmp_path: Path, gone: str
+) -> None:
+    """Exit 0, and of 3,000 lines the 2,000 new ones were in no figure."""
+    does_a_batch(there := folders(tmp_path))
+    works(there)
+    (there.state / gone).rename(tmp_path / "away")
+    channel = "archive" if gone == "checkpoints" else "growth"
+    with pytest.raises(
+        WrongUse, match=f"batch 3 of {channel} is done, and .*/checkpoints/{channel} does not know it any more: put"
+    ):
+        take(there)
+    (tmp_path / "away").rename(there.state / gone)
+    works(there)
 
 
 @pytest.mark.parametrize("how", ["moved", "another folder"])

@@ -24,7 +24,14 @@ class Checkpoint:
 
     def last_done(self) -> int | None:
         """The number of the last batch that Spark takes for done; None before the first."""
-        return max((int(path.name) for path in (self.folder / "commits").glob("[0-9]*")), default=None)
+        return self._last("commits")
+
+    def last_begun(self) -> int | None:
+        """The number of the last batch of which Spark knows what is in it, and which it does again; None before the first."""
+        return self._last("offsets")
+
+    def _last(self, log: str) -> int | None:
+        return max((int(path.name) for path in (self.folder / log).glob("[0-9]*")), default=None)
 
     def end_of(self, batch: int) -> str | None:
         """The offset of the only source after ``batch``, in JSON; None where it is not there."""

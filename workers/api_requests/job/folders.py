@@ -11,7 +11,9 @@ from uuid import uuid4
 
 from framework import FrameworkError, WrongUse
 from workers.api_requests.job import durable, earlier
+from workers.api_requests.job.checkpoint import Checkpoint
 from workers.api_requests.job.output import LocalOutput, Output
+from workers.api_requests.job.tally import Tally
 
 CHECKPOINTS = "checkpoints"
 TALLY = "tally"
@@ -38,6 +40,7 @@ def take(folders: Folders) -> int:
     state, a fresh one too, would replace what this output holds: it is refused. Raises WrongUse, having changed nothing there.
     """
     _check_there(folders)
+    _check_checkpoints(folders.state)
     try:
         folders.state.mkdir(parents=True, exist_ok=True)
         folders.output.make("")
@@ -89,6 +92,19 @@ def _check_there(folders: Folders) -> None:
     done = any((folders.state / TALLY).glob("*.json"))
     if done and folders.output.read(_OWNER) is None and not folders.output.has_tables():
         raise WrongUse(_moved(folders))
+
+
+def _check_checkpoints(state: Path) -> None:
+    """Spark would begin with batch 0 again, and its lines would go for those of the batch that had this number."""
+    for path in sorted((state / TALLY).glob("*.json")):
+        checkpoint, done = Checkpoint(state / CHECKPOINTS / path.stem), Tally(path).last
+        begun = checkpoint.last_begun()
+        if done is not None and (begun is None or begun < done):
+            raise WrongUse(
+                f"--state {state}: batch {done} of {path.stem} is done, and {checkpoint.folder} does not know it any more: put "
+                "back what was there, and the job goes on where it was; if it is lost, begin anew with an empty --state and an "
+                "empty --output, and publish the lines again"
+            )
 
 
 def _moved(folders: Folders) -> str:

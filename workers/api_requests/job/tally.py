@@ -24,6 +24,11 @@ class Tally:
             except (ValueError, KeyError, TypeError):
                 raise FrameworkError(f"{path} is damaged: without it the job goes on, and counts lines from there") from None
 
+    @property
+    def last(self) -> int | None:
+        """The number of the last batch with lines; None before it."""
+        return self._batch if self._batch >= 0 else None
+
     def add(self, batch: int, counts: dict[str, int]) -> None:
         """Count ``batch``; when it is the last one again, in place of what was counted for it."""
         before = self._before if batch == self._batch else self.totals()
