@@ -6,6 +6,7 @@ A segment's name is its number and its row count, ``00000000000000000042-2500.ar
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import re
 import time
@@ -195,9 +196,11 @@ def recover(folder: Path, unfinished_for: float = 0.0) -> None:
     """
     for path in folder.glob(f"*{_CLAIM}"):
         settle(path)
+    # By what dates the files, as the lock was written just now: this host's clock may be ahead of it.
+    before = (folder / _LOCK).stat().st_mtime - unfinished_for if unfinished_for else math.inf
     for path in folder.glob(f"*{_UNFINISHED}"):
         with suppress(FileNotFoundError):
-            if unfinished_for == 0 or time.time() - path.stat().st_mtime > unfinished_for:
+            if path.stat().st_mtime < before:
                 path.unlink()
 
 

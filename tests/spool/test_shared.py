@@ -109,7 +109,13 @@ def test_a_collector_alone_and_one_that_shares_do_not_go_together(tmp_path: Path
         Spool(tmp_path).land(batch(0, 1))
 
 
-def test_one_that_opens_leaves_the_others_unfinished_files_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ahead", [0, 365 * 86400])
+def test_one_that_opens_leaves_the_others_unfinished_files_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    """Wherever its host's clock is."""
+    now = time.time() + ahead
+    monkeypatch.setattr(time, "time", lambda: now)
     with shared(tmp_path) as one:
         (one.folder / "new.tmp").write_bytes(b"half")
         (one.folder / "old.tmp").write_bytes(b"half")
