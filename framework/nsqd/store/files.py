@@ -7,20 +7,21 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 
+_NAMES = ("meta.json", "lock", "clock", "reserve", "index.db", "index.db-wal", "index.db-shm", ".sync")
 _FULL = "no room is left on its disk: make room, then start it again"
 _NOT_OURS = "let this user read and write it, or name another with --data-path"
-_IN_THE_WAY = "move it away, or name another with --data-path"
+IN_THE_WAY = "move it away, or name another with --data-path"
 _BROKEN = "look at the disk and the system's log, then start it again"
 _OTHERWISE = "mend that, or name another with --data-path"
 _FIXES = {
     errno.ENOSPC: _FULL, errno.EDQUOT: _FULL, errno.EACCES: _NOT_OURS, errno.EPERM: _NOT_OURS, errno.EROFS: _NOT_OURS,
-    errno.EEXIST: _IN_THE_WAY, errno.ENOTDIR: _IN_THE_WAY, errno.EISDIR: _IN_THE_WAY, errno.EIO: _BROKEN,
+    errno.EEXIST: IN_THE_WAY, errno.ENOTDIR: IN_THE_WAY, errno.EISDIR: IN_THE_WAY, errno.EIO: _BROKEN,
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }  # fmt: skip
 _INDEX_FIXES = {
@@ -63,6 +64,16 @@ def check_room(path: Path, size: int) -> None:
             os.posix_fallocate(fd, 0, size)
     finally:
         os.close(fd)
+
+
+def odd_file(folder: Path) -> Path | None:
+    """One of the data folder's files that is a FIFO, a device or a socket: who opens it may wait for ever."""
+    for path in (*(folder / name for name in _NAMES), *folder.glob("log/*.log")):
+        with suppress(OSError):  # it is not there; or it cannot be had, and what needs it will say so
+            mode = path.stat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                return path
+    return None
 
 
 def make_folder(folder: Path) -> None:

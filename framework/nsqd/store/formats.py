@@ -13,7 +13,7 @@ import msgspec
 
 from framework.decoding import prepared
 from framework.errors import WrongUse
-from framework.nsqd.store.files import explain, sync_folder, write_synced
+from framework.nsqd.store.files import IN_THE_WAY, explain, odd_file, sync_folder, write_synced
 
 FORMAT = 1
 """What is written. 1: records of ``framework.nsqd.store.record``, in segments that say their numbers, beside index.db."""
@@ -47,11 +47,14 @@ def judge(path: Path) -> None:
     """Raises FolderUnusable when a newer version wrote the folder; nothing of it was touched. One that is not there is good."""
     if (path / "meta.json").exists():
         read(path)
+    else:
+        _refuse_odd(path)
 
 
 def read(path: Path) -> Meta:
     """What the folder is. Raises FolderUnusable."""
     file = path / "meta.json"
+    _refuse_odd(path)
     try:
         said = file.read_bytes()
         number = msgspec.json.decode(said, type=_Numbered).format
@@ -68,6 +71,11 @@ def read(path: Path) -> Meta:
             "or name another --data-path; nothing was changed"
         )
     return meta
+
+
+def _refuse_odd(path: Path) -> None:
+    if (odd := odd_file(path)) is not None:
+        raise FolderUnusable(f"the data folder {path} cannot be used: {odd} is no file; {IN_THE_WAY}")
 
 
 def open_or_make(path: Path) -> Meta:
