@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
+from typing import Any
 
 from framework.durations import are_seconds
 
@@ -43,6 +45,16 @@ class BadMessage(WrongUse):
 
 class BrokerUnreachable(FrameworkError):
     """No broker answered within the deadline. The command line exits with 3."""
+
+
+class SomeUnreachable(BrokerUnreachable):
+    """Some nodes are down, so that nothing can be stored on them either; the others answered."""
+
+    def __init__(self, message: str, down: Iterable[str], answers: Any) -> None:
+        super().__init__(message)
+        self.down = frozenset(down)
+        self.answers = answers
+        """What the call would have returned, were there no others."""
 
 
 class BrokerRefuses(BrokerUnreachable):

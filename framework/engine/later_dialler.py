@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import gevent
 from gevent.event import Event
@@ -16,7 +17,7 @@ from gevent.lock import Semaphore
 from framework.engine.consumer import Consumer
 from framework.engine.dialler import Dialler
 from framework.engine.ways import Ways
-from framework.errors import BrokerUnreachable
+from framework.errors import BrokerUnreachable, SomeUnreachable
 from framework.headers import NONE, Headers
 from framework.message import Message
 from framework.middleware.envelope import opened
@@ -35,6 +36,9 @@ REMEMBERED = 10_000
 """Messages of others after which a node has a rest in any case."""
 LOOK, LOOK_WHEN_SUBSCRIBED = 0.1, 10.0
 """Seconds between two looks, at least, for what this worker stores."""
+LOOK_WHEN_BLIND = 1.0
+"""Seconds after which a broker that did not say what waits there is asked again: before something is stored there, and while
+something is."""
 
 
 def known_delays(transports: Iterable[Transport]) -> Delays:
@@ -76,6 +80,8 @@ class Topics:
     def _ask(self) -> None:
         try:
             self._found, self._silence = self._transport.topics(), None
+        except SomeUnreachable as error:
+            self._found, self._silence = set(error.answers), None
         except BrokerUnreachable as error:
             self._silence = error
         self._asked_at = time.monotonic()
@@ -127,6 +133,7 @@ class LaterDialler(Dialler):
         self._resting: dict[str, float] = {}  # node -> until when
         self._unknown_poll = POLL
         self._blind: BrokerUnreachable | None = None
+        self._blind_at = 0.0
         self._looked_at = 0.0
         self._topics = topics
         self._started = False
@@ -140,13 +147,14 @@ class LaterDialler(Dialler):
     def check(self) -> None:
         """Before something is stored there. Raises BrokerUnreachable when it cannot see what waits there: nobody would fetch it
         after a restart; or when it cannot have it kept for its channel: another's that is there first would have it alone."""
-        if self._blind is not None:
-            raise self._blind
-        if not self._ensured:
-            with self._ensuring:
-                if not self._ensured:
-                    self.transport.ensure(self.topic, [self.consumer.spec.channel])
-                    self._ensured = True
+        with self._ensuring:
+            if self._blind is not None and time.monotonic() - self._blind_at > LOOK_WHEN_BLIND:
+                self._survey()
+            if self._blind is not None:
+                raise self._blind
+            if not self._ensured:
+                self._keep_for_channel()
+                self._ensured = True
 
     def start(self) -> None:
         self._started = True
@@ -164,18 +172,49 @@ class LaterDialler(Dialler):
             self.look()
 
     def _find(self) -> set[str]:
+        stored, self._stored = self._stored, False
         try:
-            exists = self._stored or self._topics.may_have(self.topic)
-            if self._stored:  # there may be nodes that are new
-                self.transport.ensure(self.topic, [self.consumer.spec.channel])
-            self._stored = False
-            found = set(self.transport.backlog(self.topic, self.consumer.spec.channel)) if exists else set()
-        except BrokerUnreachable as error:  # no word of it in the log unless a handler asks for such a delay
-            self._blind = error
+            exists = stored or self._topics.may_have(self.topic)
+            if stored:  # there may be nodes that are new
+                self._keep_for_channel()
+        except BrokerUnreachable as error:
+            self._is_blind(error)
+            found = None
+        else:
+            found = self._survey() if exists else self._nothing_there()
+        if found is None:
+            self._stored = stored or self._stored
             return self._known or set()
-        self._blind = None
         now = time.monotonic()
         return {node for node in found if self._resting.get(node, now) <= now}
+
+    def _pause(self) -> float:
+        return LOOK_WHEN_BLIND if self._blind is not None and self._stored else super()._pause()
+
+    def _survey(self) -> set[str] | None:
+        """The nodes that have the topic, as far as can be seen: of those that are down, the ones that had it. None: it is blind,
+        and no word of that is in the log unless a handler asks for such a delay."""
+        try:
+            found = set(self.transport.backlog(self.topic, self.consumer.spec.channel))
+        except SomeUnreachable as error:  # nothing is stored there either
+            found = set(error.answers) | (error.down & (self._known or set()))
+        except BrokerUnreachable as error:
+            self._is_blind(error)
+            return None
+        self._blind = None
+        return found
+
+    def _nothing_there(self) -> set[str]:
+        self._blind = None
+        return set()
+
+    def _is_blind(self, error: BrokerUnreachable) -> None:
+        self._blind, self._blind_at = error, time.monotonic()
+
+    def _keep_for_channel(self) -> None:
+        """On all nodes that something can be stored on."""
+        with suppress(SomeUnreachable):
+            self.transport.ensure(self.topic, [self.consumer.spec.channel])
 
     def keeps_delays(self, connection: Connection) -> bool:
         """Whether what is given back on ``connection`` with a delay comes again later than at once."""

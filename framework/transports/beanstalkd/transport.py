@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from framework.errors import BrokerError, FrameworkError
+from framework.errors import BrokerError, BrokerUnreachable, FrameworkError, SomeUnreachable
 from framework.transports.asking_all import all_answered, answered, ask_each
 from framework.transports.beanstalkd import urls as _urls
 from framework.transports.beanstalkd import wire
@@ -20,6 +20,7 @@ from framework.transports.kept import Kept
 from framework.transports.recent import Recent
 
 T = TypeVar("T")
+U = TypeVar("U")
 LONGEST_PAUSE = 366 * 86_400
 """Seconds of a pause that nobody ends."""
 
@@ -66,18 +67,20 @@ class BeanstalkdTransport:
 
     def topics(self) -> set[str]:
         """The tubes of every server; of a tube ``topic/channel``, its topic."""
-        answers = self._ask_all(lambda line: wire.names(line.ask(wire.LIST_TUBES, "OK").data))
-        return {tube.partition("/")[0] for tubes in answers.values() for tube in tubes} - {"default"}
+        return self._asked(
+            lambda line: wire.names(line.ask(wire.LIST_TUBES, "OK").data),
+            lambda answers: {tube.partition("/")[0] for tubes in answers.values() for tube in tubes} - {"default"},
+        )
 
     def backlog(self, topic: str, channel: str) -> dict[str, int]:
         """By ``stats-tube``, of every server that has the tube."""
-        return {node: one.total for node, one in self.kept(topic, channel).items()}
+        tube = _urls.tube_of(topic, channel, self._options)
+        return self._asked(lambda line: _kept(line, tube), lambda kept: {node: one.total for node, one in kept.items() if one})
 
     def kept(self, topic: str, channel: str) -> dict[str, Kept]:
         """As ``backlog``, told apart."""
         tube = _urls.tube_of(topic, channel, self._options)
-        answers = self._ask_all(lambda line: _kept(line, tube))
-        return {node: one for node, one in answers.items() if one is not None}
+        return self._asked(lambda line: _kept(line, tube), lambda kept: {node: one for node, one in kept.items() if one})
 
     def pause(self, topic: str, channel: str, *, paused: bool) -> set[str]:
         """By ``pause-tube``, for a year, unless the server ends before. Of a topic that is one tube it is for all channels."""
@@ -105,6 +108,18 @@ class BeanstalkdTransport:
     def _infos(self, answers: Mapping[str, Mapping[str, str]]) -> list[NodeInfo]:
         limits = limits_of(self._options.ttr)
         return [NodeInfo(node, f"beanstalkd {stats.get('version', '?')}", limits) for node, stats in answers.items()]
+
+    def _asked(self, question: Callable[[Line], T], made: Callable[[Mapping[str, T]], U]) -> U:
+        """``made`` of the answers of all servers. Raises as ``_ask_all``, and SomeUnreachable where some are down."""
+        answers = self._ask_each(question)
+        there = answered(answers)
+        down = {node for node, answer in answers.items() if isinstance(answer, BrokerUnreachable)}
+        try:
+            return made(all_answered(answers))
+        except BrokerUnreachable as error:
+            if there and len(there) + len(down) == len(answers):
+                raise SomeUnreachable(str(error), down, made(there)) from None
+            raise
 
     def _ask_all(self, question: Callable[[Line], T]) -> dict[str, T]:
         """Node -> its answer. Raises BrokerUnreachable naming those that gave none."""

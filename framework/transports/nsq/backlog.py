@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TypeVar
 
 import gevent
 
-from framework.errors import BrokerUnreachable, FrameworkError
+from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, SomeUnreachable
+from framework.transports.asking_all import answered, ask_each
 from framework.transports.kept import Kept
+from framework.transports.nsq.dial import dial
 from framework.transports.nsq.http import Lookupd, Nsqd, Producer, TopicStats
 from framework.transports.nsq.urls import Addresses, join_address
 
@@ -17,19 +19,19 @@ T = TypeVar("T")
 
 
 def topics(addresses: Addresses) -> set[str]:
-    """The topics of every nsqd. Raises BrokerUnreachable when one that is known did not answer."""
-    return {one.topic_name for stats in _ask_all(addresses, "").values() for one in stats}
+    """The topics of every nsqd. Raises BrokerUnreachable when one that is known did not answer, SomeUnreachable where all such
+    are down by TCP as well, and others are not."""
+    return _asked(addresses, "", lambda answers: {one.topic_name for stats in answers.values() for one in stats})
 
 
 def of_channel(topic: str, channel: str, addresses: Addresses) -> dict[str, int]:
     """Node that has ``topic`` -> messages kept there for ``channel``. Raises BrokerUnreachable as ``topics`` does."""
-    return {node: one.total for node, one in kept(topic, channel, addresses).items()}
+    return _asked(addresses, topic, lambda answers: {node: one.total for node, one in _all_kept(answers, topic, channel).items()})
 
 
 def kept(topic: str, channel: str, addresses: Addresses) -> dict[str, Kept]:
     """As ``of_channel``, told apart. Raises BrokerUnreachable as ``topics`` does."""
-    answers = _ask_all(addresses, topic)
-    return {node: _kept(one, channel) for node, stats in answers.items() for one in stats if one.topic_name == topic}
+    return _asked(addresses, topic, lambda answers: _all_kept(answers, topic, channel))
 
 
 def pause(topic: str, channel: str, addresses: Addresses, *, paused: bool) -> set[str]:
@@ -54,13 +56,18 @@ def _pause(nsqd: Nsqd, topic: str, channel: str, paused: bool) -> None:
 
 def ensure(topic: str, channels: Collection[str], addresses: Addresses) -> None:
     """Make the topic and its channels on every nsqd. Raises BrokerUnreachable as ``topics`` does."""
-    _together([partial(_ensure, nsqd, topic, channels) for nsqd in _nsqds(addresses).values()])
+    nsqds = _nsqds(addresses)
+    _of_each(addresses, {node: partial(_ensure, nsqd, topic, channels) for node, nsqd in nsqds.items()})
 
 
 def _ensure(nsqd: Nsqd, topic: str, channels: Collection[str]) -> None:
     nsqd.create_topic(topic)
     for channel in channels:
         nsqd.create_channel(topic, channel)
+
+
+def _all_kept(answers: Mapping[str, list[TopicStats]], topic: str, channel: str) -> dict[str, Kept]:
+    return {node: _kept(one, channel) for node, stats in answers.items() for one in stats if one.topic_name == topic}
 
 
 def _kept(topic: TopicStats, channel: str) -> Kept:
@@ -76,8 +83,39 @@ def _kept(topic: TopicStats, channel: str) -> Kept:
 
 def _ask_all(addresses: Addresses, topic: str) -> dict[str, list[TopicStats]]:
     """Node -> its topics, or the one that is named, where it has it."""
-    nsqds = _nsqds(addresses)
-    return dict(zip(nsqds, _together([_stats_of(nsqd, topic) for nsqd in nsqds.values()]), strict=True))
+    return _of_each(addresses, {node: _stats_of(nsqd, topic) for node, nsqd in _nsqds(addresses).items()})
+
+
+def _asked(addresses: Addresses, topic: str, made: Callable[[Mapping[str, list[TopicStats]]], T]) -> T:
+    """``made`` of all answers, or in the error of those that there are."""
+    try:
+        return made(_ask_all(addresses, topic))
+    except SomeUnreachable as error:
+        error.answers = made(error.answers)
+        raise
+
+
+def _of_each(addresses: Addresses, questions: Mapping[str, Callable[[], T]]) -> dict[str, T]:
+    """Node -> its answer, all asked at once."""
+    answers = ask_each(questions, lambda node: questions[node]())
+    failures = {node: answer for node, answer in answers.items() if isinstance(answer, FrameworkError)}
+    if not failures:
+        return answered(answers)
+    words = "; ".join(map(str, failures.values()))
+    if len(failures) < len(answers):
+        down = {node for node, is_down in ask_each(failures, partial(_is_down, addresses)).items() if is_down is True}
+        if down == failures.keys():
+            raise SomeUnreachable(words, down, answered(answers))
+    raise BrokerUnreachable(words)
+
+
+def _is_down(addresses: Addresses, node: str) -> bool:
+    """Whether nothing can be published to it. Its HTTP alone may be elsewhere than is known."""
+    try:
+        with dial(node, addresses.options):
+            return False
+    except BrokerUnreachable as error:
+        return not isinstance(error, REFUSALS)
 
 
 def _stats_of(nsqd: Nsqd, topic: str) -> Callable[[], list[TopicStats]]:

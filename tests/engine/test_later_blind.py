@@ -1,0 +1,96 @@
+"""Where messages wait while a broker cannot be asked what waits there: one of its nodes is down, or all were for a moment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gevent
+import pytest
+
+from framework.engine import later_dialler
+from framework.engine.supervisor import Supervisor
+from framework.errors import BrokerUnreachable, Retry
+from framework.handler import make_spec
+from framework.message import Message
+from framework.publisher import Publisher
+from framework.testing import servers
+from framework.testing.servers import Server, free_port, running
+from framework.transports import open_transports
+
+
+@pytest.fixture(params=["nsq", "beanstalkd"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Server]]:
+    """The embedded nsqd looks at deferred messages at once; nsqd's own looks at new channels every five seconds."""
+    if request.param == "beanstalkd":
+        yield request.param, request.getfixturevalue("start_beanstalkd")()
+    else:
+        with running(servers.own_nsqd(tmp_path / "data")) as nsqd:
+            yield request.param, nsqd
+
+
+@pytest.mark.real
+def test_while_one_of_several_nodes_is_down_a_message_waits_on_the_others_and_uses_no_attempt(server: tuple[str, Server]) -> None:
+    scheme, up = server
+    urls = [f"{scheme}://{up.address}", f"{scheme}://127.0.0.2:{free_port()}"]
+    if scheme == "nsq":
+        urls[0] += f"?http_port={up.http_port}"  # which holds for both
+    attempts: list[int] = []
+
+    def handle(message: Message) -> None:
+        attempts.append(message.attempts)
+        if len(attempts) < 5:
+            raise Retry("one at a time", delay=0.01, count=False)
+
+    publisher = Publisher(urls, timeout=10)
+    supervisor = Supervisor(
+        [make_spec(handle, "orders", "billing", {"max_attempts": 2})], open_transports(urls), publish=publisher.publish
+    )
+    greenlet = gevent.spawn(supervisor.run)
+    publisher.publish("orders", b"body")
+    (ledger,) = supervisor.ledgers.values()
+    deadline = time.monotonic() + 40
+    while not (ledger.finished or ledger.dead):
+        assert time.monotonic() < deadline, (attempts, ledger)
+        gevent.sleep(0.01)
+    supervisor.stop()
+    greenlet.get(timeout=30)
+    publisher.close()
+    assert attempts == [1] * 5
+    assert ledger.as_dict()["dead"] == 0
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_broker_that_could_not_be_asked_is_asked_again_before_the_next_poll(
+    broker: Any, limited: Any, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """Which is a minute later. Until then each wait would count as an attempt, or what was stored before it was ``known`` would
+    be fetched by nobody."""
+    monkeypatch.setattr(later_dialler, "LOOK_WHEN_BLIND", 0.05)
+    attempts: list[int] = []
+    asked: list[str] = []
+    told = broker.backlog
+
+    def silent(topic: str, channel: str) -> dict[str, int]:
+        asked.append(topic)
+        if not known and not attempts:
+            gevent.sleep(0.5)  # until something is stored
+        raise BrokerUnreachable("it has just been started")
+
+    def handle(message: Message) -> None:
+        attempts.append(message.attempts)
+        if len(attempts) == 2 or not known:
+            gevent.spawn_later(0.1, setattr, broker, "backlog", told)
+            gevent.sleep(0.2 if known else 0)
+        if len(attempts) < 5:
+            raise Retry("one at a time", delay=0.1, count=False)
+
+    broker.backlog = silent
+    worker = run(handle, dead=limited, max_attempts=3)
+    worker.until(lambda: asked)
+    broker.publish("orders", b"one")
+    worker.until(lambda: len(attempts) == 5)
+    worker.stop()
+    assert attempts == ([1, 2, 2, 2, 2] if known else [1] * 5)
