@@ -56,6 +56,8 @@ class Dialler:
         self._admitted = False
         self._refusing: dict[str, Exception] = {}
         """The nodes that rejected this worker at the last dial, with their words."""
+        self._rejected: BrokerRefuses | None = None
+        """All who were asked for the nodes did so, the last time."""
 
     @property
     def error(self) -> Exception | None:
@@ -86,7 +88,11 @@ class Dialler:
     def shut_out(self) -> BrokerRefuses | None:
         """Every node rejects this worker, and none ever accepted it: a wrong secret, certificate or option. Waiting does not
         mend it."""
-        if self._admitted or not self._known or not self._known <= self._refusing.keys():
+        if self._admitted:
+            return None
+        if self._rejected is not None:
+            return BrokerRefuses(f"handler {self.consumer.spec.name}: no broker accepts it ({self._rejected})")
+        if not self._known or not self._known <= self._refusing.keys():
             return None
         words = "; ".join(words_of(node, self._refusing[node]) for node in sorted(self._known))
         return BrokerRefuses(f"handler {self.consumer.spec.name}: no broker accepts it ({words})")
@@ -140,10 +146,14 @@ class Dialler:
 
     def _discover(self) -> bool:
         """Whether discovery was answered. Only an answer can remove a node."""
+        self._rejected = None
         try:
             known = self._find()
         except FrameworkError as error:
             self._error = error
+            if isinstance(error, BrokerRefuses):
+                self._rejected = error
+                self._changed.set()
             return False
         except Exception as error:
             log.exception("topic %s: discovery failed, which is a bug", self.topic)

@@ -19,7 +19,7 @@ from gevent import monkey
 from gevent.hub import get_hub
 
 from framework import hubs
-from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, PublishError, WrongUse, words_of
+from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, PublishError, WrongUse, words_of
 from framework.observe import hublog
 
 log = hublog.get(__name__)
@@ -99,6 +99,8 @@ class Circuit:
                 raise BrokerUnreachable(self._nowhere)
         except WrongUse as error:
             raise PublishError(str(error), stored=False) from error
+        except BrokerRefuses:  # who says so is not down
+            raise
         except FrameworkError as error:
             self._words = {"": str(error)}
             self._go_down(started)

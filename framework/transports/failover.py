@@ -19,7 +19,7 @@ import gevent
 from gevent import monkey
 from gevent.lock import BoundedSemaphore
 
-from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, PublishError, words_of
+from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, PublishError, words_of
 from framework.forked import let_go
 from framework.transports.circuit import Circuit
 from framework.transports.publish_link import InDoubt, PublishLink, Refused
@@ -162,7 +162,12 @@ class Failover(Generic[Command]):
         Raises PublishError when every node rejects this client and none ever accepted it (a wrong secret, certificate or
         option), and when the broker is known to be down for long enough.
         """
-        nodes = self._nodes(until)
+        try:
+            nodes = self._nodes(until)
+        except BrokerRefuses as error:
+            if self._admitted:
+                raise
+            raise PublishError(f"no {self._broker} accepts this client: {error}", stored=False) from error
         failures: list[str] = []
         refusals = 0
         for tried, node in enumerate(nodes):

@@ -15,7 +15,16 @@ import msgspec
 from gevent import monkey
 
 from framework.decoding import prepared
-from framework.errors import AccessDenied, BadSetting, BrokerUnreachable, FrameworkError, ProtocolError, words_of
+from framework.errors import (
+    REFUSALS,
+    AccessDenied,
+    BadSetting,
+    BrokerRefuses,
+    BrokerUnreachable,
+    FrameworkError,
+    ProtocolError,
+    words_of,
+)
 from framework.transports.recent import Recent
 from framework.transports.rocketmq.queues import Place
 from framework.transports.rocketmq.session import Session
@@ -215,6 +224,7 @@ class NameServers:
 
     def _ask(self, code: int, fields: dict[str, str]) -> Frame:
         failures: list[str] = []
+        refusals = 0
         for server in list(self._servers):
             try:
                 with self._session(server) as session:
@@ -225,13 +235,14 @@ class NameServers:
                 raise
             except FrameworkError as error:
                 # What it cannot answer now another may. Nor do its words name it: see ``words_of``.
-                if len(self._servers) == 1 and not isinstance(error, ProtocolError | RocketError):
+                if len(self._servers) == 1 and not isinstance(error, (ProtocolError, RocketError, *REFUSALS)):
                     raise
                 failures.append(words_of(server, error))
+                refusals += isinstance(error, REFUSALS)
             else:
                 self._servers.sort(key=lambda one: one != server)
                 return answer
-        raise BrokerUnreachable("; ".join(failures))
+        raise (BrokerRefuses if refusals == len(failures) else BrokerUnreachable)("; ".join(failures))
 
     @contextmanager
     def _session(self, server: str) -> Iterator[Session]:

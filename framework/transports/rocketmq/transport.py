@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from framework.errors import BrokerUnreachable, FrameworkError, NegotiationRefused, words_of
+from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, NegotiationRefused, words_of
 from framework.observe import hublog
 from framework.transports.asking_all import all_admitted, all_answered, answered, ask_each
 from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver, Transport
@@ -275,8 +275,10 @@ class RocketTransport:
         return [self._judged(info, broker, "") for info, broker in all_admitted(answers).values()]
 
     def _ask_all(self, masters: dict[str, Master], question: Callable[[Master, Session], T]) -> dict[str, T]:
-        """Node -> its answer. Raises BrokerUnreachable naming those that gave none."""
-        return all_answered(self._ask_each(masters, question))
+        """Node -> its answer. Raises BrokerUnreachable naming those that gave none; BrokerRefuses where all reject us."""
+        answers = self._ask_each(masters, question)
+        refused = all(isinstance(answer, REFUSALS) for answer in answers.values())
+        return all_admitted(answers) if refused else all_answered(answers)
 
     def _ask_each(
         self, masters: dict[str, Master], question: Callable[[Master, Session], T]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import gevent
 import pytest
@@ -14,6 +15,7 @@ from framework.testing.rocketmq import PROMPT, RocketMQ
 from framework.transports import open_transports
 from framework.transports.rocketmq import connection
 from framework.transports.rocketmq.wire.codes import Request
+from tests.cli.test_shut_out import APP, ends_at_once
 from tests.transports.rocketmq.kit import started, until
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.at_length]
@@ -92,3 +94,12 @@ def test_who_does_not_sign_or_wrongly_is_refused_in_its_words(guarded: RocketMQ,
     with pytest.raises(BrokerRefuses, match=words):
         transport.probe()
     transport.close()
+
+
+@pytest.mark.parametrize("login", ["", "AK:wrong@"], ids=["without keys", "with a wrong secret"])
+def test_a_worker_that_is_refused_ends_at_once(guarded: RocketMQ, tmp_path: Path, login: str) -> None:
+    """It made the topics of its handlers again and again, for as long as --connect-deadline says: for ever."""
+    (tmp_path / "shop.py").write_text(APP)
+    last = ends_at_once(["run", "shop"], f"rocketmq://{login}{guarded.address}", tmp_path).stderr.splitlines()[-1]
+    assert last.startswith("workers: handler orders/say: no broker accepts it (")
+    assert f"{guarded.name}: NO_PERMISSION" in last

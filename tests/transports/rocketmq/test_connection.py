@@ -13,7 +13,7 @@ import gevent
 import pytest
 from msgspec.structs import astuple
 
-from framework.errors import BadMessage, BrokerUnreachable, PublishError, TlsFailed
+from framework.errors import BadMessage, BrokerRefuses, BrokerUnreachable, PublishError
 from framework.testing.conformance.receiver import StrictReceiver
 from framework.testing.detour import Detour
 from framework.testing.servers import free_port
@@ -167,7 +167,7 @@ def test_tls_is_spoken_to_name_servers_and_brokers_whose_certificate_is_trusted(
 
 def test_a_certificate_that_is_not_trusted_is_refused_with_the_option_that_names_it(kit: Kit) -> None:
     (transport,) = open_transports([f"rocketmq+tls://{kit.server.address}"])
-    with pytest.raises(TlsFailed, match=r"not trusted: .*; tls_ca= names a file to trust"):
+    with pytest.raises(BrokerRefuses, match=r"not trusted: .*; tls_ca= names a file to trust"):
         transport.probe()
 
 
