@@ -175,3 +175,20 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file")
     with pytest.raises(WrongUse, match=f"{tmp_path}/state: File exists: name folders that you may write to"):
         take(folders(tmp_path))
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_an_output_that_takes_no_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Where the folder is there, it shows with the first file alone."""
+    os.close(take(there := folders(tmp_path)))
+    (where(there) / ".job").unlink()
+    link = os.link
+
+    def refused(source: Path, target: Path) -> None:
+        if Path(target).parent == where(there):
+            raise OSError(number, os.strerror(number), str(target))
+        link(source, target)
+
+    monkeypatch.setattr("workers.api_requests.job.durable.os.link", refused)
+    with pytest.raises(WrongUse, match=f"{where(there)}/.job: {os.strerror(number)}: name folders that you may write to"):
+        take(there)

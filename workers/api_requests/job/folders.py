@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ TALLY = "tally"
 _NAME = "name"
 _SINCE = "from"
 """In the state: the time with which it began, where one was said."""
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _OWNER = ".job"
 """In the output: the name of the state that it belongs to."""
 
@@ -46,11 +48,13 @@ def take(folders: Folders) -> int:
         folders.output.make("")
         handle = os.open(folders.state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        raise WrongUse(f"{said}: name folders that you may write to") from None
+        raise _not_ours(error) from None
     try:
         _lock(handle, folders.state)
-        _own(folders)
+        try:
+            _own(folders)
+        except OSError as error:
+            raise _not_ours(error) if error.errno in _REFUSED else error from None
         if isinstance(folders.output, LocalOutput):
             earlier.adopt(folders.output.folder)
     except BaseException:
@@ -85,6 +89,11 @@ def check_output(folders: Folders) -> None:
     """Raises Gone when the output is not the folder that ``take`` took: what is written now would not be beside the rest."""
     if folders.output.read(_OWNER) != (folders.state / _NAME).read_bytes():
         raise Gone(_moved(folders))
+
+
+def _not_ours(error: OSError) -> WrongUse:
+    said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return WrongUse(f"{said}: name folders that you may write to")
 
 
 def _check_there(folders: Folders) -> None:
