@@ -8,7 +8,7 @@ import time
 from typing import NamedTuple
 
 from framework.spark.offsets import Offset, end_of, spans, start_of
-from framework.spool.root import collectors, epoch, root_of
+from framework.spool.root import collectors, epoch, lives_of, root_of
 from framework.spool.segment import cut, landed_at, steady
 
 
@@ -30,10 +30,13 @@ def lag(spool_dir: str | os.PathLike[str], offset: str | None) -> Lag:
     root = root_of(spool_dir)
     known = None if offset is None else Offset.of(json.loads(offset))
     cursors = known.cursors if known is not None and known.epoch == epoch(root) else {}
+    lives = lives_of(root)
     rows, landed = 0, []
     for name in collectors(root):
         segments = steady(root / name)
         begin = cursors.get(name) or start_of(segments)
+        if known is not None and known.began_anew(name, lives):
+            begin = min(begin, start_of(segments))
         waiting = spans(name, cut(segments, begin.segment), begin, end_of(segments))
         rows += sum(span.rows for span in waiting)
         landed += [at for span in waiting[:1] if (at := landed_at(span.segment))]  # 0: a query has read and deleted it

@@ -7,7 +7,7 @@ plans a batch anew after a crash, perhaps with other options, and must get the s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from framework.spool.segment import Segment
@@ -33,11 +33,15 @@ class Offset:
     min_partitions: int
     max_records: int
     """The most rows in one partition."""
+    lives: Mapping[str, str] = field(default_factory=dict)
+    """Collector -> which life of its folder the cursor is in, where it is known: one that was emptied by hand has another."""
 
     def as_dict(self) -> dict[str, Any]:
+        lives = {"lives": {name: self.lives[name] for name in sorted(self.lives)}} if self.lives else {}
         return {
             "epoch": self.epoch,
             "collectors": {name: list(self.cursors[name]) for name in sorted(self.cursors)},
+            **lives,
             "minPartitions": self.min_partitions,
             "maxRecordsPerPartition": self.max_records,
         }
@@ -45,7 +49,11 @@ class Offset:
     @classmethod
     def of(cls, known: Mapping[str, Any]) -> Offset:
         cursors = {name: Cursor(*cursor) for name, cursor in known["collectors"].items()}
-        return cls(known["epoch"], cursors, known["minPartitions"], known["maxRecordsPerPartition"])
+        return cls(known["epoch"], cursors, known["minPartitions"], known["maxRecordsPerPartition"], known.get("lives", {}))
+
+    def began_anew(self, name: str, lives: Mapping[str, str]) -> bool:
+        """Whether what ``name`` has there, by ``lives``, is none of what this is an offset in."""
+        return name in self.lives and lives.get(name, self.lives[name]) != self.lives[name]
 
 
 class Span(NamedTuple):

@@ -44,7 +44,7 @@ from framework.spark.sent import Sent
 from framework.spark.trimming import Trimming
 from framework.spool import SpoolError
 from framework.spool.faults import in_words
-from framework.spool.root import collectors, ensure_epoch, epoch
+from framework.spool.root import collectors, ensure_epoch, epoch, lives_of
 from framework.spool.segment import Segment, cut, highest, parts, steady, times_of
 from framework.spool.storage import Location, StorageError
 
@@ -109,6 +109,7 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._found: Listing = {}
         self._list_at = 0.0
         self._life: str | None = None
+        self._lives: Mapping[str, str] = {}
         self._numbers: dict[str, int] = {}
         """Collector -> ``highest``, of the last look."""
         self._waits = False
@@ -118,8 +119,9 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's names, here and below)
         root = self._options.spool_dir
         with in_words(root):
+            lives = lives_of(root)
             cursors = {name: self._beginning(segments) for name, segments in list_spool(root).items()}
-            return Offset(ensure_epoch(root), cursors, 1, self._options.max_records).as_dict()
+            return Offset(ensure_epoch(root), cursors, 1, self._options.max_records, lives).as_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         limit = self._options.max_messages
@@ -174,6 +176,7 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
             {**begin.cursors, **moved},
             partitions_wanted(self._options, sum(rows.values())),
             self._options.max_records,
+            {**begin.lives, **self._lives},
         ).as_dict()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -211,7 +214,8 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
             segments = found.get(name, [])
             begin = first.cursors.get(name) if first.epoch == last.epoch else None
             begin = begin or start_of(segments)
-            if begin > stop:  # its numbers began anew, and so did ``_continue_from``
+            is_anew = first.began_anew(name, last.lives) and start_of(segments) < begin
+            if begin > stop or is_anew:  # its numbers began anew, and so did ``_continue_from``
                 begin = FIRST
             if gone := missing(segments, begin, stop):
                 self._lost(f"segments {gone[0]} to {gone[-1]} of collector {name} are gone")
@@ -251,6 +255,7 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if time.monotonic() >= self._list_at:
             began = time.monotonic()
             self._life = ensure_epoch(self._options.spool_dir)
+            self._lives = lives_of(self._options.spool_dir)  # before the list: what comes in between is of a later life
             self._found = list_spool(self._options.spool_dir)
             self._numbers.clear()
             ended = time.monotonic()
@@ -269,14 +274,19 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
             return Offset(current, {}, 1, self._options.max_records)
         anew: dict[str, Cursor] = {}
         for name, cursor in start.cursors.items():
-            if cursor <= end_of(self._listed().get(name, [])):
+            found = self._listed().get(name, [])
+            if found and start.began_anew(name, self._lives) and start_of(found) < cursor:
+                self._lost(f"the folder of collector {name} was emptied, and its numbers began anew")
+                anew[name] = FIRST
+                continue
+            if cursor <= end_of(found):
                 continue
             if cursor > Cursor(self._highest(name) + 1, 0):
                 self._lost(f"segments before {cursor.segment} of collector {name} are gone, and its numbers began anew")
                 anew[name] = FIRST
             elif cursor.row:  # the newest was removed by hand, and what comes has higher numbers
                 self._lost(f"segment {cursor.segment} of collector {name} is gone")
-        return Offset(current, {**start.cursors, **anew}, 1, self._options.max_records) if anew else start
+        return Offset(current, {**start.cursors, **anew}, 1, self._options.max_records, start.lives) if anew else start
 
     def _highest(self, name: str) -> int:
         if name not in self._numbers:

@@ -95,3 +95,8 @@ def collectors(root: Location) -> list[str]:
             return sorted(entry.name for entry in entries if COLLECTOR.fullmatch(entry.name) and entry.is_dir())
     except FileNotFoundError:
         return []
+
+
+def lives_of(root: Location) -> dict[str, str]:
+    """Collector -> which life of its folder this is; without those of earlier versions, which say none. Raises as ``epoch``."""
+    return {name: life for name in collectors(root) if (life := epoch(root / name)) is not None}

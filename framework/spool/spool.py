@@ -1,7 +1,8 @@
 """The spool: lands batches of messages durably, once each, so that they may be finished at the broker.
 
 A spool is a folder, on a mounted file system or in a storage: a file ``epoch`` with a UUID that says which life of the spool
-this is, and a folder of segments for each collector. It does not talk to a broker, and reading for Spark is ``framework/spark``.
+this is, and a folder of segments for each collector, with one of its own. It does not talk to a broker, and reading for Spark is
+``framework/spark``.
 """
 
 from __future__ import annotations
@@ -301,10 +302,12 @@ class Spool:
     def _enter(self, life: str) -> None:
         if isinstance(self.root, Remote):
             check_exclusive(self.root, life)
+            ensure_epoch(self.folder)
         if isinstance(self.folder, Path):
             self.folder.mkdir(exist_ok=True)
             self._lock_file = files.locked(self.folder, self._shared)
             files.recover(self.folder, _UNFINISHED_FOR if self._shared else 0.0)
+            ensure_epoch(self.folder)  # by which a query tells a folder that was emptied from one that went on
             segments.sync_folder(self.root)
 
     def _learn(self, emptied: bool) -> None:

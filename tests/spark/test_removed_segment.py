@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from framework.spark import options
 from framework.spark.reader import NsqStreamReader
 from framework.spool import Spool, SpoolError, segment
 from framework.spool.storage import Location, Remote
+from pyspark_nsq import lag
 from tests.spark.conftest import messages
 from tests.spark.test_reader import EVERYTHING
 from tests.spool.test_numbered import forget
@@ -166,3 +168,43 @@ def test_each_collector_whose_numbers_began_anew_is_read_although_another_stays_
         spool.land(messages(40, 50))
     source = reader(tmp_path, failOnDataLoss="false")
     assert ids(source, end, source.latestOffset(end, EVERYTHING)) == [f"{n:016x}" for n in range(40, 50)]
+
+
+def empty(root: Location) -> None:
+    if isinstance(folder := root / "main", Remote):
+        for entry in folder.list():
+            (folder / entry.name).delete()
+    else:
+        shutil.rmtree(folder)
+    forget()
+
+
+@pytest.mark.parametrize("sizes", [(4, 4), (4, 4, 4)], ids=["as many numbers", "more"])
+def test_a_folder_that_was_emptied_is_told_although_its_numbers_have_come_as_far_again(
+    root: Location, sizes: tuple[int, ...]
+) -> None:
+    land(root, 5, 5)
+    end = reader(root).latestOffset(reader(root).initialOffset(), EVERYTHING)
+    empty(root)
+    land(root, *sizes, first=100)
+    with pytest.raises(SpoolError, match="the folder of collector main was emptied, and its numbers began anew"):
+        reader(root).latestOffset(end, EVERYTHING)
+    assert lag(root, json.dumps(end)).rows == sum(sizes)
+    source = reader(root, failOnDataLoss="false")
+    after = source.latestOffset(end, EVERYTHING)
+    for again in (source, reader(root)):  # a batch that runs again, with other options
+        assert ids(again, end, after) == [f"{n:016x}" for n in range(100, 100 + sum(sizes))]
+        assert again.latestOffset(after, EVERYTHING) == after
+
+
+def test_of_a_folder_that_was_emptied_nothing_is_lost_to_who_had_read_it_where_its_collector_lives_on(root: Location) -> None:
+    with Spool(root) as spool:
+        spool.land(messages(0, 5))
+        source = reader(root)
+        end = source.latestOffset(source.initialOffset(), EVERYTHING)
+        empty(root)
+        spool.land(messages(5, 9))
+        after = reader(root).latestOffset(end, EVERYTHING)
+        assert ids(reader(root), end, after) == [f"{n:016x}" for n in range(5, 9)]
+    known = {name: value for name, value in end.items() if name != "lives"}  # an earlier version's
+    assert reader(root).latestOffset(known, EVERYTHING) == after

@@ -166,7 +166,7 @@ def test_killed_before_any_write_in_a_folder(tmp_path: Path, batch: MakeBatch, m
     assert kills > 10
     land(tmp_path, batch, 12, 13)
     assert rows(tmp_path / "main") == expected(13)
-    assert sorted({name.rpartition(".")[2] for name in names(tmp_path / "main")}) == ["arrow", "lock", "run", "times"]
+    assert sorted({name.rpartition(".")[2] for name in names(tmp_path / "main")}) == ["arrow", "epoch", "lock", "run", "times"]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

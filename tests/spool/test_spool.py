@@ -107,7 +107,7 @@ def test_a_full_disk_lands_nothing_and_leaves_nothing_behind(
         broken.setattr(files, "_write_and_sync", full)
         with pytest.raises(SpoolError, match="5 messages could not be written: No space left on device"):
             spool.land(batch(5, 10))
-    assert sorted(os.listdir(spool.folder)) == ["00000000000000000001-5.arrow", "lock", "remember", "times"]
+    assert sorted(os.listdir(spool.folder)) == ["00000000000000000001-5.arrow", "epoch", "lock", "remember", "times"]
     assert spool.land(batch(0, 10)) == 5, "it goes on by itself once there is room"
 
 
@@ -121,7 +121,7 @@ def test_a_write_that_the_system_cuts_short_leaves_nothing_behind(tmp_path: Path
     writer.start()
     writer.join(30)
     assert writer.exitcode == 0
-    assert sorted(os.listdir(tmp_path / "main")) == ["lock", "remember"]
+    assert sorted(os.listdir(tmp_path / "main")) == ["epoch", "lock", "remember"]
 
 
 def test_when_the_folders_sync_fails_the_disk_decides_what_is_there(
