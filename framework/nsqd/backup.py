@@ -80,11 +80,13 @@ class Backup:
 
     def _copy(self, pinned: Pinned, held: ExitStack) -> int:
         """Returns the bytes of the log."""
+        alone = False
         with suppress(FolderInUse):  # else it is served, which is what the order of steps is for
             held.callback(ReadOnlyFolder(self._source).close)
+            alone = True
         for _ in range(_ATTEMPTS):
             pinned.pin()
-            named, end = self._copy_index()
+            named, end = self._copy_index(alone)
             pinned.pin()
             if named <= set(pinned.numbers):
                 break
@@ -96,14 +98,17 @@ class Backup:
         self._copy_rest()
         return size
 
-    def _copy_index(self) -> tuple[set[int], tuple[int, int]]:
-        """As of one moment, whoever writes to it. Returns the segments that it names, and up to where it knows the log."""
+    def _copy_index(self, alone: bool) -> tuple[set[int], tuple[int, int]]:
+        """As of one moment, whoever writes to it; nobody if ``alone``. Returns the segments that it names, and up to where it
+        knows the log."""
         source, target = self._source / "index.db", self._target / "index.db"
         target.unlink(missing_ok=True)
         if not source.exists():
             return set(), (0, 0)
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
-        reading = sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True)
+        # SQLite would make files beside it otherwise, which a disk that has become read-only does not take.
+        unchanged = alone and not source.with_name("index.db-wal").exists()
+        reading = sqlite3.connect(f"{source.as_uri()}?mode=ro{'&immutable=1' if unchanged else ''}", uri=True)
         with closing(reading), closing(sqlite3.connect(target)) as writing:
             reading.backup(writing)
             rows = writing.execute("select distinct seg from batch where seg > 0 and dead = 0").fetchall()

@@ -319,3 +319,19 @@ def test_messages_that_are_moved_between_any_two_steps_are_in_the_copy(
     monkeypatch.undo()
     assert holds(copy, before, set(), capsys) == 5
     assert len(kept) > 12
+
+
+def test_a_folder_on_a_disk_that_has_become_read_only_is_copied(tmp_path: Path) -> None:
+    place = tmp_path / "disk"
+    try:
+        with tmpfs(place, 8 << 20):
+            opened = Store(place / "data")
+            opened.append([declared(TOPIC, "c")])
+            publish(opened, b"a", b"b")
+            opened.close()
+            subprocess.run(["mount", "-o", "remount,ro", place], check=True)
+            done = backup(place / "data", tmp_path / "copy")
+            assert (done.returncode, done.stderr) == (0, "")
+    except ServerMissing as error:
+        missing(error)
+    assert run(tmp_path / "copy").served["t7/c"] == [b"a", b"b"]
