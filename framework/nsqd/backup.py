@@ -20,7 +20,7 @@ from pathlib import Path
 from framework.errors import FrameworkError
 from framework.nsqd.options import Options
 from framework.nsqd.slices import Slices
-from framework.nsqd.store import formats, salting
+from framework.nsqd.store import formats
 from framework.nsqd.store.files import FILE_MODE, FOLDER_MODE, make_folder, naming, sync_folder, write_synced
 from framework.nsqd.store.folder import FolderInUse, ReadOnlyFolder
 from framework.nsqd.store.segments import Broken, Segments, number_of, numbers_in
@@ -49,7 +49,7 @@ class Backup:
 
     def run(self) -> None:
         meta = formats.read(self._source)
-        salting.check(self._source, meta.salt)
+        formats.check_salt(self._source, meta.salt)
         made = self._make_target()
         try:
             with ExitStack() as held:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +61,20 @@ def test_it_is_refused_in_a_sentence_with_the_right_one(kept: Path, open_it: Cal
     assert files(kept) == before
     meta = json.loads((kept / "meta.json").read_text())
     (kept / "meta.json").write_text(json.dumps({**meta, "salt": salt}))
+    again = Store(kept)
+    assert (everything(again), again.reports) == ([b"a", b"b"], [])
+    again.close()
+
+
+@pytest.mark.parametrize("meta", [None, b"", b"{", b'{"format":1}'])
+def test_one_that_is_lost_can_be_made_again_from_what_is_said(kept: Path, meta: bytes | None) -> None:
+    (kept / "meta.json").unlink()
+    if meta is not None:
+        (kept / "meta.json").write_bytes(meta)
+    with pytest.raises(FolderUnusable) as refused:
+        Store(kept)
+    (said,) = re.findall(r"write (\{.*\}) into it", str(refused.value))
+    (kept / "meta.json").write_text(said)
     again = Store(kept)
     assert (everything(again), again.reports) == ([b"a", b"b"], [])
     again.close()

@@ -13,6 +13,7 @@ import msgspec
 
 from framework.decoding import prepared
 from framework.errors import WrongUse
+from framework.nsqd.store import salting
 from framework.nsqd.store.files import IN_THE_WAY, explain, odd_file, sync_folder, write_synced
 
 FORMAT = 1
@@ -64,7 +65,8 @@ def read(path: Path) -> Meta:
     except OSError as error:
         raise FolderUnusable(explain(path, error)) from error
     except msgspec.DecodeError as error:
-        raise FolderUnusable(f"{file} is damaged ({error}): put it back from a copy, or name another --data-path") from error
+        words = f"{file} is damaged ({error}): put it back from a copy, {_written(path)}or name another --data-path"
+        raise FolderUnusable(words) from error
     if meta is None:
         raise FolderUnusable(
             f"{file} says format {number}, this version reads up to {max(FORMAT, CHANGES)}: run the version that wrote it, "
@@ -76,6 +78,25 @@ def read(path: Path) -> Meta:
 def _refuse_odd(path: Path) -> None:
     if (odd := odd_file(path)) is not None:
         raise FolderUnusable(f"the data folder {path} cannot be used: {odd} is no file; {IN_THE_WAY}")
+
+
+def check_salt(path: Path, salt: int) -> None:
+    """Raises FolderUnusable where the folder's log was written with another one, OSError. Each record would be taken for a
+    damaged one, and all messages for lost."""
+    if not salting.fits(path, salt) and (own := salting.of_log(path)) is not None:
+        raise FolderUnusable(
+            f"{path / 'meta.json'} says salt {salt}, its log was written with {own}: one of them is of another folder, or "
+            "meta.json is damaged; put it back from a copy, or write that number into it. Nothing was changed"
+        )
+
+
+def _written(path: Path) -> str:
+    """How a ``meta.json`` that is lost is made again, from what the log tells."""
+    try:
+        salt = salting.of_log(path)
+    except OSError:
+        salt = None
+    return f'write {{"format":{max(FORMAT, CHANGES)},"salt":{salt}}} into it, ' if salt is not None else ""
 
 
 def open_or_make(path: Path) -> Meta:
@@ -99,7 +120,10 @@ def allow_changes(path: Path) -> None:
 def _make(path: Path) -> Meta:
     file = path / "meta.json"
     if any(path.glob("log/*.log")):
-        raise FolderUnusable(f"{file} is missing beside a log, which cannot be read without it: name another --data-path")
+        raise FolderUnusable(
+            f"{file} is missing beside a log, which cannot be read without it, as in a copy that was cut short: put it back "
+            f"from a copy, {_written(path)}or name another --data-path"
+        )
     meta = Meta(FORMAT, secrets.randbits(32))
     _write(file, meta)
     return meta

@@ -1,33 +1,31 @@
-"""Whether a log was written with the salt that ``meta.json`` says. With another one each of its records would be taken for a
-damaged one, and all of its messages for lost. It changes nothing.
-"""
+"""The salt that a log was written with, as its records tell it, whatever ``meta.json`` says. It changes nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from framework.nsqd.store import record
 from framework.nsqd.store.files import naming
-from framework.nsqd.store.formats import FolderUnusable
 
 _LOOK_BYTES = 1 << 20
 
 
-def check(path: Path, salt: int) -> None:
-    """Raises FolderUnusable where the log of the folder has another salt, OSError."""
-    others: list[int] = []
+def of_log(path: Path) -> int | None:
+    """That of the folder's log; None where it cannot be told. Raises OSError."""
+    return next((salt for data in _beginnings(path) if (salt := _salt(data)) is not None), None)
+
+
+def fits(path: Path, salt: int) -> bool:
+    """Whether a segment of the folder's log begins with a record that is right with it."""
+    return any(record.decode(data, 0, salt) is not None for data in _beginnings(path))
+
+
+def _beginnings(path: Path) -> Iterator[bytes]:
     for segment in sorted((path / "log").glob("*.log")):
         with naming(segment), open(segment, "rb") as file:
             data = file.read(_LOOK_BYTES)
-        if record.decode(data, 0, salt) is not None:
-            return
-        if (other := _salt(data)) is not None:
-            others.append(other)
-    if others:
-        raise FolderUnusable(
-            f"{path / 'meta.json'} says salt {salt}, its log was written with {others[0]}: one of them is of another folder, or "
-            "meta.json is damaged; put it back from a copy, or write that number into it. Nothing was changed"
-        )
+        yield data
 
 
 def _salt(data: bytes) -> int | None:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from framework.nsqd.store import misnamed, reading, recovery, salting, saving, unfinished
+from framework.nsqd.store import formats, misnamed, reading, recovery, saving, unfinished
 from framework.nsqd.store.catalog import Catalog
 from framework.nsqd.store.clock import Clock
 from framework.nsqd.store.compaction import Compactor
@@ -56,7 +56,7 @@ class Store:
         with ExitStack() as undo:
             undo.callback(self.folder.close)
             try:
-                salting.check(path, self.folder.salt)
+                formats.check_salt(path, self.folder.salt)
                 self.reports += misnamed.put_back(path / "log", self.folder.salt)
                 self.log = Log(path / "log", self.folder.salt, syncing)
                 undo.callback(self.log.close)

@@ -9,7 +9,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from framework.nsqd.store import misnamed, recovery, salting
+from framework.nsqd.store import formats, misnamed, recovery
 from framework.nsqd.store.catalog import Catalog
 from framework.nsqd.store.clock import Clock
 from framework.nsqd.store.files import explain
@@ -34,7 +34,7 @@ class Survey:
             self._closing = undo.pop_all()
 
     def _open(self, path: Path, undo: ExitStack) -> None:
-        salting.check(path, self.folder.salt)
+        formats.check_salt(path, self.folder.salt)
         names, wrong = misnamed.look(path / "log", self.folder.salt)
         self.log = Segments(path / "log", self.folder.salt, names)
         undo.callback(self.log.close)
