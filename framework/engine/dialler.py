@@ -12,7 +12,7 @@ from framework.engine import backoff
 from framework.engine.consumer import Consumer
 from framework.engine.tie import Tie
 from framework.engine.ways import Ways
-from framework.errors import REFUSALS, BadHandler, BrokerRefuses, FrameworkError, words_of
+from framework.errors import REFUSALS, BadHandler, BrokerRefuses, FrameworkError, WrongUse, words_of
 from framework.middleware.dead_letter import topic_name
 from framework.observe import hublog
 from framework.transports.contract import Receiver, Transport
@@ -51,8 +51,8 @@ class Dialler:
         self._looking = self._again = self._stopped = False
         self._ensured = False
         """What it needs has been made at the broker, as far as it can be lacking."""
-        self.refusal: BadHandler | None = None
-        """What no waiting can mend: a node that cannot honour the handler's timeout."""
+        self.refusal: WrongUse | None = None
+        """What no waiting can mend: a node that cannot honour the handler's timeout, a URL that names another server."""
         self._admitted = False
         self._refusing: dict[str, Exception] = {}
         """The nodes that rejected this worker at the last dial, with their words."""
@@ -153,6 +153,9 @@ class Dialler:
             self._error = error
             if isinstance(error, BrokerRefuses):
                 self._rejected = error
+                self._changed.set()
+            elif isinstance(error, WrongUse) and not self._admitted:
+                self.refusal = error
                 self._changed.set()
             return False
         except Exception as error:

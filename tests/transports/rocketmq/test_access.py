@@ -98,7 +98,7 @@ def test_who_does_not_sign_or_wrongly_is_refused_in_its_words(guarded: RocketMQ,
 
 @pytest.mark.parametrize("login", ["", "AK:wrong@"], ids=["without keys", "with a wrong secret"])
 def test_a_worker_that_is_refused_ends_at_once(guarded: RocketMQ, tmp_path: Path, login: str) -> None:
-    """It made the topics of its handlers again and again, for as long as --connect-deadline says: for ever."""
+    """It asked for the topics of its handlers again and again, for as long as --connect-deadline says."""
     (tmp_path / "shop.py").write_text(APP)
     last = ends_at_once(["run", "shop"], f"rocketmq://{login}{guarded.address}", tmp_path).stderr.splitlines()[-1]
     assert last.startswith("workers: handler orders/say: no broker accepts it (")

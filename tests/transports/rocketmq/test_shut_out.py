@@ -9,6 +9,7 @@ import pytest
 from framework import Publisher, PublishError
 from framework.errors import BrokerRefuses, BrokerUnreachable
 from framework.testing.servers import free_port
+from framework.testing.workers import call
 from framework.transports import open_transports
 from tests.cli.test_shut_out import APP, ends_at_once
 from tests.transports.rocketmq.kit import Kit
@@ -24,6 +25,13 @@ def test_a_certificate_that_is_not_trusted_ends_each_verb_at_once(kit: Kit, tmp_
     said = done.stdout if verb[0] == "check" else done.stderr.splitlines()[-1]
     assert kit.server.address in said
     assert WORDS in said
+
+
+def test_the_address_of_a_broker_in_place_of_a_name_servers_ends_a_worker_at_once(kit: Kit, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    done = call("run", "shop", "--broker", f"rocketmq://{kit.server.broker.address}", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(f"workers: RocketMQ at {kit.server.broker.address} is no name server")
 
 
 def test_nor_does_a_publish_wait(kit: Kit) -> None:
