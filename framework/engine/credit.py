@@ -45,8 +45,8 @@ BUSY_TERM = 0.25
 TRY_AFTER, TRY_AT_LEAST = 16, 512
 """Messages that came one at a time, none quickly, after which two may come at once: more after each try that was in vain, for a
 broker may keep what is not asked for at once in its buffer. At least every so many messages one is made."""
-FAR = 1.0
-"""Seconds: a broker that takes longer than that for a message is idle, and no try is made."""
+FAR = 3.0
+"""Seconds: a broker that takes longer than that for a message is idle, and no try is made. beanstalkd takes two round trips."""
 NEVER = float("-inf")
 
 
@@ -68,7 +68,10 @@ class Share:
     way: float = 0.0
     """The same, as a try has shown it; 0 where none has."""
     single: float = math.inf
-    """Seconds of the quickest message that came alone since the last try."""
+    """Seconds of the quickest two in a row, the slower of them, that came alone since the last try: one may have come on the
+    heels of another, for a grant that was higher for a moment."""
+    single_before: float = math.inf
+    """Seconds of the last one."""
     singles: int = 0
     """Messages that came alone since the last try, none quickly."""
     try_after: int = TRY_AFTER
@@ -191,12 +194,14 @@ class Credit:
     def _came_alone(self, share: Share, took: float) -> None:
         """A message ``took`` longer than one that comes quickly; perhaps it is time for a try."""
         share.singles += 1
-        share.single = min(share.single, took)
+        share.single = min(share.single, max(took, share.single_before))
+        share.single_before = took
         if share.singles >= share.try_after and share.single <= FAR:
             share.headroom = min(2, share.max_grant, self.max_in_flight)
             share.way = 1.5 * share.single if share.headroom > 1 else 0.0
             share.try_after = min(2 * share.try_after, TRY_AT_LEAST)
-            share.single, share.singles = math.inf, 0
+            share.single = share.single_before = math.inf
+            share.singles = 0
 
     def decay(self, now: float, turn: float, idle: float) -> bool:
         """Lower the headroom of shares that have not used it up for a while; returns whether any share has more than 1 left.

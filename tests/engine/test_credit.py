@@ -99,7 +99,7 @@ def test_a_broker_whose_answers_were_quick_is_never_asked_for_two_to_see_how_far
     assert near.granted == 1
 
 
-@pytest.mark.parametrize("way", [0.002, 0.02, 0.23, 0.3])
+@pytest.mark.parametrize("way", [0.002, 0.02, 0.23, 0.3, 1.2])
 def test_a_broker_that_is_far_is_asked_for_as_many_as_are_under_way_and_for_one_again_when_it_has_few(way: float) -> None:
     traffic = Traffic(1, 2500, concurrency=100)
     share = traffic.shares[0]
@@ -108,6 +108,20 @@ def test_a_broker_that_is_far_is_asked_for_as_many_as_are_under_way_and_for_one_
     assert share.granted >= 64
     light(traffic, share, 200, way)
     assert (share.granted, share.headroom, share.way) == (1, 1, 0.0)
+
+
+@pytest.mark.parametrize("soon", [0.003, 0.02])
+def test_a_message_on_the_heels_of_another_does_not_hide_how_far_a_broker_is(soon: float) -> None:
+    """What a broker has sent for a grant that was higher for a moment has not been asked for anew."""
+    traffic = Traffic(1, 2500, concurrency=100)
+    share = traffic.shares[0]
+    for _ in range(TRY_AFTER // 4):
+        light(traffic, share, 3, 0.2)
+        light(traffic, share, 1, soon)
+    assert share.headroom == 2
+    assert share.way > 0.2
+    traffic.full(share, after=0.2)
+    assert share.headroom == 4
 
 
 def test_where_one_may_be_in_flight_a_broker_that_is_far_changes_nothing() -> None:
