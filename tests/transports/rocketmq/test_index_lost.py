@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import gevent
@@ -34,17 +35,23 @@ def lose_index(server: RocketMQ, topic: str) -> None:
     server.broker.start()
 
 
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[RocketMQ]:
+    """Killed also where its test fails."""
+    yield from started(tmp_path)
+
+
+@pytest.fixture
+def kit(own: RocketMQ) -> Iterator[Kit]:
+    made = Kit(own)
+    made.topic = made.topic_there = "orders"
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize("mode", ["pop", "pull"])
-def test_each_that_is_there_is_handled_once(tmp_path: Path, mode: str) -> None:
+def test_each_that_is_there_is_handled_once(kit: Kit, mode: str) -> None:
     """By PULL, 24 of 209 never were, and others again and again; by POP, 39 came twice."""
-    for server in started(tmp_path):
-        kit = Kit(server)
-        kit.topic = kit.topic_there = "orders"
-        lose_and_handle(kit, mode)
-        kit.close()
-
-
-def lose_and_handle(kit: Kit, mode: str) -> None:
     publish(kit, 0, EACH)
     time.sleep(1.0)  # its index is written
     lose_index(kit.server, kit.topic)
