@@ -164,7 +164,7 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
         # Batches up to here are done, and Spark calls commit for the last one only once there is a next: a spool that is full
         # would wait for the one, and the next batch for the spool.
         if begin.cursors != self._trimming.done:
-            self._trimming.up_to(begin.cursors)
+            self._trimming.up_to(begin)
         new = {name: self._new(name, begin.cursors) for name in self._listed()}
         available = {name: sum(span.rows for span in some) for name, some in new.items() if some}
         if not available:
@@ -228,7 +228,7 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def commit(self, end: dict[str, Any]) -> None:
         """Delete what no batch will need again, if retention says so."""
         with in_words(self._options.spool_dir):
-            self._trimming.up_to(Offset.of(end).cursors)
+            self._trimming.up_to(Offset.of(end))
 
     def stop(self) -> None:
         if self._collector is not None:

@@ -7,9 +7,10 @@ import logging
 import time
 from collections.abc import Mapping
 
-from framework.spark.offsets import Cursor
+from framework.spark.offsets import Cursor, Offset
 from framework.spark.options import ReadOptions
 from framework.spool.limit import to_keep
+from framework.spool.root import lives_of
 from framework.spool.segment import trim
 from framework.spool.storage import StorageError
 from framework.spool.told import REMEMBER, told
@@ -29,14 +30,19 @@ class Trimming:
         self._again_at = 0.0
         self._refused = False
 
-    def up_to(self, cursors: Mapping[str, Cursor]) -> None:
-        """Delete what is before ``cursors`` and nobody needs. Raises OSError for a folder, and SpoolError."""
+    def up_to(self, offset: Offset) -> None:
+        """Delete what is before ``offset`` and nobody needs. Raises OSError for a folder, and SpoolError.
+
+        Of a folder that was emptied since, nothing is before it: its numbers began anew."""
         began = time.monotonic()
         if not self._options.trim or began < self._again_at:
             return
         root = self._options.spool_dir
         try:
-            for name, cursor in cursors.items():
+            lives = lives_of(root)
+            for name, cursor in offset.cursors.items():
+                if offset.began_anew(name, lives):
+                    continue
                 folder = root / name
                 trim(folder, cursor.segment, self._options.dedupe_window, to_keep(folder), told(folder, REMEMBER) or 0.0)
         except StorageError as error:
@@ -46,4 +52,4 @@ class Trimming:
                 _log.warning("spool %s: %s; until then what was read stays there", root, error)
             self._refused = True
         else:
-            self.done, self._again_at, self._refused = dict(cursors), 0.0, False
+            self.done, self._again_at, self._refused = dict(offset.cursors), 0.0, False

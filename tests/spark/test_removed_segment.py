@@ -197,6 +197,25 @@ def test_a_folder_that_was_emptied_is_told_although_its_numbers_have_come_as_far
         assert again.latestOffset(after, EVERYTHING) == after
 
 
+def test_the_end_of_a_batch_deletes_nothing_of_a_folder_that_was_emptied_meanwhile(root: Location) -> None:
+    source = reader(root, retention="commit", dedupeWindow="1")
+    land_forgetting(root, 0, 10, 20)
+    end = source.latestOffset(source.initialOffset(), EVERYTHING)
+    empty(root)
+    land_forgetting(root, 100, 110)
+    source.commit(end)
+    forget()
+    assert [one.number for one in segment.listing(root / "main")] == [1, 2]
+
+
+def land_forgetting(root: Location, *firsts: int) -> None:
+    """What is read is kept for nobody."""
+    with Spool(root, remember=0) as spool:
+        for first in firsts:
+            spool.land(messages(first, first + 4))
+    forget()
+
+
 def test_of_a_folder_that_was_emptied_nothing_is_lost_to_who_had_read_it_where_its_collector_lives_on(root: Location) -> None:
     with Spool(root) as spool:
         spool.land(messages(0, 5))
