@@ -161,6 +161,18 @@ def test_a_folder_has_the_newer_format_from_the_first_of_these_on(start: Callabl
     assert nsqd.killed().store.folder.has_changes
 
 
+def test_ephemeral_channels_which_are_never_named_make_no_newer_format(start: Callable[[], Nsqd]) -> None:
+    nsqd = start()
+    topic = nsqd.broker.topic("t")
+    for name in NAMES:
+        topic.channel(f"{name}#ephemeral")
+    topic.channel("kept")
+    topic.settle()
+    topic.channel("another")
+    topic.settle()
+    assert not nsqd.store.folder.has_changes
+
+
 def test_channels_whose_names_are_damaged_are_said_to_be_unknown(start: Callable[[], Nsqd], tmp_path: Path) -> None:
     nsqd = start()
     topic = nsqd.broker.topic("t")
