@@ -173,17 +173,23 @@ def test_ephemeral_channels_which_are_never_named_make_no_newer_format(start: Ca
     assert not nsqd.store.folder.has_changes
 
 
-def test_channels_whose_names_are_damaged_are_said_to_be_unknown(start: Callable[[], Nsqd], tmp_path: Path) -> None:
+@pytest.mark.parametrize("indexed", [True, False], ids=["behind the index", "without it"])
+def test_channels_whose_names_are_damaged_are_said_to_be_unknown(
+    start: Callable[[], Nsqd], tmp_path: Path, indexed: bool
+) -> None:
     nsqd = start()
     topic = nsqd.broker.topic("t")
     for name in NAMES[:4]:
         topic.channel(name)
     topic.settle()
+    nsqd.broker.save()
+    nsqd.broker._saver.kill()  # what follows is behind what the index knows
     for name in ("damaged", "whole"):
         topic.channel(name)
         topic.settle()
     copy = killed(nsqd.store, nsqd.store.folder.path, tmp_path / "copy")
-    lose_index(copy)
+    if not indexed:
+        lose_index(copy)
     data = segment(copy).read_bytes()
     for at in (data.find(b"damaged"), data.rfind(b"damaged")):
         flip(segment(copy), at)

@@ -236,6 +236,7 @@ class _Scan:
         catalog.take_unindexed()
         if catalog.rebuilt:
             self._await_moved()
+        if catalog.rebuilt or damaged:
             self._say_unnamed()
         for damage in self._numbers.damages:
             self._account(damage)
