@@ -348,7 +348,7 @@ class Topic:
     def declaration(self) -> Declaration:
         """What the log shall know of it: all that it has where that is little, else what changed."""
         # Once in a while all, so that what damage costs is little, and as much has changed by then.
-        if not self.next or self._kept_channels <= _FEW or self._named > self._kept_channels:
+        if self.deleted or not self.next or self._kept_channels <= _FEW or self._named > self._kept_channels:
             channels = {one.name: Declared(one.id, one.cursor, one.paused) for one in self.channels.values() if one.kept}
             return Declaration(self.name, self.pumped, self.paused, channels, dropped=self.deleted)
         there = [one for name in self._changed if (one := self.channels.get(name)) is not None]

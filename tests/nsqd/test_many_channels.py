@@ -151,6 +151,26 @@ def test_what_changes_while_a_change_is_written_is_written_too(start: Callable[[
     assert stored(copy) == ({"t": channels(topic)}, [])
 
 
+@pytest.mark.parametrize("anew", [False, True], ids=["for good", "and made anew"])
+def test_a_topic_of_many_channels_that_is_deleted_is_gone_after_a_kill(
+    start: Callable[[], Nsqd], tmp_path: Path, anew: bool
+) -> None:
+    nsqd = start()
+    topic = nsqd.broker.topic("t")
+    for name in NAMES:
+        topic.channel(name)
+    topic.settle()
+    nsqd.broker.delete_topic("t")
+    topic.settle()
+    if anew:
+        nsqd.broker.topic("t").settle()
+    for number, without_index in enumerate((False, True)):
+        copy = killed(nsqd.store, nsqd.store.folder.path, tmp_path / f"copy{number}")
+        if without_index:
+            lose_index(copy)
+        assert stored(copy) == ({"t": {}} if anew else {}, [])
+
+
 def test_a_folder_has_the_newer_format_from_the_first_of_these_on(start: Callable[[], Nsqd]) -> None:
     nsqd = start()
     topic = nsqd.broker.topic("t")
