@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from framework.bodies import Bodies
+from framework.bodies import Bodies, named, which
 from framework.errors import BadMessage
 
 
-def check_bodies(topic: str, bodies: Sequence[bytes], largest: int, limit: str) -> None:
-    """Raises BadMessage, which names the first that is wrong. ``limit``: whose ``largest`` is, and how it is raised."""
+def check_bodies(
+    topic: str, bodies: Sequence[bytes], largest: int, limit: str, *, number: int = 1, of: int | None = None
+) -> None:
+    """Raises BadMessage, which names the first that is wrong. ``limit``: whose ``largest`` is, and how it is raised. ``number``,
+    ``of``: of the first, and of how many, where these are a part of what was given."""
     if isinstance(bodies, (bytes, str)):
         raise BadMessage(f"topic {topic!r}: publish takes a list of bodies; write [body]")
     if isinstance(bodies, Bodies) and bodies.total <= largest:  # which are bytes, and not empty
@@ -18,11 +21,11 @@ def check_bodies(topic: str, bodies: Sequence[bytes], largest: int, limit: str) 
         sizes = list(map(len, bodies))
         if all(sizes) and max(sizes, default=0) <= largest:
             return
-    for number, body in enumerate(bodies, 1):
-        which = f"topic {topic!r}: message {number} of {len(bodies)}"
+    for at, body in enumerate(bodies):
+        name = f"topic {topic!r}: {which(bodies, at + 1) if of is None else named(number + at, of)}"
         if type(body) is not bytes:
-            raise BadMessage(f"{which} is {type(body).__name__}, not bytes; encode it")
+            raise BadMessage(f"{name} is {type(body).__name__}, not bytes; encode it")
         if not body:
-            raise BadMessage(f"{which} is empty, which other brokers do not take; give it a body or leave it out")
+            raise BadMessage(f"{name} is empty, which other brokers do not take; give it a body or leave it out")
         if len(body) > largest:
-            raise BadMessage(f"{which} has {len(body)} bytes; {limit}: make it smaller")
+            raise BadMessage(f"{name} has {len(body)} bytes; {limit}: make it smaller")

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from framework.bodies import Bodies, which
 from framework.errors import BadMessage, PublishError
 from framework.headers import NONE, Headers, OneEach
 from framework.message import Message
@@ -96,9 +97,12 @@ def _all_sealed(topic: str, bodies: Sequence[bytes], headers: Headers) -> Sequen
     if isinstance(bodies, bytes | str) or not set(map(type, bodies)) <= {bytes}:
         return bodies  # refused by the inner producer
     if not headers and not all(bodies):
-        raise BadMessage(f"topic {topic!r}: one of {len(bodies)} messages is empty; give it a body or leave it out")
+        name = which(bodies, list(map(bool, bodies)).index(False) + 1)
+        raise BadMessage(f"topic {topic!r}: {name} is empty; give it a body or leave it out")
     found = [sealed(headers, body) for body in bodies]
-    return bodies if all(map(_same, found, bodies)) else found  # what was checked already need not be checked again
+    if all(map(_same, found, bodies)):
+        return bodies  # what was checked already need not be checked again
+    return Bodies(found, bodies.before, bodies.of) if isinstance(bodies, Bodies) else found
 
 
 def _same(one: object, other: object) -> bool:

@@ -26,7 +26,9 @@ from framework import (
     published,
     publisher,
 )
+from framework.transports.checked import check_bodies
 from framework.transports.contract import Capabilities
+from framework.transports.enveloped import SealingProducer
 
 SNAN = Decimal("sNaN")
 TOO_LARGE = 10**400
@@ -167,6 +169,39 @@ def test_an_error_in_the_middle_says_how_many_were_stored() -> None:
     with pytest.raises(BadMessage) as caught:
         made(broker).publish_many("topic", [b"x"] * 1500 + [b""] + [b"x"])
     assert caught.value.__notes__ == ["1000 of the messages before it were stored on topic"]
+
+
+class Checking(Broker):
+    """Takes 2,000,000 bytes, and refuses a publish that has more as the real producers do."""
+
+    def publish(self, topic: str, bodies: Sequence[bytes], **options: Any) -> None:
+        check_bodies(topic, bodies, 2_000_000, "it takes less")
+        super().publish(topic, bodies, **options)
+
+
+LARGE = b"x" * 2_000_001
+
+
+@pytest.mark.parametrize("wrong", [LARGE, b"", b"~" + LARGE, object()])
+@pytest.mark.parametrize("before", [0, 5, 999, 1000, 2500])
+def test_an_error_names_the_message_by_its_number_among_all(wrong: Any, before: int) -> None:
+    """Those of a request were counted: the message that is too large is one by itself, and so was "message 1 of 1"."""
+    for broker in Checking(), SealingProducer(Checking()):
+        publishing = made(Checking())
+        publishing._producers = [broker]
+        payloads = [b"a"] * before + [wrong] + [b"b"] * 7
+        with pytest.raises(BadMessage, match=rf"message {before + 1} of {before + 8}\b"):
+            publishing.publish_many("topic", payloads)
+        with pytest.raises(BadMessage, match=rf"message {before + 1}\b(?! of)"):
+            publishing.publish_many("topic", iter(payloads))
+
+
+def test_with_headers_too() -> None:
+    publishing = made(Checking())
+    publishing._producers = [SealingProducer(Checking())]
+    publishing._plain = {**publishing._plain, "headers": {"a": "b"}}
+    with pytest.raises(BadMessage, match="message 1001 of 1001"):
+        publishing.publish_many("topic", [b"a"] * 1000 + [LARGE])
 
 
 @pytest.mark.parametrize("topic", ["", "a b", None, "x" * 65])

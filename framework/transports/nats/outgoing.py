@@ -58,8 +58,10 @@ def check(topic: str, bodies: Sequence[bytes], delay: float, headers: Headers) -
         raise BadMessage(f"topic {topic!r}: {len(bodies)} messages with one {ID} would be one to NATS: publish each by itself")
 
 
-def check_sizes(topic: str, bodies: Sequence[bytes], max_payload: int, headers: Headers, fix: str) -> None:
-    """``fix``: what to change for a larger one. Raises BadMessage."""
+def check_sizes(
+    topic: str, bodies: Sequence[bytes], max_payload: int, headers: Headers, fix: str, *, number: int = 1, of: int | None = None
+) -> None:
+    """``fix``: what to change for a larger one. ``number``, ``of``: as ``check_bodies`` has them. Raises BadMessage."""
     beside = len(encode({ID: headers.get(ID, _ID % ("0" * 16, 0)), **headers}.items())) if headers else OVERHEAD
     largest = max_payload - beside
-    check_bodies(topic, bodies, largest, f"NATS takes up to {largest} beside the headers ({fix})")
+    check_bodies(topic, bodies, largest, f"NATS takes up to {largest} beside the headers ({fix})", number=number, of=of)

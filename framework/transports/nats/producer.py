@@ -52,9 +52,9 @@ class NatsProducer(OneByOne):
         lease: float | None = None, timeout: float | None = None,
     ) -> None:  # fmt: skip
         """``contract.HeadsEach``"""
-        for body, given in zip(bodies, headers, strict=True):
+        for number, (body, given) in enumerate(zip(bodies, headers, strict=True), 1):
             check(topic, [body], delay, given)
-            check_sizes(topic, [body], self._options.max_payload, given, _LARGER)
+            check_sizes(topic, [body], self._options.max_payload, given, _LARGER, number=number, of=len(bodies))
         commands = self._outgoing.headed(topic, bodies, delay, headers)
         raise_first(self._publishing.here().store_each(commands, self._deadline if timeout is None else timeout))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from framework import names
-from framework.bodies import Bodies
+from framework.bodies import Bodies, which
 from framework.errors import BadMessage, PublishError
 from framework.headers import NONE, Headers
 from framework.transports.failover import Failover
@@ -146,7 +146,7 @@ def _not_bytes(topic: str, bodies: Sequence[bytes]) -> BadMessage:
 
 def _bad_size(topic: str, bodies: Sequence[bytes], largest: int) -> BadMessage:
     at = next(i for i, body in enumerate(bodies) if not 0 < len(body) <= largest)
-    which = f"topic {topic!r}: message {at + 1} of {len(bodies)}"
+    name = f"topic {topic!r}: {which(bodies, at + 1)}"
     if not bodies[at]:
-        return BadMessage(f"{which} is empty, which nsqd does not take; give it a body or leave it out")
-    return BadMessage(f"{which} has {len(bodies[at])} bytes; nsqd takes up to {largest} (its --max-msg-size): make it smaller")
+        return BadMessage(f"{name} is empty, which nsqd does not take; give it a body or leave it out")
+    return BadMessage(f"{name} has {len(bodies[at])} bytes; nsqd takes up to {largest} (its --max-msg-size): make it smaller")

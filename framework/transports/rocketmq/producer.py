@@ -73,9 +73,10 @@ class RocketProducer:
         lease: float | None = None, timeout: float | None = None,
     ) -> None:  # fmt: skip
         """``contract.HeadsEach``. A request for each, many under way at once, as the broker chooses a queue for each."""
+        self._check(topic, bodies, delay, NONE)
         commands: list[Command] = []
         for body, given in zip(bodies, headers, strict=True):
-            self._check(topic, [body], delay, given)
+            _check_headers(topic, given)
             commands += self._commands.singles(topic, self._names.mapped(topic), [body], given, delay)
         raise_first(self._publishing.here().store_each(commands, self._deadline if timeout is None else timeout))
 
@@ -88,13 +89,17 @@ class RocketProducer:
         self._names.accept(topic, ())
         if not 0 <= delay <= MAX_DELAY:
             raise BadMessage(f"topic {topic!r}: a delay of {delay!r} s is out of range, 0 to {MAX_DELAY:g} s are taken")
-        for name in headers:
-            if properties.is_reserved(name):
-                raise BadMessage(f"topic {topic!r}: RocketMQ uses the header {name!r} itself; give it another name")
-        size = len(properties.encode(properties.of_headers(headers)).encode()) if headers else 0
-        if size > properties.MAX_PROPERTIES:
-            raise BadMessage(
-                f"topic {topic!r}: headers of {size} bytes, and RocketMQ takes {properties.MAX_PROPERTIES}: make them smaller"
-            )
+        _check_headers(topic, headers)
         limit = "(its maxMessageSize; max_body= in the broker URL, if yours takes more)"
         check_bodies(topic, bodies, self._options.max_body, f"RocketMQ takes up to {self._options.max_body} {limit}")
+
+
+def _check_headers(topic: str, headers: Headers) -> None:
+    for name in headers:
+        if properties.is_reserved(name):
+            raise BadMessage(f"topic {topic!r}: RocketMQ uses the header {name!r} itself; give it another name")
+    size = len(properties.encode(properties.of_headers(headers)).encode()) if headers else 0
+    if size > properties.MAX_PROPERTIES:
+        raise BadMessage(
+            f"topic {topic!r}: headers of {size} bytes, and RocketMQ takes {properties.MAX_PROPERTIES}: make them smaller"
+        )
