@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import measure, peers
-from framework.spark.reader import list_spool
+from framework.spark.lives import list_spool
 
 CLIENTS = Path(__file__).parent / "clients"
 WARM_UP = 20_000  # messages

@@ -30,8 +30,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from benchmarks.kafka import Kafka, connector, running
 from benchmarks.spark_session import cpu, started
+from framework.spark.lives import list_spool
 from framework.spark.offsets import Span
-from framework.spark.reader import list_spool
 from framework.spark.rows import DDL, rows_of
 from framework.spool import Spool, arrow
 from framework.spool.segment import Segment

@@ -7,7 +7,7 @@ plans a batch anew after a crash, perhaps with other options, and must get the s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from framework.spool.segment import Segment
@@ -35,6 +35,10 @@ class Offset:
     """The most rows in one partition."""
     lives: Mapping[str, str] = field(default_factory=dict)
     """Collector -> which life of its folder the cursor is in, where it is known: one that was emptied by hand has another."""
+    read: Mapping[str, str] = field(default_factory=dict)
+    """Collector -> what tells the segment of the last row before the cursor from another of its number, where it is known."""
+    anew: Sequence[str] = ()
+    """The collectors of which the batch that ends here has all that is there, whatever was read before."""
 
     def as_dict(self) -> dict[str, Any]:
         lives = {"lives": {name: self.lives[name] for name in sorted(self.lives)}} if self.lives else {}
@@ -42,6 +46,8 @@ class Offset:
             "epoch": self.epoch,
             "collectors": {name: list(self.cursors[name]) for name in sorted(self.cursors)},
             **lives,
+            **({"read": {name: self.read[name] for name in sorted(self.read)}} if self.read else {}),
+            **({"anew": sorted(self.anew)} if self.anew else {}),
             "minPartitions": self.min_partitions,
             "maxRecordsPerPartition": self.max_records,
         }
@@ -49,11 +55,33 @@ class Offset:
     @classmethod
     def of(cls, known: Mapping[str, Any]) -> Offset:
         cursors = {name: Cursor(*cursor) for name, cursor in known["collectors"].items()}
-        return cls(known["epoch"], cursors, known["minPartitions"], known["maxRecordsPerPartition"], known.get("lives", {}))
+        later = known.get("lives", {}), known.get("read", {}), known.get("anew", ())  # earlier versions had none of these
+        return cls(known["epoch"], cursors, known["minPartitions"], known["maxRecordsPerPartition"], *later)
 
     def began_anew(self, name: str, lives: Mapping[str, str]) -> bool:
         """Whether what ``name`` has there, by ``lives``, is none of what this is an offset in."""
         return name in self.lives and lives.get(name, self.lives[name]) != self.lives[name]
+
+    def under(self, lives: Mapping[str, str]) -> Offset:
+        """This, with each collector under the name that its folder has by ``lives``: somebody may have renamed it."""
+        names = {life: name for name, life in lives.items()}
+        new = {name: names[life] for name, life in self.lives.items() if names.get(life, name) != name}
+        known = {*self.cursors, *self.lives} - new.keys()
+        new = {old: name for old, name in new.items() if name not in known}  # else another one was removed for it
+        if not new:
+            return self
+        return replace(
+            self,
+            cursors={new.get(name, name): cursor for name, cursor in self.cursors.items()},
+            lives={new.get(name, name): life for name, life in self.lives.items()},
+            read={new.get(name, name): known for name, known in self.read.items()},
+        )
+
+    def beginning_anew(self, some: Sequence[str]) -> Offset:
+        """What a batch begins with that has all that is there of the collectors ``some``."""
+        cursors = {**self.cursors, **dict.fromkeys(some, FIRST)}
+        read = {name: known for name, known in self.read.items() if name not in some}
+        return replace(self, cursors=cursors, read=read, anew=tuple(some), min_partitions=1)
 
 
 class Span(NamedTuple):

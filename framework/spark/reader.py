@@ -9,11 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -24,49 +22,28 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from framework.errors import BadSetting
 from framework.spark.filters import Pushing, Wanted
-from framework.spark.offsets import (
-    FIRST,
-    Cursor,
-    Offset,
-    Span,
-    advance,
-    end_of,
-    missing,
-    partitions_for,
-    share,
-    spans,
-    split,
-    start_of,
-)
+from framework.spark.lives import Listing, given_again, last_read, list_spool
+from framework.spark.offsets import FIRST, Cursor, Offset, Span, advance, end_of, missing, share, spans, start_of
 from framework.spark.options import ReadOptions
-from framework.spark.rows import first_since, rows_of
+from framework.spark.rows import first_since
 from framework.spark.sent import Sent
+from framework.spark.tasks import planned, read_rows
 from framework.spark.trimming import Trimming
 from framework.spool import SpoolError
 from framework.spool.faults import in_words
-from framework.spool.root import collectors, ensure_epoch, epoch, lives_of
-from framework.spool.segment import Segment, cut, highest, parts, steady, times_of
-from framework.spool.storage import Location, StorageError
+from framework.spool.root import ensure_epoch, epoch, lives_of
+from framework.spool.segment import Segment, cut, highest, parts, times_of
+from framework.spool.storage import StorageError
 
 if TYPE_CHECKING:
     from framework.spark.collector import Collector
 
-Listing = Mapping[str, list[Segment]]
 _ROWS_WORTH_A_TASK = 1000
 _LOOK_EVERY = 1.0
 """Seconds between two looks into a storage."""
 _PATIENCE = 60.0
 """Seconds for which a batch that has begun waits for a storage: Spark cannot stop the query meanwhile."""
 _log = logging.getLogger(__name__)
-
-
-@dataclass
-class SpoolPartition(InputPartition):
-    """The rows of one task, and the spool that they are in."""
-
-    root: Location
-    epoch: str
-    spans: list[Span]
 
 
 class NsqBatchReader(Sent, DataSourceReader):
@@ -83,7 +60,7 @@ class NsqBatchReader(Sent, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         root = self._options.spool_dir
         with in_words(root):
-            found, life = list_spool(root), epoch(root)
+            lives, found, life = lives_of(root), list_spool(root), epoch(root)
         if life is None:
             raise BadSetting(f"option spoolDir={str(root)!r}: there is no spool in this folder")
         with in_words(root):
@@ -93,7 +70,7 @@ class NsqBatchReader(Sent, DataSourceReader):
                 for one in self.wanted.of(name, segments, times_of(root / name, segments) if self.wanted.by_times else {})
             ]
         rows = sum(span.rows for span in every)
-        return planned(root, every, Offset(life, {}, partitions_wanted(self._options, rows), self._options.max_records))
+        return planned(root, every, Offset(life, {}, partitions_wanted(self._options, rows), self._options.max_records, lives))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_rows(partition, self._options)
@@ -177,6 +154,8 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
             partitions_wanted(self._options, sum(rows.values())),
             self._options.max_records,
             {**begin.lives, **self._lives},
+            {**begin.read, **read_to(self._listed(), moved)},
+            begin.anew,
         ).as_dict()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -208,15 +187,15 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if last.epoch != epoch(self._options.spool_dir):
             self._lost(f"it is not the spool that the checkpoint knows (its epoch was {last.epoch})")
             return []
+        lives = lives_of(self._options.spool_dir)  # before the list, as in ``_listed``
         found = list_spool(self._options.spool_dir)
         every: list[Span] = []
         for name, stop in last.cursors.items():
             segments = found.get(name, [])
-            begin = first.cursors.get(name) if first.epoch == last.epoch else None
-            begin = begin or start_of(segments)
-            is_anew = first.began_anew(name, last.lives) and start_of(segments) < begin
-            if begin > stop or is_anew:  # its numbers began anew, and so did ``_continue_from``
-                begin = FIRST
+            if segments and (why := given_again(last, name, segments, lives, self._options.spool_dir / name)):
+                self._lost(why)
+                continue
+            begin = _begin_of(name, first.under(last.lives), last, segments)
             if gone := missing(segments, begin, stop):
                 self._lost(f"segments {gone[0]} to {gone[-1]} of collector {name} are gone")
             every += spans(name, cut(segments, begin.segment, stop.segment), begin, stop)
@@ -271,22 +250,24 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
         assert current is not None
         if start.epoch != current:
             self._lost(f"it is not the spool that the checkpoint knows (its epoch was {start.epoch})")
-            return Offset(current, {}, 1, self._options.max_records)
-        anew: dict[str, Cursor] = {}
+            cursors = {name: start_of(segments) for name, segments in self._listed().items()}
+            return Offset(current, cursors, 1, self._options.max_records)
+        start = start.under(self._lives)
+        anew = []
         for name, cursor in start.cursors.items():
             found = self._listed().get(name, [])
-            if found and start.began_anew(name, self._lives) and start_of(found) < cursor:
-                self._lost(f"the folder of collector {name} was emptied, and its numbers began anew")
-                anew[name] = FIRST
+            if found and (why := given_again(start, name, found, self._lives, self._options.spool_dir / name)):
+                self._lost(why)
+                anew.append(name)
                 continue
             if cursor <= end_of(found):
                 continue
             if cursor > Cursor(self._highest(name) + 1, 0):
                 self._lost(f"segments before {cursor.segment} of collector {name} are gone, and its numbers began anew")
-                anew[name] = FIRST
+                anew.append(name)
             elif cursor.row:  # the newest was removed by hand, and what comes has higher numbers
                 self._lost(f"segment {cursor.segment} of collector {name} is gone")
-        return Offset(current, {**start.cursors, **anew}, 1, self._options.max_records, start.lives) if anew else start
+        return start.beginning_anew(anew)
 
     def _highest(self, name: str) -> int:
         if name not in self._numbers:
@@ -298,7 +279,7 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
         end = end_of(segments)
         if self._target is not None:
             end = min(end, self._target.get(name, Cursor(0, 0)))
-        begin = cursors.get(name, start_of(segments))
+        begin = cursors.get(name, FIRST)  # of one that came later, all: some of it may have been deleted by now
         return spans(name, cut(segments, begin.segment, end.segment), begin, end)
 
     def _lost(self, what: str) -> None:
@@ -309,9 +290,20 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
             )
 
 
-def list_spool(root: Location) -> Listing:
-    """Every collector's segments."""
-    return {name: steady(root / name) for name in collectors(root)}
+def read_to(found: Listing, cursors: Mapping[str, Cursor]) -> dict[str, str]:
+    """What an offset with these ``cursors`` keeps of the segments that it has read last."""
+    every = {name: last_read(found.get(name, []), cursor) for name, cursor in cursors.items()}
+    return {name: known for name, known in every.items() if known}
+
+
+def _begin_of(name: str, first: Offset, last: Offset, segments: list[Segment]) -> Cursor:
+    """Where the batch from ``first`` to ``last`` begins: as ``_latest`` had it."""
+    if first.epoch != last.epoch:
+        return start_of(segments)
+    begin = first.cursors.get(name, FIRST)
+    # Offsets of earlier versions do not say whose numbers began anew.
+    is_anew = first.began_anew(name, last.lives) and start_of(segments) < begin
+    return FIRST if name in last.anew or is_anew or begin > last.cursors[name] else begin
 
 
 def _fine(some: list[Span], rows: int) -> list[Span]:
@@ -331,58 +323,6 @@ def partitions_wanted(options: ReadOptions, rows: int) -> int:
     if options.min_partitions is not None:
         return options.min_partitions
     return max(1, min(options.parallelism or os.cpu_count() or 1, rows // _ROWS_WORTH_A_TASK))
-
-
-def planned(root: Location, every: list[Span], offset: Offset) -> list[InputPartition]:
-    rows = sum(span.rows for span in every)
-    if rows == 0:
-        return []
-    return [SpoolPartition(root, offset.epoch, some) for some in split(every, partitions_for(rows, offset))]
-
-
-def read_rows(partition: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of one task. Spark hands a plain InputPartition to a batch read that has none."""
-    if not isinstance(partition, SpoolPartition):
-        return
-    with in_words(partition.root):
-        yield from _rows_of_task(partition, options)
-
-
-def _rows_of_task(partition: SpoolPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    _check_shared(partition)
-    for span in partition.spans:
-        try:
-            yield from rows_of(span, options.columns)
-        except FileNotFoundError:
-            if (joined := _joined(partition.root, span)) is not None:
-                yield from rows_of(joined, options.columns)
-            elif options.fail_on_data_loss:
-                raise SpoolError(
-                    f"spool segment {span.segment.path} was planned and is gone: another query on this spool deletes what it "
-                    "has committed (retention=commit), or someone removed it; failOnDataLoss=false skips it"
-                ) from None
-
-
-def _joined(root: Location, span: Span) -> Span | None:
-    """The same rows in the run that holds them, where one was made since the plan."""
-    if span.segment.first is not None:
-        return None
-    number = span.segment.number
-    for found in cut(steady(root / span.collector), number):
-        if found.number == number and found.path != span.segment.path:
-            return span._replace(segment=found)
-    return None
-
-
-def _check_shared(partition: SpoolPartition) -> None:
-    """Another host may have nothing in this folder, or a spool of its own whose segments have the same names."""
-    seen = epoch(partition.root)
-    if seen != partition.epoch:
-        what = "no spool" if seen is None else "another spool"
-        raise SpoolError(
-            f"spool {partition.root}: the executor on {socket.gethostname()} sees {what} there: "
-            "spoolDir must be one folder that the driver and every executor share"
-        )
 
 
 def _stop_on_sigterm() -> None:

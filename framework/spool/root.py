@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from itertools import combinations
 from pathlib import Path
 from uuid import uuid4
 
@@ -98,5 +99,14 @@ def collectors(root: Location) -> list[str]:
 
 
 def lives_of(root: Location) -> dict[str, str]:
-    """Collector -> which life of its folder this is; without those of earlier versions, which say none. Raises as ``epoch``."""
-    return {name: life for name in collectors(root) if (life := epoch(root / name)) is not None}
+    """Collector -> which life of its folder this is; without those of earlier versions, which say none. Raises as ``epoch``, and
+    SpoolError where one is a copy of another: its rows would be read twice."""
+    for _ in range(2):  # a folder that is renamed just now may be seen under both names
+        found = {name: life for name in collectors(root) if (life := epoch(root / name)) is not None}
+        if len(set(found.values())) == len(found):
+            return found
+    one, two = next((one, two) for one, two in combinations(found, 2) if found[one] == found[two])
+    raise SpoolError(
+        f"spool {root}: the folders {one} and {two} have one {EPOCH}, so one is a copy of the other, and its rows would be read "
+        "twice: move the copy out of the spool"
+    )

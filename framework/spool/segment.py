@@ -10,6 +10,8 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
+from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,8 @@ _log = logging.getLogger(__name__)
 _LOOKS = 4
 
 __all__ = [
-    "Segment", "SpoolError", "Times", "behind", "compact", "cut", "highest", "joined", "keys", "landed_at", "listing", "newest",
-    "parts", "read", "size", "steady", "sync_folder", "table_of", "times_of", "trim", "write",
+    "Segment", "SpoolError", "Times", "behind", "compact", "cut", "highest", "joined", "keys", "landed_at", "listing", "mark_of",
+    "newest", "parts", "read", "size", "steady", "sync_folder", "table_of", "times_of", "trim", "write",
 ]  # fmt: skip
 
 
@@ -175,6 +177,22 @@ def read(path: Location, columns: Sequence[str] | None = None) -> Any:
 def keys(path: Location, *, by_node: bool = True) -> list[Key]:
     """What tells a segment's messages from all others; ``by_node``: with their nodes. Raises as ``read`` does."""
     return arrow.keys_of(read(path, arrow.KEY_COLUMNS), by_node=by_node)
+
+
+def mark_of(one: Segment) -> str:
+    """What tells ``one`` from another that has, or had, its number; empty where that is not known. Of one in a folder it is made
+    of its last row. Raises FileNotFoundError and SpoolError."""
+    if not isinstance(one.path, Path):
+        return one.mark
+    there = arrow.status(one.path)
+    return _mark_of(one.path, there.st_ino, there.st_mtime_ns, there.st_size)
+
+
+@lru_cache(1024)
+def _mark_of(path: Path, *file: int) -> str:
+    table = read(path, arrow.KEY_COLUMNS)
+    last = table.slice(max(0, table.num_rows - 1)).to_pylist()
+    return blake2b(repr([table.num_rows, last]).encode(), digest_size=8).hexdigest()
 
 
 def size(one: Segment) -> int:

@@ -28,11 +28,11 @@ from framework.spool.arrow import SpoolError
 from framework.spool.expiry import Expiry
 from framework.spool.faults import words_of
 from framework.spool.limit import Limit, to_keep
-from framework.spool.root import COLLECTOR, EPOCH, check_exclusive, ensure_epoch, root_of
+from framework.spool.root import COLLECTOR, EPOCH, check_exclusive, ensure_epoch, epoch, root_of
 from framework.spool.seen import REMEMBER, WINDOW, Key, Seen, key_of, node_id_of
 from framework.spool.storage import Location, Remote
+from framework.spool.told import BEGINS, tell, told
 from framework.spool.told import REMEMBER as REMEMBER_FILE
-from framework.spool.told import tell, told
 
 if TYPE_CHECKING:
     from framework.message import Batch, Message, Origin
@@ -302,13 +302,19 @@ class Spool:
     def _enter(self, life: str) -> None:
         if isinstance(self.root, Remote):
             check_exclusive(self.root, life)
-            ensure_epoch(self.folder)
+            self._begin_life()
         if isinstance(self.folder, Path):
             self.folder.mkdir(exist_ok=True)
             self._lock_file = files.locked(self.folder, self._shared)
             files.recover(self.folder, _UNFINISHED_FOR if self._shared else 0.0)
-            ensure_epoch(self.folder)  # by which a query tells a folder that was emptied from one that went on
+            self._begin_life()
             segments.sync_folder(self.root)
+
+    def _begin_life(self) -> None:
+        """Of the folder: by it a query tells one that was emptied from one that went on."""
+        if self._next > 1 and epoch(self.folder) is None:
+            tell(self.folder, BEGINS, self._next)
+        ensure_epoch(self.folder)
 
     def _learn(self, emptied: bool) -> None:
         if self._expiry is not None:

@@ -9,6 +9,8 @@ from uuid import uuid4
 
 from framework.spool.storage import Location
 
+BEGINS = "begins"
+"""The number that a collector went on with whose folder was emptied while it lived; 1 where it says none."""
 REMEMBER = "remember"
 """For how many seconds the ids of what was landed are needed: see ``Spool``."""
 
