@@ -7,9 +7,10 @@ from typing import TypeAlias, TypeVar
 
 import gevent
 
-from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, words_of
+from framework.errors import REFUSALS, BrokerRefuses, BrokerUnreachable, FrameworkError, SomeUnreachable, TryLater, words_of
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 Answers: TypeAlias = Mapping[str, T | FrameworkError]
 """Node -> its answer, or why there is none."""
@@ -42,12 +43,25 @@ def all_answered(answers: Answers[T]) -> dict[str, T]:
     return answered(answers)
 
 
+def made_of_all(answers: Answers[T], made: Callable[[Mapping[str, T]], U]) -> U:
+    """``made`` of the answers of all. Raises as ``all_answered``, and SomeUnreachable where those that gave none are down."""
+    failures, there = _failures(answers), answered(answers)
+    if failures and there and all(_is_down(error) for error in failures.values()):
+        raise SomeUnreachable(_words(failures), failures, made(there))
+    return made(all_answered(answers))
+
+
 def all_admitted(answers: Answers[T]) -> dict[str, T]:
     """As ``all_answered``; raises BrokerRefuses where a node rejects the credentials or options of its URL."""
     failures = _failures(answers)
     if any(isinstance(error, REFUSALS) for error in failures.values()):
         raise BrokerRefuses(_words(failures))
     return all_answered(answers)
+
+
+def _is_down(error: FrameworkError) -> bool:
+    """Nothing can be stored on its node either."""
+    return isinstance(error, BrokerUnreachable | TryLater) and not isinstance(error, REFUSALS)
 
 
 def _failures(answers: Answers[T]) -> dict[str, FrameworkError]:

@@ -370,13 +370,13 @@ class Transport(Protocol):
     def topics(self) -> set[str]:
         """The topics that exist on any node. Blocks; never longer than a few seconds.
 
-        Raises BrokerUnreachable when not every node could be asked."""
+        Raises BrokerUnreachable when not every node could be asked, SomeUnreachable where the others are down."""
 
     def backlog(self, topic: str, channel: str) -> dict[str, int]:
         """Node that has ``topic`` -> how many messages it keeps there for ``channel``: waiting, deferred and in flight.
 
         For a channel that does not exist yet, what the first one would get; where there are no channels, what the topic
-        holds. Blocks; never longer than a few seconds. Raises BrokerUnreachable when not every node could be asked."""
+        holds. Blocks; never longer than a few seconds. Raises as ``topics``."""
 
     def ensure(self, topic: str, channels: Collection[str]) -> None:
         """Have each node that there is now keep for each of ``channels`` what it stores in ``topic`` from now on, whoever else
@@ -385,7 +385,7 @@ class Transport(Protocol):
 
         Called before something is stored that no other channel may take; and where topics do not come to be by themselves
         (``Capabilities.auto_create``), before a handler is connected, for its topic and for that of its dead letters. Blocks;
-        never longer than a few seconds. Raises BrokerUnreachable when not every node could be told."""
+        never longer than a few seconds. Raises as ``topics``."""
 
     def connect(self, node: str, topic: str, channel: str, receiver: Receiver) -> Connection:
         """Dial, negotiate, subscribe with a grant of 0. Blocks up to its connect timeout. How long a lease to ask for,

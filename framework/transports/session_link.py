@@ -14,7 +14,7 @@ import gevent
 from gevent.hub import Waiter, get_hub
 
 from framework.errors import BrokerUnreachable, FrameworkError
-from framework.transports.publish_link import NotStored
+from framework.transports.publish_link import InDoubt, NotStored
 
 DOUBT = 1.0
 """Seconds without a word, while an answer is owed, after which nothing more is sent there."""
@@ -68,6 +68,8 @@ class SessionLink(Generic[_C, _S]):
         self.silent: Callable[[], None] = _nothing
         self._session = session
         self._doubted = 0.0
+        self._refusing = False
+        """It did not store what it was sent, and said so: another node may."""
 
     # --- what a subclass does ------------------------------------------------------------------------------
 
@@ -90,6 +92,12 @@ class SessionLink(Generic[_C, _S]):
         return self.ask_each([command], until - monotonic())[0]
 
     def ask_each(self, commands: Sequence[_C], timeout: float) -> list[Exception | None]:
+        answers = self._answers(commands, timeout)
+        if answers.count(None) < len(answers):
+            self._leave_if_refused(answers)
+        return answers
+
+    def _answers(self, commands: Sequence[_C], timeout: float) -> list[Exception | None]:
         answers = self._run(commands, timeout)
         missing = [i for i, answer in enumerate(answers) if isinstance(answer, NoPlace)]
         if missing:
@@ -99,6 +107,13 @@ class SessionLink(Generic[_C, _S]):
                 answers[i] = answer
         return answers
 
+    def _leave_if_refused(self, answers: Sequence[Exception | None]) -> None:
+        """What comes next goes to another node, if there is one; this session ends with the last answer that it owes."""
+        if any(isinstance(answer, NotStored) and not isinstance(answer, InDoubt) for answer in answers):
+            self._refusing = True
+        if self._refusing and not self._owes:
+            self._session.end(BrokerUnreachable(f"{self.node} stores nothing now"))
+
     def usable(self) -> bool:
         session = self._session
         silent = monotonic() - session.heard_at
@@ -107,7 +122,7 @@ class SessionLink(Generic[_C, _S]):
                 session.poll()
             elif silent > DOUBT:  # the hub was blocked, perhaps; and answers are given on the hub only
                 gevent.sleep(_TURN)
-        return session.error is None and not session.leaving and self._doubted <= session.heard_at
+        return session.error is None and not (session.leaving or self._refusing) and self._doubted <= session.heard_at
 
     def look(self, since: float) -> None:
         """An answer is owed ``since`` then: whether the server is silent."""

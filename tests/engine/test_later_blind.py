@@ -21,11 +21,11 @@ from framework.testing.servers import Server, free_port, running
 from framework.transports import open_transports
 
 
-@pytest.fixture(params=["nsq", "beanstalkd"])
+@pytest.fixture(params=["nsq", "beanstalkd", "nats"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Server]]:
     """The embedded nsqd looks at deferred messages at once; nsqd's own looks at new channels every five seconds."""
-    if request.param == "beanstalkd":
-        yield request.param, request.getfixturevalue("start_beanstalkd")()
+    if request.param != "nsq":
+        yield request.param, request.getfixturevalue(f"start_{request.param}")()
     else:
         with running(servers.own_nsqd(tmp_path / "data")) as nsqd:
             yield request.param, nsqd

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from framework.errors import BrokerError, BrokerUnreachable, FrameworkError, SomeUnreachable
-from framework.transports.asking_all import all_answered, answered, ask_each
+from framework.errors import BrokerError, FrameworkError
+from framework.transports.asking_all import all_answered, answered, ask_each, made_of_all
 from framework.transports.beanstalkd import urls as _urls
 from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.connection import MAX_DEFER, BeanstalkdConnection
@@ -111,15 +111,7 @@ class BeanstalkdTransport:
 
     def _asked(self, question: Callable[[Line], T], made: Callable[[Mapping[str, T]], U]) -> U:
         """``made`` of the answers of all servers. Raises as ``_ask_all``, and SomeUnreachable where some are down."""
-        answers = self._ask_each(question)
-        there = answered(answers)
-        down = {node for node, answer in answers.items() if isinstance(answer, BrokerUnreachable)}
-        try:
-            return made(all_answered(answers))
-        except BrokerUnreachable as error:
-            if there and len(there) + len(down) == len(answers):
-                raise SomeUnreachable(str(error), down, made(there)) from None
-            raise
+        return made_of_all(self._ask_each(question), made)
 
     def _ask_all(self, question: Callable[[Line], T]) -> dict[str, T]:
         """Node -> its answer. Raises BrokerUnreachable naming those that gave none."""

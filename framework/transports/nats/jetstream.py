@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from framework import names
 from framework.errors import FrameworkError, NegotiationRefused
-from framework.transports.asking_all import all_admitted, all_answered, answered, ask_each
+from framework.transports.asking_all import all_admitted, all_answered, answered, ask_each, made_of_all
 from framework.transports.contract import Capabilities, Limits, NodeInfo
 from framework.transports.kept import Kept
 from framework.transports.nats import judgement, streams
@@ -110,21 +110,22 @@ class JetStreamTransport:
 
     def topics(self) -> set[str]:
         """The subjects that are kept by any stream, as far as they are names of topics."""
-        answers = self._ask_all(lambda _, session: Api(session).topics())
-        return {topic for found in answers.values() for topic in found if names.is_valid(topic)}
+        answers = self._ask_each(lambda _, session: Api(session).topics())
+        return made_of_all(answers, lambda there: {one for found in there.values() for one in found if names.is_valid(one)})
 
     def backlog(self, topic: str, channel: str) -> dict[str, int]:
         """What the durable has not delivered or not had acknowledged, and what is stored for later."""
-        return {node: one.total for node, one in self.kept(topic, channel).items()}
+        answers = self._ask_each(lambda _, session: _kept(Api(session), topic, channel))
+        return made_of_all(answers, lambda there: {node: one.total for node, one in there.items() if one})
 
     def kept(self, topic: str, channel: str) -> dict[str, Kept]:
         """As ``backlog``, told apart. What waits for its next attempt is in flight for JetStream."""
-        answers = self._ask_all(lambda _, session: _kept(Api(session), topic, channel))
-        return {node: one for node, one in answers.items() if one is not None}
+        answers = self._ask_each(lambda _, session: _kept(Api(session), topic, channel))
+        return made_of_all(answers, lambda there: {node: one for node, one in there.items() if one})
 
     def ensure(self, topic: str, channels: Collection[str]) -> None:
         """The stream, and a durable for each channel."""
-        self._ask_all(lambda _, session: self._ensured(session, topic, channels))
+        made_of_all(self._ask_each(lambda _, session: self._ensured(session, topic, channels)), len)
 
     def _ensured(self, session: Asking, topic: str, channels: Collection[str]) -> list[Consumer]:
         api = Api(session)

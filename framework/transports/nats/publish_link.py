@@ -94,7 +94,7 @@ class PublishLink(SessionLink[Command, Publishing], Listening):
 
     # --- publishers ----------------------------------------------------------------------------------------
 
-    def ask_each(self, commands: Sequence[Command], timeout: float) -> list[Exception | None]:
+    def _answers(self, commands: Sequence[Command], timeout: float) -> list[Exception | None]:
         later = {command.topic for command in commands if command.delay}
         if later or any(command.node for command in commands):
             until = monotonic() + timeout
@@ -102,7 +102,7 @@ class PublishLink(SessionLink[Command, Publishing], Listening):
             self._look_into_doubts(commands)
             self._look_at_streams(later)
             timeout = max(until - monotonic(), 0.0)
-        answers = super().ask_each(commands, timeout)
+        answers = super()._answers(commands, timeout)
         if not later:
             return answers
         nowhere = {i for i, answer in enumerate(answers) if commands[i].delay and isinstance(answer, NoPlace)}

@@ -267,6 +267,27 @@ def test_a_stream_that_is_full_and_drops_nothing_refuses_and_takes_again_what_it
     producer.publish("orders", [b"3"])
 
 
+@pytest.mark.parametrize("jetstream", [True, False])
+def test_a_cluster_that_stores_nothing_more_is_left_for_another_one(make_kit, jetstream):
+    """It is full, or has been started again without JetStream; each publish waited for it until its own time was over."""
+    full, other = make_kit(), make_kit()
+    if jetstream:
+        full.session.ask(b"$JS.API.STREAM.CREATE.S", b'{"name":"S","subjects":["orders"],"max_msgs":1,"discard":"new"}', 5.0)
+    other.server.kill()
+    (transport,) = open_transports([f"nats://{kit.server.address}" for kit in (full, other)])
+    producer = full.producer(transport)
+    producer.publish("orders", [b"1"])
+    other.server.start()
+    if not jetstream:
+        full.server.kill()
+        configured = full.server.data / "nats.conf"
+        configured.write_text("".join(line for line in configured.open() if not line.startswith("jetstream")))
+        full.server.start()
+    assert producer.publish_each("orders", [b"2", b"3"]) == [None, None]
+    producer.publish("orders", [b"4"])
+    assert kept(other.open()) == 3
+
+
 def test_a_key_of_ones_own_drops_doubles_and_several_messages_cannot_share_one(kit):
     transport = kit.open()
     producer = kit.producer(transport)
