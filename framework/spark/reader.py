@@ -211,6 +211,7 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def stop(self) -> None:
         if self._collector is not None:
+            _stop_in_peace()
             self._collector.stop()
 
     def _beginning(self, segments: list[Segment]) -> Cursor:
@@ -331,6 +332,12 @@ def _stop_on_sigterm() -> None:
         signal.signal(signal.SIGTERM, _leave)
 
 
+def _stop_in_peace() -> None:
+    """No signal ends ``stop`` in the middle: Spark sends it twice, and where its JVM was killed, who stops the service may."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 def _leave(signum: int, frame: FrameType | None) -> None:
-    signal.signal(signum, signal.SIG_IGN)  # Spark sends it twice, and the second would end ``stop`` in the middle
+    _stop_in_peace()
     raise SystemExit(128 + signum)

@@ -282,6 +282,7 @@ def test_stopping_gives_the_rest_back_and_loses_nothing(nsqd: Server, tmp_path: 
 
 def test_a_query_collects_until_it_stops(nsqd: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_stop_on_sigterm", lambda: None)  # this process is not Spark's
+    monkeypatch.setattr(reader, "_stop_in_peace", lambda: None)
     given = {"spoolDir": str(tmp_path / "spool"), "topic": "orders", "channel": "archive", "nsqdTcpAddresses": nsqd.address}
     source = reader.NsqStreamReader(options.stream_read({**given, "segmentLinger": "100ms"}))
     publish(nsqd, 0, 10)
@@ -298,15 +299,22 @@ def test_a_query_collects_until_it_stops(nsqd: Server, tmp_path: Path, monkeypat
     assert landed(tmp_path) == Counter(b"m%d" % n for n in range(10))
 
 
-def test_a_query_that_is_stopped_gives_back_what_is_not_durable(nsqd: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ended", [False, True], ids=["stopped", "its driver was killed"])
+def test_a_query_that_is_stopped_gives_back_what_is_not_durable(nsqd: Server, tmp_path: Path, ended: bool) -> None:
     publish(nsqd, 0, 10)
     script = Path(__file__).parent / "scripts" / "source_process.py"
-    process = subprocess.Popen([sys.executable, str(script), str(tmp_path / "spool"), nsqd.address], stdin=subprocess.PIPE)
+    command = [sys.executable, str(script), str(tmp_path / "spool"), nsqd.address]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         until = time.monotonic() + 60
         while nsqd.channel_stats("orders", "archive").get("in_flight_count") != 10:
             assert time.monotonic() < until
             time.sleep(0.02)
+        if ended:  # it is to stop by itself then, and whoever stops all that is left of the service may come into the middle
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.close()
+            assert process.stdout.readline() == b"stopping\n"
         until = time.monotonic() + 60
         while process.poll() is None:
             assert time.monotonic() < until
@@ -316,7 +324,7 @@ def test_a_query_that_is_stopped_gives_back_what_is_not_durable(nsqd: Server, tm
         assert nsqd.channel_stats("orders", "archive")["depth"] + sum(landed(tmp_path).values()) == 10
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
 
 
 def test_a_broker_that_is_down_is_waited_for(
