@@ -11,6 +11,7 @@ import errno
 import importlib.util
 import os
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -46,9 +47,19 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"}
 _NO_OBJECT = {"NoSuchKey", "NoSuchVersion", "BlobNotFound", "ResourceNotFound"}
-_DENIED = {"InvalidAccessKeyId", "ExpiredToken", "InvalidToken", "XAdminUserNotFound"}
+_DENIED = {"InvalidAccessKeyId", "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "XAdminUserNotFound"}
 """Not with 401 or 403 everywhere: versitygw answers 404 to a key that it does not know."""
-_FULL = {"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "InsufficientCapacity", "EntityTooLarge"}
+_FULL = {
+    "QuotaExceeded", "XMinioAdminBucketQuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "InsufficientCapacity",
+    "EntityTooLarge",
+}  # fmt: skip
+"""Not with 507 everywhere: Ceph answers 403 to who has used its quota up, and MinIO 400."""
+_CLOCK = {"RequestTimeTooSkewed", "RequestExpired"}
+_REGION = {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+_BUSY = "ConditionalRequestConflict"
+"""From S3, to all but one of those that put one name at the same time: neither is it there yet, nor may it not be put."""
+_BUSY_TRIES = (0.1, 0.2, 0.4, 0.8, 1.6)
+"""Seconds between them."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +90,18 @@ class Objects:
         from obstore.exceptions import AlreadyExistsError  # noqa: PLC0415
 
         def put() -> bool:
-            try:
-                self._store.put(name, bytes(content), mode="overwrite" if over else "create", use_multipart=False)
-            except AlreadyExistsError:
-                return False
-            return True
+            waits = list(_BUSY_TRIES)
+            while True:
+                try:
+                    self._store.put(name, bytes(content), mode="overwrite" if over else "create", use_multipart=False)
+                except AlreadyExistsError as error:
+                    if _BUSY not in str(error):
+                        return False
+                    if not waits:
+                        raise
+                else:
+                    return True
+                time.sleep(waits.pop(0))
 
         try:
             return self._asked(put)
@@ -143,12 +161,16 @@ class Objects:
         family = "az" if self.scheme == "abfss" else self.scheme
         if "169.254." in words or "metadata.google" in words:
             return StorageError(errno.EACCES, f"{self.url}: there are no credentials: set {_CREDENTIALS[family]}")
+        if (status and status[1] == "507") or (code and code[1] in _FULL):
+            return StorageError(errno.ENOSPC, f"{self.url} takes no more ({said}): make room there, or raise its quota")
+        if code and code[1] in _CLOCK:
+            return StorageError(errno.EACCES, f"{self.url} denies access ({said}): set this machine's clock, or that server's")
+        if code and code[1] in _REGION:
+            return StorageError(errno.EIO, f"{self.url} is not in the region that it is looked for in ({said}): set AWS_REGION")
         if (status and status[1] in ("401", "403")) or (code and code[1] in _DENIED):
             return StorageError(
                 errno.EACCES, f"{self.url} denies access ({said}): see to {_CREDENTIALS[family]}, and to what they may do there"
             )
-        if (status and status[1] == "507") or (code and code[1] in _FULL):
-            return StorageError(errno.ENOSPC, f"{self.url} takes no more ({said}): make room there, or raise its quota")
         if said:
             return StorageError(errno.EIO, f"{self.url} cannot do it ({said}): see to that server, and to the URL of the spool")
         where = next(iter(_ENDPOINTS.get(family, ())), "its address")
