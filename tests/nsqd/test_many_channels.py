@@ -171,6 +171,21 @@ def test_a_topic_of_many_channels_that_is_deleted_is_gone_after_a_kill(
         assert stored(copy) == ({"t": {}} if anew else {}, [])
 
 
+def test_a_save_goes_on_while_a_change_is_taken(start: Callable[[], Nsqd]) -> None:
+    """The thread that saves goes through the channels while another one appends: they do not change under it."""
+    nsqd = start()
+    topic = nsqd.broker.topic("t")
+    for name in NAMES:
+        topic.channel(name)
+    topic.settle()
+    there = iter(nsqd.store.topics[topic.id].channels.values())
+    next(there)
+    topic.delete_channel("h")
+    topic.channel("late")
+    topic.settle()
+    assert [one.name for one in there] == list(NAMES[1:])
+
+
 def test_a_folder_has_the_newer_format_from_the_first_of_these_on(start: Callable[[], Nsqd]) -> None:
     nsqd = start()
     topic = nsqd.broker.topic("t")
@@ -216,3 +231,23 @@ def test_channels_whose_names_are_damaged_are_said_to_be_unknown(
     found, reports = stored(copy)
     assert found["t"].keys() == {*NAMES[:4], "whole"}
     assert "the names of 1 channels of topic 't' are damaged: they are not known" in reports
+
+
+def test_channels_that_are_back_because_their_end_is_damaged_are_told(start: Callable[[], Nsqd], tmp_path: Path) -> None:
+    nsqd = start()
+    topic = nsqd.broker.topic("t")
+    for name in [*NAMES[:6], "damaged"]:
+        topic.channel(name)
+        topic.settle()
+    topic.delete_channel("damaged")
+    topic.settle()
+    topic.channel("whole")
+    topic.settle()
+    copy = killed(nsqd.store, nsqd.store.folder.path, tmp_path / "copy")
+    lose_index(copy)
+    data = segment(copy).read_bytes()
+    for at in (data.find(b'"gone":["damaged"]'), data.rfind(b'"gone":["damaged"]')):
+        flip(segment(copy), at)
+    found, reports = stored(copy)
+    assert found["t"].keys() == {*NAMES[:6], "damaged", "whole"}
+    assert "1 channels of topic 't' that were deleted are there again: the record that says which is damaged" in reports

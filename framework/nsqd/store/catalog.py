@@ -191,11 +191,13 @@ class Catalog:
 
 def _change(topic: TopicState, said: Declaration) -> None:
     """Have its channels as a declaration says that names only what changed."""
+    channels = dict(topic.channels)  # the thread that saves may be going through those that there were
     for name in said.gone:
-        topic.channels.pop(name, None)
+        channels.pop(name, None)
     for name, one in said.channels.items():
-        known = topic.channels.get(name)
+        known = channels.get(name)
         if known is not None and known.id == one.id:
             known.paused = one.paused
         else:
-            topic.channels[name] = ChannelState(one.id, name, one.cursor, one.paused)
+            channels[name] = ChannelState(one.id, name, one.cursor, one.paused)
+    topic.channels = channels

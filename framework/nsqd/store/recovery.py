@@ -75,7 +75,8 @@ class _Scan:
         self._orphans: dict[int, tuple[int, int, int]] = {}
         """Topic -> lowest number, end, count of messages whose topic was not declared before them."""
         self._unnamed: dict[int, int] = {}
-        """Topic -> channels that it has by the last that was said of it, and that no declaration names."""
+        """Topic -> channels that it has by the last that was said of it, and that no declaration names; less than 0: so many that
+        are named are there no more."""
         self._moved: dict[int, list[tuple[int, int]]] = {}
         """Topic -> runs [low, high) of what older segments had."""
         self._files: list[Path] = []
@@ -267,10 +268,15 @@ class _Scan:
 
     def _say_unnamed(self) -> None:
         for number, count in self._unnamed.items():
-            if count > 0 and (topic := self._catalog.topics.get(number)):
-                self._folder.reports.append(
-                    f"the names of {count} channels of topic {topic.name!r} are damaged: they are not known"
-                )
+            topic = self._catalog.topics.get(number)
+            if topic is None or not count:
+                continue
+            if count > 0:
+                words = f"the names of {count} channels of topic {topic.name!r} are damaged: they are not known"
+            else:
+                words = f"{-count} channels of topic {topic.name!r} that were deleted are there again: the record that says which"
+                words += " is damaged"
+            self._folder.reports.append(words)
 
     def _account(self, damage: Damage) -> None:
         """Let nobody wait for what is damaged, and report what that is."""
