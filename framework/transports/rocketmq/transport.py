@@ -4,12 +4,13 @@ name."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, NegotiationRefused, words_of
+from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, NegotiationRefused, SomeUnreachable, words_of
 from framework.observe import hublog
 from framework.transports.asking_all import all_admitted, all_answered, answered, ask_each
 from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver, Transport
@@ -164,8 +165,17 @@ class RocketTransport:
     def channels(self, topic: str) -> set[str]:
         """The groups that have read ``topic``."""
         name = self._names.mapped(topic)
-        answers = self._ask_all(self._servers.route(name), lambda _, session: administration.groups_of(session, name))
-        return {channel for groups in answers.values() for group in groups if (channel := self._names.channel_of(topic, group))}
+
+        def channels_of(answers: Mapping[str, Collection[str]]) -> set[str]:
+            return {one for groups in answers.values() for group in groups if (one := self._names.channel_of(topic, group))}
+
+        try:
+            return channels_of(
+                self._ask_all(self._servers.route(name), lambda _, session: administration.groups_of(session, name))
+            )
+        except SomeUnreachable as error:
+            error.answers = channels_of(error.answers)
+            raise
 
     def topics(self) -> set[str]:
         """Those of this namespace that are not RocketMQ's own."""
@@ -201,12 +211,16 @@ class RocketTransport:
 
     def _make_together(self, wanted: Sequence[str]) -> dict[str, FrameworkError]:
         masters = self._masters()
-        answers = self._ask_all(masters, lambda master, session: self._made(master, session, wanted))
+        silent: SomeUnreachable | None = None
+        try:
+            answers = self._ask_all(masters, lambda master, session: self._made(master, session, wanted))
+        except SomeUnreachable as error:
+            silent, answers = error, error.answers
         failures = [(topic, node, error) for node, errors in answers.items() for topic, error in errors.items()]
         refused: dict[str, FrameworkError] = {topic: BrokerUnreachable(words_of(node, error)) for topic, node, error in failures}
         if made := [topic for topic in wanted if topic not in refused]:  # the last is known when all are
             topics.await_route(lambda: bool(self._servers.route(made[-1])))
-        return refused
+        return refused if silent is None else dict.fromkeys(wanted, silent) | refused
 
     def _made(self, master: Master, session: Session, wanted: Sequence[str]) -> dict[str, FrameworkError]:
         if not self.looked_at(master).allows("autoCreateTopicEnable"):
@@ -268,17 +282,27 @@ class RocketTransport:
         route = self._servers.route(self._names.mapped(topic))
         if route and node not in route:
             raise Refused(f"topic {topic!r} is on {', '.join(sorted(route))}, and not on {node}")
-        self.ensure(topic, [])
+        with suppress(SomeUnreachable):  # it is there where it can be
+            self.ensure(topic, [])
 
     def probe(self) -> list[NodeInfo]:
         answers = self._ask_each(self._servers.masters_of(self._options.cluster), self._info)
         return [self._judged(info, broker, "") for info, broker in all_admitted(answers).values()]
 
     def _ask_all(self, masters: dict[str, Master], question: Callable[[Master, Session], T]) -> dict[str, T]:
-        """Node -> its answer. Raises BrokerUnreachable naming those that gave none; BrokerRefuses where all reject us."""
+        """Node -> its answer. Raises BrokerUnreachable naming those that gave none: SomeUnreachable where others answered, and
+        BrokerRefuses where all reject us."""
         answers = self._ask_each(masters, question)
-        refused = all(isinstance(answer, REFUSALS) for answer in answers.values())
-        return all_admitted(answers) if refused else all_answered(answers)
+        if all(isinstance(answer, REFUSALS) for answer in answers.values()):
+            return all_admitted(answers)
+        there = answered(answers)
+        down = {node for node, one in answers.items() if isinstance(one, BrokerUnreachable) and not isinstance(one, REFUSALS)}
+        try:
+            return all_answered(answers)
+        except BrokerUnreachable as error:
+            if there and len(there) + len(down) == len(answers):
+                raise SomeUnreachable(str(error), down, there) from None
+            raise
 
     def _ask_each(
         self, masters: dict[str, Master], question: Callable[[Master, Session], T]

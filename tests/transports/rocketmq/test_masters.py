@@ -12,7 +12,10 @@ from pathlib import Path
 import gevent
 import pytest
 
-from framework.errors import PublishError
+from framework.engine.supervisor import Supervisor
+from framework.errors import PublishError, Retry
+from framework.handler import make_spec
+from framework.message import Message
 from framework.publisher import Publisher
 from framework.testing.conformance.receiver import Held
 from framework.testing.rocketmq import PROMPT, RocketMQ, real_rocketmq
@@ -97,6 +100,36 @@ def test_while_one_master_is_killed_again_and_again_what_was_stored_is_there(pai
     print(f"{len(stored)} stored, {len(unknown)} unknown, of these {len(unknown.keys() & seen)} stored")
     assert len(unknown) <= 4 * at_once
     transport.close()
+
+
+def test_while_one_master_stands_still_what_only_waits_waits_on_the_other_and_uses_no_attempt(pair: RocketMQ) -> None:
+    """Its name server names it for two minutes more. That it did not say what waits there had each wait count as an attempt."""
+    url = f"rocketmq://{pair.address}?poll=200ms&answer_timeout=1s"
+    attempts: Counter[bytes] = Counter()
+    numbers: dict[bytes, int] = {}
+
+    def handle(message: Message) -> None:
+        numbers[message.body] = max(numbers.get(message.body, 0), message.attempts)
+        attempts[message.body] += 1
+        if attempts[message.body] < 8:
+            raise Retry("one at a time", delay=0.5, count=False)
+
+    publisher = Publisher(url, timeout=10)
+    publisher.publish("orders", b"first")
+    spec = make_spec(handle, "orders", "billing", {"max_attempts": 3})
+    supervisor = Supervisor([spec], open_transports([url]), publish=publisher.publish)
+    greenlet = gevent.spawn(supervisor.run)
+    (ledger,) = supervisor.ledgers.values()
+    bodies = [b"%d" % number for number in range(20)]
+    with pair.brokers[1].frozen():
+        until(lambda: not any(publisher.publish_each("orders", [b"try"])), 60.0)  # it is known to be silent
+        assert not any(publisher.publish_each("orders", bodies))
+        until(lambda: all(attempts[body] == 8 or numbers.get(body, 0) > 2 for body in bodies), 60.0)
+    supervisor.stop()
+    greenlet.get(timeout=60)
+    publisher.close()
+    assert ledger.as_dict()["dead"] == 0
+    assert {numbers[body] for body in bodies} == {1}
 
 
 def test_a_broker_that_joins_later_is_found(tmp_path: Path) -> None:
