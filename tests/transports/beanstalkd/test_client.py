@@ -10,7 +10,6 @@ import time
 
 import gevent
 import pytest
-from gevent.server import StreamServer
 
 from framework.errors import BadMessage, BadName, BrokerUnreachable, WrongUse
 from framework.testing.servers import free_port
@@ -116,18 +115,15 @@ def test_a_body_over_the_servers_limit_and_a_drained_server_are_errors_of_their_
 
 
 @pytest.mark.parametrize("word", sorted(wire.ERRORS))
-def test_every_error_is_an_exception_of_its_own(word):
+def test_every_error_is_an_exception_of_its_own(word, listening):
     """Some of them no real server can be made to say."""
 
-    def serve(sock, _):
+    def serve(sock):
         for _line in sock.makefile("rb"):
             sock.sendall(word.encode() + b"\r\n")
 
-    fake = StreamServer(("127.0.0.1", 0), serve)
-    fake.start()
-    with Client(f"127.0.0.1:{fake.server_port}") as one, pytest.raises(client.BeanstalkdError) as error:
+    with Client(listening(serve)) as one, pytest.raises(client.BeanstalkdError) as error:
         one.touch(1)
-    fake.stop(timeout=1)
     assert type(error.value).__name__.lower() == word.replace("_", "").lower()
     assert error.value.code == word
 
@@ -289,19 +285,16 @@ def test_closing_ends_what_another_greenlet_waits_for(one):
 
 
 @pytest.fixture
-def short_of_memory():
+def short_of_memory(listening):
     """A server that has no memory to queue what is released."""
 
-    def serve(sock, address):
+    def serve(sock):
         file = sock.makefile("rwb")
         while line := file.readline():
             file.write(b"BURIED\r\n" if line.startswith(b"release") else b"USING orders\r\n")
             file.flush()
 
-    fake = StreamServer(("127.0.0.1", 0), serve)
-    fake.start()
-    yield f"127.0.0.1:{fake.server_port}"
-    fake.stop()
+    return listening(serve)
 
 
 def test_a_job_that_was_buried_on_release_is_named(short_of_memory):

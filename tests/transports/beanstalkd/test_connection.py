@@ -7,7 +7,6 @@ import time
 
 import gevent
 import pytest
-from gevent.server import StreamServer
 
 from framework.errors import AlreadySettled
 from framework.message import Message
@@ -225,13 +224,13 @@ def test_a_job_that_another_worker_has_by_now_is_a_lost_lease(server, client, su
     until(lambda: receiver.messages[-1].body == b"next")  # nothing is out of step
 
 
-def test_a_job_that_was_deleted_before_it_could_be_delivered_is_never_received(receiver, subscribe):
+def test_a_job_that_was_deleted_before_it_could_be_delivered_is_never_received(receiver, subscribe, listening):
     """Its lease had run out, and another worker was quicker: a real server cannot be made to show it."""
     state = b"---\npri: 1\nage: 0\ndelay: 0\nttr: 60\ntime-left: 60\nfile: 0\nreserves: 3\n"
     states = [b"NOT_FOUND\r\n", b"OK %d\r\n%b\r\n" % (len(state), state)]
     jobs = iter((7, 8))
 
-    def serve(sock, _):
+    def serve(sock):
         for line in sock.makefile("rb"):
             verb = line.split()[0]
             if verb == b"reserve-with-timeout" and not int(line.split()[1]):
@@ -244,12 +243,9 @@ def test_a_job_that_was_deleted_before_it_could_be_delivered_is_never_received(r
             else:
                 sock.sendall({b"stats": b"OK 4\r\n---\n\r\n", b"delete": b"DELETED\r\n"}.get(verb, b"WATCHING 1\r\n"))
 
-    fake = StreamServer(("127.0.0.1", 0), serve)
-    fake.start()
-    connection = subscribe(f"127.0.0.1:{fake.server_port}")
+    connection = subscribe(listening(serve))
     until(lambda: receiver.messages)
     assert [(message.id, message.attempts) for message in receiver.messages] == [(b"8@", 3)]
     connection.finish(receiver.messages[0])
     until(lambda: receiver.tally.finished == 1)
     assert receiver.tally.received == 1
-    fake.stop(timeout=1)

@@ -11,7 +11,6 @@ import time
 
 import gevent
 import pytest
-from gevent.server import StreamServer
 
 from framework import Message, Publisher, handler
 from framework.errors import MessageRefused, PublishError, WrongUse
@@ -242,11 +241,9 @@ class Scripted:
     def __init__(self, *answers: bytes) -> None:
         self.answers = list(answers)
         self.lines: list[bytes] = []
-        self.server = StreamServer(("127.0.0.1", 0), self.serve)
-        self.server.start()
-        self.address = f"127.0.0.1:{self.server.server_port}"
+        self.address = ""
 
-    def serve(self, sock: socket.socket, _: object) -> None:
+    def __call__(self, sock: socket.socket) -> None:
         stream = sock.makefile("rb")
         for line in stream:
             if line == b"list-tube-used\r\n":  # whether it is there
@@ -262,16 +259,13 @@ class Scripted:
 
 
 @pytest.fixture
-def scripted():
-    servers = []
-
+def scripted(listening):
     def start(*answers: bytes) -> Scripted:
-        servers.append(Scripted(*answers))
-        return servers[-1]
+        server = Scripted(*answers)
+        server.address = listening(server)
+        return server
 
-    yield start
-    for one in servers:
-        one.server.stop(timeout=1)
+    return start
 
 
 def test_a_job_that_the_server_buried_for_want_of_memory_is_an_answer_of_its_own(scripted):
@@ -316,7 +310,7 @@ class Mute:
         self.mute = True
         self.heard: list[bytes] = []
 
-    def __call__(self, sock, _address) -> None:
+    def __call__(self, sock) -> None:
         file = sock.makefile("rb")
         while line := file.readline():
             if line.startswith(b"list-tube-used"):
@@ -331,11 +325,9 @@ class Mute:
                     sock.sendall(b"INSERTED 1\r\n" if body.endswith(b"\r\n") else b"EXPECTED_CRLF\r\n")
 
 
-def test_a_server_that_lets_us_in_and_answers_no_put_costs_one_timeout_and_then_nothing():
+def test_a_server_that_lets_us_in_and_answers_no_put_costs_one_timeout_and_then_nothing(listening):
     server = Mute()
-    listening = StreamServer(("127.0.0.1", 0), server)
-    listening.start()
-    one = producer(f"127.0.0.1:{listening.server_port}")
+    one = producer(listening(server))
     with pytest.raises(PublishError, match="not known"):
         one.publish("orders", [b"1"], timeout=0.4)
     took = []
@@ -356,7 +348,6 @@ def test_a_server_that_lets_us_in_and_answers_no_put_costs_one_timeout_and_then_
         with contextlib.suppress(PublishError):
             one.publish("orders", [b"back"], timeout=0.4)
     one.close()
-    listening.stop(0)
 
 
 def test_a_real_server_answers_what_asks_whether_it_answers_and_keeps_nothing_of_it(server):

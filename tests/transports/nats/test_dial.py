@@ -9,7 +9,6 @@ import time
 
 import gevent
 import pytest
-from gevent.server import StreamServer
 
 from framework.errors import (
     AccessDenied,
@@ -28,27 +27,6 @@ from framework.transports.nats.dial import dial, refusal
 from framework.transports.nats.session import Session
 
 INFO = b'INFO {"client_id":1,"version":"2.15.1","max_payload":1000} \r\n'
-
-
-@pytest.fixture
-def fake():
-    """``fake(script)``: a server's address; ``script(sock)`` is what it does."""
-    servers = []
-
-    def start(script) -> str:
-        def serve(sock, _address) -> None:
-            try:
-                script(sock)
-            except OSError:
-                pass
-
-        servers.append(StreamServer(("127.0.0.1", 0), serve))
-        servers[-1].start()
-        return f"127.0.0.1:{servers[-1].server_port}"
-
-    yield start
-    for server in servers:
-        server.stop(0)
 
 
 def speaks(*words: bytes):
@@ -72,8 +50,8 @@ def speaks(*words: bytes):
         ([INFO, b"MSG a 1 2\r\nhi\r\n"], ProtocolError, "before anything was subscribed to"),
     ],
 )
-def test_what_is_no_nats_server_or_does_not_let_us_in_is_one_sentence(fake, words, error, said):
-    node = fake(speaks(*words))
+def test_what_is_no_nats_server_or_does_not_let_us_in_is_one_sentence(listening, words, error, said):
+    node = listening(speaks(*words))
     with pytest.raises(error, match=re.escape(said)) as raised, dial(node, timeout=2.0):
         pass
     assert "\n" not in str(raised.value)
@@ -94,8 +72,9 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("said", ERRORS)
-def test_each_error_by_which_a_server_does_not_let_us_in_is_one_sentence_with_its_words(fake, said):
-    with pytest.raises(BrokerError, match=re.escape(said)) as raised, dial(fake(speaks(INFO, b"-ERR '%b'\r\n" % said.encode()))):
+def test_each_error_by_which_a_server_does_not_let_us_in_is_one_sentence_with_its_words(listening, said):
+    node = listening(speaks(INFO, b"-ERR '%b'\r\n" % said.encode()))
+    with pytest.raises(BrokerError, match=re.escape(said)) as raised, dial(node):
         pass
     assert type(raised.value) is ERRORS[said]
     assert "\n" not in str(raised.value)
@@ -111,7 +90,7 @@ def test_a_limit_is_named_with_what_raises_it(said):
 
 
 @pytest.mark.parametrize("said", ERRORS)
-def test_each_error_in_the_middle_ends_the_session_with_the_servers_words_for_all_who_use_it(fake, said):
+def test_each_error_in_the_middle_ends_the_session_with_the_servers_words_for_all_who_use_it(listening, said):
     def script(sock) -> None:
         sock.sendall(INFO + b"PONG\r\n")
         sock.recv(65536)
@@ -119,7 +98,7 @@ def test_each_error_in_the_middle_ends_the_session_with_the_servers_words_for_al
         sock.sendall(b"-ERR '%b'\r\n" % said.encode())
         gevent.sleep(10)
 
-    with dial(fake(script)) as line:
+    with dial(listening(script)) as line:
         session = Session(line, 10.0)
     with pytest.raises(FrameworkError, match=re.escape(said)):
         session.ask(b"$JS.API.INFO", b"", 5.0)
@@ -127,10 +106,11 @@ def test_each_error_in_the_middle_ends_the_session_with_the_servers_words_for_al
 
 
 @pytest.mark.parametrize("words", [[], [INFO], [b"INFO {"]])
-def test_a_server_that_answers_nothing_is_given_up_in_time(fake, words):
+def test_a_server_that_answers_nothing_is_given_up_in_time(listening, words):
     """The time is what is left of a publish's, and is said as people write it."""
+    node = listening(speaks(*words))
     began = time.monotonic()
-    with pytest.raises(BrokerUnreachable, match=r"did not answer within 0\.3 s"), dial(fake(speaks(*words)), timeout=0.29999):
+    with pytest.raises(BrokerUnreachable, match=r"did not answer within 0\.3 s"), dial(node, timeout=0.29999):
         pass
     assert time.monotonic() - began < 3
 
@@ -142,7 +122,7 @@ def test_the_route_port_of_a_server_is_told_from_its_client_port(start_nats):
         pass
 
 
-def test_garbage_in_the_middle_ends_a_session_and_all_who_use_it_are_told(fake):
+def test_garbage_in_the_middle_ends_a_session_and_all_who_use_it_are_told(listening):
     def script(sock) -> None:
         sock.sendall(INFO + b"PONG\r\n")
         sock.recv(65536)
@@ -150,7 +130,7 @@ def test_garbage_in_the_middle_ends_a_session_and_all_who_use_it_are_told(fake):
         sock.sendall(b"what is this\r\n")
         gevent.sleep(10)
 
-    with dial(fake(script)) as line:
+    with dial(listening(script)) as line:
         session = Session(line, 10.0)
     with pytest.raises(BrokerUnreachable, match="not a nats-server's bytes"):
         session.ask(b"$JS.API.INFO", b"", 5.0)

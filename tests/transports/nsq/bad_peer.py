@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Callable
 
 import gevent
 import pytest
 from gevent import socket
-from gevent.server import StreamServer
 
 from framework.transports.nsq import wire
 
@@ -49,24 +47,9 @@ class Peer:
 
 
 @pytest.fixture
-def fake() -> Iterator[Callable[[Callable[[Peer], None]], SimpleNamespace]]:
+def fake(listening: Callable[..., str]) -> Callable[[Callable[[Peer], object]], str]:
     """``fake(script)`` serves every connection by ``script(peer)`` and then closes it."""
-    servers: list[StreamServer] = []
-
-    def start(script: Callable[[Peer], None]) -> str:
-        def serve(sock: socket.socket, _address: object) -> None:
-            try:
-                script(Peer(sock))
-            except OSError:
-                pass
-
-        servers.append(StreamServer(("127.0.0.1", 0), serve))
-        servers[-1].start()
-        return f"127.0.0.1:{servers[-1].server_port}"
-
-    yield start
-    for server in servers:
-        server.stop(0)
+    return lambda script: listening(lambda sock: script(Peer(sock)))
 
 
 def greeted(then: Callable[[Peer], object]) -> Callable[[Peer], None]:

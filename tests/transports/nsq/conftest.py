@@ -9,7 +9,6 @@ from typing import Any
 
 import gevent
 import pytest
-from gevent.server import StreamServer
 
 from framework.message import Message
 from framework.testing.certificates import Authority
@@ -126,9 +125,8 @@ def kit(tools, subscribe, make_producer) -> SimpleNamespace:
 
 
 @pytest.fixture
-def cutting_proxy():
+def cutting_proxy(listening):
     """``cutting_proxy(nsqd)`` -> its address and a function that cuts every connection through it."""
-    servers: list[StreamServer] = []
 
     def start(nsqd: Server):
         pairs = set()
@@ -140,7 +138,7 @@ def cutting_proxy():
             except OSError:
                 pass
 
-        def serve(sock, _address) -> None:
+        def serve(sock) -> None:
             with gevent.socket.create_connection(("127.0.0.1", nsqd.tcp_port)) as there:
                 pairs.add(pair := (sock, there))
                 gevent.joinall([gevent.spawn(pump, sock, there), gevent.spawn(pump, there, sock)], count=1)
@@ -150,62 +148,44 @@ def cutting_proxy():
             for sock in [s for pair in pairs for s in pair]:
                 sock.close()
 
-        servers.append(StreamServer(("127.0.0.1", 0), serve))
-        servers[-1].start()
-        return f"127.0.0.1:{servers[-1].server_port}", cut
+        return listening(serve), cut
 
-    yield start
-    for server in servers:
-        server.stop(0)
+    return start
 
 
 @pytest.fixture
-def fake_nsqd():
-    """``fake_nsqd(script)``: answers IDENTIFY, then ``script(sock, file)``; ``.commands`` is what it read whole."""
-    servers = []
+def fake_nsqd(listening):
+    """``fake_nsqd(script)``: answers IDENTIFY, then ``script(sock, file)``."""
 
-    def start(script) -> SimpleNamespace:
-        def serve(sock, _address) -> None:
+    def start(script) -> str:
+        def serve(sock) -> None:
             file = sock.makefile("rb")
             file.read(4)
             file.readline()
             file.read(int.from_bytes(file.read(4)))
             sock.sendall(wire.encode_frame(0, b'{"version":"1","max_rdy_count":1,"msg_timeout":1,"max_msg_timeout":1}'))
-            try:
-                script(sock, file)
-            except OSError:
-                pass
+            script(sock, file)
 
-        server = StreamServer(("127.0.0.1", 0), serve)
-        server.start()
-        servers.append(server)
-        return f"127.0.0.1:{server.server_port}"
+        return listening(serve)
 
-    yield start
-    for server in servers:
-        server.stop(0)
+    return start
 
 
 @pytest.fixture
-def fake_http():
+def fake_http(listening):
     """``fake_http(b"HTTP/1.1 200 OK...")`` answers every request by these bytes and closes; None never answers."""
-    servers = []
 
     def start(answer: bytes | None) -> str:
-        def serve(sock, _address) -> None:
+        def serve(sock) -> None:
             sock.recv(65536)
             if answer is None:
                 gevent.sleep(30)
             else:
                 sock.sendall(answer)
 
-        servers.append(StreamServer(("127.0.0.1", 0), serve))
-        servers[-1].start()
-        return f"127.0.0.1:{servers[-1].server_port}"
+        return listening(serve)
 
-    yield start
-    for server in servers:
-        server.stop(0)
+    return start
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import time
 import gevent
 import gevent.event
 import pytest
-from gevent.server import StreamServer
 from gevent.ssl import SSLContext
 
 from framework.errors import BadSetting, BrokerError, BrokerUnreachable, ProtocolError, TlsFailed
@@ -125,20 +124,18 @@ def test_an_nsqd_that_takes_https_only_is_asked_where_it_says(start_nsqd, author
     assert transport.topics() == {"orders"}
 
 
-def test_a_lookupd_behind_https(authority):
+def test_a_lookupd_behind_https(authority, listening):
     pair = authority.sign("proxy")
     context = SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.cert, pair.key)
 
-    def serve(sock, _address) -> None:
+    def serve(sock) -> None:
         sock.recv(65536)
         sock.sendall(http(json.dumps(producers(("h", 1))).encode()))
 
-    server = StreamServer(("127.0.0.1", 0), serve, ssl_context=context)
-    server.start()
-    [transport] = open_transports([f"nsq+lookupd+https://127.0.0.1:{server.server_port}?tls_ca={authority.cert}"])
+    address = listening(serve, ssl_context=context)
+    [transport] = open_transports([f"nsq+lookupd+https://{address}?tls_ca={authority.cert}"])
     assert transport.discover("orders") == {"h:1"}
-    server.stop(0)
 
 
 def test_a_refusal_carries_the_servers_words(nsqd):

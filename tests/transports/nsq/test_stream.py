@@ -8,7 +8,6 @@ import threading
 import zlib
 
 import pytest
-from gevent.server import StreamServer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -263,24 +262,20 @@ def test_native_threads_may_share_a_stream_under_one_lock(ends):
 
 
 @pytest.fixture
-def serving():
-    servers = []
+def serving(listening):
+    """``serving(script)``: reads IDENTIFY, which the script answers."""
 
     def start(script) -> str:
-        def serve(sock, _address) -> None:
+        def serve(sock) -> None:
             file = sock.makefile("rb")
             file.read(4)
             file.readline()
             file.read(int.from_bytes(file.read(4)))
             script(sock, file)
 
-        servers.append(StreamServer(("127.0.0.1", 0), serve))
-        servers[-1].start()
-        return f"127.0.0.1:{servers[-1].server_port}"
+        return listening(serve)
 
-    yield start
-    for server in servers:
-        server.stop(0)
+    return start
 
 
 @pytest.mark.parametrize(("what", "codec"), [("deflate", lambda: Deflate(6)), ("snappy", Snappy)])
