@@ -60,6 +60,14 @@ def pytest_runtest_call() -> None:
     gevent.get_hub().loop.update_now()
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """Variables and signals are afterwards what they were: what comes next in this process would be started with them."""
+    yield
+    if left := forked.left_behind():
+        pytest.fail(f"changed, and not put back: {', '.join(left)}", pytrace=False)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """In several processes those of a file stay together, and so do all that share the Spark session, the RocketMQ, or the HDFS.

@@ -171,11 +171,25 @@ def _settings(environ: Any) -> dict[str, str]:
 
 def _starts_alike(environ: Any) -> bool:
     """Whether the environment is for a template what that of this process is, and nothing is ignored or blocked."""
-    if os.getpid() != _here or _settings(environ) != _usual or signal.pthread_sigmask(signal.SIG_BLOCK, []):
-        return False
-    return not any(signal.getsignal(one) == signal.SIG_IGN for one in _SIGNALS)
+    return os.getpid() == _here and _settings(environ) == _usual and not _odd_signals()
 
 
+def _odd_signals() -> list[str]:
+    """What is ignored or blocked here, and would be in what is started from here."""
+    ignored = {one for one in _SIGNALS if signal.getsignal(one) == signal.SIG_IGN}
+    return sorted(signal.Signals(one).name for one in ignored | signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+
+def left_behind() -> list[str]:
+    """What was changed, since it was asked last, for all that is started from here: with any of it that is started for real."""
+    now = _settings(os.environ)
+    changed = [name for name in now.keys() | _usual.keys() if now.get(name) != _usual.get(name)]
+    left = {*changed, *_odd_signals()} - _told
+    _told.update(left)
+    return sorted(left)
+
+
+_told: set[str] = set()
 _usual = _settings(os.environ)
 _here = os.getpid()
 

@@ -343,8 +343,8 @@ def test_a_jvm_that_dies_before_there_is_a_session_is_told_in_words(tmp_path: Pa
     monkeypatch.setattr(module.sessions, "launch_gateway", lambda *_: SimpleNamespace(proc=jvm))
     monkeypatch.setattr(module.sessions, "SparkContext", SimpleNamespace(_ensure_initialized=die))
     monkeypatch.setattr(module.sessions.SparkSession, "getActiveSession", lambda: None)  # another test's
-    for name in ("SPARK_HOME", "PYSPARK_PYTHON"):
-        monkeypatch.setenv(name, os.environ.get(name, ""))
+    for name in ("SPARK_HOME", "PYSPARK_PYTHON", *module.sessions._SMALL_MEMORY):
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # so that what the job sets ends with the test
     with subprocess.Popen(["sleep", "60"]) as of_another:
         with pytest.raises(Failed, match="Spark's JVM was killed by signal 9"):
             module.sessions.start("test", tmp_path)
