@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from framework import WrongUse
-from workers.api_requests.job.folders import Folders, Gone, check_output, take
+from workers.api_requests.job.folders import Folders, Gone, check_output, take, without_room
 from workers.api_requests.job.output import LocalOutput
 
 
@@ -192,3 +192,15 @@ def test_an_output_that_takes_no_file_is_named(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("workers.api_requests.job.durable.os.link", refused)
     with pytest.raises(WrongUse, match=f"{where(there)}/.job: {os.strerror(number)}: name folders that you may write to"):
         take(there)
+
+
+def test_a_disk_without_room_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query that fails there says "No space left on device", and not where."""
+    there, real = {f"--{name}": tmp_path / name for name in ("state", "spool", "output")}, os.statvfs
+    for place in list(there.values())[:2]:
+        place.mkdir()
+    assert without_room(there) == ""
+    full = os.statvfs_result((4096, 4096, 1000, 3, 3, 9, 9, 9, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: full if path == there["--state"] else real(path))
+    words = f"; the disk of --state {tmp_path / 'state'} is full: make room there, and the job goes on where it was"
+    assert without_room(there) == words

@@ -197,3 +197,13 @@ def test_who_is_allowed() -> None:
     assert not any(name in allowed for name in ("192.0.3.7", "10.0.0.2", "example", ""))
     with pytest.raises(WrongUse, match=r"--allow 192.0.2.1/24: 192.0.2.1/24 has host bits set; say an address"):
         Allowed(["192.0.2.1/24"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["1.2.3", "1.2.3.4.5", "192.0.2.*", "192.0.2.0-9", "300.1.1.1", "192.0.2.1:80", "*.example", "", "a..b", "7", "a b", "x.7"],
+)
+def test_what_no_line_can_have_is_not_allowed(name: str) -> None:
+    """It would match nothing, and who meant a network would wait for its effect."""
+    with pytest.raises(WrongUse, match=r"is no address and no name of a host: say an address, a network as 192\.0\.2\.0/24"):
+        Allowed([name])

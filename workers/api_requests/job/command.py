@@ -30,7 +30,7 @@ from pyspark.errors import PySparkException
 from framework import FrameworkError, Publisher, WrongUse
 from workers.api_requests.channels.topics import SUSPECTS_TOPIC
 from workers.api_requests.job import session as sessions
-from workers.api_requests.job.folders import Folders, beginning, take
+from workers.api_requests.job.folders import Folders, beginning, take, without_room
 from workers.api_requests.job.hadoop import HadoopOutput
 from workers.api_requests.job.lookout import Lookout, run
 from workers.api_requests.job.outbox import Outbox, Sender
@@ -205,7 +205,8 @@ def command(**options: Any) -> int:
         tell("done", suspects=len(job.evidence.known()))
     except (Failed, PySparkException, Py4JError, OSError, sqlite3.Error, pa.ArrowException) as error:
         # In words as long as there is a JVM to ask for them; where it has died, all else is what came of that.
-        raise Failed(session.death() or words_of(error)) from None
+        places = {"--state": state, "--spool": spool} | ({"--output": place} if isinstance(place, Path) else {})
+        raise Failed((session.death() or words_of(error)) + without_room(places)) from None
     finally:
         sender.stop()
         session.stop()

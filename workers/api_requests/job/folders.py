@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,8 @@ _NAME = "name"
 _SINCE = "from"
 """In the state: the time with which it began, where one was said."""
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_ROOM = 1 << 20
+"""Bytes: what did not fit is gone when one looks, and left some."""
 _OWNER = ".job"
 """In the output: the name of the state that it belongs to."""
 
@@ -83,6 +86,22 @@ def beginning(state: Path, since: datetime | None) -> datetime | None:
 
 class Gone(FrameworkError):
     """The output is not where it was."""
+
+
+def without_room(places: Mapping[str, Path]) -> str:
+    """Which of them, by their options, lie on a disk that has no room left, in words; empty where all have some.
+
+    What Spark and SQLite say of a full disk names no file.
+    """
+    full = [
+        f"the disk of {option} {place} is full" for option, place in places.items() if place.exists() and _free(place) < _ROOM
+    ]
+    return f"; {' and '.join(full)}: make room there, and the job goes on where it was" if full else ""
+
+
+def _free(place: Path) -> int:
+    disk = os.statvfs(place)
+    return disk.f_bavail * disk.f_frsize
 
 
 def check_output(folders: Folders) -> None:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable
 
 from framework import WrongUse
+
+_HOST = re.compile(r"(?=.*[^\W\d_])[\w-]+(\.[\w-]+)*\.?")
+_DIGITS = re.compile(r"(.*\.)?[0-9]+\.?")
+"""A name whose last part is a number is none of a host's: an address was meant, and would match no line."""
+_FIX = "say an address, a network as 192.0.2.0/24, or the whole name of a host"
 
 
 class Allowed:
@@ -13,9 +19,8 @@ class Allowed:
 
     def __init__(self, names: Iterable[str]) -> None:
         given = [name.strip() for name in names]
-        self._names = {name.lower() for name in given if "/" not in name}
+        self._names = {_name(name) for name in given if "/" not in name}
         self._networks = [_network(name) for name in given if "/" in name]
-        self._names |= {str(address) for name in given if (address := _address(name)) is not None}
 
     def __contains__(self, address: object) -> bool:
         found = _address(str(address))
@@ -31,8 +36,17 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
+def _name(name: str) -> str:
+    """As lines have it."""
+    if (address := _address(name)) is not None:
+        return str(address)
+    if not _HOST.fullmatch(name) or _DIGITS.fullmatch(name):
+        raise WrongUse(f"--allow {name!r} is no address and no name of a host: {_FIX}")
+    return name.lower()
+
+
 def _network(name: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
     try:
         return ipaddress.ip_network(name)
     except ValueError as error:
-        raise WrongUse(f"--allow {name}: {error}; say an address, or a network as 192.0.2.0/24") from None
+        raise WrongUse(f"--allow {name}: {error}; {_FIX}") from None
