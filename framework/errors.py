@@ -48,7 +48,7 @@ class BrokerUnreachable(FrameworkError):
 
 
 class SomeUnreachable(BrokerUnreachable):
-    """Some nodes are down, so that nothing can be stored on them either; the others answered."""
+    """Some nodes are down, or do not answer for the moment; the others did."""
 
     def __init__(self, message: str, down: Iterable[str], answers: Any) -> None:
         super().__init__(message)

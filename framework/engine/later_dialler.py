@@ -62,6 +62,8 @@ class Topics:
         self._transport = transport
         self._crowd = handlers > CROWD
         self._found: set[str] = set()
+        self.down: frozenset[str] = frozenset()
+        """The nodes that did not say what they have, when the others did."""
         self._silence: BrokerUnreachable | None = None
         self._asked_at = float("-inf")
         self._asking = Semaphore()
@@ -79,9 +81,9 @@ class Topics:
 
     def _ask(self) -> None:
         try:
-            self._found, self._silence = self._transport.topics(), None
+            self._found, self._silence, self.down = self._transport.topics(), None, frozenset()
         except SomeUnreachable as error:
-            self._found, self._silence = set(error.answers), None
+            self._found, self._silence, self.down = set(error.answers), None, error.down
         except BrokerUnreachable as error:
             self._silence = error
         self._asked_at = time.monotonic()
@@ -181,7 +183,7 @@ class LaterDialler(Dialler):
             self._is_blind(error)
             found = None
         else:
-            found = self._survey() if exists else self._nothing_there()
+            found = self._survey(stored=stored) if exists else self._nothing_there()
         if found is None:
             self._stored = stored or self._stored
             return self._known or set()
@@ -191,13 +193,14 @@ class LaterDialler(Dialler):
     def _pause(self) -> float:
         return LOOK_WHEN_BLIND if self._blind is not None and self._stored else super()._pause()
 
-    def _survey(self) -> set[str] | None:
-        """The nodes that have the topic, as far as can be seen: of those that are down, the ones that had it. None: it is blind,
-        and no word of that is in the log unless a handler asks for such a delay."""
+    def _survey(self, *, stored: bool = False) -> set[str] | None:
+        """The nodes that have the topic, as far as can be seen: of those that do not say, the ones that had it, or all where
+        something was ``stored`` just now. None: it is blind, and no word of that is in the log unless a handler asks for such a
+        delay."""
         try:
             found = set(self.transport.backlog(self.topic, self.consumer.spec.channel))
-        except SomeUnreachable as error:  # nothing is stored there either
-            found = set(error.answers) | (error.down & (self._known or set()))
+        except SomeUnreachable as error:  # those say it when they are back
+            found = set(error.answers) | (error.down if stored else error.down & (self._known or set()))
         except BrokerUnreachable as error:
             self._is_blind(error)
             return None
@@ -206,7 +209,7 @@ class LaterDialler(Dialler):
 
     def _nothing_there(self) -> set[str]:
         self._blind = None
-        return set()
+        return (self._known or set()) & self._topics.down
 
     def _is_blind(self, error: BrokerUnreachable) -> None:
         self._blind, self._blind_at = error, time.monotonic()

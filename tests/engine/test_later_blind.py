@@ -17,8 +17,10 @@ from framework.handler import make_spec
 from framework.message import Message
 from framework.publisher import Publisher
 from framework.testing import servers
+from framework.testing.proxy import Proxy
 from framework.testing.servers import Server, free_port, running
 from framework.transports import open_transports
+from framework.transports.nsq import backlog
 
 
 @pytest.fixture(params=["nsq", "beanstalkd", "nats"])
@@ -60,6 +62,58 @@ def test_while_one_of_several_nodes_is_down_a_message_waits_on_the_others_and_us
     publisher.close()
     assert attempts == [1] * 5
     assert ledger.as_dict()["dead"] == 0
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("silent", ["the HTTP of one node", "all nsqlookupds"])
+def test_while_those_that_are_asked_are_silent_a_message_waits_and_uses_no_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: str
+) -> None:
+    """They have answered before, so that what is stored will be found."""
+    monkeypatch.setattr(backlog, "PATIENCE", 0.5)
+    lookupd = servers.own_nsqlookupd()
+    named = f"--lookupd-tcp-address={lookupd.address}"
+    one, other = (servers.own_nsqd(tmp_path / name, named) for name in ("one", "other"))
+    attempts: list[int] = []
+
+    def handle(message: Message) -> None:
+        attempts.append(message.attempts)
+        if len(attempts) < 5:
+            raise Retry("one at a time", delay=0.01, count=False)
+
+    with running(lookupd), Proxy(other.http_address) as way:
+        other.command.append(f"--broadcast-http-port={way.address.rpartition(':')[2]}")
+        with running(one), running(other):
+            for nsqd in (one, other):
+                nsqd.http("/topic/create?topic=orders", b"")
+            urls = [f"nsq+lookupd://{lookupd.http_address}"]
+            [transport] = open_transports(urls)
+            publisher = Publisher([transport], timeout=10)
+            supervisor = Supervisor(
+                [make_spec(handle, "orders", "billing", {"max_attempts": 2})], [transport], publish=publisher.publish
+            )
+            greenlet = gevent.spawn(supervisor.run)
+            (ledger,) = supervisor.ledgers.values()
+            until(lambda: supervisor.ready and len(supervisor._consumers[0].accounts) == 2)
+            if silent == "all nsqlookupds":
+                lookupd.kill()
+            else:
+                transport.topics()
+                way.hold()
+            publisher.publish("orders", b"body")
+            until(lambda: ledger.finished or ledger.dead)
+            supervisor.stop()
+            greenlet.get(timeout=30)
+            publisher.close()
+    assert attempts == [1] * 5
+    assert ledger.as_dict()["dead"] == 0
+
+
+def until(condition: Callable[[], Any], seconds: float = 40.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        gevent.sleep(0.01)
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from time import monotonic
 from typing import TypeVar
 
 import gevent
@@ -12,39 +13,140 @@ from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, SomeUn
 from framework.transports.asking_all import answered, ask_each
 from framework.transports.kept import Kept
 from framework.transports.nsq.dial import dial
+from framework.transports.nsq.discovery import Discovery
 from framework.transports.nsq.http import Lookupd, Nsqd, Producer, TopicStats
 from framework.transports.nsq.urls import Addresses, join_address
 
 T = TypeVar("T")
 
-
-def topics(addresses: Addresses) -> set[str]:
-    """The topics of every nsqd. Raises BrokerUnreachable when one that is known did not answer, SomeUnreachable where all such
-    are down by TCP as well, and others are not."""
-    return _asked(addresses, "", lambda answers: {one.topic_name for stats in answers.values() for one in stats})
-
-
-def of_channel(topic: str, channel: str, addresses: Addresses) -> dict[str, int]:
-    """Node that has ``topic`` -> messages kept there for ``channel``. Raises BrokerUnreachable as ``topics`` does."""
-    return _asked(addresses, topic, lambda answers: {node: one.total for node, one in _all_kept(answers, topic, channel).items()})
+PATIENCE = 5.0
+"""Seconds that a node has for each answer, as for a dial: one that stands still for a moment, or is far, is not given up."""
+BRIEF = 1.0
+"""So many for one that gave none a moment ago: a look takes several questions, and a handler may wait for it."""
+RECENT = 10.0
+"""Seconds, such a moment."""
+A_MOMENT = 0.5
+"""Seconds without an answer after which a node is also dialled: whether it is down is known sooner."""
 
 
-def kept(topic: str, channel: str, addresses: Addresses) -> dict[str, Kept]:
-    """As ``of_channel``, told apart. Raises BrokerUnreachable as ``topics`` does."""
-    return _asked(addresses, topic, lambda answers: _all_kept(answers, topic, channel))
+class Backlog:
+    """Of the nsqds of ``addresses``; where no nsqlookupd answers, of those that ``discovery`` knows.
 
+    All of it raises BrokerUnreachable when a node that is known did not answer, or no nsqlookupd did. That is SomeUnreachable
+    where it is so for the moment: the nodes are down by TCP as well, or their HTTP has answered before.
+    """
 
-def pause(topic: str, channel: str, addresses: Addresses, *, paused: bool) -> set[str]:
-    """Of a channel, or of a topic where none is named; the nodes that have it. Raises BrokerUnreachable as ``topics`` does."""
-    there = [
-        node
-        for node, stats in _ask_all(addresses, topic).items()
-        for one in stats
-        if one.topic_name == topic and (not channel or channel in [known.channel_name for known in one.channels])
-    ]
-    nsqds = _nsqds(addresses)
-    _together([partial(_pause, nsqds[node], topic, channel, paused) for node in there])
-    return set(there)
+    def __init__(self, addresses: Addresses, discovery: Discovery) -> None:
+        self._addresses = addresses
+        self._discovery = discovery
+        self._heard: set[str] = set()
+        """Nodes whose HTTP has answered: it is where it is believed to be."""
+        self._silent: dict[str, float] = {}
+        """Nodes that did not answer -> when they had last been waited for with ``PATIENCE``."""
+
+    def topics(self) -> set[str]:
+        """The topics of every nsqd."""
+        return self._asked("", lambda answers: {one.topic_name for stats in answers.values() for one in stats})
+
+    def of_channel(self, topic: str, channel: str) -> dict[str, int]:
+        """Node that has ``topic`` -> messages kept there for ``channel``."""
+        return self._asked(topic, lambda answers: {node: one.total for node, one in _all_kept(answers, topic, channel).items()})
+
+    def kept(self, topic: str, channel: str) -> dict[str, Kept]:
+        """As ``of_channel``, told apart."""
+        return self._asked(topic, lambda answers: _all_kept(answers, topic, channel))
+
+    def pause(self, topic: str, channel: str, *, paused: bool) -> set[str]:
+        """Of a channel, or of a topic where none is named; the nodes that have it."""
+        nsqds, unknown = self._nsqds()
+        there = [
+            node
+            for node, stats in self._of_each(nsqds, unknown, _stats_of(topic)).items()
+            for one in stats
+            if one.topic_name == topic and (not channel or channel in [known.channel_name for known in one.channels])
+        ]
+        _together([partial(_pause, nsqds[node], topic, channel, paused) for node in there])
+        return set(there)
+
+    def ensure(self, topic: str, channels: Collection[str]) -> None:
+        """Make the topic and its channels on every nsqd."""
+        self._of_each(*self._nsqds(), lambda nsqd: _ensure(nsqd, topic, channels))
+
+    # -- asking
+
+    def _asked(self, topic: str, made: Callable[[Mapping[str, list[TopicStats]]], T]) -> T:
+        """``made`` of all answers, or in the error of those that there are."""
+        try:
+            return made(self._of_each(*self._nsqds(), _stats_of(topic)))
+        except SomeUnreachable as error:
+            error.answers = made(error.answers)
+            raise
+
+    def _of_each(self, nsqds: Mapping[str, Nsqd], unknown: str, question: Callable[[Nsqd], T]) -> dict[str, T]:
+        """Node -> its answer, all asked at once. ``unknown``: why there may be others."""
+        down: set[str] = set()
+        answers = ask_each(nsqds, lambda node: self._ask(nsqds[node], node, question, down))
+        failures = {node: answer for node, answer in answers.items() if isinstance(answer, FrameworkError)}
+        if not failures and not unknown:
+            return answered(answers)
+        words = "; ".join(filter(None, [unknown, *map(str, failures.values())]))
+        if len(failures) < len(answers) and down == failures.keys():
+            raise SomeUnreachable(words, down, answered(answers))
+        raise BrokerUnreachable(words)
+
+    def _ask(self, nsqd: Nsqd, node: str, question: Callable[[Nsqd], T], down: set[str]) -> T:
+        asked = gevent.spawn(_answer, lambda: question(nsqd))
+        is_down = None
+        if node not in self._heard:
+            asked.join(A_MOMENT)
+            if not asked.ready():
+                is_down = self._is_down(node, nsqd.timeout)
+        answer: T | FrameworkError = asked.get()
+        if not isinstance(answer, FrameworkError):
+            self._heard.add(node)
+            self._silent.pop(node, None)
+            return answer
+        if isinstance(answer, BrokerUnreachable):
+            if nsqd.timeout == PATIENCE:
+                self._silent[node] = monotonic()
+            is_down = node in self._heard or is_down
+        if self._is_down(node, nsqd.timeout) if is_down is None else is_down:
+            down.add(node)
+        raise answer
+
+    def _is_down(self, node: str, timeout: float) -> bool:
+        """Whether nothing can be published to it. Its HTTP alone may be elsewhere than is known."""
+        try:
+            with dial(node, self._addresses.options, timeout=timeout):
+                return False
+        except BrokerUnreachable as error:
+            return not isinstance(error, REFUSALS)
+
+    def _nsqds(self) -> tuple[dict[str, Nsqd], str]:
+        """Where each node answers HTTP. A silent nsqlookupd hides no node that another one knows. Where all are silent, the nodes
+        that they named last, and why there may be others."""
+        addresses, discovery = self._addresses, self._discovery
+        found = {node: self._nsqd(node) for node in addresses.nsqds}
+        lookups: list[Callable[[], list[Producer]]] = [
+            Lookupd.of(address, addresses.options).nodes for address in addresses.lookupds
+        ]
+        try:
+            named = _together(lookups, enough=1)
+        except BrokerUnreachable as error:
+            known = discovery.everywhere()
+            if not known:
+                raise
+            return {node: self._nsqd(node, discovery.http_of(node)) for node in known} | found, str(error)
+        for producers in named:
+            for one in producers:
+                found.setdefault(one.node, self._nsqd(one.node, join_address(one.broadcast_address, one.http_port)))
+        return found, ""
+
+    def _nsqd(self, node: str, http: str = "") -> Nsqd:
+        nsqd = Nsqd(http, options=self._addresses.options) if http else Nsqd.of(node, self._addresses.options)
+        lately = monotonic() - self._silent.get(node, float("-inf")) < RECENT
+        nsqd.timeout = BRIEF if lately else PATIENCE
+        return nsqd
 
 
 def _pause(nsqd: Nsqd, topic: str, channel: str, paused: bool) -> None:
@@ -52,12 +154,6 @@ def _pause(nsqd: Nsqd, topic: str, channel: str, paused: bool) -> None:
         nsqd.pause_channel(topic, channel, paused=paused)
     else:
         nsqd.pause_topic(topic, paused=paused)
-
-
-def ensure(topic: str, channels: Collection[str], addresses: Addresses) -> None:
-    """Make the topic and its channels on every nsqd. Raises BrokerUnreachable as ``topics`` does."""
-    nsqds = _nsqds(addresses)
-    _of_each(addresses, {node: partial(_ensure, nsqd, topic, channels) for node, nsqd in nsqds.items()})
 
 
 def _ensure(nsqd: Nsqd, topic: str, channels: Collection[str]) -> None:
@@ -81,58 +177,9 @@ def _kept(topic: TopicStats, channel: str) -> Kept:
     return Kept(0 if topic.channels else topic.depth, consumers=0, paused=topic.paused)
 
 
-def _ask_all(addresses: Addresses, topic: str) -> dict[str, list[TopicStats]]:
-    """Node -> its topics, or the one that is named, where it has it."""
-    return _of_each(addresses, {node: _stats_of(nsqd, topic) for node, nsqd in _nsqds(addresses).items()})
-
-
-def _asked(addresses: Addresses, topic: str, made: Callable[[Mapping[str, list[TopicStats]]], T]) -> T:
-    """``made`` of all answers, or in the error of those that there are."""
-    try:
-        return made(_ask_all(addresses, topic))
-    except SomeUnreachable as error:
-        error.answers = made(error.answers)
-        raise
-
-
-def _of_each(addresses: Addresses, questions: Mapping[str, Callable[[], T]]) -> dict[str, T]:
-    """Node -> its answer, all asked at once."""
-    answers = ask_each(questions, lambda node: questions[node]())
-    failures = {node: answer for node, answer in answers.items() if isinstance(answer, FrameworkError)}
-    if not failures:
-        return answered(answers)
-    words = "; ".join(map(str, failures.values()))
-    if len(failures) < len(answers):
-        down = {node for node, is_down in ask_each(failures, partial(_is_down, addresses)).items() if is_down is True}
-        if down == failures.keys():
-            raise SomeUnreachable(words, down, answered(answers))
-    raise BrokerUnreachable(words)
-
-
-def _is_down(addresses: Addresses, node: str) -> bool:
-    """Whether nothing can be published to it. Its HTTP alone may be elsewhere than is known."""
-    try:
-        with dial(node, addresses.options):
-            return False
-    except BrokerUnreachable as error:
-        return not isinstance(error, REFUSALS)
-
-
-def _stats_of(nsqd: Nsqd, topic: str) -> Callable[[], list[TopicStats]]:
-    return lambda: nsqd.stats(topic, clients=False).topics or []
-
-
-def _nsqds(addresses: Addresses) -> dict[str, Nsqd]:
-    """Where each node answers HTTP. A silent nsqlookupd hides no node that another one knows."""
-    found: dict[str, Nsqd] = {}
-    options = addresses.options
-    for node in addresses.nsqds:
-        found[node] = Nsqd.of(node, options)
-    lookups: list[Callable[[], list[Producer]]] = [Lookupd.of(address, options).nodes for address in addresses.lookupds]
-    for producers in _together(lookups, enough=1):
-        for one in producers:
-            found.setdefault(one.node, Nsqd(join_address(one.broadcast_address, one.http_port), options=options))
-    return found
+def _stats_of(topic: str) -> Callable[[Nsqd], list[TopicStats]]:
+    """Its topics, or the one that is named, where it has it."""
+    return lambda nsqd: nsqd.stats(topic, clients=False).topics or []
 
 
 def _together(questions: list[Callable[[], T]], *, enough: int | None = None) -> list[T]:

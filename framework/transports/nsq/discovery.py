@@ -77,6 +77,10 @@ class Discovery:
             self._lost[key] = lost
         return named | lost.keys()
 
+    def everywhere(self) -> set[str]:
+        """The nodes that each nsqlookupd named last, for whatever it was asked."""
+        return set().union(*self._known.values())
+
     def _answer(self, register: Register, key: str, question: Callable[[Register], Iterable[Producer]]) -> str:
         """Ask one and remember; the words of the failure, empty when there was none."""
         try:

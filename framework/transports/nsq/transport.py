@@ -10,8 +10,9 @@ from framework.transports.asking_all import all_admitted, answered, ask_each
 from framework.transports.contract import Capabilities, NodeInfo, Producer, Receiver, Transport
 from framework.transports.enveloped import SealingProducer
 from framework.transports.kept import Kept
-from framework.transports.nsq import backlog, channels, credentials
+from framework.transports.nsq import channels, credentials
 from framework.transports.nsq import urls as _urls
+from framework.transports.nsq.backlog import Backlog
 from framework.transports.nsq.connection import NsqConnection, connect
 from framework.transports.nsq.delays import MAX_DEFER, LongestDelays
 from framework.transports.nsq.dial import dial
@@ -41,6 +42,7 @@ class NsqTransport:
         self._addresses = addresses
         self._direct = set(addresses.nsqds)
         self._discovery = Discovery(addresses.lookupds, addresses.options)
+        self._backlog = Backlog(addresses, self._discovery)
         self._options = addresses.options
         self.capabilities = replace(self.capabilities, discovers=bool(addresses.lookupds), headers=self._options.headers)
         self._delays = LongestDelays(addresses.options, self._know_delays)
@@ -77,19 +79,19 @@ class NsqTransport:
 
     def topics(self) -> set[str]:
         """By HTTP, of every nsqd."""
-        return backlog.topics(self._addresses)
+        return self._backlog.topics()
 
     def backlog(self, topic: str, channel: str) -> dict[str, int]:
         """By HTTP, of every nsqd that has ``topic``."""
-        return backlog.of_channel(topic, channel, self._addresses)
+        return self._backlog.of_channel(topic, channel)
 
     def kept(self, topic: str, channel: str) -> dict[str, Kept]:
         """By HTTP, of every nsqd that has ``topic``."""
-        return backlog.kept(topic, channel, self._addresses)
+        return self._backlog.kept(topic, channel)
 
     def pause(self, topic: str, channel: str, *, paused: bool) -> set[str]:
         """By HTTP, on every nsqd. It outlives nsqd."""
-        return backlog.pause(topic, channel, self._addresses, paused=paused)
+        return self._backlog.pause(topic, channel, paused=paused)
 
     def clock_of(self, node: str) -> float:
         """By HTTP. Raises BrokerUnreachable, ProtocolError."""
@@ -99,7 +101,7 @@ class NsqTransport:
 
     def ensure(self, topic: str, channels: Collection[str]) -> None:
         """By HTTP: a publish by TCP makes the topic alone, and what is in it then is for the channels that come first."""
-        backlog.ensure(topic, channels, self._addresses)
+        self._backlog.ensure(topic, channels)
 
     def connect(self, node: str, topic: str, channel: str, receiver: Receiver) -> NsqConnection:
         max_defer = self._delays.of(node, self._discovery.http_of(node))
@@ -110,13 +112,15 @@ class NsqTransport:
         return SealingProducer(made) if self._options.headers else made
 
     def nodes(self) -> set[str]:
-        """Every nsqd there is, whatever its topics. Raises BrokerUnreachable as ``discover`` does."""
+        """Every nsqd there is, whatever its topics; while no nsqlookupd answers, those that any has named. Raises
+        BrokerUnreachable as ``discover`` does, where there are none of these either."""
         try:
             return self._direct | self._discovery.nodes()
         except BrokerUnreachable:
-            if not self._direct:
+            known = self._direct | self._discovery.everywhere()
+            if not known:
                 raise
-            return self._direct | self._discovery.known()
+            return known
 
     def probe(self) -> list[NodeInfo]:
         nodes = sorted(self.nodes())
