@@ -142,7 +142,7 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
         # would wait for the one, and the next batch for the spool.
         if begin.cursors != self._trimming.done:
             self._trimming.up_to(begin)
-        new = {name: self._new(name, begin.cursors) for name in self._listed()}
+        new = {name: self._new(name, begin.cursors) for name in self._found}
         available = {name: sum(span.rows for span in some) for name, some in new.items() if some}
         if not available:
             return start
@@ -154,7 +154,7 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
             partitions_wanted(self._options, sum(rows.values())),
             self._options.max_records,
             {**begin.lives, **self._lives},
-            {**begin.read, **read_to(self._listed(), moved)},
+            {**begin.read, **read_to(self._found, moved)},
             begin.anew,
         ).as_dict()
 
@@ -246,17 +246,17 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._found
 
     def _continue_from(self, start: Offset) -> Offset:
-        self._listed()
+        self._listed()  # once: another look may be at another life
         current = self._life
         assert current is not None
         if start.epoch != current:
             self._lost(f"it is not the spool that the checkpoint knows (its epoch was {start.epoch})")
-            cursors = {name: start_of(segments) for name, segments in self._listed().items()}
+            cursors = {name: start_of(segments) for name, segments in self._found.items()}
             return Offset(current, cursors, 1, self._options.max_records)
         start = start.under(self._lives)
         anew = []
         for name, cursor in start.cursors.items():
-            found = self._listed().get(name, [])
+            found = self._found.get(name, [])
             if found and (why := given_again(start, name, found, self._lives, self._options.spool_dir / name)):
                 self._lost(why)
                 anew.append(name)
@@ -272,11 +272,11 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _highest(self, name: str) -> int:
         if name not in self._numbers:
-            self._numbers[name] = highest(self._options.spool_dir / name, self._listed().get(name, []))
+            self._numbers[name] = highest(self._options.spool_dir / name, self._found.get(name, []))
         return self._numbers[name]
 
     def _new(self, name: str, cursors: Mapping[str, Cursor]) -> list[Span]:
-        segments = self._listed()[name]
+        segments = self._found[name]
         end = end_of(segments)
         if self._target is not None:
             end = min(end, self._target.get(name, Cursor(0, 0)))

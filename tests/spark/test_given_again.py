@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from framework.spark import options
+from framework.spark.offsets import Offset
 from framework.spark.reader import NsqBatchReader
 from framework.spool import Spool, SpoolError, segment
 from framework.spool.storage import Location, Remote
@@ -122,6 +123,28 @@ def test_a_task_reads_nothing_of_a_folder_that_was_emptied_since_its_plan(root: 
         with pytest.raises(SpoolError, match="was planned and is gone"):
             list(source.read(task))
         assert not list(skipping.read(task))
+
+
+def test_a_folder_that_is_emptied_in_the_middle_of_a_look_is_told_by_the_next_one(
+    root: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land(root, "main", 0, 5)
+    _, end = everything(root)
+    source = reader(root)
+    checked = source._continue_from
+
+    def then_emptied(start: Offset) -> Offset:
+        begin = checked(start)
+        empty(root)
+        land(root, "main", 20, 25, 30)
+        source._list_at = 0.0
+        return begin
+
+    monkeypatch.setattr(source, "_continue_from", then_emptied)
+    assert source.latestOffset(end, EVERYTHING) == end
+    monkeypatch.setattr(source, "_continue_from", checked)
+    with pytest.raises(SpoolError, match="the folder of collector main was emptied"):
+        source.latestOffset(end, EVERYTHING)
 
 
 def test_what_is_deleted_of_a_collector_that_came_later_is_told(root: Location) -> None:
