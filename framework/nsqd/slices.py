@@ -40,11 +40,14 @@ def soon(call: Callable[[], None]) -> None:
 class Slices:
     """For one greenlet: ``breathe`` again and again while it works."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, awaited: bool = False) -> None:
+        """``awaited``: others with long work wait for this one, so its slices are whole ones however many they are."""
+        self._awaited = awaited
         self._since = time.monotonic()
 
     def breathe(self) -> None:
         """Let others run, if they have not for a while."""
-        if time.monotonic() - self._since > min(_SLICE_SECONDS, _ROUND_SECONDS / (_waiting + 1)):
+        most = _SLICE_SECONDS if self._awaited else min(_SLICE_SECONDS, _ROUND_SECONDS / (_waiting + 1))
+        if time.monotonic() - self._since > most:
             next_round()
             self._since = time.monotonic()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 import sys
 import time
 from io import BufferedReader, BytesIO, RawIOBase
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gevent
@@ -18,6 +21,7 @@ from framework.nsqd import payloads, slices
 from framework.nsqd.httpbody import Body
 from framework.nsqd.slices import Slices
 from framework.nsqd.store.record import MAX_RECORD_BYTES, MAX_RECORD_MESSAGES, Batch, bodies
+from tests.nsqd.rounds import starter
 
 
 def _spin(seconds: float) -> None:
@@ -48,6 +52,19 @@ def test_timers_ring_between_the_slices_of_long_work() -> None:
 def test_many_that_work_long_leave_the_timers_their_turn() -> None:
     workers = [gevent.spawn(_work, 100) for _ in range(3)]
     assert _ticks(gevent.spawn(gevent.joinall, workers)) > 30
+
+
+def test_a_commit_takes_no_more_rounds_because_others_have_long_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All publishers wait for it: 100 clients with long bodies made one of 4,000,000 messages take 20 times as long."""
+    nsqd = starter(tmp_path, monkeypatch)()
+    topic = nsqd.broker.topic("t")
+    topic.settle()
+    rounds, clock = list[int](), itertools.count()
+    monkeypatch.setattr(slices, "time", SimpleNamespace(monotonic=lambda: next(clock) * 0.0001))
+    monkeypatch.setattr(slices, "next_round", lambda: rounds.append(1))
+    monkeypatch.setattr(slices, "_waiting", 100)
+    nsqd.broker._committed([Batch(topic.id, topic.next + at, 1, 0, 0, b"\0\0\0\1x") for at in range(1000)])
+    assert 0 < len(rounds) <= 100
 
 
 def test_what_is_wanted_soon_leaves_the_timers_their_turn() -> None:
