@@ -85,7 +85,9 @@ class Consumer:
         self.accounts = self.flow.accounts
         self._credit, self._breaker, self._regrant = self.flow.credit, self.flow.breaker, self.flow.grants.regrant
         self._in_flight = InFlight(spec, self.flow, self._waiting, self._slots, remote)
-        settlement = self._settlement = Settlement(ledger, self._elsewhere, self._breaker, self.flow.heed, self._endings)
+        settlement = self._settlement = Settlement(
+            ledger, self._elsewhere, self._breaker, self.flow.heed, self._endings, uncounted=self._unstarted.note
+        )
         self._settle = settlement.settle
         self.running = RunningCalls(hub, spec.timeout, self._slots, remote)
         self.shutdown = Shutdown(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import gevent
 from gevent.event import Event
@@ -17,7 +18,7 @@ from gevent.lock import Semaphore
 from framework.engine.consumer import Consumer
 from framework.engine.dialler import Dialler
 from framework.engine.ways import Ways
-from framework.errors import BrokerUnreachable, SomeUnreachable
+from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, MessageRefused, PublishError, SomeUnreachable
 from framework.headers import NONE, Headers
 from framework.message import Message
 from framework.middleware.envelope import opened
@@ -39,6 +40,9 @@ LOOK, LOOK_WHEN_SUBSCRIBED = 0.1, 10.0
 LOOK_WHEN_BLIND = 1.0
 """Seconds after which a broker that did not say what waits there is asked again: before something is stored there, and while
 something is."""
+PATIENCE = 10.0
+"""Seconds since nothing could be stored there for which whoever wants to store something tries again: about as long as a cluster
+takes to choose who leads it."""
 
 
 def known_delays(transports: Iterable[Transport]) -> Delays:
@@ -98,15 +102,31 @@ class Waits:
         self._publish = publish
         self._diallers: dict[str, list[LaterDialler]] = {}
         """By the topic where messages wait."""
+        self._failing: dict[str, float] = {}
+        """Topic -> since when nothing could be stored there (monotonic)."""
 
     def defer(self, topic: str, body: bytes, delay: float, headers: Headers = NONE) -> None:
         """Returns when it is stored, and the handler whose it is will be told. Raises BrokerUnreachable, PublishError."""
         diallers = self._diallers.get(topic, ())
-        for dialler in diallers:
-            dialler.check()
-        self._publish(topic, body, delay=delay, **({"headers": headers} if headers else {}))
+        while not self._stored(topic, diallers, partial(self._publish, topic, body, delay=delay, **_given(headers))):
+            gevent.sleep(LOOK_WHEN_BLIND)
         for dialler in diallers:
             dialler.stored()
+
+    def _stored(self, topic: str, diallers: Sequence[LaterDialler], publish: Callable[[], None]) -> bool:
+        """False: it is worth another try. Raises as ``defer``."""
+        try:
+            for dialler in diallers:
+                dialler.check()
+            publish()
+        except FrameworkError as error:
+            since = self._failing.setdefault(topic, time.monotonic())
+            stopped = any(dialler.stopped for dialler in diallers)
+            if stopped or not _passes(error) or time.monotonic() + LOOK_WHEN_BLIND - since > PATIENCE:
+                raise
+            return False
+        self._failing.pop(topic, None)
+        return True
 
     def prepare(self, consumers: Iterable[Consumer], changed: Event) -> None:
         """Have what is stored from now on kept for ``consumers``."""
@@ -125,6 +145,17 @@ class Waits:
         return started
 
 
+def _given(headers: Headers) -> dict[str, Headers]:
+    return {"headers": headers} if headers else {}
+
+
+def _passes(error: FrameworkError) -> bool:
+    """It is certainly not stored, and may be in a moment."""
+    if isinstance(error, PublishError):
+        return error.stored is False and not isinstance(error, MessageRefused)
+    return isinstance(error, BrokerUnreachable) and not isinstance(error, REFUSALS)
+
+
 class LaterDialler(Dialler):
     """Subscribes only where the topic exists: few handlers ever have a message wait."""
 
@@ -141,6 +172,11 @@ class LaterDialler(Dialler):
         self._started = False
         self._stored = False
         self._ensuring = Semaphore()
+
+    @property
+    def stopped(self) -> bool:
+        """Its worker ends."""
+        return self._stopped
 
     @property
     def _settled(self) -> bool:

@@ -23,13 +23,22 @@ class Settlement:
     """That of one handler."""
 
     def __init__(
-        self, ledger: Ledger, elsewhere: Elsewhere, breaker: Breaker, heed: Heed, endings: Endings | None = None
+        self,
+        ledger: Ledger,
+        elsewhere: Elsewhere,
+        breaker: Breaker,
+        heed: Heed,
+        endings: Endings | None = None,
+        *,
+        uncounted: Callable[[Message], None] = lambda _: None,
     ) -> None:
+        """``uncounted`` is told of each message that is given back and has used up no attempt."""
         self._ledger = ledger
         self._elsewhere = elsewhere
         self._breaker = breaker
         self._heed = heed
         self._endings = endings
+        self._uncounted = uncounted
         self._telling = 0
         self.batches = 0
         """Calls for batches that have ended."""
@@ -83,6 +92,8 @@ class Settlement:
     def _settle(self, message: Message, outcome: Outcome) -> Ending:
         if isinstance(outcome, Requeue):
             lost = self._ledger.lost
+            if not outcome.counts:
+                self._uncounted(message)
             if not _requeue(message, outcome.delay):
                 return "lease_lost"
             return "requeued" if self._ledger.lost == lost else "lost"

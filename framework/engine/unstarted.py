@@ -1,8 +1,9 @@
 """Deliveries that ended without a start: the messages are given back, and what they cost in attempts is remembered.
 
 The broker counts deliveries, and cannot know which of them a handler has seen. What this worker has given back, or lost, while
-it only waited, this worker does not count against its message. Other workers would: a message whose last delivery that was, as
-the broker counts, is stored with its count in place of being given back. Nothing here decides what is given back.
+it only waited, this worker does not count against its message; nor what a handler put off while nothing could be stored. Other
+workers would: a message whose last delivery that was, as the broker counts, is stored with its count in place of being given
+back. Nothing here decides what is given back.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Unstarted:
     def lost(self, messages: Iterable[Message]) -> None:
         """Their leases are gone: the broker delivers them again without being asked."""
         for message in messages:
-            self._note(message)
+            self.note(message)
 
     def correct(self, batch: Iterable[Message]) -> None:
         """Take from ``attempts`` the deliveries that are known to have ended without a start."""
@@ -102,7 +103,7 @@ class Unstarted:
                 message.attempts = max(1, message.attempts - counts.get(_key(message), 0))
 
     def _requeue(self, message: Message, delay: float) -> None:
-        self._note(message)
+        self.note(message)
         try:
             message.connection.requeue(message, delay)
             self.given_back += 1
@@ -136,7 +137,8 @@ class Unstarted:
             self.given_back += not message.settled
             self._kept(message)
 
-    def _note(self, message: Message) -> None:
+    def note(self, message: Message) -> None:
+        """This delivery uses up no attempt."""
         key = _key(message)
         self._counts[key] = self._counts.pop(key, 0) + 1  # at the end: the oldest are forgotten first
         if len(self._counts) > MOST:

@@ -13,12 +13,13 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import inf
 from time import time
 from typing import Any, NamedTuple
 
 import msgspec
 
-from framework.errors import FrameworkError, PublishError
+from framework.errors import FrameworkError, MessageRefused, PublishError
 from framework.handler import HandlerSpec
 from framework.headers import NONE, Headers
 from framework.message import Message, Unreadable
@@ -43,6 +44,9 @@ STRANGERS_WAIT = 600.0
 """Seconds until another owner's envelope is looked at again, where that owner has a copy of its own."""
 NOTICED = frozenset(10**n for n in range(1, 16))
 """How many times a message has been put off when the log says so: what its handler never lets go of must not go unnoticed."""
+PASSING = 600.0
+"""Seconds for which nothing can be stored, and what is given back in its place counts as no attempt: what lasts for longer does
+not pass by itself, as a permission that is missing."""
 _A_MOMENT = 0.001  # seconds, the least delay of a hop: it must never be none
 
 Defer = Callable[[str, bytes, float, Headers], None]
@@ -132,6 +136,8 @@ class LaterTopic:
         self._now = clock or time
         self._strangers: set[tuple[str, str]] = set()
         self._said_that_it_counts = False
+        self._failing_since = inf
+        """When nothing could be stored for the first time since something could."""
 
     def requeue(self, message: Message, wanted: Requeue) -> Outcome:
         """What the broker can be asked for, so that ``message`` is delivered again when it is ``wanted``."""
@@ -153,7 +159,7 @@ class LaterTopic:
         return replace(DEFERRED, fault=wanted.fault, pause=wanted.pause)
 
     def put_off(self, message: Message, seconds: float) -> Outcome:
-        """Have ``message`` delivered again with the attempts that it has now; None where that cannot be: it counts then.
+        """Have ``message`` delivered again with the attempts that it has now; None where that never can be: it counts then.
 
         What its broker is asked to deliver again counts there. So it goes round in an envelope, however short the wait."""
         if message.settled:
@@ -169,6 +175,12 @@ class LaterTopic:
         try:
             self._store(header, message.body)
         except FrameworkError as error:
+            if self._passes(error):
+                log.warning(
+                    "handler %s: message %s cannot wait in topic %s (%s): given back, which is an attempt for other workers",
+                    self._name, message.id.decode(errors="replace"), self.topic, error,
+                )  # fmt: skip
+                return Requeue(min(seconds, self._longest_requeue(message)), counts=False)
             log.warning(
                 "handler %s: message %s cannot wait in topic %s (%s), so this attempt counts",
                 self._name, message.id.decode(errors="replace"), self.topic, error,
@@ -180,6 +192,10 @@ class LaterTopic:
                 self._name, header.id, header.put_off, datetime.fromtimestamp(header.since, UTC).isoformat(timespec="seconds"),
             )  # fmt: skip
         return DEFERRED
+
+    def _passes(self, error: FrameworkError) -> bool:
+        """Whether it can be stored in a while, as far as is known."""
+        return not isinstance(error, MessageRefused) and self._now() - self._failing_since < PASSING
 
     def _say_that_it_counts(self) -> None:
         if not self._said_that_it_counts:
@@ -294,7 +310,12 @@ class LaterTopic:
         now, left = self._now(), self._left(header)
         header.stored, header.due = now, now + left
         envelope, headers = sealed_beside(header, body) if self._carries() else (sealed(header, body), NONE)
-        self._publish(envelope, left if seconds is None else seconds, headers)
+        try:
+            self._publish(envelope, left if seconds is None else seconds, headers)
+        except FrameworkError:
+            self._failing_since = min(self._failing_since, now)
+            raise
+        self._failing_since = inf
 
     def _left(self, header: Header) -> float:
         """Seconds until it is due. Where the clock is behind what it was at the last hop, as many as there were then: else a

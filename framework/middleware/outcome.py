@@ -35,6 +35,8 @@ class Requeue:
     fault: Fault = field(default=Fault.NONE, compare=False)
     pause: float = field(default=0.0, compare=False)
     """Seconds that a pause of the handler is to last at least, where its dependency is at fault."""
+    counts: bool = True
+    """Whether this attempt uses one up. What does not is known to this worker alone: the broker counts all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +121,10 @@ def until(condition: Callable[[], Any], seconds: float = 40.0) -> None:
 def test_a_broker_that_could_not_be_asked_is_asked_again_before_the_next_poll(
     broker: Any, limited: Any, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
-    """Which is a minute later. Until then each wait would count as an attempt, or what was stored before it was ``known`` would
-    be fetched by nobody."""
+    """Which is a minute later. What was stored before it was ``known`` would be fetched by nobody. What cannot be stored is given
+    back, and counts no more than what can."""
     monkeypatch.setattr(later_dialler, "LOOK_WHEN_BLIND", 0.05)
+    monkeypatch.setattr(later_dialler, "PATIENCE", 0.1)
     attempts: list[int] = []
     asked: list[str] = []
     told = broker.backlog
@@ -147,4 +149,56 @@ def test_a_broker_that_could_not_be_asked_is_asked_again_before_the_next_poll(
     broker.publish("orders", b"one")
     worker.until(lambda: len(attempts) == 5)
     worker.stop()
-    assert attempts == ([1, 2, 2, 2, 2] if known else [1] * 5)
+    assert attempts == [1] * 5
+
+
+def test_a_broker_that_cannot_be_asked_for_a_moment_is_waited_for(
+    broker: Any, limited: Any, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A cluster that chooses who leads it. Given back, each wait would count as an attempt for the other workers."""
+    monkeypatch.setattr(later_dialler, "LOOK_WHEN_BLIND", 0.05)
+    attempts: list[int] = []
+    asked: list[float] = []
+    told = broker.backlog
+
+    def silent(topic: str, channel: str) -> dict[str, int]:
+        asked.append(time.monotonic())
+        raise BrokerUnreachable("nobody leads")
+
+    def handle(message: Message) -> None:
+        attempts.append(message.attempts)
+        if len(attempts) == 1:
+            gevent.spawn_later(0.5, setattr, broker, "backlog", told)
+            raise Retry("one at a time", delay=0.1, count=False)
+
+    broker.backlog = silent
+    worker = run(handle, dead=limited, max_attempts=3)
+    worker.until(lambda: asked)
+    broker.publish("orders", b"one")
+    worker.until(lambda: len(attempts) == 2)
+    worker.stop()
+    assert attempts == [1, 1]
+    assert "cannot wait" not in caplog.text
+    assert min(later - earlier for earlier, later in pairwise(asked)) > 0.04  # it is not asked all the time
+
+
+def test_a_worker_that_stops_waits_for_no_broker_that_cannot_be_asked(broker: Any, limited: Any, run: Callable[..., Any]) -> None:
+    calls: list[Message] = []
+    asked: list[str] = []
+
+    def silent(topic: str, channel: str) -> dict[str, int]:
+        asked.append(topic)
+        raise BrokerUnreachable("nobody leads")
+
+    def handle(message: Message) -> None:
+        calls.append(message)
+        raise Retry("one at a time", delay=0.1, count=False)
+
+    broker.backlog = silent
+    worker = run(handle, dead=limited, max_attempts=3)
+    worker.until(lambda: asked)
+    broker.publish("orders", b"one")
+    worker.until(lambda: calls)
+    began = time.monotonic()
+    worker.stop()
+    assert time.monotonic() - began < later_dialler.PATIENCE / 2

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from framework.errors import PublishError, Retry
+from framework.errors import MessageRefused, PublishError, Retry
 from framework.message import Batch, Message
+from framework.middleware.later import PASSING
 from framework.middleware.outcome import DEAD, DEFERRED, Requeue
 from tests.middleware.waiting import LONGEST, Waiting
 
@@ -81,10 +82,29 @@ def test_a_long_delay_that_does_not_count_goes_in_hops(waiting: Waiting) -> None
     assert seen == [4]
 
 
-def test_where_it_cannot_wait_it_counts_and_the_log_says_so(waiting: Waiting, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_stored_now_is_given_back_and_counts_for_other_workers_alone(
+    waiting: Waiting, caplog: pytest.LogCaptureFixture
+) -> None:
     waiting.refuse = PublishError("no broker")
+    chain = waiting.chain(put_off(5), max_attempts=1)
+    assert chain(waiting.original()) == Requeue(5, counts=False)
+    assert (
+        "cannot wait in topic orders.billing.later (no broker): given back, which is an attempt for other workers" in caplog.text
+    )
+    assert waiting.chain(put_off(2 * LONGEST))(waiting.original()) == Requeue(LONGEST, counts=False)
+    assert waiting.dead == []
+    waiting.now += PASSING + 1
+    assert chain(waiting.original()) == DEAD
+    waiting.refuse = None
+    assert chain(waiting.original()) == DEFERRED
+    waiting.refuse = PublishError("no broker")
+    assert chain(waiting.original()) == Requeue(5, counts=False)
+
+
+def test_where_it_never_can_wait_it_counts_and_the_log_says_so(waiting: Waiting, caplog: pytest.LogCaptureFixture) -> None:
+    waiting.refuse = MessageRefused("too large with its envelope")
     assert waiting.chain(put_off(5))(waiting.original()) == Requeue(5)
-    assert "cannot wait in topic orders.billing.later (no broker), so this attempt counts" in caplog.text
+    assert "cannot wait in topic orders.billing.later (too large with its envelope), so this attempt counts" in caplog.text
     waiting.refuse = None
     waiting.longest = 0.0
     chain = waiting.chain(put_off(5))
