@@ -19,12 +19,13 @@ from framework.message import Message
 from framework.observe import hublog
 from framework.transports.contract import TOUCH_AT, Limits, Receiver
 from framework.transports.lease_guard import LeaseGuard
-from framework.transports.rocketmq import requests
+from framework.transports.rocketmq import requests, set_back
 from framework.transports.rocketmq.clock import Born
 from framework.transports.rocketmq.delivery import APART, Delivery, Leases
 from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.opening import Opener
 from framework.transports.rocketmq.pops import Pops
+from framework.transports.rocketmq.queues import Past
 from framework.transports.rocketmq.refusals import Refusals
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.settling import SIZE, Settling
@@ -53,16 +54,17 @@ class PopConnection:
 
     def __init__(
         self, session: Session, names: tuple[str, str, str], what: Subscription, receiver: Receiver, *, limits: Limits,
-        options: Options, ended: Callable[[Session], None],
+        options: Options, ended: Callable[[Session], None], past: Past,
     ) -> None:  # fmt: skip
-        """``names``: node, topic and channel; ``what`` has RocketMQ's. ``ended(session)``: it is not used here any more."""
+        """``names``: node, topic and channel; ``what`` has RocketMQ's. ``ended(session)``: it is not used here any more.
+        ``past``: what its group remembers here."""
         self.node, self.topic, self.channel = names
         self.subscription = what
         self.limits = limits
         self.granted = 0
         self.in_flight: dict[Message, float] = {}
         self._session, self._options, self._receiver, self._ended = session, options, receiver, ended
-        self._tally = receiver.tally
+        self._past, self._tally = past, receiver.tally
         self._thread = _get_ident()
         self._lease = limits.lease
         self._deliveries: dict[Message, Delivery] = {}
@@ -285,7 +287,7 @@ class PopConnection:
         what, tags, dlq, firsts = self.subscription, self._tags, self._options.dlq, dict[tuple[int, int], handles.Handle]()
         queue, topic, like = -1, "", None
         opened = self._opener.opened(body)
-        said.put_in_place(opened)
+        known = said.put_in_place(opened)
         for record, message, about in opened:
             if message is None:  # it comes again when its lease is over
                 continue
@@ -298,6 +300,8 @@ class PopConnection:
                 continue
             back = requests.send_back(what, record, requests.DEAD) if dlq else None
             found[message] = Delivery(first, offset, began, at, at, message.id, back)
+        if known:
+            set_back.note(self._past, self.node, what.topic, opened)
         return found
 
     def _handle_like(

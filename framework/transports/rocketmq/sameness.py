@@ -159,6 +159,10 @@ class Sameness:
             in_log[at] = one.physical_offset
         return self._found(trail, at, one, answer)
 
+    def _found_by(self, question: Question, trail: Trail, at: int) -> tuple[Found, int]:
+        """As ``_look_at``, where that is asked already."""
+        return self._found(trail, at, *_one_of(question, at))
+
     def _found(self, trail: Trail, at: int, one: Stored | None, answer: Frame) -> tuple[Found, int]:
         end = offset_in(answer.fields, "maxOffset", at)
         if one is None and offset_in(answer.fields, "minOffset", 0) > at:

@@ -26,10 +26,11 @@ from framework.transports.rocketmq.producer import MAX_DELAY, RocketProducer
 from framework.transports.rocketmq.publish_link import PublishLink
 from framework.transports.rocketmq.pulled import LEVELS
 from framework.transports.rocketmq.pulling import PullConnection
-from framework.transports.rocketmq.queues import Pasts
+from framework.transports.rocketmq.queues import Past, Pasts
 from framework.transports.rocketmq.routes import Master, NameServers
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.sessions import Sessions
+from framework.transports.rocketmq.set_back import SetBack
 from framework.transports.rocketmq.topics import TopicMaker
 
 log = hublog.get(__name__)
@@ -243,9 +244,12 @@ class RocketTransport:
             if words := judgement.refusal(broker, node, pulls=pulls):
                 raise NegotiationRefused("POP", "", fix=words)
             what = self._subscription(topic, channel, pulls=pulls)
+            made: Any = partial(PullConnection, places=self._servers.queues, pasts=self._pasts)
+            if not pulls:
+                made = partial(PopConnection, past=(past := self._pasts.setdefault(what.group, Past())))
+                SetBack(session, node, what, past).look()
             if session.error is not None:  # meanwhile: whoever attaches to it now is never told
                 raise session.error
-            made: Any = partial(PullConnection, places=self._servers.queues, pasts=self._pasts) if pulls else PopConnection
             found: PopConnection | PullConnection = made(
                 session, (node, topic, channel), what, receiver, limits=self._limits(broker), options=self._options,
                 ended=self._over,

@@ -1,5 +1,5 @@
 """A real RocketMQ whose machine lost its power: the end of its log had not been written, and other messages have those offsets
-now. By PULL what is new is handled, and of what was handled before, little comes again. By POP the broker knows what was."""
+now. What is new is handled, and of what was handled before, little comes again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from framework.errors import BrokerUnreachable
 from framework.testing.conformance.receiver import Held
-from framework.testing.rocketmq import RocketMQ
+from framework.testing.rocketmq import PROMPT, RocketMQ
 from framework.transports.rocketmq.membership import HELD
 from framework.transports.rocketmq.requests import MOST, PARKED
 from framework.transports.rocketmq.wire.stored import decode
@@ -117,6 +117,48 @@ def test_what_is_new_is_handled_where_other_tags_were_lost(own: Kit, ours: int) 
     held = until(lambda: held_again(own, transport))
     until(lambda: handled() and sum(body.startswith(b"then") for body in bodies) == 400, 60.0)
     producer.close()
+
+
+@pytest.fixture(params=[{}, PROMPT], ids=["checkpoints in files", "KV mode"])
+def by_pop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kit]:
+    for one in started(tmp_path, request.param):
+        made = Kit(one)
+        yield made
+        made.close()
+
+
+def test_by_pop_what_is_new_is_handled_also_where_it_came_before_the_workers_were_back(by_pop: Kit) -> None:
+    """The broker goes on where the group was: of 40 new messages none was handled, and of 400 289. Two workers share each queue,
+    and come back one after the other."""
+    transports = [by_pop.open("&mode=pop&lease=30s") for _ in range(2)]
+    bodies: Counter[bytes] = Counter()
+    held = [by_pop.hold(transport, grant=50) for transport in transports]
+
+    def handled(start: str) -> int:
+        for one in held:
+            for message in list(one.connection.in_flight):
+                one.connection.finish(message)
+                bodies[message.body] += 1
+        return sum(body.startswith(start.encode()) for body in bodies)
+
+    for then in 40, 400:
+        bodies.clear()
+        by_pop.spread(*(b"first %d, %d" % (then, number) for number in range(FIRST)))
+        until(lambda: handled(f"first {then},") == FIRST, 60.0)  # noqa: B023 - it is called at once
+        gevent.sleep(11.0)  # the broker saves how far the group is
+        by_pop.server.broker.kill()
+        cut_off(by_pop, b"first %d, %d" % (then, KEPT))
+        by_pop.server.broker.start()
+        until(lambda: all(one.receiver.closings for one in held))
+        by_pop.spread(*(b"then %d" % number for number in range(then)))
+        held.clear()
+        for transport in transports:
+            held.append(until(lambda: held_again(by_pop, transport)))  # noqa: B023 - it is called at once
+            until(lambda: handled("then"))
+        until(lambda: handled("then") == then, 60.0)  # noqa: B023 - as above
+        gevent.sleep(1.0)
+        print(f"{then} new, {bodies.total() - len(bodies)} twice")
+    until(lambda: handled("then") and all(one.balanced() for one in held))
 
 
 def queues_of(one: Held) -> list[Any]:

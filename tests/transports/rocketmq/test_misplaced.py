@@ -166,3 +166,30 @@ def test_by_pop_those_of_several_queues_are_told_apart(said: Said, closing: list
     held.grant(10)
     until(lambda: sum(map(len, server.acks.values())) == 6)
     assert {queue: sorted(places) for queue, places in server.acks.items()} == {0: [3], 1: [5, 6, 8, 9, 10]}
+
+
+class OfTwoTopics(Shifted):
+    """Its one answer has what comes again, and then what says that it follows on that: both of a queue 0."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda place: place + self.further)
+        self.further = 0
+
+    def _popped(self, asked: Any) -> Any:
+        if self._given:
+            return None
+        self._given, again = 1, f"%RETRY%{asked['consumerGroup']}_{self.topic}"
+        fields = {"startOffsetInfo": "1 0 3;0 0 12", "msgOffsetInfo": "1 0 3;0 0 12,13", "popTime": "1700000000000"}
+        fields |= {"invisibleTime": asked["invisibleTime"], "reviveQid": "0", "restNum": "0"}
+        body = self._stored(again, 0, 3, 1)
+        self.further = 4 - 12
+        return Answer.SUCCESS, fields, body + self._stored(self.topic, 0, 12, 2)
+
+
+def test_by_pop_one_that_seems_to_follow_on_what_comes_again_is_acknowledged_where_it_lies(closing: list[Any]) -> None:
+    server = OfTwoTopics()
+    held = held_by(opened(server, "pop", closing), server, closing)
+    settle_at_once(held)
+    held.grant(10)
+    until(lambda: sum(map(len, server.acks.values())) == 3)
+    assert sorted(server.acks[0]) == [3, 12, 13]

@@ -121,25 +121,33 @@ class Popped:
         kinds = [kind for kind in (NORMAL, RETRY_V1, RETRY_V2) if offset in self._offsets(kind, queue)]
         return self.handle(kinds[-1 if again else 0] if kinds else NORMAL, queue, offset)
 
-    def put_in_place(self, found: Sequence[tuple[Record, Any, Any]]) -> None:
+    def put_in_place(self, found: Sequence[tuple[Record, Any, Any]]) -> bool:
         """Have the records of the answer name their places, where they name others: a broker that has lost a part of its index
-        puts what comes after it before the place that it gave it. An ACK of that place would be one of another message. Raises
-        ProtocolError."""
+        puts what comes after it before the place that it gave it. An ACK of that place would be one of another message. Whether
+        they are known. Raises ProtocolError."""
         if not found or not self._said:
-            return
+            return False
         first, last = found[0][0], found[-1][0]
         in_order = last.queue_offset - first.queue_offset == len(found) - 1 and last.queue_id == first.queue_id
-        if in_order and (first.queue_id, first.queue_offset) in [(queue, start) for (_, queue), start in self._starts.items()]:
-            return
-        places, records = defaultdict[int, list[int]](list), defaultdict[int, list[Record]](list)
+        # Of two queues of one number, one of which has what comes again, one may say that it goes on where the other one ends.
+        if in_order and len(self._starts) == 1 and (first.queue_id, first.queue_offset) in self._first_places:
+            return True
+        places, records, known = defaultdict[int, list[int]](list), defaultdict[int, list[Record]](list), True
         for _, queue, offsets in self._entries():
             places[queue] += offsets
         for record, _, _ in found:
             records[record.queue_id].append(record)
         for queue, some in records.items():
-            if len(some) == len(places[queue]) and {one.queue_offset for one in some} != set(places[queue]):
+            if len(some) != len(places[queue]):
+                known = False
+            elif {one.queue_offset for one in some} != set(places[queue]):
                 for record, place in zip(some, places[queue], strict=True):
                     record.queue_offset = place
+        return known
+
+    @property
+    def _first_places(self) -> list[tuple[int, int]]:
+        return [(queue, start) for (_, queue), start in self._starts.items()]
 
     def _offsets(self, retry: int, queue: int) -> set[int]:
         """Of the messages of that queue. Raises ProtocolError."""

@@ -1,0 +1,151 @@
+"""By POP a broker keeps how far a group is. Where it lost the end of its log, that lies behind what has come since: a worker that
+read the lost part sets its group back. Here with a broker whose answers are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from framework.errors import BrokerUnreachable
+from framework.testing.conformance.receiver import Held
+from framework.transports import open_transports
+from framework.transports.rocketmq.queues import Past, Place
+from framework.transports.rocketmq.set_back import note
+from framework.transports.rocketmq.wire.codes import Answer, Request
+from framework.transports.rocketmq.wire.frames import Frame
+from framework.transports.rocketmq.wire.stored import Record
+from tests.transports.rocketmq.canned import NAME, QUEUES, Canned
+from tests.transports.rocketmq.kit import until
+
+READ = 64
+"""Messages of queue 0 that came by two POPs."""
+
+
+class Broker(Canned):
+    """One queue of it has messages. From ``kept`` on they are others than they were, and there are ``end`` of them."""
+
+    def __init__(self) -> None:
+        super().__init__(READ)
+        self.kept = self.end = self.offset = READ
+        """The last: how far it says that its group is."""
+        self.set: list[tuple[int, int, str]] = []
+        """Queue, offset and request of what set the group back."""
+        self.denies: Collection[int] = ()
+
+    def _said(self, asked: Frame) -> tuple[int, Mapping[str, str], bytes] | None:
+        if asked.code in self.denies:
+            return Answer.NO_PERMISSION, {}, b""
+        match asked.code:
+            case Request.QUERY_CONSUMER_OFFSET:
+                return Answer.SUCCESS, {"offset": str(self.offset)}, b""
+            case Request.INVOKE_BROKER_TO_RESET_OFFSET:
+                self.set.append((int(asked.fields["queueId"]), int(asked.fields["offset"]), "reset"))
+            case Request.UPDATE_CONSUMER_OFFSET:
+                self.set.append((int(asked.fields["queueId"]), int(asked.fields["commitOffset"]), "commit"))
+        return super()._said(asked)
+
+    def _pulled(self, asked: Mapping[str, str]) -> tuple[int, Mapping[str, str], bytes]:
+        at, ends = int(asked["queueOffset"]), {"minOffset": "0", "maxOffset": str(self.end)}
+        if at >= self.end:
+            return Answer.PULL_OFFSET_MOVED, {**ends, "nextBeginOffset": str(self.end)}, b""
+        body = self._stored(asked["topic"], 0, at, 1)
+        if at >= self.kept:
+            body = body.replace(b"%032X" % (at * QUEUES), b"%032X" % (10**6 + at))
+        return Answer.SUCCESS, {**ends, "nextBeginOffset": str(at + 1)}, body
+
+
+@pytest.fixture
+def server() -> Iterator[Broker]:
+    made = Broker()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def transport(server: Broker) -> Iterator[Any]:
+    (made,) = open_transports([f"rocketmq://{server.address}?mode=pop&poll=200ms"])
+    yield made
+    made.close()
+
+
+def connected(transport: Any, server: Broker) -> Held:
+    return Held(lambda receiver: transport.connect(NAME, server.topic, "billing", receiver))
+
+
+@pytest.fixture
+def read(server: Broker, transport: Any) -> None:
+    """All of it, by a connection that broke."""
+    held = connected(transport, server)
+    held.grant(READ)
+    until(lambda: len(held.taken) == READ)
+    assert not server.set
+    held.connection.lost(BrokerUnreachable("broken"))  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("read")
+@pytest.mark.parametrize(
+    ("there", "wanted"),
+    [
+        ((READ, READ, READ), []),
+        ((READ, 90, 80), []),
+        ((READ, READ, 30), []),
+        ((50, READ, READ), [32]),
+        ((50, 500, READ), [32]),
+        ((50, 50, READ), [32]),
+        ((20, READ, READ), [1]),
+        ((0, READ, READ), [0]),
+        ((50, READ, 20), []),
+        ((READ, 70, 80), [READ]),
+    ],
+    ids=[
+        "nothing is lost", "others have read on", "it forgot what it was told last", "others are there", "more than before",
+        "nothing is there", "one of the first answer is left", "it was made anew", "it goes on before that anyway",
+        "what others read is lost",
+    ],
+)  # fmt: skip
+def test_a_group_goes_on_where_its_queue_ceases_to_be_the_one_that_was_read(
+    server: Broker, transport: Any, there: tuple[int, int, int], wanted: list[int]
+) -> None:
+    """``there``: how many are as they were, how many there are, and how far the group is."""
+    server.kept, server.end, server.offset = there
+    held = connected(transport, server)
+    assert server.set == [(0, one, "reset") for one in wanted]
+    held.connection.close()
+
+
+@pytest.mark.usefixtures("read")
+def test_who_may_not_reset_commits(server: Broker, transport: Any) -> None:
+    server.kept, server.denies = 50, {Request.INVOKE_BROKER_TO_RESET_OFFSET}
+    held = connected(transport, server)
+    assert server.set == [(0, 32, "commit")]
+    held.connection.close()
+
+
+@pytest.mark.usefixtures("read")
+@pytest.mark.parametrize("denied", [Request.PULL_MESSAGE, Request.QUERY_CONSUMER_OFFSET, Request.UPDATE_CONSUMER_OFFSET])
+def test_who_may_not_even_ask_reads_on(server: Broker, transport: Any, denied: int) -> None:
+    server.kept, server.denies = 50, {Request.INVOKE_BROKER_TO_RESET_OFFSET, denied}
+    held = connected(transport, server)
+    assert not server.set
+    held.connection.close()
+
+
+def test_what_comes_again_is_of_another_queue_and_tells_nothing() -> None:
+    past = Past()
+
+    def came(queue: int, offset: int, *, again: bool = False) -> tuple[Record, Any, None]:
+        return Record("orders", queue, offset, 0, b"", int(again)), _Message(b"%d" % offset, 1), None
+
+    note(past, NAME, "orders", [came(0, 3, again=True), came(0, 10), came(0, 11), came(1, 5), came(1, 6, again=True)])
+    note(past, NAME, "orders", [came(0, 8), came(0, 9)])  # of a POP whose answer was slower
+    note(past, NAME, "orders", [came(2, 7, again=True)])
+    assert {place: trail.points for place, trail in past.trails.items()} == {
+        Place("orders", NAME, 0): [10, 11], Place("orders", NAME, 1): [5],
+    }  # fmt: skip
+
+
+class _Message:
+    def __init__(self, id: bytes, timestamp: int) -> None:
+        self.id, self.timestamp = id, timestamp
