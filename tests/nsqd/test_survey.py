@@ -113,7 +113,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         "lacks 100 messages",
     ),
     "a wrong place": (lambda folder: sql(folder, "update batch set off = off + 1"), "there is no such record"),
-    "no place": (lambda folder: sql(folder, "update batch set seg = -1"), "names no segment for"),
+    "no place": (lambda folder: sql(folder, "update batch set seg = 0"), "names no segment for"),
     "a contradiction": (lambda folder: sql(folder, "update topic set next = next - 1"), "the index is damaged"),
     "an emptied one": (lambda folder: sql(folder, "update batch set dead = 1"), "waits for message"),
     "a wrong number": (lambda folder: sql(folder, "update batch set n = n + 1"), "for another"),

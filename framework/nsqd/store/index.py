@@ -9,11 +9,11 @@ from __future__ import annotations
 import sqlite3
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from framework.nsqd.store import contradictions
+from framework.nsqd.store import contradictions, twins
 
 FINISHED = -1
 """The due time of a row of ``later`` whose message was finished before the cursor reached it."""
@@ -97,22 +97,35 @@ class Index:
         self.path = path
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
-            self._db.execute("pragma auto_vacuum=incremental").fetchall()  # first, while there are no tables
-            self._db.execute("pragma journal_mode=wal").fetchall()
-            self._db.execute(f"pragma journal_size_limit={_WAL_BYTES}").fetchall()
-            self._db.execute("pragma synchronous=normal").fetchall()
-            self._check()
-            self._db.executescript(_SCHEMA)
-            if wrong := contradictions.found(self._db):
-                raise Damaged(wrong)
-        except sqlite3.Error:
+            self._open()
+        except sqlite3.Error as error:
             self._db.close()
+            # A table or a column has another name, or a text is none: the last has no code.
+            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) == sqlite3.SQLITE_ERROR:
+                raise Damaged(str(error)) from error
             raise
+        except UnicodeDecodeError as error:  # sqlite3's words for what is damaged, in which it is
+            self._db.close()
+            raise Damaged(str(error)) from error
+
+    def _open(self) -> None:
+        self._db.execute("pragma auto_vacuum=incremental").fetchall()  # first, while there are no tables
+        self._db.execute("pragma journal_mode=wal").fetchall()
+        self._db.execute(f"pragma journal_size_limit={_WAL_BYTES}").fetchall()
+        self._db.execute("pragma synchronous=normal").fetchall()
+        self._check()
+        _make(self._db)
+        if wrong := contradictions.found(self._db):
+            raise Damaged(wrong)
 
     def _check(self) -> None:
         verdict = self._db.execute("pragma quick_check(1)").fetchall()
         if verdict != [("ok",)]:
             raise Damaged(str(verdict))
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as right:
+            _make(right)
+            if wrong := contradictions.in_schema(self._db, right):
+                raise Damaged(wrong)
 
     def close(self) -> None:
         self._db.close()
@@ -317,6 +330,12 @@ class Index:
     def remove_channel(self, channel: int) -> None:
         self.clear_retries(channel)
         self._db.execute("delete from channel where id = ?", (channel,))
+
+
+def _make(db: sqlite3.Connection) -> None:
+    """The tables, as far as they are not there."""
+    db.executescript(_SCHEMA)
+    twins.make(db)
 
 
 def pack(seqs: Iterable[int]) -> bytes:
