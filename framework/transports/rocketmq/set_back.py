@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from framework.errors import BrokerUnreachable, FrameworkError
 from framework.message import Message
 from framework.observe import hublog
 from framework.transports.rocketmq import requests
@@ -47,12 +48,21 @@ class SetBack(Sameness):
         super().__init__(session, node, what, past, ())
 
     def look(self) -> None:
-        """Set the group back where that must be. Raises BrokerUnreachable."""
+        """Set the group back where that must be. A broker that does not say what it has holds up no POP. Raises FrameworkError
+        where the session has ended."""
         read = [
             (place, trail)
             for place, trail in self._past.trails.items()
             if place.broker == self._node and place.topic == self._what.topic and trail.points
         ]
+        try:
+            self._look_at_all(read)
+        except BrokerUnreachable as error:
+            if self._session.error is not None:
+                raise
+            self._tell(self._what.topic, error)
+
+    def _look_at_all(self, read: Sequence[tuple[Place, Trail]]) -> None:
         asked = [(place, trail, self._ask(place, trail.last)) for place, trail in read]
         kept = list[tuple[Place, Trail, int]]()
         for place, trail, question in asked:
@@ -63,12 +73,12 @@ class SetBack(Sameness):
                 else:
                     kept.append((place, trail, end))
             except RocketError as error:
-                self._tell(place, error)
+                self._tell(f"queue {place.number} of {place.topic}", error)
         for place, trail, end in kept:
             try:
                 self._look_where_others_read(place, trail, end)
             except RocketError as error:
-                self._tell(place, error)
+                self._tell(f"queue {place.number} of {place.topic}", error)
 
     def _same(self, place: Place, trail: Trail) -> int:
         """The offset behind the last message that is still the one that was read; the others are forgotten."""
@@ -103,8 +113,5 @@ class SetBack(Sameness):
         answer = self._session.question(Request.QUERY_CONSUMER_OFFSET, fields).wait(PATIENCE, also=(Answer.QUERY_NOT_FOUND,))
         return offset_in(answer.fields, "offset", 0)
 
-    def _tell(self, place: Place, error: RocketError) -> None:
-        log.warning(
-            "%s: whether queue %d of %s is still the one that was read is not known: %s", self._node, place.number, place.topic,
-            error,
-        )  # fmt: skip
+    def _tell(self, what: str, error: FrameworkError) -> None:
+        log.warning("%s: whether %s is still what was read is not known: %s", self._node, what, error)

@@ -11,6 +11,7 @@ import pytest
 from framework.errors import BrokerUnreachable
 from framework.testing.conformance.receiver import Held
 from framework.transports import open_transports
+from framework.transports.rocketmq import sameness, set_back
 from framework.transports.rocketmq.queues import Past, Place
 from framework.transports.rocketmq.set_back import note
 from framework.transports.rocketmq.wire.codes import Answer, Request
@@ -33,8 +34,12 @@ class Broker(Canned):
         self.set: list[tuple[int, int, str]] = []
         """Queue, offset and request of what set the group back."""
         self.denies: Collection[int] = ()
+        self.silent: Collection[int] = ()
+        """Codes of what it does not answer."""
 
     def _said(self, asked: Frame) -> tuple[int, Mapping[str, str], bytes] | None:
+        if asked.code in self.silent:
+            return None
         if asked.code in self.denies:
             return Answer.NO_PERMISSION, {}, b""
         match asked.code:
@@ -127,6 +132,19 @@ def test_who_may_not_reset_commits(server: Broker, transport: Any) -> None:
 @pytest.mark.parametrize("denied", [Request.PULL_MESSAGE, Request.QUERY_CONSUMER_OFFSET, Request.UPDATE_CONSUMER_OFFSET])
 def test_who_may_not_even_ask_reads_on(server: Broker, transport: Any, denied: int) -> None:
     server.kept, server.denies = 50, {Request.INVOKE_BROKER_TO_RESET_OFFSET, denied}
+    held = connected(transport, server)
+    assert not server.set
+    held.connection.close()
+
+
+@pytest.mark.usefixtures("read")
+@pytest.mark.parametrize("silent", [Request.PULL_MESSAGE, Request.QUERY_CONSUMER_OFFSET])
+def test_a_broker_that_does_not_say_what_it_has_is_read_on(
+    server: Broker, transport: Any, silent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in sameness, set_back:
+        monkeypatch.setattr(module, "PATIENCE", 0.05)
+    server.kept, server.silent = 50, {silent}
     held = connected(transport, server)
     assert not server.set
     held.connection.close()
