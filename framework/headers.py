@@ -59,6 +59,15 @@ def check(headers: object) -> dict[str, str]:
     return dict(headers)
 
 
+def without_surrogates(headers: Headers) -> dict[str, str]:
+    """A copy of ``headers`` with lone surrogates escaped, which no encoder takes: NATS shows bytes so that are no UTF-8."""
+    return {_escaped(name): _escaped(value) for name, value in headers.items()}
+
+
+def _escaped(text: str) -> str:
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
 def known(headers: Headers) -> Headers:
     """``headers`` of another program, if they may be published; else none."""
     try:

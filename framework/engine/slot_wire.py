@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from framework.headers import without_surrogates
 from framework.message import Message
 from framework.middleware.retry import encodable
 
@@ -50,7 +51,7 @@ class Delivery(msgspec.Struct, array_like=True):
 
 
 def delivery(message: Message) -> Delivery:
-    headers = dict(message.headers) if message.headers else None
+    headers = without_surrogates(message.headers) if message.headers else None
     return Delivery(
         message.id, message.timestamp, message.attempts, message.body, message.node, headers, message.connection.lasting_ids
     )

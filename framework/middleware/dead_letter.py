@@ -14,6 +14,7 @@ import msgspec
 
 from framework.errors import BadMessage, HandlerTimeout, ProtocolError, Reject, Skip
 from framework.handler import HandlerSpec
+from framework.headers import without_surrogates
 from framework.message import Message, Unreadable
 from framework.middleware.around import Tell, nobody
 from framework.middleware.failures import Note, ignore
@@ -158,7 +159,7 @@ def letters(message: Message, reason: str, trace: str) -> Iterator[bytes]:
         "published": message.published.isoformat(),
         "dead": datetime.now(UTC).isoformat(),
         "traceback": trace,
-        **({"headers": dict(message.headers)} if message.headers else {}),
+        **({"headers": without_surrogates(message.headers)} if message.headers else {}),
     }
     yield msgspec.json.encode(header) + b"\n" + message.body
     short = {**header, "reason": reason[:80]}

@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from framework.headers import NONE, Headers
+from framework.headers import NONE, Headers, without_surrogates
 from framework.message import Message
 
 LATER = ".later"
@@ -73,7 +73,8 @@ def header_for(message: Message, owner: tuple[str, str], due: float) -> Header:
     before = header_of(message)
     return Header(
         *owner, message.id.decode("latin-1"), message.node, message.timestamp, message.attempts, due,
-        put_off=before.put_off if before else 0, since=before.since if before else 0.0, headers=dict(message.headers),
+        put_off=before.put_off if before else 0, since=before.since if before else 0.0,
+        headers=without_surrogates(message.headers),
     )  # fmt: skip
 
 
