@@ -24,7 +24,6 @@ from framework.spool.segment import Segment, Times
 from framework.spool.times import mark_of
 
 _LOWER, _UPPER = (EqualTo, GreaterThan, GreaterThanOrEqual), (EqualTo, LessThan, LessThanOrEqual)
-_MICROSECOND = 1000  # ns: rows are compared as Spark has them
 
 
 @dataclass
@@ -80,9 +79,9 @@ class Wanted:
     def _may_hold(self, times: Times | None) -> bool:
         if times is None:
             return True
-        if self.since is not None and times.last // _MICROSECOND < self.since:
+        if self.since is not None and _cut(times.last) < self.since:
             return False
-        if self.until is not None and times.first // _MICROSECOND > self.until:
+        if self.until is not None and _cut(times.first) > self.until:
             return False
         if self.nodes is None or times.nodes is None:
             return True
@@ -106,6 +105,11 @@ def _larger(one: int | None, other: int) -> int:
 
 def _smaller(one: int | None, other: int) -> int:
     return other if one is None else min(one, other)
+
+
+def _cut(time: int) -> int:
+    """As rows have it, in microseconds: nearer to 1970."""
+    return time // 1000 if time >= 0 else -(-time // 1000)
 
 
 def _micros(time: datetime) -> int:

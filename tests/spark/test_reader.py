@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +264,19 @@ def test_an_hour_opens_only_its_segments(tmp_path: Path, filters: list[Any], nee
         for _ in pickle.loads(pickle.dumps(source)).read(task):
             pass
     assert opened == needed
+
+
+@pytest.mark.parametrize("clock", [-1, -999, -1000, -(2**63), 2**63 - 1, 999])
+def test_a_row_is_found_by_the_time_that_it_is_read_with(tmp_path: Path, clock: int) -> None:
+    """Whatever the clock of its broker said, before 1970 as well: it is cut to microseconds."""
+    with Spool(tmp_path, "a") as spool:
+        spool.land(Batch([Message(b"%016x" % 1, clock, 1, b"body", Source())]))
+    source = NsqBatchReader(options.batch_read({"spoolDir": str(tmp_path)}))
+    (rows,) = (rows for task in source.partitions() for rows in source.read(task))
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=rows["timestamp"].cast("int64")[0].as_py())
+    for kind in (EqualTo, GreaterThanOrEqual, LessThanOrEqual):
+        source.pushFilters([kind(("timestamp",), at)])
+        assert sum(rows.num_rows for task in source.partitions() for rows in source.read(task)) == 1
 
 
 def test_segments_of_which_no_times_are_known_are_looked_into(tmp_path: Path, opened: list[int]) -> None:
