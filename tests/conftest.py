@@ -306,19 +306,19 @@ def spark(java: None) -> Iterator[Any]:
 
     from workers.api_requests.job.session import SHORT
 
-    with pytest.MonkeyPatch.context() as environment:
+    settings = SHORT | {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+    }
+    with pytest.MonkeyPatch.context() as environment:  # its JVM has it from here on, and what other tests start has not
         environment.setenv("PYSPARK_PYTHON", sys.executable)
         # Spark looks for pyspark_nsq on sys.path itself, where an editable install is not.
         environment.setenv("PYTHONPATH", str(servers.ROOT), prepend=os.pathsep)
-        settings = SHORT | {
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.session.timeZone": "UTC",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.memory": "1g",
-        }
         session = SparkSession.builder.master("local[2]").appName("tests").config(map=settings).getOrCreate()
-        session.sparkContext.setLogLevel("ERROR")
-        yield session
-        session.stop()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
