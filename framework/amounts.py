@@ -9,34 +9,39 @@ from pathlib import Path
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?b?")
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+MOST = 1 << 53
+"""Bytes, or messages: more cannot be reckoned with exactly, and there is no more of either."""
+MOST_PROCESSES = 4096
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def size(value: object) -> int:
     """Bytes, from 500000, "500k", "500MB" or "1.5GiB"; a k is 1024."""
     match = _SIZE.fullmatch(str(value).strip().lower())
-    bytes_ = int(float(match[1]) * _FACTORS[match[2]]) if match and not isinstance(value, bool) else 0
-    if bytes_ <= 0:
+    bytes_ = float(match[1]) * _FACTORS[match[2]] if match and not isinstance(value, bool) else 0
+    if not 1 <= bytes_ <= MOST:
         raise ValueError("is not a size: write bytes, or 500MB, 2GB")
-    return bytes_
+    return int(bytes_)
 
 
 def count(value: object) -> int:
     """A whole number from 1 up."""
-    text = str(value).strip()
-    if isinstance(value, bool) or not text.isdecimal() or int(text) < 1:
-        raise ValueError("is not a whole number from 1 up")
-    return int(text)
+    return _whole(value, MOST, "is not a whole number from 1 up")
 
 
 def processes(value: object) -> int:
-    """As ``count``, or "auto": as many as there are cores."""
+    """As ``count``, to 4096, or "auto": as many as there are cores."""
     if str(value).strip().lower() == "auto":
         return cores()
-    try:
-        return count(value)
-    except ValueError:
-        raise ValueError("is neither a whole number from 1 up nor auto") from None
+    return _whole(value, MOST_PROCESSES, f"is neither a whole number from 1 to {MOST_PROCESSES} nor auto")
+
+
+def _whole(value: object, most: int, words: str) -> int:
+    text = "" if isinstance(value, bool) else str(value).strip()
+    number = int(text) if text.isdecimal() and len(text) <= len(str(most)) else 0
+    if not 1 <= number <= most:
+        raise ValueError(words)
+    return number
 
 
 def cores() -> int:

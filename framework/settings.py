@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from framework import amounts, tuning, values
-from framework.errors import BadSetting, FrameworkError
+from framework.errors import BadSetting, FrameworkError, shown
 from framework.markdown import item
 
 #: Where a client looks when it is told nothing: nsqd's own default address.
@@ -251,10 +251,10 @@ def _parsed(row: Setting, source: str, value: object) -> Any:
     try:
         return row.parse(value)
     except ValueError as error:
-        shown = " ".join(value) if isinstance(value, tuple) else value  # a flag that may be repeated
+        wrong = " ".join(value) if isinstance(value, tuple) else value  # a flag that may be repeated
         if not row.flag:  # a secret
             raise BadSetting(f"{source}: it {error}") from None
-        raise BadSetting(f"{source}: {shown!r} {error}") from None
+        raise BadSetting(f"{source}: {shown(wrong)} {error}") from None
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -287,7 +287,11 @@ def _read_yaml(path: Path) -> dict[Any, Any]:
 
 def check_writable(file: Path, flag: str) -> None:
     """Raises BadSetting, before any work is done, for a ``file`` that could not be written after it."""
-    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+    try:
+        writable = not file.is_dir() and os.access(file if file.exists() else file.parent, os.W_OK)
+    except OSError:  # a name that is too long, a folder that may not be looked into
+        writable = False
+    if not writable:
         raise BadSetting(f"{flag} {file} cannot be written: name a file in a folder that exists and is yours")
 
 

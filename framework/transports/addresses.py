@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from urllib.parse import parse_qsl, urlsplit
 
 from framework import durations
-from framework.errors import BadSetting
+from framework.errors import BadSetting, shown
 
 _HOST = re.compile(r"\[[0-9a-fA-F:.%a-zA-Z0-9]+\]|[^\[\]:/\s]+")
 
@@ -98,7 +98,7 @@ def size(name: str, given: Mapping[str, str], default: int, unit: str = "bytes")
     """The option ``name`` as a number of ``unit``, from 1 up."""
     text = given.get(name, str(default))
     if not re.fullmatch(r"[1-9]\d{0,9}", text):
-        raise BadSetting(f"{name}={text!r} in a broker URL: write a number of {unit}, such as {name}={default}")
+        raise BadSetting(f"{name}={shown(text)} in a broker URL: write a number of {unit}, such as {name}={default}")
     return int(text)
 
 
@@ -108,5 +108,6 @@ def seconds(name: str, given: Mapping[str, str], default: float, least: float, m
         return default
     read = durations.seconds(given[name])
     if read is None or not least <= read <= most:
-        raise BadSetting(f"{name}={given[name]!r} in a broker URL: write {least:g}s to {most:g}s, such as {name}={default:g}s")
+        wrong = shown(given[name])
+        raise BadSetting(f"{name}={wrong} in a broker URL: write {least:g}s to {most:g}s, such as {name}={default:g}s")
     return read

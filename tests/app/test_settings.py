@@ -173,6 +173,12 @@ def test_several_urls_may_be_written_with_spaces_commas_or_as_a_list(written: An
     assert load({"brokers": written}, None, {}).brokers == ("nsq+lookupd://a:1,b:1", "nsq+lookupd://c:1")
 
 
+def test_a_wrong_value_is_shown_in_a_hundred_characters() -> None:
+    with pytest.raises(BadSetting) as caught:
+        load({"drain": "9" * 5000}, None, {})
+    assert len(str(caught.value)) < 250
+
+
 def test_the_page_in_docs_is_the_one_made_from_the_table() -> None:
     assert (ROOT / "docs" / "settings.md").read_text() == as_markdown(), "run: python -m framework.settings > docs/settings.md"
 
@@ -183,7 +189,7 @@ def test_a_file_that_could_not_be_written_at_the_end_is_refused_at_once(tmp_path
     folder.mkdir()
     for good in (kept, tmp_path / "new.json"):
         check_writable(good, "--ledger")
-    for bad in (folder, tmp_path / "no" / "such.json"):
+    for bad in (folder, tmp_path / "no" / "such.json", tmp_path / ("x" * 300)):
         with pytest.raises(BadSetting, match=f"--ledger {bad} cannot be written"):
             check_writable(bad, "--ledger")
     assert not (tmp_path / "new.json").exists()

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from framework import durations
-from framework.errors import BadSetting
+from framework.errors import BadSetting, shown
 from framework.markdown import item
 from framework.transports import addresses
 from framework.transports.addresses import join_address, split_address
@@ -255,7 +255,7 @@ def _options(given: Mapping[str, str]) -> Options:
                 values[row.name] = row.metadata["parse"](given[row.name])
             except ValueError as error:
                 words = f"{error}, such as {row.name}={row.metadata['example']}"
-                raise BadSetting(f"{row.name}={given[row.name]!r} in a broker URL: {words}") from None
+                raise BadSetting(f"{row.name}={shown(given[row.name])} in a broker URL: {words}") from None
     return Options(**values)
 
 
