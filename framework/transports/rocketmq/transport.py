@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, NegotiationRefused, SomeUnreachable, words_of
 from framework.observe import hublog
-from framework.transports.asking_all import all_admitted, all_answered, answered, ask_each
+from framework.transports.asking_all import all_admitted, answered, ask_each, made_of_all
 from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver, Transport
 from framework.transports.lease_guard import CERTAIN
 from framework.transports.publish_link import Refused
@@ -299,14 +299,7 @@ class RocketTransport:
         answers = self._ask_each(masters, question)
         if all(isinstance(answer, REFUSALS) for answer in answers.values()):
             return all_admitted(answers)
-        there = answered(answers)
-        down = {node for node, one in answers.items() if isinstance(one, BrokerUnreachable) and not isinstance(one, REFUSALS)}
-        try:
-            return all_answered(answers)
-        except BrokerUnreachable as error:
-            if there and len(there) + len(down) == len(answers):
-                raise SomeUnreachable(str(error), down, there) from None
-            raise
+        return made_of_all(answers, dict)
 
     def _ask_each(
         self, masters: dict[str, Master], question: Callable[[Master, Session], T]
