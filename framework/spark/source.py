@@ -45,3 +45,13 @@ class NsqDataSource(Sent, DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         return NsqStreamWriter(options.write(self.options), schema, overwrite)
+
+
+def named(name: str) -> type[NsqDataSource]:
+    """The source as ``format(name)``, to be registered: ``spark.dataSource.register(named("nsq_orders"))``.
+
+    For each of several streaming queries that are started in one session at the same time. Spark lets those of one name put the
+    same variables into one map of Java's, each when it begins; where two do so at once, no task of any of them can be read from
+    then on (docs/spark-upstream.md, 5).
+    """
+    return type("NamedSource", (NsqDataSource,), {"name": classmethod(lambda _: name)})

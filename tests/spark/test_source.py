@@ -14,6 +14,7 @@ import pytest
 from framework.message import Batch, Message
 from framework.spool import Spool, segment
 from tests.origins import Source
+from workers.api_requests.job.session import Session
 
 pytestmark = pytest.mark.spark
 Land = Callable[..., Path]
@@ -207,3 +208,20 @@ def test_a_wrong_option_fails_the_load_with_one_sentence(spark: Any, tmp_path: P
     with pytest.raises(Exception, match="there is no spool in this folder"):
         external(spark.read, tmp_path / "typo").load().count()
     assert not (tmp_path / "typo").exists()
+
+
+def test_each_query_of_the_job_has_a_map_of_variables_of_its_own_which_spark_changes_when_it_begins(
+    spark: Any, land: Land
+) -> None:
+    """Where two begin at once, one that they share is spoilt, and no task of theirs can be read: docs/spark-upstream.md, 5."""
+    folder = land(0, 10)
+    manager = spark._jsparkSession.sessionState().dataSourceManager()
+    taken = Session(spark)
+    variables = []
+    for query in ("one", "two", "one"):
+        name = taken.source_of(query)
+        assert spark.read.format(name).option("spoolDir", str(folder)).load().count() == 10
+        variables.append(manager.lookupDataSource(name).dataSourceCls().envVars())
+    for number, one in enumerate(variables):
+        one.put("OF", str(number))
+    assert [one.get("OF") for one in variables] == ["0", "1", "2"]

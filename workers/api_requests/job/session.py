@@ -72,8 +72,12 @@ class Session:
             if spark.conf.get(name, None) is None:
                 spark.conf.set(name, value)
         self._shuffles_are_ours = spark.conf.get(_SHUFFLES, None) is None
-        # By itself Spark finds it where pyspark_nsq is installed on sys.path, and not in --py-files.
-        spark.dataSource.register(pyspark_nsq.DefaultSource)
+
+    def source_of(self, query: str) -> str:
+        """The name of the source that ``query`` reads with, now: no other query does, nor did an earlier one of its name."""
+        source = pyspark_nsq.named(f"nsq_{query}")
+        self.spark.dataSource.register(source)
+        return source.name()
 
     @property
     def parallelism(self) -> int:

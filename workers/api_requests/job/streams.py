@@ -75,7 +75,8 @@ class Stream:
     def start(self, session: Session, every: float | None) -> StreamingQuery:
         """``every``: seconds between the starts of batches; None to do what is there, and end."""
         self._checkpoint.clear_halves()
-        lines = session.spark.readStream.format("nsq").option("spoolDir", str(self._spool)).option("collector", "external")
+        lines = session.spark.readStream.format(session.source_of(self.name))
+        lines = lines.option("spoolDir", str(self._spool)).option("collector", "external")
         lines = lines.option("parallelism", session.parallelism).option("maxMessagesPerTrigger", most(every))
         if self._since is None:
             lines = lines.option("retention", "commit")
