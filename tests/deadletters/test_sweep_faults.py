@@ -64,9 +64,11 @@ def test_a_letter_that_comes_again_is_met_once(broker: MemoryBroker, monkeypatch
     assert len(broker.waiting(TOPIC)) == 3
 
 
+@pytest.mark.parametrize("known", [False, True])
 def test_a_letter_that_is_taken_without_its_lease_is_finished_when_it_comes_again(
-    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
+    """Whether it is known here by then that the lease is lost, or not."""
     monkeypatch.setattr(sweeping, "WINDOW", 1)
     met = []
     with sweep_of(over(broker.url)) as sweep:
@@ -74,6 +76,8 @@ def test_a_letter_that_is_taken_without_its_lease_is_finished_when_it_comes_agai
             met.append(one.body)
             if len(met) == 1:
                 broker.expire(told=True)
+                while known and not one.message.settled:
+                    gevent.sleep(0.01)
                 sweep.take(one)
     assert (sorted(met), sweep.seen, sweep.left_behind) == ([b"body 0", b"body 1", b"body 2"], 3, 0)
     assert len(broker.waiting(TOPIC)) == 2
@@ -88,6 +92,21 @@ def test_what_comes_again_is_held_without_its_body(broker: MemoryBroker, monkeyp
                 broker.expire(told=True)
         [session] = [session for node in broker.nodes.values() for session in node.sessions]
         assert [message.body for message in session.leases] == [b""] * 3
+
+
+def test_what_cut_it_short_is_what_it_says_although_others_hold_letters(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "WINDOW", 1)
+    monkeypatch.setattr(sweeping, "QUIET", 0.02)
+    monkeypatch.setattr(sweeping, "PATIENCE", 0.2)
+    transport = over(broker.url)
+    with sweep_of(transport) as of_another:
+        assert next(of_another.chosen(Selection())).body == b"body 0"
+        with sweep_of(transport) as sweep:
+            for _ in sweep.chosen(Selection()):
+                sweep.cut_short = "no more can be held at once"
+        assert (sweep.seen, sweep.cut_short) == (2, "no more can be held at once")
 
 
 def test_letters_are_read_as_they_come(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,28 @@ def test_what_cannot_be_stored_is_said_and_not_kept(waiting: Waiting, caplog: py
     assert "cannot wait in topic orders.billing.later (no broker), so that it waited counts as an attempt" in caplog.text
 
 
+def test_what_is_settled_is_stored_nowhere_else(waiting: Waiting) -> None:
+    message = waiting.original()
+    message.connection.in_flight.clear()
+    wanted = Requeue(2 * LONGEST)
+    assert room_of(waiting).requeue(message, wanted) is wanted
+    assert waiting.published == []
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), HandlerTimeout(1)])
+def test_an_envelope_on_which_its_opening_fails_comes_again(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    chain = waiting.chain(retry_in(2 * LONGEST))
+    chain(waiting.original())
+
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(LaterTopic, "returned", fails)
+    assert chain(waiting.envelope()) == Requeue(later.AGAIN)
+
+
 @pytest.mark.parametrize("batch", [0, 5])
 def test_an_envelope_that_could_not_be_passed_on_in_time_comes_again_and_costs_its_message_nothing(
     waiting: Waiting, batch: int

@@ -106,7 +106,7 @@ def delete(job: int) -> bytes:
     return b"delete %d\r\n" % _id(job)
 
 
-def release(job: int, priority: int = DEFAULT_PRIORITY, delay: int = 0) -> bytes:
+def release(job: int, priority: int, delay: int) -> bytes:
     return b"release %d %d %d\r\n" % (_id(job), _number("priority", priority), _number("delay", delay))
 
 

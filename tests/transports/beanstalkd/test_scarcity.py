@@ -8,13 +8,15 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import gevent
 import pytest
 
+from framework.errors import BrokerUnreachable
 from framework.testing.servers import ROOT, Server
-from framework.transports.beanstalkd import Client
+from framework.transports.beanstalkd import Client, waiters
 from framework.transports.beanstalkd.client import OutOfMemory
 
 from .conftest import job_stats, server_stats, spec, tube_stats, until, url
@@ -69,6 +71,14 @@ def in_a_process(code: str, server: Server, *arguments: str) -> tuple[Any, str]:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout), done.stderr
+
+
+def test_that_no_connection_more_can_be_had_is_said_once_and_it_is_tried_ever_less_often(caplog):
+    pool = SimpleNamespace(_redial=waiters._REDIAL, _dial_at=0.0)
+    for number in range(1, 10):
+        waiters.WaiterPool.postpone(pool, BrokerUnreachable("Too many open files"))
+        assert caplog.text.count("raise `ulimit -n`") == 1
+        assert pool._redial == min(waiters._REDIAL * 2**number, waiters._REDIAL_CAP)
 
 
 def test_with_few_open_files_it_goes_on_with_the_connections_that_it_has(start_beanstalkd):

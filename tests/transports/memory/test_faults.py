@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import gevent
 import pytest
 from gevent.event import Event
 
 from framework.errors import BrokerUnreachable, PublishError
+from framework.transports import open_transports
+from framework.transports.memory import forget
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +93,7 @@ def test_a_finish_that_is_lost_is_found_out_when_the_lease_is_over(run, publish,
     assert worker.stop() == {"received": 2, "finished": 2, "requeued": 0, "dead": 0, "lease_lost": 0}
 
 
-@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("told", [{}, {"told": True}])
 def test_a_lease_that_runs_out_has_its_message_delivered_again_and_the_first_call_settles_nothing(run, publish, broker, told):
     gates, calls = {1: Event(), 2: Event()}, []
 
@@ -99,9 +104,9 @@ def test_a_lease_that_runs_out_has_its_message_delivered_again_and_the_first_cal
     worker = run(function)
     publish("orders", b"x")
     worker.until(lambda: calls == [1])
-    assert broker.expire(told=told) == 1
+    assert broker.expire(**told) == 1
     worker.until(lambda: calls == [1, 2])
-    assert worker.ledger.lease_lost == int(told)
+    assert worker.ledger.lease_lost == len(told)
     gates[1].set()
     worker.until(lambda: worker.ledger.lease_lost == 1)
     assert broker.in_flight("orders") == 1
@@ -186,6 +191,30 @@ def test_a_publish_without_an_answer_may_be_stored_or_not_and_the_publisher_cann
         publish("orders", b"x")
     assert lost.value.stored is None
     assert broker.waiting("orders") == [b"x"] * kept
+
+
+def test_one_answer_is_lost_where_it_is_not_said_how_many(publish, broker):
+    broker.lose_answers()
+    with pytest.raises(PublishError):
+        publish("orders", b"x")
+    publish("orders", b"y")
+    assert broker.waiting("orders") == [b"x", b"y"]
+
+
+def test_a_broker_that_is_forgotten_is_down_for_those_who_still_have_it(broker):
+    forget(broker.name)
+    with pytest.raises(PublishError, match="no node of"):
+        broker.store("orders", [b"x"], 0.0, None)
+
+
+def test_a_connection_that_drains_has_no_grant(broker):
+    [transport] = open_transports([broker.url])
+    receiver: Any = SimpleNamespace(tally=SimpleNamespace(lease_lost=0), drained=lambda _: None, closed=lambda *_: None)
+    connection = transport.connect(next(iter(broker.nodes)), "orders", "billing", receiver)
+    connection.grant(5)
+    connection.drain()
+    assert connection.granted == 0
+    connection.close()
 
 
 def test_time_does_not_go_back(broker):
