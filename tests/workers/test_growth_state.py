@@ -116,6 +116,14 @@ def test_a_batch_of_nothing_changes_nothing() -> None:
     assert counts.figures() == before
 
 
+class Written(LocalOutput):
+    """Without a JVM."""
+
+    def write(self, name: str, content: bytes) -> None:
+        (self.folder / name).parent.mkdir(exist_ok=True)
+        (self.folder / name).write_bytes(content)
+
+
 class Kept:
     """Growth without Spark: what batches counted is put where Spark writes it."""
 
@@ -138,7 +146,7 @@ class Kept:
         return sorted(path.name for path in (self.folder / "hours").iterdir())
 
     def renew(self) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-        Growth(kept_files.Kept(self.folder / "hours"), self.state, LocalOutput(self.folder)).renew(self)  # type: ignore[arg-type]
+        Growth(kept_files.Kept(self.folder / "hours"), self.state, Written(self.folder)).renew(self)  # type: ignore[arg-type]
         hours, days = (pq.read_table(self.folder / "growth" / f"by_{name}.parquet") for name in ("hour", "day"))
         figures = ["requests", "addresses", "new_addresses"]
         return tuple(  # type: ignore[return-value]

@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tests.workers.test_job import line, path
-from workers.api_requests.job import joining
+from workers.api_requests.job import hadoop
 from workers.api_requests.job.folders import Folders, take
 from workers.api_requests.job.growth import history
 from workers.api_requests.job.growth import state as counts
@@ -63,7 +63,8 @@ def kill(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kill]:
     kill = Kill()
     for name in ("replace", "fsync", "unlink", "link"):
         kill.before(os, name, monkeypatch)
-    kill.before(joining, "exchange", monkeypatch)
+    for name in ("_fill", "_rename"):
+        kill.before(hadoop, name, monkeypatch)
     kill.before(LocalOutput, "rows", monkeypatch)  # Spark has committed
     kill.before(Outbox, "put", monkeypatch)
     for state in (counts, evidence):
@@ -74,9 +75,7 @@ def kill(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kill]:
 
 @pytest.fixture
 def joins_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are merged and joined in each batch."""
-    join = joining.Joiner.join
-    monkeypatch.setattr(joining.Joiner, "join", lambda self, batch, **more: join(self, batch, most=0, until=more["until"]))
+    """Growth's files are joined in each batch."""
     monkeypatch.setattr(history, "_MANY", 2)
 
 

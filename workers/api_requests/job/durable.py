@@ -1,4 +1,4 @@
-"""Small files that are whole, or as they were before, after a power cut too."""
+"""Small files of the state that are whole, or as they were before, after a power cut too."""
 
 from __future__ import annotations
 

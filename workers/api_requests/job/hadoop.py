@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import posixpath
-from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from framework import WrongUse
+
+_PIECE = 1 << 20
+"""Bytes that are handed to the JVM at once: there they are text first, and its heap may be small."""
 
 
 class HadoopOutput:
@@ -38,7 +42,7 @@ class HadoopOutput:
         return f"{self.url}/{name}" if name else self.url
 
     def read(self, name: str) -> bytes | None:
-        with self._as_oserror():
+        with _as_oserror(self.url):
             if not self._system.exists(self._path(name)):
                 return None
             stream = self._system.open(self._path(name))
@@ -48,11 +52,11 @@ class HadoopOutput:
                 stream.close()
 
     def write(self, name: str, content: bytes) -> None:
-        with self._as_oserror():
+        with _as_oserror(self.url):
             self._context.rename(self._fresh(name, content), self._path(name), self._how("OVERWRITE"))
 
     def claim(self, name: str, text: str) -> str:
-        with self._as_oserror():
+        with _as_oserror(self.url):
             if not self._system.exists(self._path(name)):
                 try:
                     self._context.rename(self._fresh(name, text.encode()), self._path(name), self._how("NONE"))
@@ -62,16 +66,16 @@ class HadoopOutput:
         return (self.read(name) or b"").decode()
 
     def make(self, name: str) -> None:
-        with self._as_oserror():
+        with _as_oserror(self.url):
             self._system.mkdirs(self._path(name))
 
     def remove(self, pattern: str) -> None:
-        with self._as_oserror():
+        with _as_oserror(self.url):
             for found in self._system.globStatus(self._path(pattern)) or ():
                 self._system.delete(found.getPath(), True)
 
     def has_tables(self) -> bool:
-        with self._as_oserror():
+        with _as_oserror(self.url):
             if not self._system.exists(self._path("")):
                 return False
             files = self._system.listFiles(self._path(""), True)
@@ -88,11 +92,7 @@ class HadoopOutput:
 
     def _fresh(self, name: str, content: bytes) -> Any:
         path = self._path(posixpath.join(posixpath.dirname(name), f".{posixpath.basename(name)}.new"))
-        stream = self._system.create(path, True)
-        try:
-            stream.write(self._jvm.java.util.Base64.getDecoder().decode(b64encode(content).decode()))
-        finally:
-            stream.close()
+        _fill(self._system, path, content)
         return path
 
     def _how(self, name: str) -> Any:
@@ -101,12 +101,43 @@ class HadoopOutput:
         options[0] = self._jvm.java.lang.Enum.valueOf(kind, name)
         return options
 
-    @contextmanager
-    def _as_oserror(self) -> Iterator[None]:
-        try:
-            yield
-        except Py4JJavaError as error:
-            raise OSError(f"{self.url}: {_said(error)}") from None
+
+def write_local(path: Path, content: bytes) -> None:
+    """Give the file ``path`` of this machine another content, through Spark's file system for local folders, whose folder is
+    there. On return the content is durable, and its name where the folder is synced. Readers see the file whole, or as it was
+    before; after a crash too. Raises OSError."""
+    context: Any = SparkContext.getOrCreate()
+    hadoop = context._jvm.org.apache.hadoop.fs
+    with _as_oserror(str(path)):
+        # The raw one: of a file with a checksum beside it the two would change one after the other.
+        system = hadoop.FileSystem.getLocal(context._jsc.hadoopConfiguration()).getRawFileSystem()
+        fresh, place = (hadoop.Path(one.as_uri()) for one in (path.with_name(f".{path.name}.new"), path))
+        _fill(system, fresh, content)
+        _rename(system, fresh, place)
+
+
+def _fill(system: Any, path: Any, content: bytes) -> None:
+    stream = system.create(path, True)
+    try:
+        for begin in range(0, len(content), _PIECE):
+            stream.write(content[begin : begin + _PIECE])
+        if stream.hasCapability("hsync"):
+            stream.hsync()
+    finally:
+        stream.close()
+
+
+def _rename(system: Any, fresh: Any, place: Any) -> None:
+    if not system.rename(fresh, place):
+        raise OSError(f"{fresh} could not be given the name {place}")
+
+
+@contextmanager
+def _as_oserror(where: str) -> Iterator[None]:
+    try:
+        yield
+    except Py4JJavaError as error:
+        raise OSError(f"{where}: {_said(error)}") from None
 
 
 def _said(error: Py4JJavaError) -> str:

@@ -1,6 +1,7 @@
 """Where the results lie: a local folder, or a folder of any file system that Spark writes to.
 
-Tables are Spark's to write (`store`). Here are what they need besides that, and the few small files that lie beside them.
+Tables are Spark's to write (`store`). Here are what they need besides that, and the few small files that lie beside them, which
+go through Spark's file systems too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workers.api_requests.job import durable
+from workers.api_requests.job.hadoop import write_local
 
 URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")
 
@@ -68,7 +70,8 @@ class LocalOutput:
     def write(self, name: str, content: bytes) -> None:
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)  # and none above: an output that was moved away is not begun anew
-        durable.write(path, content)
+        write_local(path.absolute(), content)
+        durable.sync(path.parent)
 
     def claim(self, name: str, text: str) -> str:
         return durable.write_first(self.folder / name, text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -17,10 +17,8 @@ from workers.api_requests.job.archive import archive
 from workers.api_requests.job.checkpoint import Checkpoint
 from workers.api_requests.job.folders import CHECKPOINTS, TALLY, Folders, check_output
 from workers.api_requests.job.growth.counts import Growth
-from workers.api_requests.job.joining import Joiner
 from workers.api_requests.job.kept import Kept
 from workers.api_requests.job.outbox import Sender
-from workers.api_requests.job.output import LocalOutput
 from workers.api_requests.job.parse import observed, parse
 from workers.api_requests.job.session import Session
 from workers.api_requests.job.spam.acts import EVIDENCE
@@ -135,7 +133,6 @@ class Job:
     ) -> None:  # fmt: skip
         output = folders.output
         self._archived = Store(output, "archive", by="date")
-        self._joiner = Joiner(output.folder / "archive", by="date") if isinstance(output, LocalOutput) else None
         self._rejected = Store(output, "rejected")
         self._growth = Growth(Kept(folders.state / "hours"), folders.state / "growth.sqlite", output)
         for name in ("archive", "rejected", "growth", "spam"):
@@ -201,8 +198,6 @@ class Job:
     def _archive(self, rows: DataFrame, batch: int) -> dict[str, int]:
         self._session.fit(rows.sparkSession)
         archived, rejected = archive(rows, batch, archived=self._archived, rejected=self._rejected)
-        if self._follows and self._joiner is not None:
-            self._joiner.join(batch, until=str(datetime.now(UTC).date()))
         return _counts(archived, rejected)
 
     def _count(self, rows: DataFrame, batch: int) -> dict[str, int]:
