@@ -23,6 +23,7 @@ from framework.headers import NONE, Headers
 from framework.message import Message
 from framework.middleware.envelope import opened
 from framework.middleware.later import ANY, LEAST_HOP, Delays, lasts, later_topic
+from framework.middleware.on_end import OnEnd
 from framework.transports.contract import Connection, Tally, Transport
 
 POLL = 60.0
@@ -41,8 +42,8 @@ LOOK_WHEN_BLIND = 1.0
 """Seconds after which a broker that did not say what waits there is asked again: before something is stored there, and while
 something is."""
 PATIENCE = 10.0
-"""Seconds since nothing could be stored there for which whoever wants to store something tries again: about as long as a cluster
-takes to choose who leads it."""
+"""Seconds on end for which nothing can be stored there, and whoever wants to store something tries again: about as long as a
+cluster takes to choose who leads it."""
 
 
 def known_delays(transports: Iterable[Transport]) -> Delays:
@@ -102,8 +103,8 @@ class Waits:
         self._publish = publish
         self._diallers: dict[str, list[LaterDialler]] = {}
         """By the topic where messages wait."""
-        self._failing: dict[str, float] = {}
-        """Topic -> since when nothing could be stored there (monotonic)."""
+        self._failing: dict[str, OnEnd] = {}
+        """By topic."""
 
     def defer(self, topic: str, body: bytes, delay: float, headers: Headers = NONE) -> None:
         """Returns when it is stored, and the handler whose it is will be told. Raises BrokerUnreachable, PublishError."""
@@ -115,14 +116,15 @@ class Waits:
 
     def _stored(self, topic: str, diallers: Sequence[LaterDialler], publish: Callable[[], None]) -> bool:
         """False: it is worth another try. Raises as ``defer``."""
+        began = time.monotonic()
         try:
             for dialler in diallers:
                 dialler.check()
             publish()
         except FrameworkError as error:
-            since = self._failing.setdefault(topic, time.monotonic())
+            seconds = self._failing.setdefault(topic, OnEnd()).failed(began, time.monotonic())
             stopped = any(dialler.stopped for dialler in diallers)
-            if stopped or not _passes(error) or time.monotonic() + LOOK_WHEN_BLIND - since > PATIENCE:
+            if stopped or not _passes(error) or seconds + LOOK_WHEN_BLIND > PATIENCE:
                 raise
             return False
         self._failing.pop(topic, None)

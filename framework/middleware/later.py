@@ -13,8 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from math import inf
-from time import time
+from time import monotonic, time
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,6 +24,7 @@ from framework.headers import NONE, Headers
 from framework.message import Message, Unreadable
 from framework.middleware.dead_letter import topic_name
 from framework.middleware.envelope import LATER, Header, header_for, header_of, opened, restored, sealed, sealed_beside
+from framework.middleware.on_end import OnEnd
 from framework.middleware.outcome import DEFERRED, BatchOutcome, Chain, Outcome, Requeue
 from framework.middleware.retry import describe, is_for_the_process
 from framework.names import EPHEMERAL
@@ -45,8 +45,8 @@ STRANGERS_WAIT = 600.0
 NOTICED = frozenset(10**n for n in range(1, 16))
 """How many times a message has been put off when the log says so: what its handler never lets go of must not go unnoticed."""
 PASSING = 600.0
-"""Seconds for which nothing can be stored, and what is given back in its place counts as no attempt: what lasts for longer does
-not pass by itself, as a permission that is missing."""
+"""Seconds on end for which nothing can be stored, and what is given back in its place counts as no attempt: what lasts for longer
+does not pass by itself, as a permission that is missing."""
 _A_MOMENT = 0.001  # seconds, the least delay of a hop: it must never be none
 
 Defer = Callable[[str, bytes, float, Headers], None]
@@ -136,8 +136,9 @@ class LaterTopic:
         self._now = clock or time
         self._strangers: set[tuple[str, str]] = set()
         self._said_that_it_counts = False
-        self._failing_since = inf
-        """When nothing could be stored for the first time since something could."""
+        self._failing = OnEnd()
+        self._failing_for = 0.0
+        """Seconds, at the last failure to store something."""
 
     def requeue(self, message: Message, wanted: Requeue) -> Outcome:
         """What the broker can be asked for, so that ``message`` is delivered again when it is ``wanted``."""
@@ -195,7 +196,7 @@ class LaterTopic:
 
     def _passes(self, error: FrameworkError) -> bool:
         """Whether it can be stored in a while, as far as is known."""
-        return not isinstance(error, MessageRefused) and self._now() - self._failing_since < PASSING
+        return not isinstance(error, MessageRefused) and self._failing_for < PASSING
 
     def _say_that_it_counts(self) -> None:
         if not self._said_that_it_counts:
@@ -307,15 +308,15 @@ class LaterTopic:
         return self._delays().requeue if of_node is None else of_node
 
     def _store(self, header: Header, body: bytes, seconds: float | None = None) -> None:
-        now, left = self._now(), self._left(header)
+        now, left, began = self._now(), self._left(header), monotonic()
         header.stored, header.due = now, now + left
         envelope, headers = sealed_beside(header, body) if self._carries() else (sealed(header, body), NONE)
         try:
             self._publish(envelope, left if seconds is None else seconds, headers)
         except FrameworkError:
-            self._failing_since = min(self._failing_since, now)
+            self._failing_for = self._failing.failed(began, monotonic())
             raise
-        self._failing_since = inf
+        self._failing.worked()
 
     def _left(self, header: Header) -> float:
         """Seconds until it is due. Where the clock is behind what it was at the last hop, as many as there were then: else a

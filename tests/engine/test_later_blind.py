@@ -13,9 +13,10 @@ import pytest
 
 from framework.engine import later_dialler
 from framework.engine.supervisor import Supervisor
-from framework.errors import BrokerUnreachable, Retry
+from framework.errors import BrokerUnreachable, PublishError, Retry
 from framework.handler import make_spec
 from framework.message import Message
+from framework.middleware import on_end
 from framework.publisher import Publisher
 from framework.testing import servers
 from framework.testing.proxy import Proxy
@@ -180,6 +181,30 @@ def test_a_broker_that_cannot_be_asked_for_a_moment_is_waited_for(
     assert attempts == [1, 1]
     assert "cannot wait" not in caplog.text
     assert min(later - earlier for earlier, later in pairwise(asked)) > 0.04  # it is not asked all the time
+
+
+def test_what_fails_long_after_something_else_did_is_tried_again_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not what failed all the time in between."""
+    monkeypatch.setattr(later_dialler, "LOOK_WHEN_BLIND", 0.02)
+    monkeypatch.setattr(later_dialler, "PATIENCE", 0.1)
+    monkeypatch.setattr(on_end, "APART", 0.2)
+    failures = 1000
+
+    def publish(*_: Any, **__: Any) -> None:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise PublishError("nobody leads", stored=False)
+
+    waits = later_dialler.Waits([], [], publish)
+    with pytest.raises(PublishError):
+        waits.defer("orders.billing.later", b"one", 1.0)
+    failures = 1
+    with pytest.raises(PublishError):  # it may be the same outage
+        waits.defer("orders.billing.later", b"two", 1.0)
+    gevent.sleep(0.3)
+    failures = 1
+    waits.defer("orders.billing.later", b"three", 1.0)
 
 
 def test_a_worker_that_stops_waits_for_no_broker_that_cannot_be_asked(broker: Any, limited: Any, run: Callable[..., Any]) -> None:

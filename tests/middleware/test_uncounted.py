@@ -93,11 +93,30 @@ def test_what_cannot_be_stored_now_is_given_back_and_counts_for_other_workers_al
     )
     assert waiting.chain(put_off(2 * LONGEST))(waiting.original()) == Requeue(LONGEST, counts=False)
     assert waiting.dead == []
-    waiting.now += PASSING + 1
+    for _ in range(int(PASSING / 50)):
+        assert chain(waiting.original()) == Requeue(5, counts=False)
+        waiting.now += 50
     assert chain(waiting.original()) == DEAD
     waiting.refuse = None
     assert chain(waiting.original()) == DEFERRED
     waiting.refuse = PublishError("no broker")
+    assert chain(waiting.original()) == Requeue(5, counts=False)
+
+
+def test_failures_to_store_it_that_are_far_apart_are_no_outage(waiting: Waiting) -> None:
+    waiting.refuse = PublishError("no broker")
+    chain = waiting.chain(put_off(5), max_attempts=1)
+    for _ in range(3):
+        assert chain(waiting.original()) == Requeue(5, counts=False)
+        waiting.now += PASSING + 1
+
+
+def test_a_wall_clock_that_is_set_forward_is_no_outage_either(waiting: Waiting) -> None:
+    waiting.refuse = PublishError("no broker")
+    chain = waiting.chain(put_off(5), max_attempts=1)
+    assert chain(waiting.original()) == Requeue(5, counts=False)
+    waiting.now += PASSING + 1
+    waiting.set_forward = PASSING + 1
     assert chain(waiting.original()) == Requeue(5, counts=False)
 
 

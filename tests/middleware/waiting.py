@@ -44,7 +44,10 @@ class Waiting:
         self.published_at = self.now
         self.copies = True
         self.broker_ahead = 0.0
+        self.set_forward = 0.0
+        """Seconds by which the wall clock was."""
         monkeypatch.setattr(later, "time", lambda: self.now)
+        monkeypatch.setattr(later, "monotonic", lambda: self.now - self.set_forward)
 
     def defer(self, topic: str, body: bytes, delay: float, headers: Headers = NONE) -> None:
         if self.refuse:
