@@ -6,7 +6,7 @@ import time
 
 import click
 
-from framework.errors import BrokerRefuses, BrokerUnreachable
+from framework.errors import BrokerRefuses, BrokerUnreachable, SomeUnreachable
 from framework.observe.logging import scrub
 from framework.settings import DEFAULT_BROKER, Settings
 from framework.transports import open_transports
@@ -50,9 +50,32 @@ def reach(settings: Settings) -> list[Transport]:
     return transports
 
 
-def probe(transport: Transport, deadline: float | None) -> list[NodeInfo]:
-    """Ask every node for its name and version until all answer. Raises BrokerRefuses at once, and BrokerUnreachable after
-    ``deadline`` seconds (None: never)."""
+def reach_some(settings: Settings, absent: Absent) -> list[Transport]:
+    """As ``reach``, and those of whose nodes some have answered. ``absent`` is told of the others."""
+    transports = opened(settings)
+    for transport in transports:
+        try:
+            probe(transport, settings.connect_deadline, some=True)
+        except SomeUnreachable as error:
+            absent(error)
+    return transports
+
+
+class Absent:
+    """Nodes that could not be asked, each of which is said once, on stderr."""
+
+    def __init__(self) -> None:
+        self.nodes: set[str] = set()
+
+    def __call__(self, error: SomeUnreachable) -> None:
+        if error.down - self.nodes:
+            self.nodes |= error.down
+            click.echo(f"workers: {scrub(str(error))}; what is kept there cannot be shown", err=True)
+
+
+def probe(transport: Transport, deadline: float | None, *, some: bool = False) -> list[NodeInfo]:
+    """Ask every node for its name and version until all answer. Raises BrokerRefuses at once, with ``some`` SomeUnreachable too,
+    and BrokerUnreachable after ``deadline`` seconds (None: never)."""
     began = time.monotonic()
     until = None if deadline is None else began + deadline
     told = False
@@ -62,6 +85,8 @@ def probe(transport: Transport, deadline: float | None) -> list[NodeInfo]:
         except BrokerRefuses:
             raise
         except BrokerUnreachable as error:
+            if some and isinstance(error, SomeUnreachable):
+                raise
             if not told and time.monotonic() - began > _SILENT and (until is None or time.monotonic() < until):
                 told = True
                 limit = "never gives up" if deadline is None else f"gives up after {deadline:g} s"

@@ -30,7 +30,7 @@ class Exit(IntEnum):
     INCOMPLETE = (
         4,
         "Part of it was left out, the rest is done. publish: lines too large for the broker, or that could not be read; "
-        "dead: letters that cannot be replayed, or are in other hands; stats: topics that do not exist.",
+        "dead: letters that cannot be replayed, are in other hands, or on nodes that are down; stats: topics that do not exist.",
     )
     ABOVE = 5, "stats: a channel has more messages than --fail-above."
     HUNG_UP = 129, "A second SIGHUP: what was running was given back to the broker at once. publish: the first one."

@@ -17,7 +17,7 @@ from gevent.event import Event
 from framework.deadletters.letter import Letter, Selection, read
 from framework.deadletters.topics import DeadTopic
 from framework.engine.ledger import Ledger
-from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError
+from framework.errors import AlreadySettled, BrokerUnreachable, FrameworkError, SomeUnreachable
 from framework.message import Message
 from framework.transports.contract import GOODBYE, TOUCH_AT, Connection, Tally
 
@@ -150,8 +150,13 @@ class Sweep:
         return True
 
     def _all_in_hand(self) -> bool:
-        kept = sum(self.topic.transport.backlog(self.topic.name, self.topic.channel).values())
-        return kept <= self._in_flight and not self._arrived
+        try:
+            kept = self.topic.transport.backlog(self.topic.name, self.topic.channel)
+        except SomeUnreachable as error:
+            if error.down & self.topic.nodes.keys():
+                raise
+            kept = error.answers  # the others were down when it began
+        return sum(kept.values()) <= self._in_flight and not self._arrived
 
     @property
     def _in_flight(self) -> int:

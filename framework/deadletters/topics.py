@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 from framework import names
-from framework.errors import WrongUse
+from framework.errors import SomeUnreachable, WrongUse
 from framework.handler import HandlerSpec
 from framework.middleware.dead_letter import SUFFIX, lasting, topic_name
 from framework.transports.contract import Transport
+
+T = TypeVar("T")
+Absent = Callable[[SomeUnreachable], None]
+"""Is told that some nodes could not be asked: what the others keep is all that is known then."""
 
 CHANNEL = "dead"
 """The channel that keeps the letters for ``workers dead``, where a broker has channels."""
@@ -64,26 +70,46 @@ def of_handler(spec: HandlerSpec) -> str:
     return topic_name(spec.topic, spec.channel)
 
 
-def find(transports: Sequence[Transport], wanted: Collection[str] | None = None, *, channel: str = CHANNEL) -> list[DeadTopic]:
+def _all_must_answer(error: SomeUnreachable) -> None:
+    raise error
+
+
+def find(
+    transports: Sequence[Transport],
+    wanted: Collection[str] | None = None,
+    *,
+    channel: str = CHANNEL,
+    absent: Absent = _all_must_answer,
+) -> list[DeadTopic]:
     """The dead letter topics that there are, those ``wanted`` (None: all); blocks, and takes nothing from anywhere.
 
-    Raises BrokerUnreachable when a count would not be definite.
+    Raises BrokerUnreachable when a count would not be definite, unless ``absent`` takes it that some nodes are down.
     """
-    return [topic for transport in transports for topic in _find(transport, wanted, channel)]
+    return [topic for transport in transports for topic in _find(transport, wanted, channel, absent)]
 
 
-def _find(transport: Transport, wanted: Collection[str] | None, channel: str) -> Iterator[DeadTopic]:
-    there = transport.topics()
+def _find(transport: Transport, wanted: Collection[str] | None, channel: str, absent: Absent) -> Iterator[DeadTopic]:
+    there = _asked(transport.topics, absent)
     for name in sorted(there if wanted is None else there.intersection(wanted)):
         if wanted is not None or name.endswith(SUFFIX):
-            yield _look(transport, name, channel)
+            yield _look(transport, name, channel, absent)
 
 
-def _look(transport: Transport, name: str, channel: str) -> DeadTopic:
+def _look(transport: Transport, name: str, channel: str, absent: Absent) -> DeadTopic:
     """The first channel of a topic gets the letters. Where that was another channel, a count of 0 would be a lie."""
-    nodes = transport.backlog(name, channel)
+    nodes = _asked(partial(transport.backlog, name, channel), absent)
     if transport.capabilities.fan_out and not any(nodes.values()):
-        for other in sorted(transport.channels(name) - {channel}):
-            if any((elsewhere := transport.backlog(name, other)).values()):
+        for other in sorted(_asked(partial(transport.channels, name), absent) - {channel}):
+            if any((elsewhere := _asked(partial(transport.backlog, name, other), absent)).values()):
                 return DeadTopic(name, transport, other, elsewhere)
     return DeadTopic(name, transport, channel, nodes)
+
+
+def _asked(question: Callable[[], T], absent: Absent) -> T:
+    """The answer of all nodes, or of those that are there."""
+    try:
+        return question()
+    except SomeUnreachable as error:
+        absent(error)
+        answers: T = error.answers
+        return answers

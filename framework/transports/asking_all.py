@@ -52,11 +52,11 @@ def made_of_all(answers: Answers[T], made: Callable[[Mapping[str, T]], U]) -> U:
 
 
 def all_admitted(answers: Answers[T]) -> dict[str, T]:
-    """As ``all_answered``; raises BrokerRefuses where a node rejects the credentials or options of its URL."""
+    """As ``made_of_all``; raises BrokerRefuses where a node rejects the credentials or options of its URL."""
     failures = _failures(answers)
     if any(isinstance(error, REFUSALS) for error in failures.values()):
         raise BrokerRefuses(_words(failures))
-    return all_answered(answers)
+    return made_of_all(answers, dict)
 
 
 def _is_down(error: FrameworkError) -> bool:

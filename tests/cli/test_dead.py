@@ -76,6 +76,27 @@ def channel(nsqd: Server, name: str = "billing") -> None:
     nsqd.http(f"/channel/create?topic=orders&channel={name}", b"")
 
 
+def test_while_one_of_two_nodes_is_down_the_other_ones_letters_are_shown_and_it_is_named(nsqd: Server, tmp_path: Path) -> None:
+    put(nsqd, *(letter(number) for number in range(3)))
+    gone = f"127.0.0.2:{free_port()}"
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return call(*words, "--broker", f"nsq://{nsqd.address},{gone}?http_port={nsqd.http_port}", cwd=tmp_path)
+
+    counted = run("dead", "list", "--json")
+    listed = run("dead", "list", "orders/billing")
+    shown = run("dead", "show", hex_id(1))
+    missing = run("dead", "show", hex_id(7))
+    purged = run("dead", "purge", "orders/billing", "--yes", "--connect-deadline", "0.5")
+    assert json.loads(counted.stdout) == {"dead_topic": TOPIC, "channel": "dead", "letters": 3}
+    assert "3 of 3 letters" in listed.stdout
+    assert "body 1" in shown.stdout
+    assert [one.returncode for one in (counted, listed, shown, missing, purged)] == [4, 4, 0, 4, 3]
+    for one in (counted, listed, shown, missing):
+        assert one.stderr.count(gone) == one.stderr.count("what is kept there cannot be shown") == 1
+    assert_untouched(nsqd, 3)
+
+
 @pytest.fixture
 def dead(nsqd: Server, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """``dead("list", "orders/billing")``."""

@@ -6,14 +6,15 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gevent
 import pytest
 
-from framework.deadletters import Selection, Sweep, find
+from framework.deadletters import DeadTopic, Selection, Sweep, find
 from framework.deadletters import sweep as sweeping
-from framework.errors import BrokerUnreachable
+from framework.errors import BrokerUnreachable, SomeUnreachable
 from framework.testing.proxy import Proxy
 from framework.testing.servers import Server, own_nsqd, running
 from framework.transports import open_transports
@@ -217,3 +218,13 @@ def test_a_letter_that_comes_while_it_is_asked_how_many_are_left_is_looked_at(
         monkeypatch.setattr(transport, "backlog", asked)
         assert len(list(sweep.chosen(Selection()))) == 3
         assert sweep.cut_short == ""
+
+
+def test_nodes_that_were_down_when_it_began_do_not_end_it_and_those_that_have_letters_do() -> None:
+    def backlog(*_: str) -> dict[str, int]:
+        raise SomeUnreachable("b is down", ["b"], {"a": 0})
+
+    transport: Any = SimpleNamespace(backlog=backlog)
+    assert Sweep(DeadTopic("orders.billing.dead", transport, "dead", {"a": 1}))._all_in_hand()
+    with pytest.raises(SomeUnreachable):
+        Sweep(DeadTopic("orders.billing.dead", transport, "dead", {"a": 1, "b": 1}))._all_in_hand()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gevent
 import pytest
 
-from framework.errors import BrokerRefuses, BrokerUnreachable, NegotiationRefused
+from framework.errors import BrokerRefuses, BrokerUnreachable, NegotiationRefused, SomeUnreachable
 from framework.transports.asking_all import all_admitted, all_answered, answered, ask_each
 
 DOWN = BrokerUnreachable("connection refused")
@@ -39,10 +39,13 @@ def test_where_all_answered_their_answers_are_returned() -> None:
 
 
 def test_each_that_gave_none_is_named() -> None:
-    for judge in (all_answered, all_admitted):
+    for judge, kind in ((all_answered, BrokerUnreachable), (all_admitted, SomeUnreachable)):
         with pytest.raises(BrokerUnreachable, match=r"a.*connection refused; b.*connection refused") as raised:
             judge({"a": DOWN, "c": 1, "b": DOWN})
-        assert type(raised.value) is BrokerUnreachable
+        assert type(raised.value) is kind
+    with pytest.raises(BrokerUnreachable) as none:
+        all_admitted({"a": DOWN, "b": DOWN})
+    assert type(none.value) is BrokerUnreachable
 
 
 def test_one_that_rejects_us_says_so_only_where_we_ask_to_be_admitted() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from framework.cli import options
-from framework.cli.brokers import reach
+from framework.cli.brokers import Absent
 from framework.cli.dead import shown
 from framework.cli.dead import topics as dead_topics
 from framework.cli.dead.options import as_json, channel, filters
 from framework.cli.exit_codes import Exit, as_text
 from framework.cli.output import output
 from framework.cli.signals import Interrupted, interrupting
-from framework.deadletters import DeadTopic, Selection, Sweep, find, of_handler
+from framework.deadletters import DeadTopic, Selection, Sweep, of_handler
 from framework.errors import WrongUse
 from framework.modules import import_handlers
 from framework.settings import Settings
@@ -32,7 +32,8 @@ def list_letters(
 ) -> int:
     """Count the letters of every dead letter topic; with NAME, list the letters in it.
 
-    NAME is <topic>/<channel>, or the dead letter topic itself. Nothing is consumed.
+    NAME is <topic>/<channel>, or the dead letter topic itself. Nothing is consumed. While some nodes are down, what the
+    others keep is shown, those are named, and the exit code is 4.
     """
     if names and modules:
         raise WrongUse("give names to list letters, or --module to count them, not both")
@@ -40,12 +41,13 @@ def list_letters(
         if selection != Selection(limit=selection.limit):
             raise WrongUse("letters are chosen from a dead letter topic: name one, as `workers dead list orders/billing`")
         return _count(modules, channel, as_json, settings)
-    topics = dead_topics.named(names, settings, channel)
+    absent = Absent()
+    topics = dead_topics.named(names, settings, channel, absent)
     for missing in dead_topics.missing(names, topics):
         _say(f"0 letters in {missing}: there is no such topic", as_json)
     try:
         with interrupting(), output():
-            return max((_list(topic, selection, as_json) for topic in topics), default=Exit.CLEAN)
+            return max([_ending(absent), *(_list(topic, selection, as_json) for topic in topics)])
     except Interrupted as signal:
         return signal.exit_code
 
@@ -54,8 +56,8 @@ def _count(modules: tuple[str, ...], channel: str, as_json: bool, settings: Sett
     """How many letters each topic has; with ``modules``, also those that have none."""
     wanted = [of_handler(spec) for spec in import_handlers(modules)] if modules else None
     counts = dict.fromkeys(wanted or (), 0)
-    elsewhere = {}
-    for topic in find(reach(settings), wanted, channel=channel):
+    elsewhere, absent = {}, Absent()
+    for topic in dead_topics.on_brokers(settings, wanted, channel, absent):
         counts[topic.name] = counts.get(topic.name, 0) + topic.count
         elsewhere[topic.name] = "" if topic.channel == channel else topic.channel
     with output():
@@ -66,7 +68,11 @@ def _count(modules: tuple[str, ...], channel: str, as_json: bool, settings: Sett
             else:
                 click.echo(f"{count:>8}  {name}{f' (in its channel {where})' if where != channel else ''}")
         _say(f"{_letters(sum(counts.values()))} in {_topics(len(counts))}", as_json)
-    return Exit.CLEAN
+    return _ending(absent)
+
+
+def _ending(absent: Absent) -> Exit:
+    return Exit.INCOMPLETE if absent.nodes else Exit.CLEAN
 
 
 def _list(topic: DeadTopic, selection: Selection, as_json: bool) -> Exit:

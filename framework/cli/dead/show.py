@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from framework.cli import options
+from framework.cli.brokers import Absent
 from framework.cli.dead import shown
 from framework.cli.dead import topics as dead_topics
 from framework.cli.dead.options import as_json, channel
@@ -28,7 +29,8 @@ def show(*, id_: str, names: tuple[str, ...], channel: str, as_json: bool, setti
     Looks in the dead letter topics NAME (<topic>/<channel>, or the topic itself), without any in all. Nothing is consumed.
     A body that is no text is shown as a hex dump.
     """
-    topics = dead_topics.named(names, settings, channel) if names else dead_topics.every(settings, channel)
+    absent = Absent()
+    topics = dead_topics.named(names, settings, channel, absent) if names else dead_topics.every(settings, channel, absent)
     found = 0
     try:
         with interrupting(), output():
@@ -37,6 +39,9 @@ def show(*, id_: str, names: tuple[str, ...], channel: str, as_json: bool, setti
         return signal.exit_code
     if not found:
         where = ", ".join(topic.name for topic in topics) or "any dead letter topic, there is none"
+        if absent.nodes:
+            click.echo(f"workers: no letter has the id {id_!r} in {where}, as far as can be seen", err=True)
+            return Exit.INCOMPLETE
         raise WrongUse(f"no letter has the id {id_!r} in {where}: `workers dead list NAME` shows those there are")
     return Exit.CLEAN
 

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from framework import names
-from framework.cli.brokers import reach
+from framework.cli.brokers import Absent, reach, reach_some
 from framework.deadletters import DeadTopic, find, meant, topic_of
 from framework.errors import WrongUse
 from framework.settings import Settings
 
 
-def named(words: Iterable[str], settings: Settings, channel: str) -> list[DeadTopic]:
+def named(words: Iterable[str], settings: Settings, channel: str, absent: Absent | None = None) -> list[DeadTopic]:
     """The dead letter topics that ``words`` name, those that exist. Raises WrongUse, BrokerUnreachable."""
     names.check("channel", channel)
     words = list(words)
-    found = [meant(topic, words) for topic in find(reach(settings), list(map(topic_of, words)), channel=channel)]
+    found = [meant(topic, words) for topic in on_brokers(settings, list(map(topic_of, words)), channel, absent)]
     for topic in found:
         require_channel(topic, channel)
     return found
 
 
-def every(settings: Settings, channel: str) -> list[DeadTopic]:
+def every(settings: Settings, channel: str, absent: Absent | None = None) -> list[DeadTopic]:
     """All dead letter topics there are."""
     names.check("channel", channel)
-    return find(reach(settings), channel=channel)
+    return on_brokers(settings, None, channel, absent)
+
+
+def on_brokers(settings: Settings, wanted: Collection[str] | None, channel: str, absent: Absent | None) -> list[DeadTopic]:
+    """Those ``wanted``, on all nodes; where there is somebody to be told which are ``absent``, on those that are there."""
+    if absent is None:
+        return find(reach(settings), wanted, channel=channel)
+    return find(reach_some(settings, absent), wanted, channel=channel, absent=absent)
 
 
 def require_channel(topic: DeadTopic, channel: str) -> None:

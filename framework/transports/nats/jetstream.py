@@ -105,8 +105,8 @@ class JetStreamTransport:
 
     def channels(self, topic: str) -> set[str]:
         """The durables of the stream that keeps ``topic``."""
-        answers = self._ask_all(lambda _, session: _channels(Api(session), topic))
-        return set().union(*answers.values())
+        answers = self._ask_each(lambda _, session: _channels(Api(session), topic))
+        return made_of_all(answers, lambda there: set().union(*there.values()))
 
     def topics(self) -> set[str]:
         """The subjects that are kept by any stream, as far as they are names of topics."""
