@@ -9,6 +9,7 @@ import pytest
 from framework.testing import servers
 from framework.testing.conformance import Node, Subject, Suite
 from framework.transports.beanstalkd import connection, reserved_job
+from tests.conformance.endings import Endings
 from tests.conftest import missing
 
 pytestmark = pytest.mark.real
@@ -74,5 +75,5 @@ def as_patient_as_ever(subject: Beanstalkds) -> Iterator[None]:
     subject.patches.undo()
 
 
-class TestBeanstalkd(Suite):
+class TestBeanstalkd(Suite, Endings):
     """Every chapter."""

@@ -10,6 +10,7 @@ import pytest
 from framework.testing.conformance import Node, Subject, Suite
 from framework.transports import memory
 from framework.transports.contract import Limits
+from tests.conformance.endings import Endings
 
 _numbers = itertools.count(1)
 
@@ -49,5 +50,5 @@ def subject() -> Iterator[Subject]:
         yield made
 
 
-class TestMemory(Suite):
+class TestMemory(Suite, Endings):
     """Every chapter."""

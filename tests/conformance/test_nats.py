@@ -8,6 +8,7 @@ import pytest
 
 from framework.testing import servers
 from framework.testing.conformance import Bench, Core, Crashes, Faults, Leases, Node, Publishing
+from tests.conformance.endings import Endings
 from tests.conformance.nats_servers import AT_LENGTH, JetStream, doubles, served, versions
 
 pytestmark = pytest.mark.real
@@ -56,7 +57,7 @@ class TestPublishing(Publishing):
 
 
 @versions()
-class TestNats(Core, Leases, Faults, Crashes):
+class TestNats(Core, Leases, Faults, Crashes, Endings):
     """All other chapters."""
 
     @pytest.mark.usefixtures("doubles")

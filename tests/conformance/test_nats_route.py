@@ -8,6 +8,7 @@ import pytest
 
 from framework.testing import servers
 from framework.testing.conformance import Core, Faults, Node, Publishing, Subject
+from tests.conformance.endings import Endings
 from tests.conformance.nats_servers import AT_LENGTH, INVALID_NAMES, served, versions
 
 pytestmark = pytest.mark.real
@@ -71,7 +72,7 @@ class TestPublishing(Publishing):
 
 
 @versions()
-class TestNatsRoute(Core):
+class TestNatsRoute(Core, Endings):
     """What is promised where each message comes once. The other cases of faults, and leases and crashes, speak of what is
     delivered again."""
 

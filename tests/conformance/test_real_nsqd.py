@@ -8,6 +8,7 @@ import pytest
 
 from framework.testing.conformance import Subject, Suite
 from framework.testing.servers import Server, ServerMissing, nsq_binary
+from tests.conformance.endings import Endings
 from tests.conformance.nsqds import Nsqds
 from tests.conftest import missing
 
@@ -29,5 +30,5 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
         yield made
 
 
-class TestRealNsqd(Suite):
+class TestRealNsqd(Suite, Endings):
     """Every chapter."""

@@ -11,6 +11,7 @@ import pytest
 from framework.testing.conformance import Core, Crashes, Leases, Node, Publishing, Subject
 from framework.testing.rocketmq import RocketMQ, real_rocketmq
 from framework.testing.servers import ServerMissing
+from tests.conformance.endings import Endings
 from tests.conftest import missing
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -65,11 +66,11 @@ class OneNode(Publishing):
     test_while_one_node_is_down_publishing_goes_to_the_other = None  # type: ignore[assignment]
 
 
-class TestRocketMQ(Core, OneNode, Leases, Crashes):
+class TestRocketMQ(Core, OneNode, Leases, Crashes, Endings):
     options = ""
 
 
-class TestRocketMQByPull(Core):
+class TestRocketMQByPull(Core, Endings):
     options = "&mode=pull"
 
 

@@ -108,7 +108,7 @@ class BeanstalkdConnection:
 
     def grant(self, n: int) -> None:
         n = min(n, self.limits.max_grant)
-        if n != self.granted and not (self._draining or self._closed):
+        if n != self.granted and not self._draining:
             self.granted = n
             self._schedule()
 
@@ -155,7 +155,7 @@ class BeanstalkdConnection:
         self._schedule()
 
     def drain(self) -> None:
-        if not (self._draining or self._closed):
+        if not self._draining:
             self._draining = True
             self.granted = 0
             self._log_space.release()
@@ -168,7 +168,7 @@ class BeanstalkdConnection:
         return len(self._settling) + self._poller.unanswered + self._poller.hub_socket.unsent + self.waiters.unsent
 
     def close(self) -> None:
-        if not (self._closing or self._closed):
+        if not self._closing:
             self._closing = self._draining = True
             self.granted = 0
             self._log_space.release()
@@ -214,7 +214,7 @@ class BeanstalkdConnection:
         if not (self._drained or self._poller.polling or self._attempts.undelivered) and self.waiters.silent_for_good:
             self._drained = True
             self._receiver.drained(self)
-        if self._closing and not self._closed and not self.unsent():
+        if self._closing and not self.unsent():
             self._end(None)
 
     # --- jobs arrive -------------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ class BeanstalkdConnection:
     def _end(self, error: Exception | None) -> None:
         if self._closed:
             return
-        self._closed = True
+        self._draining = self._closing = self._closed = True
         self._stop_timers()
         self._attempts.clear()
         self._tally.lease_lost += len(self.in_flight)

@@ -6,6 +6,7 @@ Everything here may be called from any thread and greenlet; none of it blocks.
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -102,7 +103,7 @@ class MemoryNode:
     def store(self, topic: str, bodies: Sequence[bytes], delay: float, priority: int | None, headers: Headers = NONE) -> None:
         """A copy for each channel of ``topic``."""
         wait = delay + self.broker.faults.latency
-        due = self.broker.clock.now() + wait if wait else 0.0
+        due = self.broker.clock.now() + wait if wait else None
         timestamp, level = time.time_ns(), DEFAULT_PRIORITY if priority is None else priority
         numbers = list(itertools.islice(self._numbers, len(bodies)))
         for channel in self.topic(topic).holders():
@@ -234,9 +235,9 @@ class MemoryBroker:
         with self.lock:
             held = [(one, each) for one in self._sessions() for each in one.leases if message is None or each is message]
             for session, each in held:
-                session.leases[each].deadline = 0.0
+                session.leases[each].deadline = -math.inf
             for channel in self._channels():
-                channel.next_due = 0.0
+                channel.next_due = -math.inf
                 channel.release(self.clock.now())
         for session, each in held if told else ():
             session.tell(each)

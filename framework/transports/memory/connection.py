@@ -65,7 +65,7 @@ class MemoryConnection:
 
     def grant(self, n: int) -> None:
         n = min(n, self.limits.max_grant)
-        if n != self.granted and not (self._draining or self._closed):
+        if n != self.granted and not self._draining:
             self.granted = n
             self._schedule()
 
@@ -90,7 +90,7 @@ class MemoryConnection:
         self._schedule()
 
     def drain(self) -> None:
-        if self._draining or self._closed:
+        if self._draining:
             return
         self.granted = 0
         self._draining = self._drain_due = True
@@ -101,7 +101,7 @@ class MemoryConnection:
         return len(self._fins) + len(self._reqs)
 
     def close(self) -> None:
-        if self._closing or self._closed:
+        if self._closing:
             return
         self._closing = True
         if not self._busy:
@@ -110,9 +110,7 @@ class MemoryConnection:
     # -- what the node says, from any thread
 
     def room(self) -> int:
-        if self._draining or self._closing or self._closed or self._cut:
-            return 0
-        return self.granted - len(self.leases)
+        return 0 if self._closing or self._cut else self.granted - len(self.leases)
 
     def wake(self) -> None:
         if self._rung or self._closed:
@@ -230,7 +228,7 @@ class MemoryConnection:
     def _end(self, error: Exception | None) -> None:
         if self._closed:
             return
-        self._closed = True
+        self._draining = self._closing = self._closed = True
         self._alarm.cancel()
         self._tally.lease_lost += len(self.in_flight) + len(self._fins) + len(self._reqs)
         for waiting in (self._fins, self._reqs, self._touches, self._told):

@@ -152,9 +152,9 @@ class Channel:
 
     # -- messages come
 
-    def add(self, messages: list[Stored], due: float) -> None:
-        """New messages; ``due`` 0: now."""
-        if due:
+    def add(self, messages: list[Stored], due: float | None) -> None:
+        """New messages; ``due`` None: now."""
+        if due is not None:
             for message in messages:
                 self.defer(message, due)
         elif messages and messages[0].priority == DEFAULT_PRIORITY:

@@ -125,7 +125,7 @@ class NsqConnection:
 
     def grant(self, n: int) -> None:
         n = min(n, self.limits.max_grant)
-        if n != self.granted and not (self.draining or self.closing or self.closed):
+        if n != self.granted and not (self.draining or self.closing):
             self.granted = self.outbox.rdy = n
             self._schedule()
 
@@ -154,7 +154,7 @@ class NsqConnection:
 
     def drain(self) -> None:
         with self.lock:  # or it could be said twice, which nsqd does not forgive: see ``release``
-            if self.draining or self.closed:
+            if self.draining:
                 return
             self.draining = True
         self.granted = 0
@@ -166,7 +166,7 @@ class NsqConnection:
         return self.outbox.size()
 
     def close(self) -> None:
-        if self.closing or self.closed:
+        if self.closing:
             return
         self.closing = True
         if self.granted:  # ahead of the settlements, or each would invite one more message
@@ -368,7 +368,7 @@ class NsqConnection:
     def _end(self, error: Exception | None) -> None:
         if self.closed:
             return
-        self.closed = True
+        self.draining = self.closing = self.closed = True
         self._stop_watchers()
         with self.lock:
             self.sock.close()

@@ -9,7 +9,7 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from framework.errors import BrokerUnreachable, PublishError
+from framework.errors import BrokerUnreachable, PublishError, Retry
 from framework.transports import open_transports
 from framework.transports.memory import forget
 
@@ -171,6 +171,25 @@ def test_deliveries_can_be_delayed_by_the_brokers_clock(run, publish, broker):
     assert seen == []
     broker.clock.advance(30)
     worker.until(lambda: seen == [b"x"])
+
+
+def test_what_is_given_back_is_delayed_as_well_beside_its_own_delay(run, publish, broker):
+    attempts = []
+
+    def function(message):
+        attempts.append(message.attempts)
+        if message.attempts == 1:
+            broker.delay_deliveries(30)
+            raise Retry(delay=10)
+
+    worker = run(function)
+    publish("orders", b"x")
+    worker.until(lambda: attempts == [1] and not broker.in_flight("orders"))
+    broker.clock.advance(39)
+    gevent.sleep(0.01)
+    assert attempts == [1]
+    broker.clock.advance(1)
+    worker.until(lambda: attempts == [1, 2])
 
 
 def test_a_refused_publish_is_not_stored_and_the_publisher_knows(publish, broker, transport):

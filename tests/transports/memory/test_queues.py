@@ -52,7 +52,7 @@ class Machine(RuleBasedStateMachine):
             self.rank[message.id] = (priority, self.count)
             self.where[message.id] = "deferred" if delay else "ready"
             self.due[message.id] = self.now + delay
-        self.channel.add(fresh, self.now + delay if delay else 0.0)
+        self.channel.add(fresh, self.now + delay if delay else None)
 
     @rule(who=st.integers(0, 1), room=st.integers(1, 5))
     def take(self, who: int, room: int) -> None:
@@ -132,7 +132,7 @@ def test_what_waits_for_the_first_channel_is_copied_to_each_that_is_declared_wit
     """What is deferred too; to those that are declared later nothing is."""
     topic = Topic()
     (holder,) = topic.holders()
-    holder.add([Stored(b"1", 0, b"x", 1), Stored(b"2", 0, b"x", 2)], 0.0)
+    holder.add([Stored(b"1", 0, b"x", 1), Stored(b"2", 0, b"x", 2)], None)
     holder.add([Stored(b"3", 0, b"x", 3)], 50.0)
     if earlier:
         topic.declare(["a"])
