@@ -14,7 +14,8 @@ from framework.transports.asking_all import answered, ask_each
 from framework.transports.kept import Kept
 from framework.transports.nsq.dial import dial
 from framework.transports.nsq.discovery import Discovery
-from framework.transports.nsq.http import Lookupd, Nsqd, Producer, TopicStats
+from framework.transports.nsq.http import Lookupd, Nsqd, TopicStats
+from framework.transports.nsq.lookups import Lookups
 from framework.transports.nsq.urls import Addresses, join_address
 
 T = TypeVar("T")
@@ -39,6 +40,7 @@ class Backlog:
     def __init__(self, addresses: Addresses, discovery: Discovery) -> None:
         self._addresses = addresses
         self._discovery = discovery
+        self._lookups = Lookups(Lookupd.of(address, addresses.options) for address in addresses.lookupds)
         self._heard: set[str] = set()
         """Nodes whose HTTP has answered: it is where it is believed to be."""
         self._silent: dict[str, float] = {}
@@ -127,11 +129,8 @@ class Backlog:
         that they named last, and why there may be others."""
         addresses, discovery = self._addresses, self._discovery
         found = {node: self._nsqd(node) for node in addresses.nsqds}
-        lookups: list[Callable[[], list[Producer]]] = [
-            Lookupd.of(address, addresses.options).nodes for address in addresses.lookupds
-        ]
         try:
-            named = _together(lookups, enough=1)
+            named = self._lookups.producers()
         except BrokerUnreachable as error:
             known = discovery.everywhere()
             if not known:
@@ -182,14 +181,13 @@ def _stats_of(topic: str) -> Callable[[Nsqd], list[TopicStats]]:
     return lambda nsqd: nsqd.stats(topic, clients=False).topics or []
 
 
-def _together(questions: list[Callable[[], T]], *, enough: int | None = None) -> list[T]:
-    """The answers, asked for at once. Raises BrokerUnreachable unless ``enough`` of them (None: all) came."""
+def _together(questions: list[Callable[[], T]]) -> None:
+    """All at once. Raises BrokerUnreachable where one failed."""
     asked = [gevent.spawn(_answer, question) for question in questions]
     gevent.joinall(asked)
-    answers = [one.value for one in asked if not isinstance(one.value, FrameworkError)]
-    if len(answers) < (len(asked) if enough is None else min(enough, len(asked))):
-        raise BrokerUnreachable("; ".join(str(one.value) for one in asked if isinstance(one.value, FrameworkError)))
-    return answers
+    failures = [str(one.value) for one in asked if isinstance(one.value, FrameworkError)]
+    if failures:
+        raise BrokerUnreachable("; ".join(failures))
 
 
 def _answer(question: Callable[[], T]) -> T | FrameworkError:
