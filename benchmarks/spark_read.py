@@ -38,6 +38,8 @@ from framework.spool.segment import Segment
 
 BODY = 200
 SEGMENT = 2_500
+MOST = 250_000
+"""Rows of a task, as ``maxRecordsPerPartition`` is by default: all cases write as many files."""
 BRIEF = "value binary, topic string, timestamp timestamp"
 
 
@@ -178,7 +180,7 @@ class BareReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         paths = sorted(map(str, Path(self._folder).iterdir()), key=lambda path: int(Path(path).stem))
-        parts = max(2, -(-len(paths) * SEGMENT // 50_000))
+        parts = max(2, -(-len(paths) * SEGMENT // MOST))
         each = -(-len(paths) // parts)
         return [Files(paths[first : first + each]) for first in range(0, len(paths), each)]
 

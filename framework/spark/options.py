@@ -166,7 +166,7 @@ BATCH_READ = [
         "the tasks that can run at once: without `minPartitions` a batch has as many partitions, fewer under 1,000 rows each; "
         "on a cluster say spark.sparkContext.defaultParallelism (the driver's cores)",
     ),
-    Option("maxRecordsPerPartition", _whole, "the most rows in a partition (50000)"),
+    Option("maxRecordsPerPartition", _whole, "the most rows in a partition (250000)"),
     Option("failOnDataLoss", _flag, "fail when rows that were planned, or the spool itself, are gone (true)"),
 ]
 STREAM_READ = [
@@ -355,7 +355,7 @@ def _read_options(values: Mapping[str, Any]) -> ReadOptions:
         channel=values.get("channel", ""),
         min_partitions=values.get("minPartitions"),
         parallelism=values.get("parallelism"),
-        max_records=values.get("maxRecordsPerPartition", 50_000),
+        max_records=values.get("maxRecordsPerPartition", 250_000),
         max_messages=values.get("maxMessagesPerTrigger"),
         from_time=values.get("startingTimestamp"),
         from_latest=values.get("startingOffsets", "earliest") == "latest",

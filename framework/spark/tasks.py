@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from framework.spark.garbage import spare_what_is_loaded
 from framework.spark.offsets import Offset, Span, partitions_for, split
 from framework.spark.options import ReadOptions
 from framework.spark.rows import rows_of
@@ -46,6 +47,7 @@ def read_rows(partition: InputPartition, options: ReadOptions) -> Iterator[pa.Re
     """The rows of one task. Spark hands a plain InputPartition to a batch read that has none."""
     if not isinstance(partition, SpoolPartition):
         return
+    spare_what_is_loaded()
     with in_words(partition.root):
         yield from _rows_of_task(partition, options)
 

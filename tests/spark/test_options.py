@@ -23,7 +23,7 @@ def test_names_are_not_case_sensitive_and_defaults_are_filled_in() -> None:
     assert read.embedded
     assert read.urls == ("nsq://a:4150", "nsq://b:4150")
     assert (read.topic, read.channel, str(read.spool_dir)) == ("orders", "archive", "/spool")
-    assert (read.max_messages, read.min_partitions, read.max_records) == (None, None, 50_000)
+    assert (read.max_messages, read.min_partitions, read.max_records) == (None, None, 250_000)
     assert read.segment_linger == 0.25
     assert read.trim
     assert read.fail_on_data_loss
