@@ -10,7 +10,16 @@ from pathlib import Path
 
 from framework.testing import servers
 from framework.testing.proxy import Proxy
-from tests.chaos import master_faults, nats_faults, rocketmq_faults, rocketmq_machines, route_faults, spark_faults
+from tests.chaos import (
+    collector_faults,
+    driver_faults,
+    master_faults,
+    nats_faults,
+    rocketmq_faults,
+    rocketmq_machines,
+    route_faults,
+    spark_faults,
+)
 from tests.chaos.network import cut_again_and_again, drop_what_is_settled
 from tests.chaos.trial import BURST, Scenario, Trial, Verdict
 
@@ -243,5 +252,7 @@ ALL: dict[str, tuple[Scenario, int, int]] = {
     **rocketmq_faults.ALL,
     **rocketmq_machines.ALL,
     **spark_faults.ALL,
+    **driver_faults.ALL,
+    **collector_faults.ALL,
 }
 """Name -> what to do, how often at length, how often in CI; 0: not there."""

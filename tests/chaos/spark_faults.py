@@ -199,7 +199,7 @@ def _killed(executor: psutil.Process | None) -> bool:
 
 def sinks_executor_killed(folder: Path, times: int, *, case: str, settings: tuple[str, ...] = ()) -> Verdict:
     """It is killed while it publishes, so its task publishes again; the handler must be called once for each row."""
-    _needs_java()
+    needs_java()
     with servers.running(servers.own_nsqd(folder / "nsqd")) as nsqd:
         url = f"nsq://{nsqd.address}?headers=true"
         trial = SparkTrial(folder, url, url, case=case, settings=settings)
@@ -217,7 +217,7 @@ def sinks_executor_killed(folder: Path, times: int, *, case: str, settings: tupl
 
 def speculating(folder: Path, times: int) -> Verdict:
     """Two tries of one task publish at the same time, on two hosts: Spark starts none beside another on one host."""
-    _needs_java()
+    needs_java()
     with _two_hosts(folder) as master, servers.running(servers.own_nsqd(folder / "nsqd")) as nsqd:
         url = f"nsq://{nsqd.address}?headers=true"
         trial = SparkTrial(folder, url, url, case="slow", settings=(f"spark.master={master}", *_SPECULATES))
@@ -264,7 +264,7 @@ def _two_hosts(folder: Path) -> Iterator[str]:
 
 def sources_executor_killed(folder: Path, times: int) -> Verdict:
     """It is killed while it reads; each row must be in the output once, as Spark reads it."""
-    _needs_java()
+    needs_java()
     trial = SparkTrial(folder, "", "", case="source")
     with trial.running():
         for _ in range(times):
@@ -290,7 +290,8 @@ def _stored(nsqd: servers.Server) -> int:
     return int(topics[0]["message_count"]) if topics else 0
 
 
-def _needs_java() -> None:
+def needs_java() -> None:
+    """Raises ServerMissing where Java or Spark is missing."""
     java.binary("Spark")
     if find_spec("pyspark") is None:
         raise ServerMissing("Spark is missing: pip install 'nsq-workers[spark]'")
