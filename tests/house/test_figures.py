@@ -32,7 +32,7 @@ from framework.transports.nats_route import session as route_session
 from framework.transports.nats_route import urls as route_urls
 from framework.transports.nats_route import weights
 from framework.transports.nsq import register
-from framework.transports.rocketmq import administration, commands, delivery, publish_link, pulled, pulling, queues
+from framework.transports.rocketmq import administration, commands, delivery, publish_link, pulled, queues
 from framework.transports.rocketmq import producer as rocketmq_producer
 from framework.transports.rocketmq import urls as rocketmq_urls
 from framework.transports.rocketmq.wire import properties
@@ -168,7 +168,7 @@ ROUND = [
     pages.CACHED == 0.5, fresh.SHARE == 0.1,
     nsqd_backlog.WINDOW_BYTES == 1 << 18, master.MARGIN == 4, seat.STEADY == 60,
     master_source.PATIENCE == 0.5,
-    seen.WINDOW == 500_000, dedupe.AGE == 86_400, writer.PERIOD == 0.25, pulling.PAUSED == 1,
+    seen.WINDOW == 500_000, dedupe.AGE == 86_400, writer.PERIOD == 0.25, queues.PAUSED == 1,
     0 < 3 * 86_400 - rocketmq_producer.MAX_DELAY < 600, pulled.LEVELS[:4] == (1, 5, 10, 30),
     pulled.LEVELS[4:14] == tuple(60 * n for n in range(1, 11)), pulled.LEVELS[14:] == (1200, 1800, 3600, 7200),
 ]  # fmt: skip

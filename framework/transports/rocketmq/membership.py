@@ -22,6 +22,7 @@ from framework.errors import BrokerUnreachable, FrameworkError, ProtocolError
 from framework.observe import hublog
 from framework.transports.rocketmq import requests
 from framework.transports.rocketmq.heartbeat import Subscription
+from framework.transports.rocketmq.holes import cross
 from framework.transports.rocketmq.question import Question
 from framework.transports.rocketmq.queues import Absent, Broken, Past, Pasts, Place, Reading, allocated
 from framework.transports.rocketmq.routes import read_json
@@ -176,6 +177,8 @@ class Membership:
             readings[place] = reading
         for reading in [reading for reading in readings.values() if reading.astray]:
             self._sameness.find(reading)
+        for reading in [reading for reading in readings.values() if reading.hole]:
+            cross(self._session, self._what, reading)
         self._renew()
         if self.has_queues and not (self._joined or readings):
             self.has_queues = False
@@ -183,7 +186,7 @@ class Membership:
         if self._sameness.is_lost(readings.values()):
             error = BrokerUnreachable(f"RocketMQ {self._node} has lost what was read from {self._what.topic} there")
             get_hub().loop.run_callback(self._reader.lost, error)
-        if any(reading.astray for reading in readings.values()):
+        if any(reading.astray or reading.hole for reading in readings.values()):
             pause = min(pause, FAILED)
         return min(pause, AGAIN) if any(place not in readings for place in wanted) else pause
 

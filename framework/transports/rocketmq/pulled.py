@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from framework.transports.rocketmq.queues import Reading
-from framework.transports.rocketmq.wire.frames import number_in
+from framework.transports.rocketmq.wire.frames import Frame, garbage, number_in
 from framework.transports.rocketmq.wire.stored import Record
 
+Opened: TypeAlias = tuple[Record, Any, Any]
+"""A message as its broker stored it, as it was opened, and what else is known of it."""
 LEVELS = (1.0, 5.0, 10.0, 30.0, *(60.0 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)), 3600.0, 7200.0)
 """Seconds: the delays of a broker's messageDelayLevel, as it comes."""
 SIZE = 200
@@ -37,7 +39,16 @@ def following(fields: Mapping[str, str], offset: int) -> int:
     return offset_in(fields, "nextBeginOffset", offset)
 
 
-def put_in_place(found: Sequence[tuple[Record, Any, Any]], start: int, following: int) -> bool:
+def placed(found: list[Opened], answer: Frame, start: int) -> tuple[list[Opened], bool, int]:
+    """The messages of an answer to a PULL of what lies at ``start``, whether their places are known, and how far it goes. Raises
+    ProtocolError."""
+    if not found:
+        raise garbage("an answer to a PULL without the messages that it announces", answer.body, 0)
+    end = offset_in(answer.fields, "nextBeginOffset", 0)
+    return found, put_in_place(found, start, end), end
+
+
+def put_in_place(found: Sequence[Opened], start: int, following: int) -> bool:
     """Have the records of an answer name their places in the queue, from ``start`` to ``following``, where they name others: a
     broker that has lost a part of its index puts what comes after it before the place that it gave it. Whether they are known;
     else they are no further than that."""

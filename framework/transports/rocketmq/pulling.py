@@ -20,25 +20,24 @@ from framework.observe import hublog
 from framework.transports.contract import Limits, Receiver
 from framework.transports.rocketmq import requests
 from framework.transports.rocketmq.heartbeat import Subscription
+from framework.transports.rocketmq.holes import leap, until_hole
 from framework.transports.rocketmq.membership import Membership
 from framework.transports.rocketmq.opening import Opener
 from framework.transports.rocketmq.owner import Unleased
-from framework.transports.rocketmq.pulled import SIZE, UNREADABLE, Pulled, following, level_of, offset_in, put_in_place
-from framework.transports.rocketmq.queues import Pasts, Place, Reading
+from framework.transports.rocketmq.pulled import SIZE, UNREADABLE, Pulled, following, level_of, offset_in, placed
+from framework.transports.rocketmq.queues import PAUSED, Pasts, Place, Reading
 from framework.transports.rocketmq.refusals import Refusals
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.urls import Options
 from framework.transports.rocketmq.wire.codes import LASTING, PULLED, Answer, Request
 from framework.transports.rocketmq.wire.errors import error_of
-from framework.transports.rocketmq.wire.frames import Frame, garbage
+from framework.transports.rocketmq.wire.frames import Frame
 from framework.transports.rocketmq.wire.stored import Record
 
 log = hublog.get(__name__)
 _get_ident = monkey.get_original("_thread", "get_ident")
 
 CLOSE_FLUSH, LOOK = 1.0, 0.25
-PAUSED = 1.0
-"""Seconds without a grant after which others may have its queues."""
 
 
 class PullConnection(Unleased):
@@ -168,9 +167,8 @@ class PullConnection(Unleased):
     @property
     def wants_queues(self) -> bool:
         """Not while it is granted nothing: then others have room. Before it is in use, nothing can be granted."""
-        if self._draining or self._closing or self._closed:
-            return False
-        return self.granted > 0 or not self._opened or monotonic() - self._idle_since < PAUSED
+        ends = self._draining or self._closing or self._closed
+        return not ends and (self.granted > 0 or not self._opened or monotonic() - self._idle_since < PAUSED)
 
     shown = wants_queues
 
@@ -287,9 +285,10 @@ class PullConnection(Unleased):
             self._coming += count
             self._session.brings(self)
         elif answer.code in (Answer.PULL_RETRY_IMMEDIATELY, Answer.PULL_OFFSET_MOVED):
-            if not reading.moved(following(answer.fields, reading.next)):
+            reading.hole = leap(answer, start)
+            if not (reading.hole or reading.moved(following(answer.fields, reading.next))):
                 self._end(BrokerUnreachable(f"RocketMQ {self.node} has lost what was read from {reading.place.topic} there"))
-            elif reading.astray:
+            elif reading.astray or reading.hole:
                 self._member.look()
             elif reading.next <= start:
                 self._brought_nothing(reading, at)
@@ -305,19 +304,20 @@ class PullConnection(Unleased):
             if not (self._closed or self._closing or self._draining):
                 self._take(reading, answer, at, batch)
             reading.opened()
+            if reading.hole:
+                self._member.look()
         self._speak()
         if batch:
             self._receiver.deliver(self, batch)
 
     def _take(self, reading: Reading, answer: Frame, at: float, batch: list[Message]) -> None:
         """Without tags ``nextBeginOffset`` is behind the last of them: what an answer leaves out is asked for again."""
-        found = self._opener.opened(answer.body)
-        if not found:
-            raise garbage("an answer to a PULL without the messages that it announces", answer.body, 0)
-        known = put_in_place(found, reading.next, end := offset_in(answer.fields, "nextBeginOffset", 0))
+        tags, before = self._tags if reading.place.topic != self.subscription.retry_topic else None, len(batch)
+        found, known, end = placed(self._opener.opened(answer.body), answer, reading.next)
         if found[-1][0].queue_offset < reading.next:
             self._brought_nothing(reading, at)
-        tags, before = self._tags if reading.place.topic != self.subscription.retry_topic else None, len(batch)
+        elif not tags:
+            found = until_hole(reading, found, end)
         in_flight, pulled, unsettled, room = self.in_flight, self._pulled, reading.unsettled, self.granted - len(self.in_flight)
         for record, message, about in found:
             if room <= 0:

@@ -15,6 +15,9 @@ SPAN = 2000
 """Offsets between the first message of a queue that is not settled and the next one to be pulled, at most: so many may come
 again when a worker is killed."""
 
+PAUSED = 1.0
+"""Seconds without a grant after which others may have the queues of a connection."""
+
 
 class Place(NamedTuple):
     """One queue. They are ordered as Java's client does it: all members of a group must come to the same result."""
@@ -130,10 +133,18 @@ class Reading:
         """When, in seconds of ``monotonic``."""
         self.more = False
         """Its broker has said that there is something at ``next``, so that a PULL does not wait."""
+        self.ends = False
+        """Nothing is behind the answer that came, which has not been opened: a PULL there would wait, and hold up what was left
+        out of it."""
         self.telling = False
         """Its broker is being told of the mark."""
         self.refused = False
         """Its broker lets nobody read it for now, or has answered at once and brought nothing."""
+        self.hole = 0
+        """Its broker cannot read what lies at ``next``, and names this as the place to go on at: what can be read before it is
+        looked for first. 0: it can."""
+        self.one_by_one = False
+        """The next PULL is for one message: an answer with several did not tell which one lies at ``next``."""
         self.leaving = False
         """It is another member's by now: nothing more is pulled, and it is let go of once it is idle."""
         self.sent_back = 0
@@ -155,7 +166,9 @@ class Reading:
     @property
     def room(self) -> int:
         """How many offsets may be pulled."""
-        return 0 if self.leaving or self.refused or self.astray else max(0, SPAN - (self.ahead - self.mark))
+        if self.leaving or self.refused or self.astray or self.ends or self.hole:
+            return 0
+        return max(0, min(1 if self.one_by_one else SPAN, SPAN - (self.ahead - self.mark)))
 
     def took(self, offset: int) -> None:
         """The message there is in flight."""
@@ -164,12 +177,14 @@ class Reading:
 
     def comes(self, following: int, end: int) -> None:
         """An answer goes as far as ``following``, as its header says, and its queue as far as ``end``. It has not been opened."""
-        self._end = end
+        self._end, self.one_by_one = end, False
         self.ahead = max(self.next, following)
         self.more = end > self.ahead
+        self.ends = not self.more
 
     def opened(self) -> None:
         """What is pulled next is what follows on what was taken: of an answer, some may have been passed over."""
+        self.ends = False
         if self.ahead != self.next:
             self.ahead, self.more = self.next, self._end > self.next
 
@@ -189,7 +204,7 @@ class Reading:
         if offset < self.next:  # what was settled behind it were other messages
             self.last_settled = -1
         self.next = self.ahead = offset
-        self.astray = False
+        self.astray, self.hole = False, 0
 
     def ended(self) -> None:
         """It is read no more. What was passed over behind the last message that was for us counts as read."""

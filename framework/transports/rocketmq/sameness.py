@@ -61,7 +61,7 @@ class Sameness:
         lost = False
         for reading, trail, at, last, question in asked:
             try:
-                one, answer = _one_of(question, at)
+                one, answer = one_of(question, at)
             except NoPermission:  # which is told when it is pulled
                 continue
             if reading.astray or at not in trail.points:  # it was found meanwhile that it is another
@@ -86,7 +86,7 @@ class Sameness:
 
     def _note(self, reading: Reading, at: int, question: Question) -> None:
         try:
-            one, _ = _one_of(question, at)
+            one, _ = one_of(question, at)
         except RocketError as error:  # it is known a little less
             log.debug("%s on %s: %s", self._what.group, self._node, error)
             return
@@ -154,14 +154,14 @@ class Sameness:
 
     def _look_at(self, place: Place, trail: Trail, at: int, in_log: dict[int, int]) -> tuple[Found, int]:
         """As ``follows`` looks; ``in_log`` is told where in the log what was found lies. Raises FrameworkError."""
-        one, answer = _one_of(self._ask(place, at), at)
+        one, answer = one_of(self._ask(place, at), at)
         if one is not None:
             in_log[at] = one.physical_offset
         return self._found(trail, at, one, answer)
 
     def _found_by(self, question: Question, trail: Trail, at: int) -> tuple[Found, int]:
         """As ``_look_at``, where that is asked already."""
-        return self._found(trail, at, *_one_of(question, at))
+        return self._found(trail, at, *one_of(question, at))
 
     def _found(self, trail: Trail, at: int, one: Stored | None, answer: Frame) -> tuple[Found, int]:
         end = offset_in(answer.fields, "maxOffset", at)
@@ -171,7 +171,7 @@ class Sameness:
 
     def _in_log(self, place: Place, at: int) -> int:
         """As ``behind`` looks. Raises FrameworkError."""
-        one, answer = _one_of(self._ask(place, at), at)
+        one, answer = one_of(self._ask(place, at), at)
         if one is not None:
             return one.physical_offset
         return -1 if offset_in(answer.fields, "minOffset", 0) > at else sys.maxsize
@@ -180,7 +180,7 @@ class Sameness:
         return self._session.question(Request.PULL_MESSAGE, requests.look(self._what, place, at))
 
 
-def _one_of(asked: Question, at: int) -> tuple[Stored | None, Frame]:
+def one_of(asked: Question, at: int) -> tuple[Stored | None, Frame]:
     """None: there is none. Raises FrameworkError."""
     answer = asked.wait(PATIENCE, also=PULLED)
     found = decode_all(answer.body) if answer.code == Answer.SUCCESS else []

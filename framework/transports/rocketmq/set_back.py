@@ -14,6 +14,7 @@ from framework.message import Message
 from framework.observe import hublog
 from framework.transports.rocketmq import requests
 from framework.transports.rocketmq.heartbeat import Subscription
+from framework.transports.rocketmq.holes import first_readable
 from framework.transports.rocketmq.pulled import offset_in
 from framework.transports.rocketmq.queues import Past, Place
 from framework.transports.rocketmq.sameness import PATIENCE, Sameness
@@ -69,7 +70,7 @@ class SetBack(Sameness):
             try:
                 what, end = self._found_by(question, trail, trail.last)
                 if what is Found.OTHER:
-                    self._go_back(place, self._same(place, trail))
+                    self._go_back(place, self._same(place, trail), end)
                 else:
                     kept.append((place, trail, end))
             except RocketError as error:
@@ -91,12 +92,17 @@ class SetBack(Sameness):
     def _look_where_others_read(self, place: Place, trail: Trail, end: int) -> None:
         """All that was read here is there. Others may have read on, and that be lost."""
         if end < (offset := self._offset(place)):
-            self._go_back(place, trail.last + 1)
+            self._go_back(place, trail.last + 1, end)
         elif self._kept >= 0 and offset > trail.last + 1:
-            self._go_back(place, behind(self._kept, offset, lambda at: self._in_log(place, at)))
+            self._go_back(place, behind(self._kept, offset, lambda at: self._in_log(place, at)), end)
 
-    def _go_back(self, place: Place, found: int) -> None:
+    def _go_back(self, place: Place, found: int, end: int) -> None:
+        """``end``: of the queue."""
         if (offset := self._offset(place)) <= found:
+            return
+        if end > found:  # from a place that it cannot read a broker passes over more
+            found = first_readable(self._session, self._what, place, found, min(end, offset))
+        if offset <= found:
             return
         words = "%s: queue %d of %s was read up to %d there, and is another from %d on: it has lost messages, or was made anew"
         log.warning(words, self._node, place.number, place.topic, offset, found)

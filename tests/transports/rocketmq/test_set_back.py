@@ -34,6 +34,8 @@ class Broker(Canned):
         self.set: list[tuple[int, int, str]] = []
         """Queue, offset and request of what set the group back."""
         self.denies: Collection[int] = ()
+        self.blank: Collection[int] = ()
+        """Places that it cannot read."""
         self.silent: Collection[int] = ()
         """Codes of what it does not answer."""
 
@@ -55,6 +57,8 @@ class Broker(Canned):
         at, ends = int(asked["queueOffset"]), {"minOffset": "0", "maxOffset": str(self.end)}
         if at >= self.end:
             return Answer.PULL_OFFSET_MOVED, {**ends, "nextBeginOffset": str(self.end)}, b""
+        if at in self.blank:
+            return Answer.PULL_RETRY_IMMEDIATELY, {**ends, "nextBeginOffset": str(self.end)}, b""
         body = self._stored(asked["topic"], 0, at, 1)
         if at >= self.kept:
             body = body.replace(b"%032X" % (at * QUEUES), b"%032X" % (10**6 + at))
@@ -115,6 +119,21 @@ def test_a_group_goes_on_where_its_queue_ceases_to_be_the_one_that_was_read(
 ) -> None:
     """``there``: how many are as they were, how many there are, and how far the group is."""
     server.kept, server.end, server.offset = there
+    held = connected(transport, server)
+    assert server.set == [(0, one, "reset") for one in wanted]
+    held.connection.close()
+
+
+@pytest.mark.usefixtures("read")
+@pytest.mark.parametrize(
+    ("blank", "end", "wanted"),
+    [(range(50), 90, [50]), (range(READ), 90, []), (range(20, 50), 90, [1]), (range(50), 50, [50]), (range(50), 0, [0])],
+)
+def test_it_does_not_go_on_at_a_place_that_cannot_be_read(
+    server: Broker, transport: Any, blank: Collection[int], end: int, wanted: list[int]
+) -> None:
+    """From there a broker would pass over what can be."""
+    server.kept, server.end, server.blank = min(blank), end, blank
     held = connected(transport, server)
     assert server.set == [(0, one, "reset") for one in wanted]
     held.connection.close()
