@@ -152,9 +152,10 @@ def _given(headers: Headers) -> dict[str, Headers]:
 
 
 def _passes(error: FrameworkError) -> bool:
-    """It is certainly not stored, and may be in a moment."""
+    """It may be stored in a moment. Where it may be stored already, another try leaves it there twice; so would giving the
+    message back, which costs an attempt as well."""
     if isinstance(error, PublishError):
-        return error.stored is False and not isinstance(error, MessageRefused)
+        return error.stored is not True and not isinstance(error, MessageRefused)
     return isinstance(error, BrokerUnreachable) and not isinstance(error, REFUSALS)
 
 

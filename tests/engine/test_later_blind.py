@@ -13,7 +13,7 @@ import pytest
 
 from framework.engine import later_dialler
 from framework.engine.supervisor import Supervisor
-from framework.errors import BrokerUnreachable, PublishError, Retry
+from framework.errors import BrokerUnreachable, MessageRefused, PublishError, Retry
 from framework.handler import make_spec
 from framework.message import Message
 from framework.middleware import on_end
@@ -205,6 +205,33 @@ def test_what_fails_long_after_something_else_did_is_tried_again_as_well(monkeyp
     gevent.sleep(0.3)
     failures = 1
     waits.defer("orders.billing.later", b"three", 1.0)
+
+
+@pytest.mark.parametrize("stored", [False, None])
+def test_what_may_be_stored_already_is_tried_again_as_what_is_not(monkeypatch: pytest.MonkeyPatch, stored: bool | None) -> None:
+    """A node stands still, and others do not. Given back, the message would be there twice too, and have one attempt less."""
+    monkeypatch.setattr(later_dialler, "LOOK_WHEN_BLIND", 0.01)
+    answers: list[Exception | None] = [PublishError("no answer", stored=stored), None]
+
+    def publish(*_: Any, **__: Any) -> None:
+        if (answer := answers.pop(0)) is not None:
+            raise answer
+
+    later_dialler.Waits([], [], publish).defer("orders.billing.later", b"one", 1.0)
+    assert not answers
+
+
+@pytest.mark.parametrize("error", [MessageRefused("too large"), PublishError("without a reader", stored=True)])
+def test_what_no_other_try_would_change_is_not_tried_again(error: Exception) -> None:
+    calls: list[str] = []
+
+    def publish(topic: str, *_: Any, **__: Any) -> None:
+        calls.append(topic)
+        raise error
+
+    with pytest.raises(PublishError):
+        later_dialler.Waits([], [], publish).defer("orders.billing.later", b"one", 1.0)
+    assert len(calls) == 1
 
 
 def test_a_worker_that_stops_waits_for_no_broker_that_cannot_be_asked(broker: Any, limited: Any, run: Callable[..., Any]) -> None:

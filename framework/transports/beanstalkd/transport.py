@@ -100,7 +100,7 @@ class BeanstalkdTransport:
         return SealingProducer(made) if self._options.headers else made
 
     def probe(self) -> list[NodeInfo]:
-        return self._infos(self._ask_all(_stats))
+        return self._asked(_stats, self._infos)
 
     def _describe(self) -> list[NodeInfo]:
         return self._infos(answered(self._ask_each(_stats)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from framework.errors import BrokerUnreachable
+from framework.errors import SomeUnreachable
 from framework.testing.servers import free_port
 from framework.transports import open_transports
 from framework.transports.beanstalkd import Client
@@ -46,9 +46,16 @@ def test_topics_and_what_is_kept_of_each(start_beanstalkd):
     assert transport.channels("orders") == set()
 
 
-def test_a_server_that_does_not_answer_is_named(start_beanstalkd):
+def test_a_server_that_does_not_answer_is_named_beside_what_the_others_say(start_beanstalkd):
     server, away = start_beanstalkd("-F"), f"127.0.0.1:{free_port()}"
+    with Client(server.address, use="orders") as client:
+        client.put(b"1")
     transport = open_transports([f"beanstalkd://{server.address},{away}"])[0]
+    answers = []
     for question in (transport.probe, transport.topics, lambda: transport.backlog("orders", "billing")):
-        with pytest.raises(BrokerUnreachable, match=f"beanstalkd {away} cannot be reached"):
+        with pytest.raises(SomeUnreachable, match=f"beanstalkd {away} cannot be reached") as caught:
             question()
+        assert caught.value.down == {away}
+        answers.append(caught.value.answers)
+    assert [info.node for info in answers[0]] == [server.address]
+    assert answers[1:] == [{"orders"}, {server.address: 1}]
