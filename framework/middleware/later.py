@@ -10,13 +10,15 @@ forgets delays when it restarts changes nothing either.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from time import monotonic, time
 from typing import Any, NamedTuple
 
 import msgspec
+from gevent.lock import Semaphore
 
 from framework.errors import FrameworkError, MessageRefused, PublishError
 from framework.handler import HandlerSpec
@@ -40,6 +42,8 @@ FOREVER = 366 * 86_400.0
 """Seconds. A broker that takes such delays needs no help."""
 TOO_EARLY = 20
 """Times in a row that an envelope may come back at once: then the broker keeps no delay, whatever it says."""
+TURN = 1.0
+"""Seconds that one waits until the others that came at once are stored."""
 STRANGERS_WAIT = 600.0
 """Seconds until another owner's envelope is looked at again, where that owner has a copy of its own."""
 NOTICED = frozenset(10**n for n in range(1, 16))
@@ -136,6 +140,7 @@ class LaterTopic:
         self._now = clock or time
         self._strangers: set[tuple[str, str]] = set()
         self._said_that_it_counts = False
+        self._one = Semaphore()
         self._failing = OnEnd()
         self._failing_for = 0.0
         """Seconds, at the last failure to store something."""
@@ -266,11 +271,23 @@ class LaterTopic:
             )  # fmt: skip
             return restored(envelope, header, body)
         try:
-            self._store(msgspec.structs.replace(header, early=early, hops=header.hops + 1), body, left)
+            with self._alone(early):
+                self._store(msgspec.structs.replace(header, early=early, hops=header.hops + 1), body, left)
         except FrameworkError as error:
             log.warning("handler %s: a message in topic %s cannot be deferred again: %s", self._name, self.topic, error)
             return Requeue(min(left, AGAIN, self._longest_requeue(envelope)))
         return DEFERRED
+
+    @contextmanager
+    def _alone(self, early: int) -> Iterator[None]:
+        """What came at once again is stored one at a time. An nsqd with --mem-queue-size=0 keeps the delay of what is published
+        only while its topic has nothing else to do (``put`` in its topic.go): of many at once most came at once once more."""
+        mine = early > 1 and self._one.acquire(timeout=TURN)
+        try:
+            yield
+        finally:
+            if mine:
+                self._one.release()
 
     def _came_at_once(self, envelope: Message, header: Header, left: float) -> bool:
         """Before half of the delay that was asked for."""

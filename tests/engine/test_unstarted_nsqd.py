@@ -11,6 +11,7 @@ import gevent
 import pytest
 
 from framework.engine.supervisor import Supervisor
+from framework.errors import Retry
 from framework.handler import make_spec
 from framework.message import Batch, Message
 from framework.publisher import Publisher
@@ -112,6 +113,27 @@ def test_one_slot_for_three_nsqds_buries_nothing_that_waits_for_it(start_nsqd, w
     working.until(lambda: working.ledger.finished + working.ledger.dead == 3, seconds=40)
     assert calls == {b"on %d" % nsqd.tcp_port: 1 for nsqd in nsqds}
     assert (working.ledger.dead, requeued(nsqds)) == (0, 0)
+    working.stop()
+
+
+@pytest.mark.slow
+def test_where_nsqd_keeps_nothing_in_memory_all_of_many_wait_for_their_time(start_nsqd, work):
+    """It drops the delay of what is published while its topic is at work: of many at once most came again at once."""
+    nsqd = start_nsqd("--mem-queue-size=0")
+    began: dict[bytes, float] = {}
+    waited: list[float] = []
+
+    def function(message: Message) -> None:
+        if message.body in began:
+            waited.append(time.time() - began[message.body])
+        else:
+            began[message.body] = time.time()
+            raise Retry(delay=5, count=False)
+
+    put(nsqd, *[b"%d" % n for n in range(1000)])
+    working = work([nsqd], function, concurrency=100, max_in_flight=1000)
+    working.until(lambda: working.ledger.finished + working.ledger.dead == 1000, seconds=60)
+    assert (min(waited) >= 4.9, working.ledger.dead) == (True, 0)
     working.stop()
 
 

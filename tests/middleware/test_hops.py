@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import gevent
 import pytest
 
 from framework.errors import Retry
+from framework.headers import NONE, Headers
 from framework.message import Message
 from framework.middleware.outcome import DEFERRED
 from tests.middleware.waiting import Waiting, retry_in
@@ -52,6 +54,30 @@ def test_where_the_broker_carries_headers_hops_are_counted_in_one(waiting: Waiti
         outcome = chain(waiting.envelope())
     assert counted == [(0, {}), (0, {"workers-hops": "1"}), (0, {"workers-hops": "2"})]
     assert [dict(one.headers) for one in seen] == [{"traceparent": "00-1"}] * 2, "the handler sees its message's own"
+
+
+def test_what_came_at_once_again_is_stored_one_at_a_time(waiting: Waiting) -> None:
+    """An nsqd that keeps nothing in memory drops the delay of many at once."""
+    under_way, most = 0, 0
+
+    def defer(topic: str, body: bytes, delay: float, headers: Headers = NONE) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        gevent.sleep(0.005)
+        under_way -= 1
+        waiting.published.append((topic, body, delay))
+
+    waiting.defer = defer  # type: ignore[method-assign]
+    chain = waiting.chain(retry_in(7300))
+    chain(waiting.original())
+    at_a_time = []
+    for _ in range(3):
+        most = 0
+        envelopes = [waiting.envelope() for _ in range(5)]
+        gevent.joinall([gevent.spawn(chain, one) for one in envelopes], raise_error=True)
+        at_a_time.append(most)
+    assert at_a_time == [5, 1, 1]  # once, as after nsqd was started again, is no reason
 
 
 @pytest.mark.parametrize(("said", "counted"), [("7", "8"), ("-1", "1"), ("seven", "1"), ("", "1"), ("9" * 30, "1"), ("٣", "1")])
