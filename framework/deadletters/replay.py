@@ -14,6 +14,7 @@ from framework.bodies import CHUNK_BYTES
 from framework.deadletters.letter import Letter
 from framework.deadletters.sweep import Sweep
 from framework.errors import BadMessage, PublishError, WrongUse
+from framework.headers import Headers
 from framework.transports.contract import Producer, Transport
 
 TOGETHER = 100
@@ -48,8 +49,8 @@ class Replay:
         """
         try:
             for some in _together(letters):
-                for (target, _), group in groupby(some, lambda letter: (self.target(letter), letter.headers)):
-                    self._replay(target, list(group))
+                for (target, headers), group in groupby(some, lambda letter: (self.target(letter), letter.headers)):
+                    self._replay(target, list(group), headers)
                 yield self.replayed
         finally:
             self._producer.close()
@@ -76,12 +77,12 @@ class Replay:
                 "to a topic goes to all of its channels; add --all-channels if that is wanted, or name another topic with --to"
             )
 
-    def _replay(self, target: str, letters: list[Letter]) -> None:
+    def _replay(self, target: str, letters: list[Letter], headers: Headers) -> None:
         if not target:
             self._fail(len(letters), "only their bodies were kept, not where they came from: name the topic with --to")
             return
         trouble: PublishError | None = None
-        for letter, error in zip(letters, self._publish(target, letters), strict=True):
+        for letter, error in zip(letters, self._publish(target, letters, headers), strict=True):
             if error is None:
                 self._sweep.take(letter)
                 self.replayed += 1
@@ -92,18 +93,18 @@ class Replay:
         if trouble is not None:
             raise trouble
 
-    def _publish(self, target: str, letters: list[Letter]) -> list[PublishError | BadMessage | None]:
+    def _publish(self, target: str, letters: list[Letter], headers: Headers) -> list[PublishError | BadMessage | None]:
         """What became of each. One body that is refused before anything is sent must not keep back the others."""
         try:
-            return list(self._producer.publish_each(target, [letter.body for letter in letters], **self._headers(letters[0])))
+            return list(self._producer.publish_each(target, [letter.body for letter in letters], **self._with(headers)))
         except BadMessage as error:
             if len(letters) == 1:
                 return [error]
-            return [outcome for letter in letters for outcome in self._publish(target, [letter])]
+            return [outcome for letter in letters for outcome in self._publish(target, [letter], headers)]
 
-    def _headers(self, letter: Letter) -> dict[str, Any]:
-        """Where the message has moved to a broker that carries none, its body goes alone."""
-        return {"headers": letter.headers} if letter.headers and self._transport.capabilities.headers else {}
+    def _with(self, headers: Headers) -> dict[str, Any]:
+        """Where the messages have moved to a broker that carries none, their bodies go alone."""
+        return {"headers": headers} if headers and self._transport.capabilities.headers else {}
 
     def _fail(self, count: int, why: str) -> None:
         self.failed += count
@@ -112,12 +113,10 @@ class Replay:
 
 def _together(letters: Iterable[Letter]) -> Iterator[list[Letter]]:
     some: list[Letter] = []
-    size = 0
     for letter in letters:
         some.append(letter)
-        size += len(letter.body)
-        if len(some) == TOGETHER or size > CHUNK_BYTES:
+        if len(some) == TOGETHER or sum(len(one.body) for one in some) > CHUNK_BYTES:
             yield some
-            some, size = [], 0
+            some = []
     if some:
         yield some

@@ -89,8 +89,10 @@ class Sweep:
 
     def take(self, letter: Letter) -> None:
         """It is done with: the broker forgets it."""
-        message = letter.message
-        self._taken.add(_key(message))
+        self._taken.add(_key(letter.message))
+        self._finish(letter.message)
+
+    def _finish(self, message: Message) -> None:
         try:
             message.connection.finish(message)
         except AlreadySettled:  # its lease was lost; when it comes again it is finished then
@@ -117,19 +119,13 @@ class Sweep:
         """A letter comes again when its lease was lost."""
         key = _key(message)
         if key in self._taken:
-            self._finish_again(message)
+            self._finish(message)
             return False
         if key in self._known:
             message.body = b""
             return False
         self._known.add(key)
         return True
-
-    def _finish_again(self, message: Message) -> None:
-        try:
-            message.connection.finish(message)
-        except AlreadySettled:
-            pass
 
     # -- waiting for them
 

@@ -14,7 +14,7 @@ import pytest
 
 from framework.deadletters import DeadTopic, Selection, Sweep, find
 from framework.deadletters import sweep as sweeping
-from framework.errors import BrokerUnreachable, SomeUnreachable
+from framework.errors import AlreadySettled, BrokerUnreachable, SomeUnreachable
 from framework.testing.proxy import Proxy
 from framework.testing.servers import Server, own_nsqd, running
 from framework.transports import open_transports
@@ -228,3 +228,40 @@ def test_nodes_that_were_down_when_it_began_do_not_end_it_and_those_that_have_le
     assert Sweep(DeadTopic("orders.billing.dead", transport, "dead", {"a": 1}))._all_in_hand()
     with pytest.raises(SomeUnreachable):
         Sweep(DeadTopic("orders.billing.dead", transport, "dead", {"a": 1, "b": 1}))._all_in_hand()
+
+
+def test_one_letter_whose_lease_is_over_keeps_no_other_from_being_kept(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A touch may be when its connection finds out that it has lost another."""
+    tried = []
+    with sweep_of(over(broker.url)) as sweep:
+        line = Line(sweep)
+        line.in_flight = dict.fromkeys("abc", 0.0) | {"fresh": time.monotonic()}
+        monkeypatch.setattr(Line, "limits", Limits(60.0, 900.0, 1))
+
+        def touch(message: Any) -> None:
+            tried.append(message)
+            raise AlreadySettled.of(b"1")
+
+        monkeypatch.setattr(Line, "touch", staticmethod(touch), raising=False)
+        sweep._touch(line)  # type: ignore[arg-type]
+        line.in_flight.clear()
+    assert tried == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("slow", ["drain", "close"])
+def test_a_broker_that_takes_long_to_say_goodbye_is_waited_for(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    """What it has not given back by then would wait until its lease is over."""
+    monkeypatch.setattr(sweeping, "CLOSING", 0.0)
+    monkeypatch.setattr(sweeping, "GOODBYE", 0.0)
+    monkeypatch.setattr(Line, "limits", Limits(60.0, 60.0, 1, goodbye=30.0))
+    heard = {"drain": Sweep.drained, "close": Sweep.closed}[slow]
+    monkeypatch.setattr(
+        Line, slow, lambda self, error=None: gevent.spawn_later(0.1, heard, self._sweep, self, *[error] * (slow == "close"))
+    )
+    with sweep_of(over(broker.url)) as sweep:
+        line = Line(sweep)
+    assert (line in sweep._drained, sweep._open) == (True, [])

@@ -1,0 +1,94 @@
+"""How a message is given up: what is remembered of it where that cannot be written down, and under which name it is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from framework.errors import PublishError, Reject
+from framework.handler import make_spec
+from framework.message import Message, Unreadable
+from framework.middleware import compile_chain, dead_letter
+from framework.middleware.dead_letter import topic_name
+from framework.middleware.outcome import DEAD, Requeue
+from tests.middleware.test_chain import SUBSCRIPTION, Held, Stored, message
+
+
+def chain_of(function: Any, stored: Stored, **more: Any) -> Any:
+    def handle(message: Message) -> None:
+        function(message)
+
+    spec = make_spec(handle, "orders", "billing", {"max_attempts": 3})
+    return compile_chain(spec, publish=stored.publish, delay=lambda attempts: 10.0, **more)
+
+
+def named(number: int, attempts: int) -> Message:
+    return Message(b"%016x" % number, 0, attempts, b"body", SUBSCRIPTION)
+
+
+def test_the_reasons_of_so_many_letters_are_remembered_as_memory_allows_the_latest_ones(monkeypatch: Any) -> None:
+    monkeypatch.setattr(dead_letter, "REMEMBERED", 2)
+    stored = Stored()
+
+    def fail(message: Message) -> None:
+        raise ValueError(f"of {int(message.id, 16)}")
+
+    handle = chain_of(fail, stored)
+    stored.refuse = PublishError("full", stored=False)
+    for number in (1, 2, 3):
+        assert handle(named(number, 3)).delay == 10.0
+    stored.refuse = None
+    reasons = []
+    for number in (1, 2, 3):
+        assert handle(named(number, 4)) == DEAD
+        reasons.append(json.loads(stored[-1][1].partition(b"\n")[0])["reason"].split(" from")[0])
+    assert reasons == ["no answer", "ValueError: of 2", "ValueError: of 3"]
+    assert handle(named(3, 4)) == DEAD
+    assert b"no answer" in stored[-1][1], "it was said once, and what comes later is another's"
+
+
+@pytest.mark.parametrize(("attempts", "outcome"), [(4, Requeue(0.0)), (3, Requeue(10.0))])
+def test_of_what_was_given_back_no_letter_is_written(attempts: int, outcome: Requeue, monkeypatch: Any) -> None:
+    """It is delivered again, and given up then: before a call, and after one."""
+    stored, held = Stored(), Held()
+
+    def fail(_: Message) -> None:
+        raise ValueError("odd")
+
+    one = message(attempts=attempts)
+    monkeypatch.setattr(one.connection, "in_flight", held)
+    held.given_back.append(one)
+    made = chain_of(fail, stored)(one)
+    assert (made.delay, stored) == (outcome.delay, [])
+
+
+def test_what_cannot_be_read_fails_uncalled_and_what_is_beside_it_is_called() -> None:
+    seen: list[Message] = []
+    handle = chain_of(seen.append, Stored(), packed=True)
+    good, bad = message(), Unreadable(b"1", 0, 1, b"body", SUBSCRIPTION, why="it is cut off")
+    assert handle(good) is None
+    assert handle(bad).delay == 10.0
+    assert seen == [good]
+
+
+def test_long_names_stay_the_same_for_ever() -> None:
+    """A version that makes another of them would leave the letters of the one before alone."""
+    assert topic_name("t" * 64, "c" * 64) == "t" * 48 + "-68a78f476d.dead"
+
+
+def test_what_fails_for_a_reason_that_cannot_be_shown_is_given_up_all_the_same() -> None:
+    class Odd(ValueError):
+        @property
+        def __notes__(self) -> list[str]:
+            raise RuntimeError("none of your business")
+
+    def fail(_: Message) -> None:
+        raise Reject("no") from Odd()
+
+    stored = Stored()
+    assert chain_of(fail, stored)(message()) == DEAD
+    header = json.loads(stored[-1][1].partition(b"\n")[0])
+    assert header["reason"] == "Reject: no"
+    assert header["traceback"] == "(its traceback cannot be had: RuntimeError: none of your business)"
