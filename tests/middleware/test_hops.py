@@ -112,6 +112,17 @@ def test_an_envelope_of_another_owner_keeps_its_count(waiting: Waiting) -> None:
     assert dict(waiting.headers) == {"workers-hops": "3"}
 
 
+def test_what_comes_back_before_half_of_its_delay_is_counted_as_early_until_one_keeps_its_time(waiting: Waiting) -> None:
+    chain = waiting.chain(retry_in(36_000))
+    chain(waiting.original())
+    early = []
+    for share in (0.45, 0.55, 0.1, 0.49, 0.51):
+        waiting.now += share * waiting.published[-1][2]
+        assert chain(waiting.envelope()) == DEFERRED
+        early.append(_header_of(waiting).get("early", 0))
+    assert early == [1, 0, 1, 2, 0]
+
+
 def _header_of(waiting: Waiting) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(waiting.published[-1][1].partition(b"\n")[0])
     return found

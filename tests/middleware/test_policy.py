@@ -13,7 +13,7 @@ from framework.handler import make_spec
 from framework.message import Batch, Message
 from framework.middleware import compile_chain
 from framework.middleware.outcome import DEAD, Fault, Requeue
-from framework.middleware.policy import is_marked
+from framework.middleware.policy import compile_policy, is_marked
 from framework.transports.contract import Limits
 
 LIMITS = Limits(60.0, 900.0, 2500)
@@ -135,3 +135,26 @@ def test_what_a_policy_makes_of_an_error_is_marked_where_the_error_is() -> None:
         made = Retry("again")
         made.__cause__ = error
         assert [is_marked(one, "seen") for one in (error, made)] == [marked, marked]
+
+
+@pytest.mark.parametrize(
+    ("action", "made", "values"),
+    [
+        (Retry, Retry("KeyError: 'x'"), {"delay": None, "count": True}),
+        (Retry(), Retry("KeyError: 'x'"), {"delay": None, "count": True}),
+        (Retry("soon", delay=5, count=False), Retry("soon"), {"delay": 5, "count": False}),
+        (Backoff(delay=7), Backoff("KeyError: 'x'"), {"delay": 7}),
+        (Backoff("it is down"), Backoff("it is down"), {"delay": None}),
+        (Reject(), Reject("KeyError: 'x'"), {}),
+        (Reject("not for us"), Reject("not for us"), {}),
+    ],
+)
+def test_what_a_rule_makes_of_an_error_says_why_and_names_its_cause(action: Any, made: Any, values: dict[str, Any]) -> None:
+    """In its own words, or where it has none in those of the error."""
+
+    def function(_: Message) -> None: ...
+
+    error = KeyError("x")
+    found: Any = compile_policy(make_spec(function, "orders", "billing", {"policy": {KeyError: action}}))(error)
+    assert (type(found), found.reason, found.__cause__) == (type(made), made.reason, error)
+    assert {name: getattr(found, name) for name in values} == values

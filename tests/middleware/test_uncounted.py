@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from framework.errors import MessageRefused, PublishError, Retry
+from framework.errors import Backoff, MessageRefused, PublishError, Retry
 from framework.message import Batch, Message
 from framework.middleware.later import PASSING
-from framework.middleware.outcome import DEAD, DEFERRED, Requeue
+from framework.middleware.outcome import DEAD, DEFERRED, Fault, Requeue
 from tests.middleware.waiting import LONGEST, Waiting
 
 
@@ -154,3 +154,24 @@ def _raising(error: Exception) -> Callable[[Message], None]:
         raise error
 
     return function
+
+
+class Away(Retry, Backoff):
+    """What a dependency is away for, as the store of ``framework.dedupe``."""
+
+
+@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize(("kind", "fault"), [(Retry, Fault.NONE), (Away, Fault.DEPENDENCY)])
+def test_what_is_put_off_for_a_dependency_pauses_the_handler_all_the_same(
+    waiting: Waiting, kind: type[Retry], fault: Fault, refused: bool
+) -> None:
+    def function(_: Message) -> None:
+        raise kind("down", delay=5, count=False)
+
+    chain = waiting.chain(function, max_attempts=3)
+    waiting.refuse = PublishError("full", stored=False) if refused else None
+    outcome = chain(waiting.original())
+    if refused:
+        assert (outcome, outcome.counts) == (Requeue(5.0, counts=False), False)
+    else:
+        assert (outcome, outcome.fault, outcome.pause) == (DEFERRED, fault, 5.0 * (kind is Away))

@@ -173,8 +173,7 @@ class MemoryBroker:
 
     def __init__(self, name: str = "") -> None:
         self.name = name
-        self.clock = Clock()
-        self.clock.moved = self._wake_all
+        self.clock = Clock(self._wake_all)
         self.limits = LIMITS
         """What new connections are granted."""
         self.max_size = MAX_SIZE

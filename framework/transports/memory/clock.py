@@ -13,10 +13,10 @@ class Clock:
     times stay real: a handler's timeout, touching, a batch's linger, pauses between two dials.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, moved: Callable[[], None]) -> None:
+        """``moved`` is called after each advance."""
         self._added = 0.0
-        self.moved: Callable[[], None] = _nothing
-        """Called after each advance."""
+        self._moved = moved
 
     def now(self) -> float:
         return monotonic() + self._added
@@ -34,7 +34,4 @@ class Clock:
         if seconds < 0:
             raise ValueError(f"advance({seconds}): time goes forward only, give 0 seconds or more")
         self._added += seconds
-        self.moved()
-
-
-def _nothing() -> None: ...
+        self._moved()

@@ -14,7 +14,7 @@ from framework.errors import AlreadySettled, BadMessage, BadName, BadSetting, Br
 from framework.testing.conformance.receiver import StrictReceiver
 from framework.transports import open_transports
 from framework.transports.contract import Limits
-from framework.transports.memory import forget, named
+from framework.transports.memory import MemoryBroker, add, forget, named
 
 
 def test_what_is_published_is_handled_and_finished(run, publish):
@@ -391,3 +391,14 @@ def test_a_closed_producer_stores_nothing_more(transport, broker):
     with pytest.raises(PublishError, match="the producer is closed: make a new one"):
         producer.publish("orders", [b"x"])
     assert broker.waiting("orders") == []
+
+
+def test_a_name_is_one_brokers_until_that_is_forgotten(broker):
+    with pytest.raises(ValueError, match=rf"there is a broker memory://{broker.name} already: take another name"):
+        add(MemoryBroker(broker.name))
+    assert named(broker.name) is broker
+    add(broker)  # itself is no other
+    forget(broker.name)
+    other = MemoryBroker(broker.name)
+    add(other)
+    assert named(broker.name) is other
