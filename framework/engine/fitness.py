@@ -6,12 +6,14 @@ What is refused, and in which words, is said by ``refusals``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import gevent
 
 from framework.engine.refusals import unfit
 from framework.errors import FrameworkError
 from framework.handler import HandlerSpec
+from framework.middleware.dead_letter import topic_name
 from framework.observe import hublog
 from framework.source import locate
 from framework.transports.contract import NodeInfo, Transport
@@ -55,10 +57,19 @@ def notes(handlers: Sequence[HandlerSpec], found: Described) -> list[str]:
 
 def _described(spec: HandlerSpec, transport: Transport) -> list[NodeInfo]:
     try:
-        return transport.describe(spec.topic, spec.channel)
+        found = transport.describe(spec.topic, spec.channel)
+        return found if transport.capabilities.auto_create else _with_dead_letters(spec, transport, found)
     except FrameworkError as error:  # the supervisor waits for it, or ends with it
         log.debug("handler %s: its broker does not say what it can do: %s", spec.name, error)
         return []
+
+
+def _with_dead_letters(spec: HandlerSpec, transport: Transport, found: Sequence[NodeInfo]) -> list[NodeInfo]:
+    """Where no topic comes to be by itself, and no node makes that of the dead letters, a handler is not begun."""
+    lacking = {one.node: one.obstacles for one in transport.describe(topic_name(spec.topic, spec.channel), spec.channel)}
+    if not all(lacking.values()):
+        return list(found)
+    return [replace(one, obstacles=tuple(dict.fromkeys((*one.obstacles, *lacking.get(one.node, ()))))) for one in found]
 
 
 def _misfits(spec: HandlerSpec, transport: Transport, nodes: Sequence[NodeInfo]) -> list[str]:

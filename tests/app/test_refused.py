@@ -110,6 +110,28 @@ def test_a_handler_is_judged_by_what_its_own_topic_and_channel_are_granted():
     assert sorted(asked) == sorted(names)
 
 
+@pytest.mark.parametrize(
+    ("made", "by", "wanted"),
+    [(["orders"], [], 1), ([], [], 2), (["orders"], ["two:1"], 0), (["orders", "orders.billing.dead"], [], 0)],
+    ids=["it has the topic alone", "it has neither", "another node makes it", "it has both"],
+)
+def test_where_no_topic_comes_to_be_by_itself_that_of_the_dead_letters_is_missed_as_well(
+    made: list[str], by: list[str], wanted: int
+):
+    """Else ``check`` said that all was well, and ``run`` tried for ever. ``by``: the nodes that make topics."""
+    cluster = Cluster()
+    cluster.capabilities = replace(Cluster.capabilities, auto_create=False)
+
+    def describe(topic: str, channel: str) -> list[NodeInfo]:
+        said = [NodeInfo(node, "streams 2", Limits(60.0, 60.0, 2500)) for node in ("one:1", "two:1")]
+        lacks = topic not in made
+        return [replace(one, obstacles=(f"no topic {topic}",) if lacks and one.node not in by else ()) for one in said]
+
+    cluster.describe = describe
+    found = App([make_spec(function, "orders", "billing", {"timeout": 30})], Settings())._misfits(cluster)
+    assert len(set(found)) == wanted
+
+
 def test_of_hundreds_of_handlers_each_is_asked_for_and_some_at_a_time():
     cluster, running, most = Cluster(), 0, 0
 

@@ -9,11 +9,12 @@ from framework.transports.contract import NodeInfo
 from framework.transports.rocketmq.administration import Broker
 
 
-def judged(info: NodeInfo, broker: Broker, missing: str, *, pulls: bool) -> NodeInfo:
-    """``info`` with what is to be said of ``broker``. ``pulls``: it is read by PULL; ``missing``: a topic that no broker has."""
+def judged(info: NodeInfo, broker: Broker, missing: tuple[str, str] | None, *, pulls: bool) -> NodeInfo:
+    """``info`` with what is to be said of ``broker``. ``pulls``: it is read by PULL; ``missing``: a topic that no
+    broker has, and its name there."""
     obstacles = [words for words in (refusal(broker, info.node, pulls=pulls),) if words]
     if missing and not broker.allows("autoCreateTopicEnable"):
-        obstacles.append(no_topic(missing, info.node))
+        obstacles.append(no_topic(*missing, info.node))
     return replace(info, obstacles=tuple(obstacles), notes=tuple(_notes(broker, info.node, pulls=pulls)))
 
 
@@ -28,8 +29,10 @@ def refusal(broker: Broker, node: str, *, pulls: bool) -> str:
     return ""
 
 
-def no_topic(topic: str, node: str) -> str:
-    return f"{node} has no topic for {topic} and makes none (autoCreateTopicEnable=false): make it with mqadmin updateTopic"
+def no_topic(topic: str, name: str, node: str) -> str:
+    """``name``: RocketMQ's, of ``topic``."""
+    fix = f"make it with mqadmin updateTopic -t {name}"
+    return f"{node} has no topic for {topic} and makes none (autoCreateTopicEnable=false): {fix}"
 
 
 def begins_again(topic: str, channel: str, *, pulls: bool) -> str:

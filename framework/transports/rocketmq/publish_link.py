@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from time import monotonic, time
 from typing import Protocol
 
+import gevent
 from gevent import getcurrent
 from gevent.hub import get_hub
 
@@ -37,6 +39,10 @@ WINDOW = 256
 """Requests of one ``ask_each`` that are under way at a time."""
 WINDOW_BYTES = 16 * 1024 * 1024
 """What their bodies have together, at most: a broker has all of them in its memory before it answers the first."""
+ROUTED = 30.0
+"""Seconds for which it is not asked again whether a topic may be written to: as Java's client."""
+PATIENCE = 1.0
+"""Seconds that a publish waits for that, the first time. Without a name server it goes on as before."""
 _UNKNOWN = "whether the message is stored is not known"
 # All of these have the code 1.
 _PASSING = ("[PC_SYNCHRONIZED]", "timer message is under flow control")
@@ -58,6 +64,9 @@ class Broker(Protocol):
     def queues(self, topic: str) -> int:
         """How many queues ``topic`` has there to write to; 0: there is none. Raises FrameworkError."""
 
+    def closed(self, topic: str) -> str:
+        """Why ``topic`` may not be written to there: no broker looks at that itself; empty: it may. Raises FrameworkError."""
+
     def has_timers(self) -> bool:
         """Whether it keeps every delay, and not its levels alone. Raises FrameworkError."""
 
@@ -72,6 +81,10 @@ class PublishLink(SessionLink[Command, Session]):
         """None: not asked yet. Few publishers delay anything."""
         self._queues: dict[str, int] = {}
         """Topic -> how many it has there, as far as it was asked for."""
+        self._closed: dict[str, str] = {}
+        """Topic -> why it may not be written to."""
+        self._looked: dict[str, float] = {}
+        """Topic -> when that was asked for, in seconds of ``monotonic``."""
         self._owed = 0
 
     @property
@@ -82,6 +95,8 @@ class PublishLink(SessionLink[Command, Session]):
     # --- publishers ----------------------------------------------------------------------------------------
 
     def _run(self, commands: Sequence[Command], timeout: float) -> list[Exception | None]:
+        for topic in {command.topic for command in commands}:
+            self._look_at(topic)
         try:
             if self._timers is None and any(command.due for command in commands):
                 self._timers = self._broker.has_timers()
@@ -93,6 +108,19 @@ class PublishLink(SessionLink[Command, Session]):
         if self._session.error is not None:
             return [NotStored(str(self._session.error))] * len(commands)
         return _Run(self, commands, timeout).wait()
+
+    def _look_at(self, topic: str) -> None:
+        now = monotonic()
+        if (last := self._looked.get(topic)) is not None and now - last < ROUTED:
+            return
+        self._looked[topic] = now
+        asking = gevent.spawn(self._ask_whether_closed, topic)
+        if last is None:
+            asking.join(PATIENCE)
+
+    def _ask_whether_closed(self, topic: str) -> None:
+        with suppress(FrameworkError):
+            self._closed[topic] = self._broker.closed(topic)
 
     def _make(self, topics: Collection[str], timeout: float) -> Exception | None:
         try:
@@ -116,6 +144,8 @@ class PublishLink(SessionLink[Command, Session]):
         """Why it cannot be sent there."""
         if self._session.error is not None:
             return NotStored(str(self._session.error))
+        if words := self._closed.get(command.topic):
+            return Refused(words)
         if command.due and not self._timers and (delay := command.due - time()) > LEVELS[-1]:
             words = f"RocketMQ's {self.node} has no timers, and keeps a delay of {LEVELS[-1]:g} s at most"
             return PublishError(f"topic {command.topic!r}: {words}, and this is one of {delay:.0f} s: lower it", stored=False)

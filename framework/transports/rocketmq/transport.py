@@ -27,7 +27,7 @@ from framework.transports.rocketmq.publish_link import PublishLink
 from framework.transports.rocketmq.pulled import LEVELS
 from framework.transports.rocketmq.pulling import PullConnection
 from framework.transports.rocketmq.queues import Past, Pasts
-from framework.transports.rocketmq.routes import Master, NameServers
+from framework.transports.rocketmq.routes import WRITABLE, Master, NameServers
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.sessions import Sessions
 from framework.transports.rocketmq.set_back import SetBack
@@ -71,6 +71,9 @@ class _Home:
     def queues(self, topic: str) -> int:
         return self._transport.queues_on(self._master.name, topic)
 
+    def closed(self, topic: str) -> str:
+        return self._transport.closed_on(self._master.name, topic)
+
     def has_timers(self) -> bool:
         return self._transport.looked_at(self._master).timers
 
@@ -106,11 +109,11 @@ class RocketTransport:
     def describe(self, topic: str, channel: str) -> list[NodeInfo]:
         """As the brokers are set up, whether a topic that is missing would be made, and whether a channel was read otherwise."""
         masters = self._servers.route(self._names.mapped(topic)) if topic else {}
-        missing = bool(topic) and not masters
+        missing = (topic, self._names.mapped(topic)) if topic and not masters else None
 
         def told(master: Master, session: Session) -> NodeInfo:
             info, broker = self._info(master, session)
-            judged = self._judged(info, broker, topic if missing else "")
+            judged = self._judged(info, broker, missing)
             if masters and (words := self._begins_again(session, topic, channel, pulls=self._pulls(broker))):
                 return replace(judged, notes=(*judged.notes, f"{master.name}: {words}"))
             return judged
@@ -126,7 +129,7 @@ class RocketTransport:
             return ""
         return judgement.begins_again(topic, channel, pulls=pulls)
 
-    def _judged(self, info: NodeInfo, broker: Broker, missing: str) -> NodeInfo:
+    def _judged(self, info: NodeInfo, broker: Broker, missing: tuple[str, str] | None) -> NodeInfo:
         return judgement.judged(info, broker, missing, pulls=self._pulls(broker))
 
     def _info(self, master: Master, session: Session) -> tuple[NodeInfo, Broker]:
@@ -225,7 +228,7 @@ class RocketTransport:
 
     def _made(self, master: Master, session: Session, wanted: Sequence[str]) -> dict[str, FrameworkError]:
         if not self.looked_at(master).allows("autoCreateTopicEnable"):
-            words = {name: judgement.no_topic(self._names.unmapped(name) or name, master.name) for name in wanted}
+            words = {name: judgement.no_topic(self._names.unmapped(name) or name, name, master.name) for name in wanted}
             return {name: NegotiationRefused("TOPIC", "", fix=words[name]) for name in wanted}
         return administration.make_topics(session, wanted)
 
@@ -281,6 +284,14 @@ class RocketTransport:
         found = self._servers.route(self._names.mapped(topic)).get(node)
         return found.queues if found else 0
 
+    def closed_on(self, node: str, topic: str) -> str:
+        """Why ``topic`` may not be written to there; empty: it may, or is not there."""
+        found = self._servers.route(self._names.mapped(topic)).get(node)
+        if found is None or found.perm & WRITABLE:
+            return ""
+        fix = "give it back by mqadmin updateTopicPerm, or addWritePerm for all of that broker"
+        return f"topic {topic!r} takes no messages on RocketMQ's {node}, where its perm is {found.perm}: {fix}"
+
     def make_on(self, node: str, topic: str) -> None:
         """Make ``topic`` there, where it is missing. Raises Refused where another master has it."""
         route = self._servers.route(self._names.mapped(topic))
@@ -291,7 +302,7 @@ class RocketTransport:
 
     def probe(self) -> list[NodeInfo]:
         answers = self._ask_each(self._servers.masters_of(self._options.cluster), self._info)
-        return [self._judged(info, broker, "") for info, broker in all_admitted(answers).values()]
+        return [self._judged(info, broker, None) for info, broker in all_admitted(answers).values()]
 
     def _ask_all(self, masters: dict[str, Master], question: Callable[[Master, Session], T]) -> dict[str, T]:
         """Node -> its answer. Raises BrokerUnreachable naming those that gave none: SomeUnreachable where others answered, and

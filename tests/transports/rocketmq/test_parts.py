@@ -228,22 +228,24 @@ def info() -> NodeInfo:
     return NodeInfo("broker-a", "RocketMQ", Limits(57.0, 60.0, 10))
 
 
-def judged_by_pop(found: NodeInfo, broker: Broker, missing: str) -> NodeInfo:
+def judged_by_pop(found: NodeInfo, broker: Broker, missing: tuple[str, str] | None = None) -> NodeInfo:
     return judgement.judged(found, broker, missing, pulls=False)
 
 
 def test_a_broker_without_pop_or_timers_cannot_serve_a_handler() -> None:
-    assert "which has no POP" in judged_by_pop(info(), Broker("4.9.4", {}), "").obstacles[0]
-    assert "timerWheelEnable=false" in judged_by_pop(info(), Broker("5.3.3", {"timerWheelEnable": "false"}), "").obstacles[0]
-    assert judged_by_pop(info(), Broker("5.3.3", {}), "orders").obstacles == ()
+    assert "which has no POP" in judged_by_pop(info(), Broker("4.9.4", {})).obstacles[0]
+    assert "timerWheelEnable=false" in judged_by_pop(info(), Broker("5.3.3", {"timerWheelEnable": "false"})).obstacles[0]
+    assert judged_by_pop(info(), Broker("5.3.3", {}), ("orders", "orders")).obstacles == ()
     closed = Broker("5.3.3", {"autoCreateTopicEnable": "false"})
-    assert "makes none" in judged_by_pop(info(), closed, "orders").obstacles[0]
-    assert judged_by_pop(info(), closed, "").obstacles == ()
+    (words,) = judged_by_pop(info(), closed, ("orders.new", "orders%2Enew")).obstacles
+    assert words.startswith("broker-a has no topic for orders.new and makes none")
+    assert words.endswith("mqadmin updateTopic -t orders%2Enew"), "with a dot it refuses it"
+    assert judged_by_pop(info(), closed).obstacles == ()
 
 
 def test_a_broker_that_is_read_by_pull_needs_neither_and_says_what_that_means() -> None:
     old = Broker("4.9.4", {"timerWheelEnable": "false", "popConsumerKVServiceEnable": "false"})
-    judged = judgement.judged(info(), old, "", pulls=True)
+    judged = judgement.judged(info(), old, None, pulls=True)
     assert judged.obstacles == ()
     assert ["read by PULL" in note for note in judged.notes] == [True]
 
