@@ -79,7 +79,11 @@ class Settings:
         25.0, values.duration, "duration", "How long running handlers may take to finish after SIGTERM or SIGINT.", shown="25s"
     )
     connect_deadline: float | None = _setting(
-        30.0, values.deadline, "duration or never", "How long to try to reach a broker at start, before giving up.", shown="30s"
+        30.0,
+        values.deadline,
+        "duration or never",
+        "How long to try to reach a broker at start, before giving up. Each handler that is connected begins it anew.",
+        shown="30s",
     )
     reload_deadline: float | None = _setting(
         300.0,

@@ -57,7 +57,7 @@ class Supervisor:
 
     ``publish(topic, body, delay=0)`` stores dead letters, and what must wait longer than the broker takes.
     ``drain``: seconds that handlers may take to end when it stops.
-    ``connect_deadline``: seconds until every handler must have a connection at start; None waits for ever.
+    ``connect_deadline``: seconds at start, anew from each handler that has a connection, until all must have; None: no end.
     ``leave()`` ends the process; called in another native thread when the time to drain is over and a handler still blocks the
     hub, with what was in flight given back as far as connections can (``contract.Releasable``). None: it is not ended.
     ``poll_interval``: seconds between two discoveries. ``environ``: for handlers in processes.
@@ -193,8 +193,9 @@ class Supervisor:
     def run(self) -> None:
         """Run until stopped; blocks the calling greenlet.
 
-        Raises BrokerUnreachable when a handler has no connection ``connect_deadline`` seconds after the start (BrokerRefuses
-        at once, when every broker refuses it), and BadHandler when a node's limits cannot carry a handler's timeout.
+        Raises BrokerUnreachable when a handler has no connection ``connect_deadline`` seconds after the start, or after the last
+        one that has (BrokerRefuses at once, when every broker refuses it), and BadHandler when a node's limits cannot carry a
+        handler's timeout.
         """
         with self._hub_watchers() as (hub, turns, changed):
             try:
@@ -249,12 +250,15 @@ class Supervisor:
         )  # fmt: skip
 
     def _until_ready(self, changed: Event) -> None:
-        """Returns when all is connected, when it shall stop, or when the deadline found nothing worth an error."""
-        deadline = time.monotonic() + (math.inf if self._connect_deadline is None else self._connect_deadline)
-        patience = math.inf
+        """Returns when all is connected, when it shall stop, or when the deadline found nothing worth an error. It moves with
+        each handler that is connected: thousands of them on a busy machine take longer, and a broker is there."""
+        limit = math.inf if self._connect_deadline is None else self._connect_deadline
+        connected, deadline, patience = 0, time.monotonic() + limit, math.inf
         while not self._stop.times:
             self._check_refusals()
             now = time.monotonic()
+            if (count := sum(bool(consumer.accounts) for consumer in self._consumers)) > connected:
+                connected, deadline = count, now + limit
             if self.ready:
                 patience = min(patience, now + PATIENCE)
                 if now >= patience or all(dialler.tried for dialler in self._diallers):

@@ -6,14 +6,17 @@ import errno
 import os
 import threading
 import time
+from typing import Any
 
 import gevent
 import pytest
 from gevent.event import Event
+from gevent.lock import Semaphore
 
 from framework.engine.guardian import Guardian
 from framework.engine.supervisor import Supervisor
 from framework.errors import BadHandler, BrokerUnreachable, HandlerTimeout, cannot_be_reached
+from framework.handler import make_spec
 from framework.message import Message
 from framework.transports.contract import Limits
 
@@ -123,6 +126,22 @@ def test_a_node_that_takes_the_connection_and_says_nothing_is_named_at_the_deadl
     worker = run(lambda message: None, supervisor={"connect_deadline": 0.3})
     with pytest.raises(BrokerUnreachable, match=r"no broker reached within 0.3 s \(a:1 has not answered yet\); start the broker"):
         worker.greenlet.get(timeout=5)
+
+
+def test_handlers_that_are_connected_one_after_the_other_may_take_longer_than_the_deadline_in_all(broker, run, monkeypatch):
+    """Thousands of them on a busy machine."""
+    one_at_a_time, connect = Semaphore(), broker.connect
+
+    def slowly(*names: Any) -> Any:
+        with one_at_a_time:
+            gevent.sleep(0.1)
+            return connect(*names)
+
+    monkeypatch.setattr(broker, "connect", slowly)
+    handlers = [make_spec(lambda message: None, "orders", f"c{n}", {}) for n in range(20)]
+    worker = run(*handlers, supervisor={"connect_deadline": 1.0})
+    worker.until(lambda: worker.supervisor.ready)
+    assert len(broker.nodes["a:1"].connections) == 20
 
 
 def test_a_worker_that_may_open_no_more_files_says_which_limit_to_raise(broker, run, monkeypatch):
