@@ -50,6 +50,9 @@ def test_one_that_was_silent_is_not_waited_for_until_it_answers_again() -> None:
     frozen.answers.set()
     while lookups.producers() != [["well"], ["frozen"]]:
         gevent.sleep(0.001)
+    frozen.answers.clear()
+    gevent.spawn_later(0.1, frozen.answers.set)
+    assert lookups.producers() == [["well"], ["frozen"]]  # it has its time again
 
 
 @pytest.mark.usefixtures("soon")
