@@ -67,6 +67,7 @@ class Circuit:
         self._nowhere = nowhere
         self.known: frozenset[str] = frozenset()
         """The nodes, as of the last look."""
+        self.looked_at = 0.0
         self.mute: set[str] = set()
         """Nodes that accepted a connection, and answered a publish neither in time nor since."""
         self._failing: dict[str, float] = {}  # node -> since when
@@ -105,7 +106,7 @@ class Circuit:
             self._words = {"": str(error)}
             self._go_down(started)
             raise
-        self.known = frozenset(known)
+        self.known, self.looked_at = frozenset(known), started
         for node in self._failing.keys() - self.known:
             self._failing.pop(node, None)
             self.mute.discard(node)

@@ -30,6 +30,8 @@ _LAST_TRY, _SHARE = 0.02, 0.05
 of a node, and hides what the one before it told."""
 _WORTH_IT = 0.25
 """Seconds that are enough for a last try, however long the publish may take."""
+_LOOK_AGAIN = 1.0
+"""Seconds after which the only node is left if it refuses, to see whether there is another by now."""
 _LEAST_DIAL, _MOST_DIAL = 1.0, 2.0
 """Seconds that each of many nodes has to accept a connection, if there is as much time; the last has all of it."""
 # The patched one is of a greenlet, not of a thread.
@@ -149,6 +151,7 @@ class Failover(Generic[Command]):
 
     def _taken(self, link: PublishLink[Command]) -> PublishLink[Command]:
         link.silent = partial(_note_silence, weakref.ref(self._circuit), link.node, self._broker)
+        link.elsewhere = partial(_may_be_others, weakref.ref(self._circuit), link.node)
         self._left = [each for each in (*self._left, self._link) if each is not None and each.fileno() >= 0]
         self._link = link
         if self._closed:  # meanwhile, and by another thread perhaps, which had no link to close
@@ -239,6 +242,11 @@ def _note_silence(circuit: weakref.ref[Circuit], node: str, broker: str) -> None
     """A link lives as long as its hub has something to watch: through it nothing else must."""
     if (there := circuit()) is not None:
         there.unanswered(node, BrokerUnreachable(f"{broker} {node} does not answer"))
+
+
+def _may_be_others(circuit: weakref.ref[Circuit], node: str) -> bool:
+    """There are, or were not when they were last looked for, which is a while ago."""
+    return (there := circuit()) is None or bool(there.known - {node}) or monotonic() - there.looked_at > _LOOK_AGAIN
 
 
 def _doubted(error: PublishError, doubt: InDoubt | None) -> PublishError:

@@ -23,12 +23,20 @@ class InDoubt(NotStored):
     that, a publisher is told that nothing is known."""
 
 
+def another() -> bool:
+    """Until an owner says otherwise."""
+    return True
+
+
 class PublishLink(Protocol[Command_contra]):
     """A connection to ``node`` that publishes."""
 
     node: str
     silent: Callable[[], None]
     """Called on its hub when an answer is overdue; its owner says what then."""
+    elsewhere: Callable[[], bool]
+    """Whether there may be another node; its owner says so. If not, one that refuses is not left: it would be dialled for each
+    try."""
 
     def usable(self) -> bool:
         """Whether it can be used: it is connected, and no answer is long overdue."""

@@ -14,7 +14,7 @@ import gevent
 from gevent.hub import Waiter, get_hub
 
 from framework.errors import BrokerUnreachable, FrameworkError
-from framework.transports.publish_link import InDoubt, NotStored
+from framework.transports.publish_link import InDoubt, NotStored, another
 
 DOUBT = 1.0
 """Seconds without a word, while an answer is owed, after which nothing more is sent there."""
@@ -66,6 +66,7 @@ class SessionLink(Generic[_C, _S]):
     def __init__(self, node: str, session: _S) -> None:
         self.node = node
         self.silent: Callable[[], None] = _nothing
+        self.elsewhere: Callable[[], bool] = another
         self._session = session
         self._doubted = 0.0
         self._refusing = False
@@ -110,7 +111,7 @@ class SessionLink(Generic[_C, _S]):
     def _leave_if_refused(self, answers: Sequence[Exception | None]) -> None:
         """What comes next goes to another node, if there is one; this session ends with the last answer that it owes."""
         if any(isinstance(answer, NotStored) and not isinstance(answer, InDoubt) for answer in answers):
-            self._refusing = True
+            self._refusing = self._refusing or self.elsewhere()
         if self._refusing and not self._owes:
             self._session.end(BrokerUnreachable(f"{self.node} stores nothing now"))
 

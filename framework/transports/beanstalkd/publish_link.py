@@ -20,7 +20,7 @@ from framework.transports.beanstalkd import wire
 from framework.transports.beanstalkd.dial import CONNECT_TIMEOUT, Line, dial
 from framework.transports.beanstalkd.hub_socket import HubSocket
 from framework.transports.looks import Looks
-from framework.transports.publish_link import NotStored, Refused
+from framework.transports.publish_link import NotStored, Refused, another
 
 _TICK = 1.0
 _DOUBT = 1.0
@@ -72,6 +72,7 @@ class PublishLink:
         self.node = line.node
         self.error: Exception | None = None
         self.silent: Callable[[], None] = _nothing
+        self.elsewhere: Callable[[], bool] = another
         self._pending: deque[Batch | None] = deque()
         """Whose answers are awaited; None: nobody's, it must only not be an error."""
         self._tube = "default"
@@ -181,7 +182,8 @@ class PublishLink:
         if word == "INSERTED":
             return None
         words = f"beanstalkd {self.node}: {word}"
-        self._refusing = self._refusing or word in ("DRAINING", "OUT_OF_MEMORY")
+        if word in ("DRAINING", "OUT_OF_MEMORY"):
+            self._refusing = self._refusing or self.elsewhere()
         if word == "DRAINING":
             return Refused(f"{words}: it takes no more jobs until it is started again")
         if word == "OUT_OF_MEMORY":

@@ -24,7 +24,7 @@ from framework.transports.nsq.delays import LongestDelays
 from framework.transports.nsq.dial import Line, dial
 from framework.transports.nsq.stream import begun
 from framework.transports.nsq.urls import Options
-from framework.transports.publish_link import NotStored
+from framework.transports.publish_link import NotStored, another
 from framework.transports.stream import RECV_SIZE
 
 _READ, _WRITE = 1, 2
@@ -48,6 +48,7 @@ class PublishLink:
         self.node = line.node
         self.error: Exception | None = None
         self.silent: Callable[[], None] = _nothing
+        self.elsewhere: Callable[[], bool] = another  # a refusal ends the connection in any case
         self._feed = line.decoder.feed
         self._sock = line.release()
         self._silence = 2 * heartbeat

@@ -14,6 +14,7 @@ import pytest
 
 from framework import Message, Publisher, handler
 from framework.errors import MessageRefused, PublishError, WrongUse
+from framework.transports import failover
 from framework.transports.beanstalkd import Client, publish_link, urls
 from framework.transports.beanstalkd.producer import BeanstalkdProducer
 from framework.transports.beanstalkd.publish_link import PublishLink
@@ -147,6 +148,19 @@ def test_a_server_that_drains_is_a_definite_answer_at_once_and_another_takes_ove
     with pytest.raises(PublishError, match="DRAINING") as caught:
         both.publish("orders", [b"x"])
     assert caught.value.stored is False
+
+
+def test_the_only_server_is_not_dialled_anew_for_each_job_that_it_refuses(server, monkeypatch):
+    monkeypatch.setattr(failover, "_LOOK_AGAIN", 60.0)
+    one = producer(server.address)
+    one.publish("orders", [b"x"])
+    drain(server)
+    with Client(server.address) as client:
+        before = client.stats()["total-connections"]
+        for _ in range(5):
+            with pytest.raises(PublishError, match="DRAINING"):
+                one.publish("orders", [b"x"])
+        assert client.stats()["total-connections"] == before
 
 
 def test_many_greenlets_share_a_connection_and_each_gets_its_own_answers(server):

@@ -11,9 +11,10 @@ import pytest
 
 from framework.errors import BadMessage, BadName, BrokerRefuses, MessageRefused, PublishError, TryLater
 from framework.testing.servers import free_port
-from framework.transports import open_transports
+from framework.transports import failover, open_transports
 from framework.transports.nats import publish_link
 from framework.transports.nats.outbox import Listening
+from framework.transports.nats.sessions import Servers
 from framework.transports.nats.streams import Api
 
 from .conftest import until
@@ -265,6 +266,28 @@ def test_a_stream_that_is_full_and_drops_nothing_refuses_and_takes_again_what_it
     assert refused.value.stored is False
     kit.session.ask(b"$JS.API.STREAM.PURGE.S", b"", 5.0)
     producer.publish("orders", [b"3"])
+
+
+def test_the_only_cluster_is_not_dialled_anew_for_each_message_that_it_refuses(kit, monkeypatch):
+    """A publisher that tries on had 800 connections a second, each of whose ports its machine kept for a minute."""
+    kit.session.ask(b"$JS.API.STREAM.CREATE.S", b'{"name":"S","subjects":["orders"],"max_msgs":1,"discard":"new"}', 5.0)
+    dials, dial = [], Servers.dial
+    monkeypatch.setattr(failover, "_LOOK_AGAIN", 60.0)
+    monkeypatch.setattr(Servers, "dial", lambda self, *args, **how: dials.append(self.node) or dial(self, *args, **how))
+    producer = kit.producer(kit.open())
+    producer.publish("orders", [b"1"])
+    for _ in range(5):
+        with pytest.raises(PublishError, match="maximum messages exceeded"):
+            producer.publish("orders", [b"2"])
+        assert [error.stored for error in producer.publish_each("orders", [b"3", b"4"])] == [False, False]
+    kit.session.ask(b"$JS.API.STREAM.PURGE.S", b"", 5.0)
+    producer.publish("orders", [b"5"])
+    assert len(dials) == 1
+    monkeypatch.setattr(failover, "_LOOK_AGAIN", 0.0)  # now and then it is looked whether there is another
+    for _ in range(2):
+        with pytest.raises(PublishError, match="maximum messages exceeded"):
+            producer.publish("orders", [b"6"])
+    assert len(dials) == 2
 
 
 @pytest.mark.parametrize("jetstream", [True, False])
