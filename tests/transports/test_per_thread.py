@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from ast import literal_eval
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -270,5 +271,8 @@ while publishing._circuit._down_since is not None:
 def test_where_no_file_can_be_opened_threads_that_begin_to_publish_are_told_so_and_the_broker_is_found_when_one_can():
     done = subprocess.run([sys.executable, "-c", FEW_FILES], capture_output=True, text=True, check=False, timeout=60)
     words = "this thread cannot begin to publish: Too many open files: raise the limit of open files (ulimit -n)"
-    nobody = "no broker took the messages within 0.1 s: node: nobody"
-    assert (done.returncode, done.stdout) == (0, f"{[*[(False, words)] * 4, (False, nobody)]}\n"), done.stderr[-500:]
+    assert done.returncode == 0, done.stderr[-500:]
+    *begun, (stored, why) = literal_eval(done.stdout)
+    assert begun == [(False, words)] * 4
+    assert not stored
+    assert why.endswith(": node: nobody")  # within 0.1 s, or on a busy machine for longer than that
