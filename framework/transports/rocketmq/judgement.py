@@ -35,6 +35,10 @@ def no_topic(topic: str, name: str, node: str) -> str:
     return f"{node} has no topic for {topic} and makes none (autoCreateTopicEnable=false): {fix}"
 
 
+def unreadable(topic: str, node: str, perm: int) -> str:
+    return f"{node} lets nobody read topic {topic}, whose perm is {perm} there: what it has waits until mqadmin updateTopicPerm"
+
+
 def begins_again(topic: str, channel: str, *, pulls: bool) -> str:
     before, now = ("POP", "PULL") if pulls else ("PULL", "POP")
     return (

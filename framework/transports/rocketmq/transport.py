@@ -27,7 +27,7 @@ from framework.transports.rocketmq.publish_link import PublishLink
 from framework.transports.rocketmq.pulled import LEVELS
 from framework.transports.rocketmq.pulling import PullConnection
 from framework.transports.rocketmq.queues import Past, Pasts
-from framework.transports.rocketmq.routes import WRITABLE, Master, NameServers
+from framework.transports.rocketmq.routes import READABLE, WRITABLE, Master, NameServers
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.sessions import Sessions
 from framework.transports.rocketmq.set_back import SetBack
@@ -114,6 +114,8 @@ class RocketTransport:
         def told(master: Master, session: Session) -> NodeInfo:
             info, broker = self._info(master, session)
             judged = self._judged(info, broker, missing)
+            if masters and not master.perm & READABLE:
+                judged = replace(judged, notes=(*judged.notes, judgement.unreadable(topic, master.name, master.perm)))
             if masters and (words := self._begins_again(session, topic, channel, pulls=self._pulls(broker))):
                 return replace(judged, notes=(*judged.notes, f"{master.name}: {words}"))
             return judged

@@ -11,7 +11,7 @@ import pytest
 
 from framework.errors import PublishError
 from framework.transports import open_transports
-from framework.transports.rocketmq import publish_link
+from framework.transports.rocketmq import administration, judgement, publish_link
 from framework.transports.rocketmq.wire.codes import Request
 from tests.transports.rocketmq.canned import NAME, Canned
 from tests.transports.rocketmq.kit import until
@@ -89,6 +89,16 @@ def test_a_publisher_leaves_a_master_that_is_taken_out_of_service(
         return bool(producer._publishing.here()._link.node != first)
 
     until(moved)
+
+
+def test_of_a_topic_that_nobody_may_read_that_is_said(server: Permitting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker only said that no node has the topic yet."""
+    monkeypatch.setattr(administration, "groups_of", lambda *_: [])
+    server.perm = {NAME: 2, "other": 6}
+    (transport,) = open_transports([f"rocketmq://{server.address}"])
+    said = {one.node: [note for note in one.notes if "nobody" in note] for one in transport.describe(server.topic, "billing")}
+    transport.close()
+    assert said == {NAME: [judgement.unreadable(server.topic, NAME, 2)], "other": []}
 
 
 def test_one_that_is_not_told_publishes_on(server: Permitting, producer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
