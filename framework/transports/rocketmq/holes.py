@@ -67,11 +67,13 @@ def cross(session: Session, what: Subscription, reading: Reading) -> None:
 
 
 def first_readable(session: Session, what: Subscription, place: Place, start: int, end: int) -> int:
-    """``end``: none is before it. Raises FrameworkError."""
-    for first in range(start, end, AT_ONCE):
-        looks = [(at, requests.look(what, place, at)) for at in range(first, min(end, first + AT_ONCE))]
+    """``end``: none is before it. Mostly the first one can. Raises FrameworkError."""
+    first, count = start, 1
+    while first < end:
+        looks = [(at, requests.look(what, place, at)) for at in range(first, min(end, first + count))]
         asked = [(at, session.question(Request.PULL_MESSAGE, fields)) for at, fields in looks]
         for at, question in asked:
             if one_of(question, at)[0] is not None:
                 return at
+        first, count = first + count, AT_ONCE
     return end
