@@ -113,7 +113,7 @@ class MemoryConnection:
         return 0 if self._closing or self._cut else self.granted - len(self.leases)
 
     def wake(self) -> None:
-        if self._rung or self._closed:
+        if self._rung:
             return
         self._rung = True
         here = _thread_ident() == self._thread

@@ -10,6 +10,7 @@ import pytest
 from gevent.event import Event
 
 from framework.errors import BrokerUnreachable, PublishError, Retry
+from framework.testing.conformance.receiver import StrictReceiver
 from framework.transports import open_transports
 from framework.transports.memory import forget
 
@@ -233,6 +234,35 @@ def test_a_connection_that_drains_has_no_grant(broker):
     connection.grant(5)
     connection.drain()
     assert connection.granted == 0
+    connection.close()
+
+
+class Noting(StrictReceiver):
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[Any, bytes]] = []
+
+    def lost(self, connection: Any, message: Any, words: str, *, settled: bytes = b"") -> None:
+        super().lost(connection, message, words, settled=settled)
+        self.told.append((message, settled))
+
+
+@pytest.mark.parametrize("how", ["finish", "requeue", "touch"])
+def test_what_is_said_of_a_message_whose_lease_is_over_is_told_as_lost_with_which_it_was(broker, publish, transport, how):
+    publish("orders", b"1", b"2")
+    receiver = Noting()
+    receiver.most_granted = 2
+    connection = transport.connect(next(iter(broker.nodes)), "orders", "billing", receiver)
+    connection.grant(2)
+    gevent.sleep(0.01)
+    over, kept = receiver.taken
+    connection.grant(0)
+    assert broker.expire(over) == 1
+    for message in (over, kept):
+        getattr(connection, how)(message, *[0.0] * (how == "requeue"))
+    gevent.sleep(0.01)
+    assert receiver.told == [(over, b"") if how == "touch" else (None, over.id)]
+    assert (receiver.tally.lease_lost, receiver.wrongs) == (1, [])
     connection.close()
 
 
