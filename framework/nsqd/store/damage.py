@@ -107,7 +107,7 @@ def _sizes(payload: bytes, offset: int = 0, most: int | None = None) -> tuple[li
     """The sizes one after another from ``offset`` on, and whether they add up: not where there are more than ``most``."""
     sizes: list[int] = []
     while offset + _SIZE.size <= len(payload) and len(sizes) != most:
-        size = _SIZE.unpack_from(payload, offset)[0]
+        (size,) = _SIZE.unpack_from(payload, offset)
         if size < 0 or offset + _SIZE.size + size > len(payload):
             return sizes, False
         sizes.append(size)

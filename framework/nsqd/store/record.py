@@ -184,10 +184,11 @@ def split(payload: bytes, count: int) -> Iterator[tuple[bytes, int]]:
         return
     start, offset, held = 0, 0, 0
     for _ in range(count):
-        size = 4 + int(_SIZE.unpack_from(payload, offset)[0])
-        if held and (held == MAX_RECORD_MESSAGES or offset + size - start > MAX_RECORD_BYTES):
+        (size,) = _SIZE.unpack_from(payload, offset)
+        end = offset + 4 + size
+        if held and (held == MAX_RECORD_MESSAGES or end - start > MAX_RECORD_BYTES):
             yield payload[start:offset], held
             start, held = offset, 0
-        offset += size
+        offset = end
         held += 1
     yield payload[start:offset], held
