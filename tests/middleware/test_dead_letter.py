@@ -9,7 +9,7 @@ import pytest
 
 from framework.errors import PublishError, Reject
 from framework.handler import make_spec
-from framework.message import Message, Unreadable
+from framework.message import Batch, Message, Unreadable
 from framework.middleware import compile_chain, dead_letter
 from framework.middleware.dead_letter import topic_name
 from framework.middleware.outcome import DEAD, Requeue
@@ -92,3 +92,18 @@ def test_what_fails_for_a_reason_that_cannot_be_shown_is_given_up_all_the_same()
     header = json.loads(stored[-1][1].partition(b"\n")[0])
     assert header["reason"] == "Reject: no"
     assert header["traceback"] == "(its traceback cannot be had: RuntimeError: none of your business)"
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": 5}])
+def test_the_log_shows_once_where_what_is_given_up_was_raised(options: dict[str, int], caplog: pytest.LogCaptureFixture) -> None:
+    def one(_: Message) -> None:
+        raise ValueError("odd")
+
+    def many(_: Batch) -> None:
+        raise ValueError("odd")
+
+    spec = make_spec(many if options else one, "orders", "billing", {"max_attempts": 3, **options})
+    handle = compile_chain(spec, publish=Stored().publish, delay=lambda attempts: 10.0)
+    handle([message(attempts=3)] if options else message(attempts=3))
+    shown = [record for record in caplog.records if record.exc_info]
+    assert [record.exc_info[0] for record in shown] == [ValueError]  # type: ignore[index]

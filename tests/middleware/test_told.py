@@ -167,6 +167,8 @@ def test_the_list_of_failures_counts_all_and_keeps_the_last() -> None:
     for number in range(KEPT + 3):
         failures.note(message(attempts=2), f"ValueError: {number}", "requeued", None, 7)
     assert (failures.count, len(failures.last)) == (KEPT + 3, KEPT)
+    failures.note(message(), "ValueError: alone", "dead")
+    assert failures.last.pop().messages == 1
     last = failures.last[-1]
     assert last[1:] == ("0123456789abcdef", 2, "a:4150", 7, f"ValueError: {KEPT + 2}", "", "requeued")
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from framework.errors import Backoff, MessageRefused, PublishError, Retry
+from framework.errors import Backoff, HandlerTimeout, MessageRefused, PublishError, Retry
 from framework.message import Batch, Message
-from framework.middleware.later import PASSING
+from framework.middleware.later import PASSING, LaterTopic
 from framework.middleware.outcome import DEAD, DEFERRED, Fault, Requeue
 from tests.middleware.waiting import LONGEST, Waiting
 
@@ -175,3 +175,33 @@ def test_what_is_put_off_for_a_dependency_pauses_the_handler_all_the_same(
         assert (outcome, outcome.counts) == (Requeue(5.0, counts=False), False)
     else:
         assert (outcome, outcome.fault, outcome.pause) == (DEFERRED, fault, 5.0 * (kind is Away))
+
+
+@pytest.mark.parametrize("seconds", [5.0, 2 * LONGEST])
+def test_what_was_not_started_is_kept_for_so_long_and_goes_on_waiting_until_then(waiting: Waiting, seconds: float) -> None:
+    """Also where the broker has it wait in several steps."""
+    seen: list[int] = []
+    chain = waiting.chain(lambda message: seen.append(message.attempts), max_attempts=3)
+    room = LaterTopic(waiting.spec, waiting.defer, waiting.delays)
+    assert room.keep(waiting.original(attempts=3), seconds)
+    steps = [waiting.published[-1][2]]
+    for step in steps:
+        waiting.now += step
+        if chain(waiting.envelope()) == DEFERRED:
+            steps.append(waiting.published[-1][2])
+    assert (sum(steps), seen) == (seconds, [3])
+
+
+@pytest.mark.parametrize("error", [HandlerTimeout("30 s"), SystemExit()])
+def test_a_time_that_is_over_while_it_is_stored_is_one_more_reason_why_it_is_not(waiting: Waiting, error: Exception) -> None:
+    chain = waiting.chain(put_off(5), max_attempts=3)
+    waiting.refuse = error
+    outcome = chain(waiting.original())
+    assert (outcome, outcome.counts) == (Requeue(5.0, counts=False), False)
+
+
+def test_ctrl_c_while_it_is_stored_is_the_processs(waiting: Waiting) -> None:
+    chain = waiting.chain(put_off(5), max_attempts=3)
+    waiting.refuse = KeyboardInterrupt()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        chain(waiting.original())
