@@ -39,6 +39,28 @@ def test_a_job_is_put_reserved_and_deleted(one):
         one.reserve(timeout=0)
 
 
+def usual(one, job):
+    stats = one.stats_job(job)
+    return stats["pri"], stats["delay"], stats["ttr"]
+
+
+def test_what_is_not_said_of_a_job_that_is_put_is_the_usual(one):
+    with one.pipeline() as pipeline:
+        pipeline.put(b"3")
+    for job in [one.put(b"1"), *one.put_many([b"2"]), *pipeline.results]:
+        assert usual(one, job) == ("1024", "0", "60")
+
+
+@pytest.mark.parametrize("piped", [False, True])
+@pytest.mark.parametrize("verb", ["release", "bury"])
+def test_a_job_that_is_given_back_without_a_word_is_as_urgent_as_usual(one, verb, piped):
+    number = one.put(b"1", priority=5, ttr=90)
+    job = one.reserve(timeout=5)
+    with one.pipeline() as pipeline:
+        getattr(pipeline if piped else one, verb)(job)
+    assert usual(one, number) == ("1024", "0", "90")
+
+
 def test_an_empty_body_is_a_job(one):
     one.put(b"")
     assert one.reserve(timeout=5).body == b""

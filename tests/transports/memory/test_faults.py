@@ -266,6 +266,22 @@ def test_what_is_said_of_a_message_whose_lease_is_over_is_told_as_lost_with_whic
     connection.close()
 
 
+@pytest.mark.parametrize(
+    ("fault", "left"),
+    [
+        ("lose_finishes", "lost_finishes"),
+        ("deliver_twice", "twice"),
+        ("refuse_publishes", "refuse"),
+        ("lose_answers", "no_answer"),
+    ],
+)
+def test_a_fault_is_asked_for_once_where_it_is_not_said_how_often_and_more_are_added(broker, fault, left):
+    getattr(broker, fault)()
+    assert getattr(broker.faults, left) == 1
+    getattr(broker, fault)(2)
+    assert getattr(broker.faults, left) == 3
+
+
 def test_time_does_not_go_back(broker):
     with pytest.raises(ValueError, match=r"advance\(-1\): time goes forward only"):
         broker.clock.advance(-1)
