@@ -204,3 +204,14 @@ def test_a_disk_without_room_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "statvfs", lambda path: full if path == there["--state"] else real(path))
     words = f"; the disk of --state {tmp_path / 'state'} is full: make room there, and the job goes on where it was"
     assert without_room(there) == words
+
+
+def test_a_file_system_that_does_not_answer_is_none_that_one_may_not_write_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: LocalOutput, name: str) -> None:
+        raise OSError("hdfs://host/requests: java.net.ConnectException: Connection refused")
+
+    monkeypatch.setattr(LocalOutput, "make", refuse)
+    with pytest.raises(WrongUse, match=r"^hdfs://host/requests: java.*refused: see whether it is up, or name folders that you"):
+        take(folders(tmp_path))

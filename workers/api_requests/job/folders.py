@@ -111,8 +111,9 @@ def check_output(folders: Folders) -> None:
 
 
 def _not_ours(error: OSError) -> WrongUse:
-    said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    return WrongUse(f"{said}: name folders that you may write to")
+    if not error.filename:  # Hadoop's words, which name the URL, and may say that nobody is there
+        return WrongUse(f"{error}: see whether it is up, or name folders that you may write to")
+    return WrongUse(f"{error.filename}: {error.strerror}: name folders that you may write to")
 
 
 def _check_there(folders: Folders) -> None:
