@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from framework.deadletters import Replay, Selection, Sweep, find
-from framework.errors import PublishError
+from framework.errors import PublishError, WrongUse
 from framework.transports import open_transports
 from framework.transports.memory import MemoryBroker, add, forget
 
@@ -75,3 +75,30 @@ def test_whose_channels_a_topic_has_is_asked_once_for_each_topic(
         replay = Replay(sweep, all_channels=all_channels)
         list(replay.run(sweep.chosen(Selection())))
     assert (sorted(asked), replay.targets) == ([] if all_channels else ["a", "b"], {"a", "b"})
+
+
+@pytest.mark.parametrize(
+    ("to", "there", "refused"),
+    [
+        ("", {"billing"}, False),
+        ("", {"billing", "audit"}, True),
+        ("", {"audit"}, True),
+        ("", set(), False),
+        ("elsewhere", {"audit"}, False),
+        ("elsewhere", {"audit", "billing"}, True),
+        ("elsewhere", set(), False),
+    ],
+)
+def test_a_topic_of_which_others_would_get_it_as_well_is_refused(  # noqa: PLR0917
+    put: Callable[..., Sweep], letter: Make, monkeypatch: Any, to: str, there: set[str], refused: bool
+) -> None:
+    """Of its own topic any channel but the letter's own; of another topic all but one."""
+    with put(letter(1)) as sweep:
+        monkeypatch.setattr(sweep.topic.transport, "channels", lambda topic: there)
+        replay = Replay(sweep, to=to or None)
+        if refused:
+            with pytest.raises(WrongUse, match="goes to all of its channels"):
+                list(replay.run(sweep.chosen(Selection())))
+        else:
+            list(replay.run(sweep.chosen(Selection())))
+    assert replay.replayed == int(not refused)

@@ -183,3 +183,34 @@ def test_one_that_has_nothing_to_say_is_closed_at_once(server, receiver, subscri
     until(lambda: receiver.ends)
     assert receiver.ends == [None]
     assert time.monotonic() - began < connection.limits.goodbye / 2
+
+
+@pytest.mark.parametrize("end", ["drain", "close"])
+def test_what_waits_for_room_in_a_log_is_given_back_when_it_ends(  # noqa: PLR0917
+    server, client, receiver, subscribe, monkeypatch, end
+):
+    """And not only when it has waited for long enough, or when the connection is gone."""
+    monkeypatch.setattr("framework.transports.beanstalkd.log_space.WAIT", 60.0)
+    connection = subscribe(server.address)
+    client.put(b"x")
+    until(lambda: receiver.messages)
+    connection.grant(0)
+    connection._log_space.none(1)
+    connection.requeue(receiver.messages[0], 5.0)
+    gevent.sleep(0.1)
+    assert tube_stats(server)["current-jobs-reserved"] == 1
+    assert len(connection._log_space.kept) == 1
+    getattr(connection, end)()
+    assert not connection._log_space.kept
+    until(lambda: tube_stats(server)["current-jobs-ready"] == 1)
+    assert (receiver.tally.requeued, receiver.tally.lease_lost) == (1, 0)
+
+
+def test_a_touch_that_the_server_refuses_is_a_lost_lease_once(server, client, receiver, subscribe):
+    connection = subscribe(server.address)
+    client.put(b"x")
+    until(lambda: receiver.messages)
+    for _ in range(2):
+        connection.refused("touch", receiver.messages[0])
+        assert ([body for body, _ in receiver.losses], receiver.tally.lease_lost) == ([b"x"], 1)
+    assert not connection.in_flight
