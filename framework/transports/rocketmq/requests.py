@@ -23,6 +23,10 @@ EARLY = 0.5
 """Seconds that a PULL that finds nothing waits there at least, where its broker lets none wait for long."""
 CHECKED = 5.0
 """Seconds between two looks of a broker at the PULLs that wait there."""
+LOOKS = "TOOLS_CONSUMER"
+"""The group by which single messages are looked at, where a group reads by POP: a broker in KV mode takes each PULL in a group's
+name for where its next POP begins. Every broker makes this one for its own tools. Source:
+PullMessageProcessor.tryCommitOffset and PopConsumerService.getPopOffset of RocketMQ 5.3.3."""
 _NEVER = str(2**31 - 1)
 
 

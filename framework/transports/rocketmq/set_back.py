@@ -16,12 +16,13 @@ from framework.transports.rocketmq import requests
 from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.holes import first_readable
 from framework.transports.rocketmq.pulled import offset_in
+from framework.transports.rocketmq.question import Question
 from framework.transports.rocketmq.queues import Past, Place
 from framework.transports.rocketmq.sameness import PATIENCE, Sameness
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.trail import Found, Trail, behind, same_in
 from framework.transports.rocketmq.wire.codes import Answer, Request
-from framework.transports.rocketmq.wire.errors import RocketError
+from framework.transports.rocketmq.wire.errors import NoPermission, RocketError
 from framework.transports.rocketmq.wire.stored import Record
 
 log = hublog.get(__name__)
@@ -47,6 +48,10 @@ class SetBack(Sameness):
 
     def __init__(self, session: Session, node: str, what: Subscription, past: Past) -> None:
         super().__init__(session, node, what, past, ())
+        self._looks = what._replace(group=requests.LOOKS)
+
+    def _ask(self, place: Place, at: int) -> Question:
+        return self._session.question(Request.PULL_MESSAGE, requests.look(self._looks, place, at))
 
     def look(self) -> None:
         """Set the group back where that must be. A broker that does not say what it has holds up no POP. Raises FrameworkError
@@ -73,6 +78,9 @@ class SetBack(Sameness):
                     self._go_back(place, self._same(place, trail), end)
                 else:
                     kept.append((place, trail, end))
+            except NoPermission as error:  # to look; all others are refused as well
+                self._tell(f"{place.topic}, which is looked at as group {requests.LOOKS},", error)
+                return
             except RocketError as error:
                 self._tell(f"queue {place.number} of {place.topic}", error)
         for place, trail, end in kept:
@@ -101,7 +109,7 @@ class SetBack(Sameness):
         if (offset := self._offset(place)) <= found:
             return
         if end > found:  # from a place that it cannot read a broker passes over more
-            found = first_readable(self._session, self._what, place, found, min(end, offset))
+            found = first_readable(self._session, self._looks, place, found, min(end, offset))
         if offset <= found:
             return
         words = "%s: queue %d of %s was read up to %d there, and is another from %d on: it has lost messages, or was made anew"

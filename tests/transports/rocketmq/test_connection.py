@@ -37,6 +37,29 @@ def test_headers_are_properties_and_come_with_each_delivery(kit: Kit) -> None:
     held.connection.finish(second)
 
 
+def test_a_worker_that_comes_back_leaves_to_others_what_they_have(kit: Kit) -> None:
+    """In KV mode a broker takes a PULL in a group's name for where its next POP begins, and who comes back looks whether
+    what it read is still there: what others had read since came again, and what had not come yet was passed over at times."""
+    before, here = kit.open("&mode=pop&lease=60s"), kit.open("&mode=pop&lease=60s")
+    gone = kit.hold(before, grant=100)
+    kit.spread(*(b"early %d" % number for number in range(40)))
+    until(lambda: len(gone.taken) == 40)
+    for message in gone.taken:
+        gone.connection.finish(message)
+    gone.connection.lost(BrokerUnreachable("broken"))  # type: ignore[attr-defined]
+    until(lambda: gone.receiver.closings)
+    other = kit.hold(here, grant=40)
+    kit.spread(*(b"late %d" % number for number in range(40)))
+    until(lambda: len(other.taken) == 40)
+    again = kit.hold(before, grant=100)
+    kit.spread(*(b"last %d" % number for number in range(40)))
+    until(lambda: sum(body.startswith(b"last") for body in again.bodies) == 40)
+    assert len(again.taken) == 40
+    for held in other, again:
+        for message in held.taken:
+            held.connection.finish(message)
+
+
 @pytest.mark.parametrize("name", ["DELAY", "UNIQ_KEY", "TIMER_DELIVER_MS", "__RMQ.TRANSIENT.X"])
 def test_a_header_that_means_something_to_the_broker_is_refused(kit: Kit, name: str) -> None:
     with pytest.raises(BadMessage, match=f"uses the header '{name}' itself"):

@@ -38,6 +38,8 @@ class Broker(Canned):
         """Places that it cannot read."""
         self.silent: Collection[int] = ()
         """Codes of what it does not answer."""
+        self.groups: set[str] = set()
+        """In whose names it was asked for messages that are where they are."""
 
     def _said(self, asked: Frame) -> tuple[int, Mapping[str, str], bytes] | None:
         if asked.code in self.silent:
@@ -54,6 +56,7 @@ class Broker(Canned):
         return super()._said(asked)
 
     def _pulled(self, asked: Mapping[str, str]) -> tuple[int, Mapping[str, str], bytes]:
+        self.groups.add(asked["consumerGroup"])
         at, ends = int(asked["queueOffset"]), {"minOffset": "0", "maxOffset": str(self.end)}
         if at >= self.end:
             return Answer.PULL_OFFSET_MOVED, {**ends, "nextBeginOffset": str(self.end)}, b""
@@ -136,6 +139,17 @@ def test_it_does_not_go_on_at_a_place_that_cannot_be_read(
     server.kept, server.end, server.blank = min(blank), end, blank
     held = connected(transport, server)
     assert server.set == [(0, one, "reset") for one in wanted]
+    held.connection.close()
+
+
+@pytest.mark.usefixtures("read")
+@pytest.mark.parametrize("blank", [(), range(32, 40)], ids=["read on", "some of it cannot be read"])
+def test_no_message_is_looked_at_in_the_name_of_the_group(server: Broker, transport: Any, blank: Collection[int]) -> None:
+    """Where that group reads by POP, the broker would go on behind it."""
+    server.kept, server.end, server.blank = 50, 90, blank
+    held = connected(transport, server)
+    assert server.set
+    assert server.groups == {"TOOLS_CONSUMER"}
     held.connection.close()
 
 
