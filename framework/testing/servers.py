@@ -65,6 +65,7 @@ def made_once(folder: Path, name: str, make: Callable[[Path], None]) -> Path:
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not made.exists():
+                sys.stderr.write(f"setup: making {name}, once, for {folder}\n")
                 with tempfile.TemporaryDirectory(dir=folder) as fresh:
                     make(Path(fresh))
                     os.replace(f"{fresh}/{name}", made)

