@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 
 from framework import Batch, Message, Spool
-from workers.api_requests.channels.topics import CHANNELS, TOPIC
+from workers.api_requests.collect.topics import CHANNELS, TOPIC
 
 ROOT = Path(__file__).resolve().parents[1]
 LOG = ROOT / "data" / "erddap_access_2024-05.log.gz"
@@ -84,7 +84,7 @@ def run(folder: Path, lines: int, more: Sequence[str]) -> dict[str, Any]:
     command = [
         sys.executable,
         "-m",
-        "workers.api_requests.job",
+        "workers.api_requests.stream",
         "--broker=nsq://127.0.0.1:9",
         f"--log={folder}/spark.log",
         "--events",
@@ -112,7 +112,7 @@ def run(folder: Path, lines: int, more: Sequence[str]) -> dict[str, Any]:
 
 
 def _suspects(output: Path) -> int:
-    from workers.api_requests.job.spam import suspects
+    from workers.api_requests.detect.spam import suspects
 
     return len(suspects.read(output / "spam" / "suspects.parquet"))
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from workers.api_requests.channels.topics import CHANNELS
+from workers.api_requests.collect.topics import CHANNELS
 
 TAKEN = datetime(2024, 6, 1, tzinfo=UTC)
 DAYS = 10
@@ -54,10 +54,10 @@ def _show(rows: int, found: Mapping[str, Any]) -> None:
 
 def run(rows: int, batch: int, rounds: int) -> dict[str, Any]:
     """By channel the seconds and CPU seconds of a batch after ``rows`` lines; how long those took, and the memory in MB."""
-    from workers.api_requests.job import session as sessions
-    from workers.api_requests.job.folders import Folders, take
-    from workers.api_requests.job.output import LocalOutput
-    from workers.api_requests.job.streams import Job
+    from workers.api_requests.stream import session as sessions
+    from workers.api_requests.stream.folders import Folders, take
+    from workers.api_requests.stream.output import LocalOutput
+    from workers.api_requests.stream.streams import Job
 
     with tempfile.TemporaryDirectory() as name:
         folders = Folders(Path(name) / "spool", LocalOutput(Path(name) / "output"), Path(name) / "state")

@@ -30,7 +30,7 @@ def started(folder: Path, jars: Sequence[Path] = (), master: str = "local[2]") -
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     if master.startswith("local-cluster"):  # else they work in the folder of the installed pyspark, and leave it full
-        from workers.api_requests.job.session import home_without_zip
+        from workers.api_requests.stream.session import home_without_zip
 
         os.environ["SPARK_HOME"] = str(home_without_zip(folder))
         os.environ["PYTHONPATH"] = str(ROOT)

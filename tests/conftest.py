@@ -304,7 +304,7 @@ def spark(java: None) -> Iterator[Any]:
     """A local[2] session that lives for a short while only."""
     from pyspark.sql import SparkSession
 
-    from workers.api_requests.job.session import SHORT
+    from workers.api_requests.stream.session import SHORT
 
     settings = SHORT | {
         "spark.ui.enabled": "false",

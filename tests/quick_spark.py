@@ -18,7 +18,7 @@ from pathlib import Path
 import pyspark
 
 from framework.testing.servers import ROOT
-from workers.api_requests.job.session import SHORT, home_without_zip
+from workers.api_requests.stream.session import SHORT, home_without_zip
 
 CACHE = ROOT / ".cache" / "spark"
 # Not in a spark-defaults.conf: its folder would be on the class path, where no archive may have one that is not empty.

@@ -76,7 +76,7 @@ class SparkTrial(Trial):
 
     def _driver(self) -> subprocess.Popen[bytes]:
         from tests import quick_spark
-        from workers.api_requests.job.session import home_without_zip
+        from workers.api_requests.stream.session import home_without_zip
 
         home = home_without_zip(self.folder)  # where the executors work in
         environ = {name: value for name, value in os.environ.items() if name != "SPARK_SUBMIT_OPTS"}
@@ -236,7 +236,7 @@ def _two_hosts(folder: Path) -> Iterator[str]:
     import pyspark
 
     from tests import quick_spark
-    from workers.api_requests.job.session import home_without_zip
+    from workers.api_requests.stream.session import home_without_zip
 
     home = home_without_zip(folder)
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(home)}

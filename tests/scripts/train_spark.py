@@ -12,13 +12,13 @@ from pyspark.sql import functions as f
 
 from framework import Batch, Message, Spool
 from tests.origins import Source
-from workers.api_requests.job import parse, session
-from workers.api_requests.job.archive import archive
-from workers.api_requests.job.growth.counts import Growth
-from workers.api_requests.job.kept import Kept
-from workers.api_requests.job.output import LocalOutput
-from workers.api_requests.job.spam.evidence import Evidence
-from workers.api_requests.job.store import Store
+from workers.api_requests.detect.growth.counts import Growth
+from workers.api_requests.detect.kept import Kept
+from workers.api_requests.detect.spam.evidence import Evidence
+from workers.api_requests.stream import parse, session
+from workers.api_requests.stream.archive import archive
+from workers.api_requests.stream.output import LocalOutput
+from workers.api_requests.stream.store import Store
 
 TAKEN = datetime(2024, 6, 1, tzinfo=UTC)
 PATHS = [*(f"/{n}" for n in range(40)), *(f"/{n}/.env" for n in range(40))]
@@ -47,7 +47,7 @@ def _stream(training: session.Session, folder: Path) -> None:
         parsed = parse.parse(rows).persist()
         growth = Growth(Kept(folder / "hours"), folder / "g.sqlite", output)
         growth.count(parse.requests(parsed), batch)
-        evidence = Evidence(training, Kept(folder / "evidence"), folder / "s.sqlite", output, lambda _: None)
+        evidence = Evidence(training.fitted, Kept(folder / "evidence"), folder / "s.sqlite", output, lambda _: None)
         evidence.collect(parse.requests(parsed), batch)
         evidence.judge()
 

@@ -14,7 +14,7 @@ import pytest
 from framework.message import Batch, Message
 from framework.spool import Spool, segment
 from tests.origins import Source
-from workers.api_requests.job.session import Session
+from workers.api_requests.stream.session import Session
 
 pytestmark = pytest.mark.spark
 Land = Callable[..., Path]

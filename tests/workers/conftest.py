@@ -36,6 +36,6 @@ def log_lines() -> list[bytes]:
 @pytest.fixture(scope="session")
 def shipped(as_lines: Callable[[Iterable[bytes]], Any], log_lines: list[bytes]) -> Any:
     """The shipped log, parsed once."""
-    from workers.api_requests.job.parse import parse
+    from workers.api_requests.stream.parse import parse
 
     return parse(as_lines(log_lines)).localCheckpoint()

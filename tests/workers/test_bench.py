@@ -37,12 +37,14 @@ def told() -> Told:
 
 @pytest.fixture
 def bench(tmp_path: Path, spark: Any, told: Told) -> Any:
-    from workers.api_requests.job.kept import Kept
-    from workers.api_requests.job.output import LocalOutput
-    from workers.api_requests.job.session import Session
-    from workers.api_requests.job.spam import evidence
+    from workers.api_requests.detect.kept import Kept
+    from workers.api_requests.detect.spam import evidence
+    from workers.api_requests.stream.output import LocalOutput
+    from workers.api_requests.stream.session import Session
 
-    return evidence.Evidence(Session(spark), Kept(tmp_path / "evidence"), tmp_path / "spam.sqlite", LocalOutput(tmp_path), told)
+    return evidence.Evidence(
+        Session(spark).fitted, Kept(tmp_path / "evidence"), tmp_path / "spam.sqlite", LocalOutput(tmp_path), told
+    )
 
 
 def addresses(tmp_path: Path) -> list[tuple[str, int]]:
@@ -74,8 +76,8 @@ def test_a_queue_whose_clock_is_years_ahead_evicts_nothing(tmp_path: Path, spark
 
 
 def test_evidence_that_an_earlier_version_kept_is_judged_with_the_rest(tmp_path: Path, spark: Any, bench: Any) -> None:
-    from workers.api_requests.job.kept import write_file
-    from workers.api_requests.job.spam.acts import EVIDENCE
+    from workers.api_requests.detect.kept import write_file
+    from workers.api_requests.detect.spam.acts import EVIDENCE
 
     old = spark.createDataFrame([request("old", NOON, NOON)], COLUMNS).select(*EVIDENCE)
     write_file(bench._kept.folder / "upto-000000000.parquet", old.union(old).toArrow())
@@ -123,7 +125,7 @@ def test_suspects_are_told_before_they_are_listed_and_again_only_when_they_did_m
 def test_the_list_is_written_apart_from_the_batches_and_also_where_a_run_was_killed_before_it_was(
     tmp_path: Path, spark: Any, bench: Any, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from workers.api_requests.job.spam import evidence, suspects
+    from workers.api_requests.detect.spam import evidence, suspects
 
     def abuse(batch: int, who: str) -> None:
         rows = [request(who, NOON, NOON, f"/{batch}/{n}/.env") for n in range(9)]
@@ -145,7 +147,7 @@ def test_the_list_is_written_apart_from_the_batches_and_also_where_a_run_was_kil
     abuse(1, "66.0.1.1")
     bench.tend()
     assert written() == ["66.0.0.1"], "it was written just now"
-    killed = evidence.Evidence(bench._session, bench._kept, bench._counts, bench._output, told)
+    killed = evidence.Evidence(bench._fitted, bench._kept, bench._counts, bench._output, told)
     killed.tend()
     assert written() == ["66.0.0.1", "66.0.1.1"]
     assert len(told) == 2
@@ -153,11 +155,11 @@ def test_the_list_is_written_apart_from_the_batches_and_also_where_a_run_was_kil
 
 def test_the_list_of_an_earlier_version_is_taken_over(tmp_path: Path, spark: Any, bench: Any, told: Told) -> None:
     from workers.api_requests.database import transaction
-    from workers.api_requests.job.output import write_table
-    from workers.api_requests.job.spam import state, suspects
-    from workers.api_requests.job.spam.allowed import Allowed
-    from workers.api_requests.job.spam.listed import Rules
-    from workers.api_requests.job.spam.verdict import Suspect
+    from workers.api_requests.detect.spam import state, suspects
+    from workers.api_requests.detect.spam.allowed import Allowed
+    from workers.api_requests.detect.spam.listed import Rules
+    from workers.api_requests.detect.spam.verdict import Suspect
+    from workers.api_requests.detect.tables import write_table
 
     bench.rules = Rules(30, Allowed(()))
     today = int(NOON.timestamp()) // 86400
@@ -175,8 +177,8 @@ def test_the_list_of_an_earlier_version_is_taken_over(tmp_path: Path, spark: Any
 
 
 def test_who_is_allowed_or_has_not_come_for_long_is_no_suspect(tmp_path: Path, spark: Any, bench: Any, told: Told) -> None:
-    from workers.api_requests.job.spam.allowed import Allowed
-    from workers.api_requests.job.spam.listed import Rules
+    from workers.api_requests.detect.spam.allowed import Allowed
+    from workers.api_requests.detect.spam.listed import Rules
 
     def come(batch: int, when: datetime, *names: str) -> list[str]:
         rows = [request(name, when, when, f"/{n}/.env") for name in names for n in range(9)]

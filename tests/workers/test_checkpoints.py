@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tests.workers.test_job import land
-from workers.api_requests.job.folders import CHECKPOINTS, Folders, take
-from workers.api_requests.job.output import LocalOutput
-from workers.api_requests.job.session import Session
-from workers.api_requests.job.streams import Stream
+from workers.api_requests.stream.folders import CHECKPOINTS, Folders, take
+from workers.api_requests.stream.output import LocalOutput
+from workers.api_requests.stream.session import Session
+from workers.api_requests.stream.streams import Stream
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 HALF = "e1aa02b9-5c16-4bd5-aced-358071cc692e.tmp"

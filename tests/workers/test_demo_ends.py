@@ -143,7 +143,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path, demo: Callable[..., Run], arg
         assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("part", ["demo", "job"])
+@pytest.mark.parametrize("part", ["demo", "stream"])
 def test_ctrl_c_while_it_is_still_being_imported_is_no_traceback(part: str) -> None:
     code = f"""
 import os, runpy, signal, sys

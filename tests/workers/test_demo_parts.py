@@ -14,9 +14,9 @@ from framework import WrongUse
 from framework.testing.processes import left_after
 from framework.testing.servers import ServerMissing
 from tests.disks import tmpfs
+from workers.api_requests.collect.check_input import check_input
 from workers.api_requests.demo import folder
 from workers.api_requests.processes import Child, ChildDied, Children
-from workers.api_requests.publish.check_input import check_input
 
 LINE = b'10.0.0.1 - - [12/May/2024:06:07:08 +0000] "GET / HTTP/1.1" 200 1\n'
 

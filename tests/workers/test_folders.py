@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from framework import WrongUse
-from workers.api_requests.job.folders import Folders, Gone, check_output, take, without_room
-from workers.api_requests.job.output import LocalOutput
+from workers.api_requests.stream.folders import Folders, Gone, check_output, take, without_room
+from workers.api_requests.stream.output import LocalOutput
 
 
 def folders(folder: Path, state: str = "state", output: str = "output") -> Folders:
@@ -147,7 +147,7 @@ def test_what_an_earlier_version_wrote_gets_folders_for_its_batches_also_where_a
 
 def test_a_kill_between_its_two_names_is_no_reason_to_refuse_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as killed:
-        killed.setattr("workers.api_requests.job.folders._OWNER", "no/such/folder/\0")
+        killed.setattr("workers.api_requests.stream.folders._OWNER", "no/such/folder/\0")
         with pytest.raises(ValueError, match="null"):
             take(folders(tmp_path))
     assert (tmp_path / "state" / "name").exists()
@@ -166,7 +166,7 @@ def test_a_file_system_without_locks_is_not_taken_for_another_job(tmp_path: Path
     def none(*_: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr("workers.api_requests.job.folders.fcntl.flock", none)
+    monkeypatch.setattr("workers.api_requests.stream.folders.fcntl.flock", none)
     with pytest.raises(WrongUse, match="it cannot be locked: No locks available"):
         take(folders(tmp_path))
 
@@ -189,7 +189,7 @@ def test_an_output_that_takes_no_file_is_named(tmp_path: Path, monkeypatch: pyte
             raise OSError(number, os.strerror(number), str(target))
         link(source, target)
 
-    monkeypatch.setattr("workers.api_requests.job.durable.os.link", refused)
+    monkeypatch.setattr("workers.api_requests.durable.os.link", refused)
     with pytest.raises(WrongUse, match=f"{where(there)}/.job: {os.strerror(number)}: name folders that you may write to"):
         take(there)
 

@@ -17,12 +17,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from workers.api_requests.job import kept as kept_files
-from workers.api_requests.job.growth import counts, state
-from workers.api_requests.job.growth import history as history_files
-from workers.api_requests.job.growth.counts import Growth
-from workers.api_requests.job.growth.state import HOUR, Dated, Row
-from workers.api_requests.job.output import LocalOutput
+from workers.api_requests.detect import kept as kept_files
+from workers.api_requests.detect.growth import counts, state
+from workers.api_requests.detect.growth import history as history_files
+from workers.api_requests.detect.growth.counts import Growth
+from workers.api_requests.detect.growth.state import HOUR, Dated, Row
+from workers.api_requests.stream.output import LocalOutput
 
 DAY = 24 * HOUR
 T0 = 19_855 * DAY  # 2024-05-12

@@ -16,11 +16,11 @@ pytest.importorskip("pyspark")
 
 from framework import WrongUse
 from tests.workers.test_job import line
-from workers.api_requests.job import hadoop
-from workers.api_requests.job.folders import Folders, Gone, check_output, take
-from workers.api_requests.job.hadoop import HadoopOutput
-from workers.api_requests.job.output import LocalOutput
-from workers.api_requests.job.session import Session
+from workers.api_requests.stream import hadoop
+from workers.api_requests.stream.folders import Folders, Gone, check_output, take
+from workers.api_requests.stream.hadoop import HadoopOutput
+from workers.api_requests.stream.output import LocalOutput
+from workers.api_requests.stream.session import Session
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -55,8 +55,8 @@ def test_it_is_owned_and_missed_as_a_folder_is(output: HadoopOutput, tmp_path: P
 
 
 def test_a_batch_that_runs_again_leaves_every_line_once(output: HadoopOutput, tmp_path: Path, spark: Any, as_lines: Any) -> None:
-    from workers.api_requests.job.archive import archive
-    from workers.api_requests.job.store import Store
+    from workers.api_requests.stream.archive import archive
+    from workers.api_requests.stream.store import Store
 
     for batch, some in ((0, range(60)), (1, range(60, 100)), (1, range(60, 100))):
         stores = Store(output, "archive", by="date"), Store(output, "rejected")
@@ -119,7 +119,7 @@ def test_what_the_file_system_refuses_is_said_and_leaves_the_file_as_it_was(tmp_
 
 def test_no_output_gets_its_name_by_hand(tmp_path: Path, spark: Any, as_lines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """But by Spark's own file systems, as on a cluster."""
-    from workers.api_requests.job.streams import Job
+    from workers.api_requests.stream.streams import Job
 
     named: list[str] = []
     for name in ("replace", "rename", "link", "renames", "symlink"):

@@ -34,7 +34,7 @@ def test_a_spool_may_have_as_much_as_the_environment_says(tmp_path: Path) -> Non
     code = """
 from framework import BadSetting
 try:
-    from workers.api_requests.channels import landing
+    from workers.api_requests.collect import landing
     print([spool._limit._most for spool in (landing._archive, landing._growth, landing._spam)])
 except BadSetting as error:
     print(error)
@@ -49,12 +49,12 @@ except BadSetting as error:
 def test_a_suspect_is_put_on_the_list_that_the_environment_names(tmp_path: Path) -> None:
     code = """
 from datetime import UTC, datetime
-from workers.api_requests.channels.blocking import Suspect, block
+from workers.api_requests.detect.blocking import Suspect, block
 noon = datetime(2024, 5, 12, 12, tzinfo=UTC)
 block(Suspect("10.0.0.1", noon, noon, 3, ["because"]))
 """
     python(code, API_REQUESTS_BLOCKLIST=str(tmp_path / "b.sqlite"))
-    from workers.api_requests.channels.blocklist import BlockList
+    from workers.api_requests.detect.blocklist import BlockList
 
     (entry,) = BlockList(tmp_path / "b.sqlite").entries()
     assert (entry.address, entry.requests, entry.reasons) == ("10.0.0.1", 3, ("because",))
@@ -64,7 +64,7 @@ def test_one_without_an_address_is_rejected() -> None:
     code = """
 from datetime import UTC, datetime
 from framework import Reject
-from workers.api_requests.channels.blocking import Suspect, block
+from workers.api_requests.detect.blocking import Suspect, block
 try:
     block(Suspect("", datetime.now(UTC), datetime.now(UTC), 3, []))
 except Reject as error:

@@ -35,13 +35,13 @@ from framework.testing.processes import left_after
 from tests.conftest import AT_LENGTH
 from tests.origins import Source
 from workers.api_requests import processes
-from workers.api_requests.job import command as module
-from workers.api_requests.job.folders import Folders, Gone, take
-from workers.api_requests.job.outbox import Outbox
-from workers.api_requests.job.output import LocalOutput
-from workers.api_requests.job.queries import Failed, words_of
-from workers.api_requests.job.streams import Stream, most
 from workers.api_requests.processes import descendants
+from workers.api_requests.stream import command as module
+from workers.api_requests.stream.folders import Folders, Gone, take
+from workers.api_requests.stream.outbox import Outbox
+from workers.api_requests.stream.output import LocalOutput
+from workers.api_requests.stream.queries import Failed, words_of
+from workers.api_requests.stream.streams import Stream, most
 
 ROOT = Path(__file__).resolve().parents[2]
 NOWHERE = "nsq://127.0.0.1:9"
@@ -69,7 +69,7 @@ def land(folder: Path, first: int, last: int, taken: Callable[[int], int] = lamb
 
 
 def job(folder: Path, *more: str, broker: str = NOWHERE) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "workers.api_requests.job", f"--spool={folder}/spool", f"--output={folder}/out",
+    command = [sys.executable, "-m", "workers.api_requests.stream", f"--spool={folder}/spool", f"--output={folder}/out",
                f"--state={folder}/state", f"--log={folder}/spark.log", f"--broker={broker}", "--events", *more]  # fmt: skip
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
 

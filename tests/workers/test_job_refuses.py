@@ -15,7 +15,7 @@ from tests.disks import tmpfs
 
 pytest.importorskip("pyspark")
 
-from workers.api_requests.job import command
+from workers.api_requests.stream import command
 
 Told = Callable[..., tuple[int, list[str]]]
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,7 @@ def folders(folder: Path) -> list[str]:
 
 def job(folder: Path, *more: str, stdout: str = "/dev/null") -> tuple[int, list[str]]:
     """The exit code, and what it said on stderr; no Java can be found. ``stdout``: as the shell has it."""
-    begun = [sys.executable, "-m", "workers.api_requests.job", *folders(folder), *more]
+    begun = [sys.executable, "-m", "workers.api_requests.stream", *folders(folder), *more]
     done = subprocess.run(
         ["sh", "-c", f'exec "$@" >{stdout}', "sh", *begun], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False,
         timeout=60, env={**os.environ, "JAVA_HOME": str(folder / "none")},

@@ -19,15 +19,15 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tests.workers.test_job import line, path
-from workers.api_requests.job import hadoop
-from workers.api_requests.job.folders import Folders, take
-from workers.api_requests.job.growth import history
-from workers.api_requests.job.growth import state as counts
-from workers.api_requests.job.outbox import Outbox
-from workers.api_requests.job.output import LocalOutput
-from workers.api_requests.job.session import Session
-from workers.api_requests.job.spam import state as evidence
-from workers.api_requests.job.spam import suspects
+from workers.api_requests.detect.growth import history
+from workers.api_requests.detect.growth import state as counts
+from workers.api_requests.detect.spam import state as evidence
+from workers.api_requests.detect.spam import suspects
+from workers.api_requests.stream import hadoop
+from workers.api_requests.stream.folders import Folders, take
+from workers.api_requests.stream.outbox import Outbox
+from workers.api_requests.stream.output import LocalOutput
+from workers.api_requests.stream.session import Session
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 A_BATCH = 60  # lines
@@ -93,7 +93,7 @@ class Told:
 def test_a_batch_that_is_killed_before_any_write_counts_every_line_once(
     tmp_path: Path, spark: Any, as_lines: Callable[..., Any], kill: Kill, joins_often: None
 ) -> None:
-    from workers.api_requests.job.streams import Job
+    from workers.api_requests.stream.streams import Job
 
     outbox = Outbox(tmp_path / "state" / "outbox.sqlite")
     os.close(take(folders := Folders(tmp_path / "spool", LocalOutput(tmp_path / "out"), tmp_path / "state")))

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark_nsq import Lag
-from workers.api_requests.job.lookout import Lookout
+from workers.api_requests.stream.lookout import Lookout
 
 
 def test_the_last_word_is_of_the_end_also_where_that_came_after_a_look() -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from framework import BadMessage, PublishError
 from framework.testing.servers import Server
-from workers.api_requests.job import outbox as room
-from workers.api_requests.job.outbox import Letter, Outbox, Sender
+from workers.api_requests.stream import outbox as room
+from workers.api_requests.stream.outbox import Letter, Outbox, Sender
 
 
 def bodies(outbox: Outbox) -> list[str]:

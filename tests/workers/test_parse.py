@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from workers.api_requests.job import parse as p
+from workers.api_requests.stream import parse as p
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -18,7 +18,7 @@ import pytest
 
 from framework.testing.servers import free_port
 from tests.conftest import AT_LENGTH
-from workers.api_requests.channels.blocklist import BlockList
+from workers.api_requests.detect.blocklist import BlockList
 from workers.api_requests.processes import descendants, kill
 
 ROOT = Path(__file__).resolve().parents[2]

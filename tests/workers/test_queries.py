@@ -11,12 +11,12 @@ import pytest
 pytest.importorskip("pyspark")
 
 from framework.spool.storage import StorageError
-from workers.api_requests.channels.topics import CHANNELS
-from workers.api_requests.job import streams
-from workers.api_requests.job.folders import Folders
-from workers.api_requests.job.output import LocalOutput
-from workers.api_requests.job.queries import Failed, Queries
-from workers.api_requests.job.streams import Stream
+from workers.api_requests.collect.topics import CHANNELS
+from workers.api_requests.stream import streams
+from workers.api_requests.stream.folders import Folders
+from workers.api_requests.stream.output import LocalOutput
+from workers.api_requests.stream.queries import Failed, Queries
+from workers.api_requests.stream.streams import Stream
 
 
 class Query:

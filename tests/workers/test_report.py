@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.api_requests.job.spam.verdict import Suspect
+from workers.api_requests.detect.spam.verdict import Suspect
 from workers.api_requests.report.figures import Figures, Period, Rejected
 from workers.api_requests.report.scale import joined, ticks
 

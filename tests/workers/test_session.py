@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from workers.api_requests.job import session as sessions
+from workers.api_requests.stream import session as sessions
 
 SMALL = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m"
 

@@ -20,8 +20,8 @@ NOON = datetime(2024, 3, 4, 12, tzinfo=UTC)
 @pytest.fixture(scope="module")
 def found(shipped: Any) -> dict[str, Any]:
     """The suspects of the shipped log."""
-    from workers.api_requests.job import parse
-    from workers.api_requests.job.spam import acts, evidence
+    from workers.api_requests.detect.spam import acts, evidence
+    from workers.api_requests.stream import parse
 
     return {one.address: one for one in evidence.suspects_of(parse.requests(shipped).select(*acts.EVIDENCE))}
 
@@ -68,7 +68,7 @@ class Site:
         self.visit(address, requests, **when)
 
     def suspects(self, spark: Any) -> set[str]:
-        from workers.api_requests.job.spam import evidence
+        from workers.api_requests.detect.spam import evidence
 
         frame = spark.createDataFrame(
             self.rows, "address string, time timestamp, method string, path string, query string, status int"
@@ -267,6 +267,6 @@ def test_nothing_to_judge(spark: Any) -> None:
 
 
 def test_the_user_agent_is_not_even_looked_at() -> None:
-    from workers.api_requests.job.spam import acts
+    from workers.api_requests.detect.spam import acts
 
     assert "agent" not in acts.EVIDENCE

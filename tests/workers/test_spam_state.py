@@ -12,12 +12,12 @@ import pytest
 pytest.importorskip("pyspark")
 
 from framework import WrongUse
-from workers.api_requests.job.spam import listed, looks, state, visits
-from workers.api_requests.job.spam.acts import SCHEMA
-from workers.api_requests.job.spam.allowed import Allowed
-from workers.api_requests.job.spam.listed import Rules
-from workers.api_requests.job.spam.probes import FAMILIES
-from workers.api_requests.job.spam.verdict import Suspect
+from workers.api_requests.detect.spam import listed, looks, state, visits
+from workers.api_requests.detect.spam.acts import SCHEMA
+from workers.api_requests.detect.spam.allowed import Allowed
+from workers.api_requests.detect.spam.listed import Rules
+from workers.api_requests.detect.spam.probes import FAMILIES
+from workers.api_requests.detect.spam.verdict import Suspect
 
 LABELS = [one.label for one in FAMILIES]
 PATHS = {  # family; None is no probe

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from framework import FrameworkError
-from workers.api_requests.channels.blocklist import BlockList, Entry
-from workers.api_requests.job.kept import Kept
-from workers.api_requests.job.output import LocalOutput
-from workers.api_requests.job.tally import Tally
+from workers.api_requests.detect.blocklist import BlockList, Entry
+from workers.api_requests.detect.kept import Kept
+from workers.api_requests.stream.output import LocalOutput
+from workers.api_requests.stream.tally import Tally
 
 NOON = datetime(2024, 5, 12, 12, tzinfo=UTC)
 
@@ -88,8 +88,8 @@ class TestTheBlockList:
 @pytest.mark.slow
 class TestTheArchive:
     def test_a_batch_that_runs_again_leaves_every_line_once(self, tmp_path: Path, as_lines: Any) -> None:
-        from workers.api_requests.job.archive import archive
-        from workers.api_requests.job.store import Store
+        from workers.api_requests.stream.archive import archive
+        from workers.api_requests.stream.store import Store
 
         lines = [f'10.0.0.{n} - - [{12 + n % 3}/May/2024:06:07:08 +0000] "GET /{n} HTTP/1.1" 200 {n}'.encode() for n in range(30)]
         lines += [b"bad \xff line %d" % n for n in range(7)]
@@ -108,8 +108,8 @@ class TestTheArchive:
 
     def test_what_a_kill_left_of_a_batch_does_not_stay(self, tmp_path: Path, as_lines: Any) -> None:
         """Some of its files are there. Others lie where Spark's committer takes whatever it finds: it asks for no owner."""
-        from workers.api_requests.job.archive import archive
-        from workers.api_requests.job.store import Store
+        from workers.api_requests.stream.archive import archive
+        from workers.api_requests.stream.store import Store
 
         def run(batch: int, some: list[bytes]) -> tuple[int, int]:
             output = LocalOutput(tmp_path)
@@ -129,8 +129,8 @@ class TestTheArchive:
         self, tmp_path: Path, as_lines: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """As on a cluster whose executors write on disks of their own."""
-        from workers.api_requests.job.archive import archive
-        from workers.api_requests.job.store import NotShared, Store
+        from workers.api_requests.stream.archive import archive
+        from workers.api_requests.stream.store import NotShared, Store
 
         lines = [f'h - - [{12 + n % 3}/May/2024:06:07:08 +0000] "GET /{n} HTTP/1.1" 200 {n}'.encode() for n in range(30)]
         archived, rejected = Store(LocalOutput(tmp_path), "archive", by="date"), Store(LocalOutput(tmp_path), "rejected")
@@ -155,14 +155,14 @@ class TestTheArchive:
         assert ds.dataset(tmp_path / "archive").count_rows() == 30
 
     def test_a_batch_of_nothing_is_no_error(self, tmp_path: Path, spark: Any) -> None:
-        from workers.api_requests.job.store import Store
+        from workers.api_requests.stream.store import Store
 
         store = Store(LocalOutput(tmp_path), "s")
         assert [store.write(spark.range(0), batch) for batch in (0, 0, 1)] == [0, 0, 0]
         assert not list(tmp_path.rglob("*.parquet"))
 
     def test_it_holds_every_row_whatever_spark_is_told_of_the_size_of_files(self, tmp_path: Path, spark: Any) -> None:
-        from workers.api_requests.job.store import Store
+        from workers.api_requests.stream.store import Store
 
         spark.conf.set("spark.sql.files.maxRecordsPerFile", "3")
         try:
@@ -180,8 +180,8 @@ class TestGrowth:
     def test_is_exact_in_whatever_order_the_lines_come(self, tmp_path: Path, shipped: Any) -> None:
         from pyspark.sql import functions as f
 
-        from workers.api_requests.job.growth.counts import Growth
-        from workers.api_requests.job.parse import requests
+        from workers.api_requests.detect.growth.counts import Growth
+        from workers.api_requests.stream.parse import requests
 
         good = requests(shipped)
         order = list(range(3))
@@ -202,8 +202,8 @@ class TestGrowth:
 
     def test_a_line_of_long_ago_is_a_period_of_its_own(self, tmp_path: Path, as_lines: Any) -> None:
         """Also one of an address that comes today; and one that is a few hours ahead completes nothing."""
-        from workers.api_requests.job.growth.counts import Growth
-        from workers.api_requests.job.parse import parse, requests
+        from workers.api_requests.detect.growth.counts import Growth
+        from workers.api_requests.stream.parse import parse, requests
 
         def line(address: int, when: str) -> bytes:
             return f'10.0.0.{address} - - [{when} +0000] "GET / HTTP/1.1" 200 1'.encode()

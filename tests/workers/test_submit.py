@@ -24,8 +24,8 @@ from framework import WrongUse
 from framework.testing.servers import ROOT
 from tests import quick_spark
 from tests.workers.test_job import NOWHERE, events, land, line, path
-from workers.api_requests.job import session
 from workers.api_requests.processes import descendants, kill
+from workers.api_requests.stream import session
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 NOT_THERE = ("gevent", "greenlet", "msgspec")
@@ -68,8 +68,9 @@ def submitted(tmp_path: Path, java: None, monkeypatch: pytest.MonkeyPatch) -> It
     command = [
         home / "bin" / "spark-submit", "--master", "local-cluster[2,1,1024]", "--py-files", as_py_files(tmp_path / "nsq.zip"),
         "--conf", f"spark.pyspark.python={python}", "--conf", f"spark.pyspark.driver.python={sys.executable}",
-        "--conf", "spark.ui.enabled=false", ROOT / "workers" / "api_requests" / "job" / "__main__.py", "--until=2000", "--events",
-        f"--spool={tmp_path}/spool", f"--output={tmp_path}/out", f"--state={tmp_path}/state", f"--broker={NOWHERE}",
+        "--conf", "spark.ui.enabled=false", ROOT / "workers" / "api_requests" / "stream" / "__main__.py",
+        "--until=2000", "--events", f"--spool={tmp_path}/spool", f"--output={tmp_path}/out",
+        f"--state={tmp_path}/state", f"--broker={NOWHERE}",
     ]  # fmt: skip
     with (tmp_path / "spark.log").open("wb") as log:
         running = subprocess.Popen(

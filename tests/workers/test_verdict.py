@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.api_requests.job.spam.verdict import Burst, Hammering, Probes, Visit, judge
+from workers.api_requests.detect.spam.verdict import Burst, Hammering, Probes, Visit, judge
 
 NOON = datetime(2024, 5, 12, 12, tzinfo=UTC)
 NOBODY = Visit(

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from framework import WrongUse
+from workers.api_requests.collect.check_input import check_input
+from workers.api_requests.collect.feed import broker_of
 from workers.api_requests.demo import folder
 from workers.api_requests.demo.display import display
 from workers.api_requests.demo.run import Demo, Wrong
 from workers.api_requests.processes import ChildDied
-from workers.api_requests.publish.check_input import check_input
-from workers.api_requests.publish.feed import broker_of
 
 INPUT = "data/erddap_access_2024-05.log.gz"
 OUTPUT = "var/demo"

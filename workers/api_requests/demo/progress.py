@@ -6,7 +6,7 @@ import json
 import time
 from typing import Any
 
-from workers.api_requests.channels.topics import CHANNELS
+from workers.api_requests.collect.topics import CHANNELS
 from workers.api_requests.demo.display import Display
 
 

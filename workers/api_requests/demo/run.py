@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from workers.api_requests.channels.blocklist import BlockList
+from workers.api_requests.collect import feed
 from workers.api_requests.demo import folder
 from workers.api_requests.demo.display import Display
 from workers.api_requests.demo.progress import Clock, Progress
+from workers.api_requests.detect.blocklist import BlockList
 from workers.api_requests.processes import Child, Children, python
-from workers.api_requests.publish import feed
 
 _START_SECONDS = 40.0
 _QUIET_SECONDS = 1.5
@@ -106,7 +106,7 @@ class Demo:
     def _start_job(self, broker: str) -> None:
         """As early as can be: the JVM takes longest to start."""
         self._job = self._start(
-            "job", "-m", "workers.api_requests.job", "--events", "--short", f"--until-summary={self._work / 'published.json'}",
+            "job", "-m", "workers.api_requests.stream", "--events", "--short", f"--until-summary={self._work / 'published.json'}",
             f"--spool={self._work / 'spool'}", f"--output={self._output}", f"--state={self._work / 'state'}",
             f"--log={self._work / 'spark.log'}", f"--broker={broker}",
         )  # fmt: skip
@@ -174,7 +174,7 @@ class Demo:
 
     def _wait_for_blocklist(self) -> None:
         """The loop is closed when the handler has put every suspect on the list."""
-        from workers.api_requests.job.spam import suspects  # noqa: PLC0415 (pyarrow, which takes its time)
+        from workers.api_requests.detect.spam import suspects  # noqa: PLC0415 (pyarrow, which takes its time)
 
         wanted = {one.address for one in suspects.read(self._output / "spam" / "suspects.parquet")}
         with self._phase("block list", len(wanted)):

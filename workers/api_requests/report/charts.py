@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import ClassVar
 
-from workers.api_requests.job.spam.verdict import Suspect
+from workers.api_requests.detect.spam.verdict import Suspect
 from workers.api_requests.report.figures import Period, printable
 from workers.api_requests.report.scale import day_marks, day_name, joined, midnight, ticks
 

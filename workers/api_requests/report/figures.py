@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from workers.api_requests.job.spam import suspects
-from workers.api_requests.job.spam.verdict import Suspect
+from workers.api_requests.detect.spam import suspects
+from workers.api_requests.detect.spam.verdict import Suspect
 
 _EXAMPLES = 3  # for each reason of rejection
 _EXAMPLE_CHARACTERS = 200

@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from workers.api_requests.job.spam.verdict import Suspect
+from workers.api_requests.detect.spam.verdict import Suspect
 from workers.api_requests.report import charts
 from workers.api_requests.report.figures import Figures, Period, printable
 from workers.api_requests.report.scale import day_name, joined, span_name
