@@ -97,20 +97,27 @@ def _settings(session: Session) -> dict[str, str]:
 def make_topics(session: Session, topics: Sequence[str]) -> dict[str, FrameworkError]:
     """Each with ``QUEUES`` queues, on one master where they are not: several by one request, where it knows that. Returns why it
     refused some. Raises BrokerUnreachable."""
-    errors: dict[str, FrameworkError] = {}
+    left = topics
     if len(topics) > 1:
-        try:
+        with suppress(RocketError):  # of 5.3, and with rights of its own
             session.ask(Request.UPDATE_AND_CREATE_TOPIC_LIST, {}, _list_of(topics), LIST_PATIENCE)
-        except RocketError:  # of 5.3, and with rights of its own
-            pass
-        else:
-            return errors
-    for topic in topics:
+            # 5.3.3 ends at the first one that is there already, as it is to be, says that all is well, and makes none behind it
+            left = [topic for topic in topics if not _has(session, topic)]
+    errors: dict[str, FrameworkError] = {}
+    for topic in left:
         try:
             _make_topic(session, topic)
         except RocketError as error:
             errors[topic] = error
     return errors
+
+
+def _has(session: Session, topic: str) -> bool:
+    try:
+        session.ask(Request.GET_TOPIC_CONFIG, {"topic": topic})
+    except RocketError:
+        return False
+    return True
 
 
 def _list_of(topics: Iterable[str]) -> bytes:

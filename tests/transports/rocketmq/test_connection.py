@@ -18,6 +18,7 @@ from framework.testing.conformance.receiver import StrictReceiver
 from framework.testing.detour import Detour
 from framework.testing.servers import free_port
 from framework.transports import open_transports
+from framework.transports.rocketmq.administration import make_topics
 from framework.transports.rocketmq.membership import Membership
 from framework.transports.rocketmq.wire.handles import Handle
 from tests.transports.rocketmq.kit import Kit, until
@@ -218,6 +219,16 @@ def bill(order: dict) -> None:
     finally:
         worker.kill()
     assert (worker.returncode, sorted(journal.read_text().split())) == (0, ["0", "1", "2"]), log.decode()
+
+
+def test_a_topic_is_made_also_beside_one_that_another_worker_has_just_made(kit: Kit) -> None:
+    """Of several in one request 5.3.3 makes none behind one that is there, and says that all is well. Two handlers of each
+    topic asked for it at the same time, and those of the second topic waited for ever."""
+    first, second = f"{kit.topic_there}-1", f"{kit.topic_there}-2"
+    with kit.open()._sessions.use(kit.server.broker.address) as session:
+        assert make_topics(session, [first]) == {}
+        assert make_topics(session, [first, second]) == {}
+    until(lambda: kit.open().discover(f"{kit.topic}-2", "billing"))
 
 
 def test_a_route_to_an_address_where_nobody_is_is_said_with_both_names(kit: Kit) -> None:
