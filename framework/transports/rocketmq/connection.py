@@ -71,8 +71,8 @@ class PopConnection:
         self._tags = what.tag_set
         self._pops = Pops()
         self._unopened: list[tuple[handles.Popped, bytes, float, float]] = []
-        """What came in this read. Where there is more, that is asked for before it is opened: a broker had nothing to do
-        meanwhile."""
+        """What came in this read. Where there is more, and no POP is under way any more, that is asked for before it is opened:
+        a broker had nothing to do meanwhile."""
         self._coming = 0
         """Messages that may be in it."""
         self._opener = Opener(self)
@@ -243,7 +243,7 @@ class PopConnection:
             self._coming += count
             self._pops.rest = said.rest
             self._session.brings(self)
-            if not said.rest:  # a lone message is handled first
+            if not said.rest or self._pops:  # a lone message is handled first; a POP under way is work for the broker
                 return
         elif answer.code != Answer.POLLING_TIMEOUT and not self._closed:
             self._refused(answer, at)

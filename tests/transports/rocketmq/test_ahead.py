@@ -14,6 +14,7 @@ from framework.message import Message
 from framework.testing.conformance.receiver import Held
 from framework.transports import open_transports
 from framework.transports.rocketmq.opening import Opener
+from framework.transports.rocketmq.pops import AT_ONCE
 from framework.transports.rocketmq.queues import SPAN
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.wire.codes import Answer, Request
@@ -52,36 +53,73 @@ def settle_at_once(held: Held) -> None:
     held.receiver.deliver = deliver  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize(("mode", "asks"), [("pop", Request.POP_MESSAGE), ("pull", Request.PULL_MESSAGE)])
-def test_what_follows_is_asked_for_before_what_came_is_opened(
-    mode: str, asks: Request, hold: Hold, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[int] = []
-    """Of each request its code, of each answer that is opened 0, of each read -1."""
-    encoded, opened, taken = Session._encoded, Opener.opened, Session._take
+class Spoken:
+    """What a session does, in turn: of each request its code, ``READ`` for each read, ``OPENED`` for each answer opened."""
 
-    def encode(session: Session, code: int, *more: Any) -> bytes:
-        said.append(code)
-        return encoded(session, code, *more)
+    READ, OPENED = -1, 0
 
-    def open_(opener: Opener, data: bytes) -> Any:
-        said.append(0)
-        return opened(opener, data)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.said: list[int] = []
+        self.work: list[int] = []
+        """Of each answer that is opened: how many POPs the broker has to answer by then."""
+        self._under_way = 0
+        encoded, opened, taken = Session._encoded, Opener.opened, Session._take
 
-    def take(session: Session, events: Any, at: float) -> None:
-        said.append(-1)
-        taken(session, events, at)
+        def encode(session: Session, code: int, *more: Any) -> bytes:
+            self.said.append(code)
+            self._under_way += code == Request.POP_MESSAGE
+            return encoded(session, code, *more)
 
-    monkeypatch.setattr(Session, "_take", take)
-    monkeypatch.setattr(Session, "_encoded", encode)
-    monkeypatch.setattr(Opener, "opened", open_)
-    held = hold(Canned(4000 if mode == "pop" else 4000 // QUEUES), mode)
+        def open_(opener: Opener, data: bytes) -> Any:
+            self.said.append(self.OPENED)
+            self.work.append(self._under_way)
+            return opened(opener, data)
+
+        def take(session: Session, events: list[Frame], at: float) -> None:
+            self.said.append(self.READ)
+            self._under_way -= sum("restNum" in frame.fields for frame in events)
+            taken(session, events, at)
+
+        monkeypatch.setattr(Session, "_take", take)
+        monkeypatch.setattr(Session, "_encoded", encode)
+        monkeypatch.setattr(Opener, "opened", open_)
+
+    def before_opened(self) -> list[int]:
+        return [self.said[at - 1] for at, code in enumerate(self.said) if code == self.OPENED != self.said[at - 1]]
+
+
+def test_what_follows_in_a_queue_is_pulled_before_what_came_is_opened(hold: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoken = Spoken(monkeypatch)
+    held = hold(Canned(4000 // QUEUES), "pull")
     settle_at_once(held)
     held.grant(1000)
     until(lambda: len(held.taken) == 4000)
-    before = [said[at - 1] for at, code in enumerate(said) if code == 0 and said[at - 1]]
-    assert before.count(asks) >= 5
-    assert before.count(-1) <= 2 * QUEUES  # nothing follows the last of a queue
+    before = spoken.before_opened()
+    assert before.count(Request.PULL_MESSAGE) >= 5
+    assert before.count(spoken.READ) <= 2 * QUEUES  # nothing follows the last of a queue
+
+
+def test_what_follows_is_popped_before_what_came_is_opened_where_no_pop_is_under_way(
+    hold: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoken = Spoken(monkeypatch)
+    held = hold(Canned(4000), "pop")
+    settle_at_once(held)
+    held.grant(40)  # one POP at a time, of 32
+    until(lambda: len(held.taken) == 4000)
+    assert spoken.before_opened().count(Request.POP_MESSAGE) >= 5
+
+
+def test_while_a_pop_is_under_way_the_next_goes_with_what_is_settled(hold: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be a packet of its own, a tenth of what a message costs."""
+    spoken = Spoken(monkeypatch)
+    held = hold(Canned(8000), "pop")
+    settle_at_once(held)
+    held.grant(1000)
+    until(lambda: len(held.taken) == 8000)
+    begun = spoken.work[5:-AT_ONCE]
+    assert min(begun) >= 1, "the broker had nothing to do"
+    assert spoken.before_opened().count(spoken.READ) > len(begun) // AT_ONCE // 2, "nothing was sent apart"
 
 
 class Mixed(Canned):

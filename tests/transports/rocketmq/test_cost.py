@@ -13,13 +13,15 @@ from framework.engine.supervisor import Supervisor
 from framework.handler import make_spec
 from framework.message import Message
 from framework.transports import open_transports
+from framework.transports.rocketmq.wire.codes import Request
 from tests.transports.rocketmq.canned import QUEUES, Canned
 
 MESSAGES = 8000
+ASKS = {"pop": Request.POP_MESSAGE, "pull": Request.PULL_MESSAGE}
 
 
-def calls_of(mode: str) -> Counter[str]:
-    """The calls while so many messages are handled, by file and function."""
+def calls_of(mode: str) -> tuple[Counter[str], int]:
+    """The calls while so many messages are handled, by file and function; and how many answers brought them."""
     server = Canned(MESSAGES if mode == "pop" else MESSAGES // QUEUES)
     calls: Counter[str] = Counter()
 
@@ -50,10 +52,14 @@ def calls_of(mode: str) -> Counter[str]:
         watching.kill()
         transport.close()
         server.close()
-    return calls
+    return calls, server.asked[ASKS[mode]]
 
 
-@pytest.mark.parametrize(("mode", "most"), [("pop", 5.5), ("pull", 7.0)])
-def test_a_message_costs_few_calls(mode: str, most: float) -> None:
-    calls = calls_of(mode)
-    assert 3.0 < calls.total() / MESSAGES <= most, calls.most_common(40)
+@pytest.mark.parametrize(("mode", "most", "most_of_an_answer"), [("pop", 2, 200), ("pull", 2, 200)])
+def test_a_message_costs_few_calls_and_so_does_an_answer(mode: str, most: int, most_of_an_answer: int) -> None:
+    """How many messages an answer brings is another thing: on a busy machine they are fewer."""
+    calls, answers = calls_of(mode)
+    of_each = {name: count for name, count in calls.items() if count >= MESSAGES}
+    others = calls.total() - sum(of_each.values())
+    assert 1 < sum(of_each.values()) / MESSAGES <= most, of_each
+    assert others / answers <= most_of_an_answer, calls.most_common(40)
