@@ -99,7 +99,7 @@ class BreakerState:
             if self._for >= VOTES:
                 self.level = 0
                 self._works = True
-                self._forget()
+                self._good = self._bad = 0.0
                 return True
         return False
 
@@ -160,8 +160,3 @@ class BreakerState:
         share = HISTORY / max(HISTORY, self._good + self._bad)
         self._good *= share
         self._bad *= share
-
-    def _forget(self) -> None:
-        self._good = self._bad = 0.0
-        self._for = 0
-        self._against.clear()

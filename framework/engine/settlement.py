@@ -81,7 +81,7 @@ class Settlement:
                     self._endings.ended(message, outcome.message if isinstance(outcome, Told) else message, ending, began)
             if isinstance(outcome, Told):
                 endings.append((outcome, ending))
-        if self._endings is not None and began is not None and well:
+        if self._endings is not None and began is not None:
             self._endings.together(well, began)
         if (worst := _worst_of(failed, len(outcomes))) is None:
             self._breaker.calls_well += 1

@@ -32,7 +32,8 @@ class Found(NamedTuple):
 class Asked(NamedTuple):
     """A reading of the log that is under way."""
 
-    generation: int
+    generation: object
+    """Another one after all was emptied."""
     start: int
     """The sequence number to read from."""
     end: int
@@ -40,6 +41,11 @@ class Asked(NamedTuple):
 
 class Backlog:
     """The batches of one channel that were not delivered yet, oldest first."""
+
+    _done: int
+    """How many messages of the oldest batch were delivered, where there is one."""
+    _offset: int
+    """Where the next of it begins."""
 
     def __init__(
         self, topic: Owner, state: ChannelState, *, kept: bool, recent: Mapping[tuple[int, int], Batch], clock: Clock, most: int
@@ -57,14 +63,12 @@ class Backlog:
         self._beyond = state.beyond_cursor
         self._next = state.cursor
         self._batches: deque[Batch] = deque()
-        self._done = 0
-        self._offset = 0
         self._bytes = 0
         self.loaded = 0
         """How many messages are at hand."""
         self._late = 0
         """Messages that came since the last reading of the log began: they are not in its answer."""
-        self._generation = 0
+        self._generation = object()
         self._reading = False
         self._deferred: list[tuple[Message, int]] = []
         self._dropped: list[tuple[int, int]] = []
@@ -137,8 +141,8 @@ class Backlog:
         """Pass over what was published before ``cutoff`` (ns since 1970) and is at hand; how many messages that were."""
         dropped = 0
         while self._batches and self._batches[0].ts < cutoff:
-            batch, left = self._batches[0], self._batches[0].count - self._done
-            self.advance(left, len(batch.payload))
+            left = self._batches[0].count - self._done
+            self.advance(left, 0)
             dropped += left
         return dropped
 
@@ -153,23 +157,21 @@ class Backlog:
 
     def skip(self) -> None:
         """Forget all that waits."""
-        self._generation += 1
-        self._dropped.clear()
+        self._generation = object()
         self._batches.clear()
         self._beyond.clear()
         self.finished_early.clear()
-        self._done = self._offset = self._bytes = self.loaded = self.waiting = 0
+        self._bytes = self.loaded = self.waiting = 0
         self._next = self.end
 
     def correct(self, found: Correction) -> None:
         """Count anew what was not read yet; what was read is delivered whatever the log has now."""
-        low, high = max(found.low, self._next), min(found.high, self.end)
-        if low < high:
-            # Those that are to be tried again are not counted as waiting; unless they are lost, they still are.
-            beyond = {seq for seq in self._beyond if low <= seq < high} if found.lost else set[int]()
-            self._beyond -= beyond
-            count = high - low - len(beyond)
-            self.waiting = max(self.loaded, self.waiting + (count if found.there else -count))
+        unread = range(max(found.low, self._next), min(found.high, self.end))
+        # Those that are to be tried again are not counted as waiting; unless they are lost, they still are.
+        beyond = {seq for seq in self._beyond if seq in unread} if found.lost else set[int]()
+        self._beyond -= beyond
+        count = len(unread) - len(beyond)
+        self.waiting = max(self.loaded, self.waiting + (count if found.there else -count))
 
     # --- the window ----------------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ class Retries:
         """What was published before is not delivered again; and the wall clock when that was said (ns since 1970)."""
         self._kept = kept
         self._alarm = Alarm(rung)
-        self._generation = 0
+        self._generation = object()
 
     def keep_body(self, message: Message) -> None:
         """It waits from here on; with its body in memory if there is room, else the log has to give it again."""
@@ -100,7 +100,7 @@ class Retries:
         return message.ts < self._cutoff and time.time_ns() >= self._cutoff_made
 
     def clear(self) -> None:
-        self._generation += 1
+        self._generation = object()
         self.ready.clear()
         self.deferred.clear()
         self.bytes_in_memory = 0
@@ -108,11 +108,11 @@ class Retries:
 
     # --- bodies that the log has to give again ---------------------------------------------------------------------
 
-    def without_body(self) -> tuple[int, list[Message]]:
+    def without_body(self) -> tuple[object, list[Message]]:
         """The next that have none, to be read; and what ``take_bodies`` needs to know them by."""
         return self._generation, [one for one in list(self.ready)[:_FETCH] if one.body is None]
 
-    def take_bodies(self, generation: int, wanted: list[Message], found: Mapping[int, tuple[int, bytes] | None]) -> None:
+    def take_bodies(self, generation: object, wanted: list[Message], found: Mapping[int, tuple[int, bytes] | None]) -> None:
         """What the log gave, as (time of publishing in ns, body)."""
         if generation != self._generation:
             return

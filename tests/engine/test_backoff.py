@@ -192,6 +192,26 @@ def test_a_handler_may_ask_for_a_longer_pause() -> None:
     assert state.until == 30.0
 
 
+def test_a_handler_that_asks_for_none_in_particular_has_the_usual_pause() -> None:
+    state = backoff.BreakerState(chance=lambda: 0.0)
+    state.is_down(0.0)
+    assert state.until == backoff.PAUSE_BASE / 2
+
+
+def test_the_first_pause_after_one_that_is_over_is_as_short_as_any_first() -> None:
+    state = backoff.BreakerState(chance=lambda: 1.0)
+    state.is_down(0.0)
+    fail_tries(state, state.until)
+    now = state.until
+    assert not state.is_down(now)  # one vote against, which has no say later
+    state.went_well(backoff.VOTES, now)
+    assert state.is_down(now)
+    assert state.until - now == backoff.PAUSE_BASE
+    now = state.until
+    assert fail_tries(state, now) == [False, True]
+    assert state.until - now == 2 * backoff.PAUSE_BASE
+
+
 events = st.lists(st.tuples(st.sampled_from(["well", "failed", "down", "nothing"]), st.floats(0.0, 5.0)), max_size=200)
 
 
