@@ -25,6 +25,7 @@ from framework.transports.rocketmq.delivery import APART, Delivery, Leases
 from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.opening import Opener
 from framework.transports.rocketmq.pops import Pops
+from framework.transports.rocketmq.producer import MAX_DELAY
 from framework.transports.rocketmq.queues import Past
 from framework.transports.rocketmq.refusals import Refusals
 from framework.transports.rocketmq.session import Session
@@ -127,7 +128,7 @@ class PopConnection:
         self._settling.terminate(self._taken(message))
 
     def requeue(self, message: Message, delay: float) -> None:
-        self._settling.requeue(self._taken(message), min(delay, self.limits.max_requeue or 0.0))
+        self._settling.requeue(self._taken(message), min(delay, MAX_DELAY))
 
     def _taken(self, message: Message) -> Delivery:
         """Out of flight. The broker would take it as well from whoever is too late."""
@@ -141,9 +142,8 @@ class PopConnection:
         self._speak()
 
     def drain(self) -> None:
-        if not (self._draining or self._closed):
-            self._draining, self.granted = True, 0
-            self._speak()
+        self._draining, self.granted = True, 0
+        self._speak()
 
     def unsent(self) -> int:
         return self._settling.waits * SIZE + self._sent_size
@@ -196,7 +196,7 @@ class PopConnection:
         if self._closed:
             return
         self._settling.collect()
-        if self._session.leaving or self._draining or self._closing or self._refusals.until:
+        if self._session.leaving or self._refusals.until:
             return
         now = monotonic()
         for count in self._pops.wanted(self.granted - len(self.in_flight) - self._coming):

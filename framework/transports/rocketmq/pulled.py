@@ -14,6 +14,8 @@ Opened: TypeAlias = tuple[Record, Any, Any]
 """A message as its broker stored it, as it was opened, and what else is known of it."""
 LEVELS = (1.0, 5.0, 10.0, 30.0, *(60.0 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)), 3600.0, 7200.0)
 """Seconds: the delays of a broker's messageDelayLevel, as it comes."""
+SOONEST = 1
+"""The level of the shortest delay."""
 SIZE = 200
 """Bytes of a settlement, about."""
 UNREADABLE = 5

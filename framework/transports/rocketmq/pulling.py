@@ -24,7 +24,7 @@ from framework.transports.rocketmq.holes import leap, until_hole
 from framework.transports.rocketmq.membership import Membership
 from framework.transports.rocketmq.opening import Opener
 from framework.transports.rocketmq.owner import Unleased
-from framework.transports.rocketmq.pulled import SIZE, UNREADABLE, Pulled, following, level_of, offset_in, placed
+from framework.transports.rocketmq.pulled import SIZE, SOONEST, UNREADABLE, Pulled, following, level_of, offset_in, placed
 from framework.transports.rocketmq.queues import PAUSED, Pasts, Place, Reading
 from framework.transports.rocketmq.refusals import Refusals
 from framework.transports.rocketmq.session import Session
@@ -133,11 +133,10 @@ class PullConnection(Unleased):
         self._speak()
 
     def drain(self) -> None:
-        if not (self._draining or self._closed):
-            self._draining, self.granted = True, 0
-            self._watch()
-            self._member.look()
-            self._speak()
+        self._draining, self.granted = True, 0
+        self._watch()
+        self._member.look()
+        self._speak()
 
     def unsent(self) -> int:
         return (self._finished + self._sending + len(self._back)) * SIZE
@@ -151,7 +150,7 @@ class PullConnection(Unleased):
         for message in list(self.in_flight):
             reading, record = self._pulled[message]
             if reading.would_repeat(record.queue_offset):
-                self.requeue(message, 0.0)
+                self._send_back(self._taken(message), SOONEST)
         self._deadline.start(self._end, None)
         self._watch()
         self._member.look()
@@ -197,7 +196,7 @@ class PullConnection(Unleased):
         self._spoken = False
         if self._closed:
             return
-        if not (self._session.leaving or self._draining or self._closing):
+        if not self._session.leaving:
             self._pull()
         self._say_settled()
 
