@@ -28,6 +28,22 @@ def test_a_node_is_dialled_again_within_the_cap_but_never_at_once(failures: int,
     assert backoff.RECONNECT_BASE / 2 <= delay <= backoff.RECONNECT_CAP
 
 
+@pytest.mark.parametrize(
+    ("failures", "often", "least", "most"),
+    [
+        (1, False, 0.05, 0.1),
+        (1, True, 0.05, 0.1),
+        (3, True, 0.2, 0.4),
+        (4, True, 0.25, 0.5),
+        (4, False, 0.4, 0.8),
+        (50, False, 7.5, 15),
+    ],
+)
+def test_a_node_that_was_there_a_moment_ago_is_dialled_more_often(failures: int, often: bool, least: float, most: float) -> None:
+    assert backoff.reconnect_delay(failures, often=often, chance=lambda: 0.0) == pytest.approx(least)
+    assert backoff.reconnect_delay(failures, often=often, chance=lambda: 1.0) == pytest.approx(most)
+
+
 @given(level=st.integers(1, 10**6), longest=st.none() | st.floats(0.5, 1000.0), chance=chances)
 def test_a_pause_grows_to_its_longest_and_at_least_half_of_it_is_waited(level: int, longest: float | None, chance: float) -> None:
     bound = min(backoff.PAUSE_CAP if longest is None else longest, backoff.PAUSE_BASE * 2.0 ** min(level - 1, 100))

@@ -140,3 +140,24 @@ def test_a_far_broker_that_has_many_is_soon_tried_again_and_a_flood_says_nothing
     share.way, share.headroom, share.try_after, share.used_up = way, 4, 4 * TRY_AFTER, 0.0
     credit.arrived(share, 4, 0.00001, 0.0)
     assert (share.headroom, share.try_after) == (8, tries)
+
+
+def test_what_changes_is_reckoned_with_at_once() -> None:
+    credit = Credit(1000, 10, ahead=5)
+    assert credit.budget == 15
+    credit.work_at_once(20)
+    assert credit.budget == 25
+    credit.lack(15)
+    assert credit.budget == 10
+    credit.bear(0.7)  # of five that might wait, three could be kept until it is their turn
+    assert credit.budget == 5 + 3
+    credit.bear(0.0)
+    assert credit.budget == 5
+    credit.lack(0)
+    assert credit.budget == 20
+    credit.cap(1)
+    assert credit.budget == 1
+    credit.cap(None)
+    assert credit.budget == 20
+    credit.resize(12, 0.0)
+    assert credit.budget == 12

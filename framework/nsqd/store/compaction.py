@@ -109,15 +109,13 @@ class Compactor:
 
     def _tail(self, topic: int, floor: int, high: int) -> range:
         """The messages from ``floor`` on of the record that begins before it, if there is one."""
-        rows = self._index.batches(topic, floor, 1) if floor < high else []
-        return range(floor, rows[0].first + rows[0].n) if rows and rows[0].first < floor and not rows[0].dead else range(0)
+        row = next(iter(self._index.batches(topic, floor, 1)), None) if floor < high else None
+        return range(floor, row.first + row.n) if row and row.first < floor and not row.dead else range(0)
 
     def _row_of(self, topic: int, segment: int, seq: int) -> Row | None:
         """The record of the segment that has the message, and was not emptied."""
-        rows = self._index.batches(topic, seq, 1)
-        if rows and rows[0].first <= seq < rows[0].first + rows[0].n and rows[0].seg == segment and not rows[0].dead:
-            return rows[0]
-        return None
+        row = next(iter(self._index.batches(topic, seq, 1)), None)
+        return row if row and row.first <= seq and row.seg == segment and not row.dead else None
 
     def move(self, moving: list[Moving]) -> bool:
         """Whether all of it is at the end of the log now. Raises OSError."""
