@@ -17,17 +17,20 @@ from framework.spool.urls import is_url, storage_of
 
 EPOCH = "epoch"
 _LIFE = re.compile(r"[0-9A-Za-z-]{1,64}")
+_FOR_A_SHELL = re.compile(r"(~[^/]*|\$\w+|\$\{\w+\})(/|$)")
 COLLECTOR = re.compile(r"[a-zA-Z0-9_-][.a-zA-Z0-9_-]{0,63}")
 
 
 def root_of(given: str | os.PathLike[str] | Remote) -> Location:
-    """Where the spool lies. Raises WrongUse for what is no path, and for a URL of a storage that there is not, or whose library
-    is not installed."""
+    """Where the spool lies. Raises WrongUse for what is no path, or one that only a shell knows; and for a URL of a storage that
+    there is not, or whose library is not installed."""
     if isinstance(given, Remote):
         return given
     name = os.fspath(given)
     if not name or "\0" in name:
         raise WrongUse(f"{name!r} is no folder that a spool can lie in: give its path, or a URL such as s3://bucket/spool")
+    if said := _FOR_A_SHELL.match(name):  # of each user it would be another folder; taken as it is, one with that name
+        raise WrongUse(f"spool {name!r}: {said[1]} is a shell's word, and none has replaced it: give the whole path")
     return storage_of(name) if is_url(name) else Path(given)
 
 

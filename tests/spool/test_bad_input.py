@@ -18,6 +18,10 @@ from tests.spool.rows import MakeBatch
     [
         ("", "is no folder that a spool can lie in"),
         ("a\0b", "is no folder that a spool can lie in"),
+        ("~/spool", "'~/spool': ~ is a shell's word, and none has replaced it: give the whole path"),  # a folder named ~
+        ("~ada/spool", "~ada is a shell's word"),
+        ("$HOME/spool", r"\$HOME is a shell's word"),
+        ("${SPOOLS}", r"\$\{SPOOLS\} is a shell's word"),
         (" s3://bucket/spool", "is a URL: give a path, or a URL that a spool can have"),  # it made a folder named " s3:"
         ("s3:bucket/spool", "a bucket and a folder in it are needed"),
         ("s3://bucket/./spool", "a bucket and a folder in it are needed"),
@@ -41,6 +45,11 @@ def test_a_url_that_cannot_be_meant_is_refused_and_shows_no_secret(
         Spool(url)
     assert not {"hush", "hu/sh", "AKIA"} & {word for word in ("hush", "hu/sh", "AKIA") if word in str(refused.value)}
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["./~/spool", "a~", "a/~b", "$", "a$b", "$.d/spool"])
+def test_a_folder_may_have_any_name_behind_a_path(name: str) -> None:
+    assert str(Spool(name).root) == str(Path(name))
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {

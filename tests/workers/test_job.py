@@ -156,7 +156,7 @@ def test_without_a_broker_only_the_suspects_wait_and_killed_and_stopped_in_its_b
         pass  # one channel has done all, the others are in the middle of it
     kill(running)
     if AT_LENGTH:  # test_procfile.py stops one as well
-        restarted = job(tmp_path, "--follow", "--every=0")
+        restarted = job(tmp_path, "--follow", "--trigger=0")
         events(restarted, "ready")
         time.sleep(1.0)  # not to wait for anything: only so that the signal comes in the middle of something
         ends_by_a_signal(restarted)
@@ -193,12 +193,15 @@ def test_it_begins_where_it_is_told_to_and_leaves_what_the_spools_keep(tmp_path:
     with servers.running(servers.own_nsqd(tmp_path / "nsqd")) as nsqd:
         for more in (0, 1):  # and a restart goes on
             land(tmp_path / "spool", 500, 500 + more, lambda n: TAKEN + n * 10**9)
-            ended = job(tmp_path, "--available-now", f"--from={begin}", broker=f"nsq://{nsqd.address}")
+            where = ("--master=local[2]", "--time-zone=-07:00")
+            ended = job(tmp_path, "--available-now", f"--from={begin}", *where, broker=f"nsq://{nsqd.address}")
             said = ended.communicate(timeout=300)
             assert ended.returncode == 0, said
     expected = [n for n in range(501) if (n if n < 300 or n % 2 or n == 500 else n - 200) >= 280]
     paths = ds.dataset(tmp_path / "out" / "archive").to_table(["path"])["path"].to_pylist()
     assert Counter(paths) == Counter(path(n) for n in expected if n % 5)
+    dates = {folder.name for folder in (tmp_path / "out" / "archive").glob("date=*")}
+    assert dates == {"date=2024-05-11", "date=2024-05-12", "date=2024-05-13"}, "the days of the time zone"
     tallies = [json.loads((tmp_path / "state" / "tally" / f"{name}.json").read_text()) for name in ("archive", "growth", "spam")]
     sums = {sum((Counter(tally["before"]) + Counter(tally["last"])).values()) for tally in tallies}
     assert sums == {len(expected)}
@@ -370,6 +373,8 @@ def test_what_spark_says_is_said_in_one_line_although_its_jvm_has_gone(
         (["--follow", "--until=3"], "say one of"),
         (["--until=-3"], "not in the range"),
         (["--follow", "--state=s3://bucket/x"], "s3://bucket/x is a URL: name a folder of a mounted file system"),
+        (["--follow", "--spool=~/x"], "~/x: no shell has replaced its beginning: name the whole path"),
+        (["--follow", "--output=$HOME/x"], "$HOME/x: no shell has replaced its beginning"),
         (["--follow", "--broker=amqp://x"], "the scheme must be one of nsq://"),
         (["--folow"], "No such option"),
     ],

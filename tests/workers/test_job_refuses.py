@@ -119,6 +119,19 @@ def test_a_job_begins_once(tmp_path: Path) -> None:
     assert (code, "began with what the spool held, and goes on" in said) == (2, True)
 
 
+@pytest.mark.parametrize("zone", ["Paris", "europe/paris", "+2", "+19:00", "-18:01", "", "../etc/localtime", "ROC"])
+def test_a_time_zone_that_java_does_not_know(tmp_path: Path, told: Told, zone: str) -> None:
+    code, (said,) = told("--follow", f"--time-zone={zone}")
+    assert code == 2
+    assert f"{zone!r} is no time zone: say one such as UTC, Europe/Paris or +02:00" in said
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/Argentina/Buenos_Aires", "+05:30", "-18:00", "EST"])
+def test_a_time_zone_that_java_knows(zone: str) -> None:
+    assert command._Zone().convert(zone, None, None) == zone
+
+
 @pytest.mark.parametrize("master", ["nonsense", "", "local[0]", "local[x]", "spark://", "spark://host", "http://host:7077"])
 def test_a_master_that_spark_does_not_know(tmp_path: Path, told: Told, master: str) -> None:
     code, (said,) = told("--until=0", f"--master={master}")

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
+from zoneinfo import available_timezones
 
 import click
 import pyarrow as pa
@@ -70,11 +71,14 @@ def _teller(events: bool) -> Callable[..., None]:
 
 
 class _Folder(click.Path):
-    """A folder, there or to be made; of a URL there would be made one with a name like ``s3:``."""
+    """A folder, there or to be made; of a URL there would be made one with a name like ``s3:``, and of ``~/x`` one that is named
+    ``~``: bash leaves it as it is in ``--spool=~/x``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if URL.match(str(value)):
             self.fail(f"{value} is a URL: name a folder of a mounted file system", param, ctx)
+        if str(value).startswith(("~", "$")):
+            self.fail(f"{value}: no shell has replaced its beginning: name the whole path", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -125,6 +129,19 @@ class _Instant(click.types.StringParamType):
         return at
 
 
+class _Zone(click.types.StringParamType):
+    """What Java takes too: a name of the tz database, or how far a clock is from UTC's."""
+
+    name = "zone"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not _OFFSET.fullmatch(str(value)) and (names := available_timezones()) and value not in names - _NOT_JAVAS:
+            self.fail(f"{value!r} is no time zone: say one such as UTC, Europe/Paris or +02:00", param, ctx)
+        return value
+
+
+_OFFSET = re.compile(r"[+-](0[0-9]|1[0-7]):[0-5][0-9]|[+-]18:00")
+_NOT_JAVAS = {"Factory", "ROC", "localtime", "posixrules"}
 _MASTER = re.compile(
     r"local(\[(\*|[1-9][0-9]*)(, *[1-9][0-9]*)?\])?|local-cluster\[[0-9]+, *[0-9]+, *[0-9]+\]|yarn|k8s://\S+"
     r"|spark://[^\s,:/]+:[0-9]{1,5}(,[^\s,:/]+:[0-9]{1,5})*"
@@ -162,10 +179,12 @@ _FOLDER = _Folder(file_okay=False, path_type=Path)
 @click.option("--from", "since", type=_Instant(), metavar="TIME",
               help="Begin with the lines that the queue took then or later, as far as the spools keep them, and delete nothing "
               "there; with an empty --state and --output.")  # fmt: skip
-@click.option("--every", type=_Seconds(0, 86400), envvar="API_REQUESTS_EVERY", metavar="SECONDS",
+@click.option("--every", "--trigger", "every", type=_Seconds(0, 86400), envvar="API_REQUESTS_EVERY", metavar="SECONDS",
               help="With --follow, how often a batch starts; 10, and 30 for the archive's larger files.")  # fmt: skip
 @click.option("--master", type=_Master(), metavar="URL",
               help="Spark's master; else what Spark's own settings or spark-submit say, else local[*].")  # fmt: skip
+@click.option("--time-zone", "zone", type=_Zone(), envvar="API_REQUESTS_TIME_ZONE", metavar="ZONE",
+              help="Of hours, days and the archive's dates; else what Spark's settings say, else UTC.")  # fmt: skip
 @click.option("--forget", type=click.IntRange(min=1), envvar="API_REQUESTS_FORGET", metavar="DAYS",
               help="A suspect is none any more when no line of it came for so long; else it stays one.")  # fmt: skip
 @click.option("--allow", multiple=True, envvar="API_REQUESTS_ALLOW", metavar="ADDRESS",
@@ -193,6 +212,8 @@ def command(**options: Any) -> int:
     stopping.listen()
     sender = Sender(Outbox(state / "outbox.sqlite"), publisher, SUSPECTS_TOPIC, _warn)
     try:
+        if options["zone"]:
+            session.spark.conf.set("spark.sql.session.timeZone", options["zone"])
         folders = here or Folders(spool, HadoopOutput(place, session.spark), state)
         held = take(folders) if held is None else held
         tell("ready")
