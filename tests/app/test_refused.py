@@ -69,6 +69,16 @@ def misfits(transport: Cluster) -> list[str]:
     return App([make_spec(function, "orders", "billing", {"timeout": 120})], Settings())._misfits(transport)
 
 
+def test_what_is_known_without_a_connection_is_refused_before_any_broker_is_asked():
+    """A broker that is down would hold up the sentence that names the mistake."""
+    cluster = Cluster("short:1")
+    app = App([make_spec(function, "orders", "billing", {"timeout": 120})], Settings())
+    with pytest.raises(WrongUse, match="max_attempts"):
+        App([make_spec(function, "orders", "billing", {"max_attempts": 3})], Settings())._refuse([cluster, Plain()])
+    with pytest.raises(WrongUse, match="timeout=120 is longer than short:1 keeps"):
+        app._refuse([cluster])
+
+
 def test_a_node_that_has_the_topic_and_cannot_keep_the_timeout_is_refused():
     assert "timeout=120 is longer than short:1 keeps" in misfits(Cluster("short:1", "long:1"))[0]
 

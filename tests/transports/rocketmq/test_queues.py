@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.transports.rocketmq.pulled import LEVELS, following, level_of
-from framework.transports.rocketmq.queues import SPAN, Place, Reading, allocated
+from framework.transports.rocketmq.queues import SPAN, Absent, Place, Reading, allocated
 
 EIGHT = [Place("orders", broker, number) for broker in ("broker-a", "broker-b") for number in range(4)]
 
@@ -133,3 +135,84 @@ def test_a_queue_that_has_lost_messages_is_read_on_only_where_none_of_it_is_in_f
 )
 def test_a_queue_that_was_made_anew_is_read_from_its_first_message(said: dict[str, str], offset: int) -> None:
     assert following(said, 200) == offset
+
+
+@pytest.mark.parametrize("why", ["leaving", "refused", "astray", "ends", "hole"])
+def test_a_queue_that_is_not_to_be_pulled_has_no_room(why: str) -> None:
+    reading = Reading(EIGHT[0], 10)
+    assert reading.room == SPAN
+    setattr(reading, why, 7 if why == "hole" else True)
+    assert reading.room == 0
+
+
+def test_a_queue_is_pulled_one_by_one_until_it_is_known_which_lies_where() -> None:
+    reading = Reading(EIGHT[0], 10)
+    reading.one_by_one = True
+    assert reading.room == 1
+    reading.comes(11, 20)
+    assert (reading.room, reading.ahead, reading.next) == (SPAN - 1, 11, 10)
+
+
+def test_room_is_what_may_come_again_less_what_was_pulled() -> None:
+    reading = Reading(EIGHT[0], 10)
+    reading.took(10)
+    reading.ahead = 10 + SPAN - 1
+    assert reading.room == 1
+    reading.ahead += 1
+    assert reading.room == 0
+    reading.ahead += 5
+    assert reading.room == 0
+
+
+@pytest.mark.parametrize(("end", "more"), [(15, False), (16, True)])
+def test_an_answer_says_whether_there_is_more(end: int, more: bool) -> None:
+    reading = Reading(EIGHT[0], 10)
+    reading.comes(15, end)
+    assert (reading.ahead, reading.more, reading.ends) == (15, more, not more)
+    reading.opened()
+    assert (reading.ahead, reading.more, reading.ends) == (10, True, False), "none of it was taken"
+    reading.comes(5, 10)
+    assert reading.ahead == 10
+    reading.opened()
+    assert not reading.more
+
+
+def test_what_a_queue_ended_with_is_remembered_where_something_was_read() -> None:
+    reading = Reading(EIGHT[0], 10)
+    reading.goes_on_at(15)
+    reading.ended()
+    assert reading.trail.most == 0, "where it began somebody else has read"
+    fresh = Reading(EIGHT[0], 0)
+    fresh.goes_on_at(15)
+    fresh.ended()
+    assert fresh.trail.most == 15
+    fresh.goes_on_at(5)
+    fresh.ended()
+    assert fresh.trail.most == 15, "the furthest that it ever was"
+    assert Reading(EIGHT[0], 3, fresh.trail).astray, "it may be another by now"
+
+
+def test_a_queue_that_goes_on_elsewhere_is_neither_astray_nor_has_a_hole() -> None:
+    reading = Reading(EIGHT[0], 10, astray=True)
+    reading.hole = 30
+    reading.last_settled = 9
+    reading.goes_on_at(10)
+    assert (reading.next, reading.ahead, reading.astray, reading.hole, reading.last_settled) == (10, 10, False, 0, 9)
+    reading.goes_on_at(9)
+    assert reading.last_settled == -1
+
+
+def test_a_member_that_is_named_no_more_is_absent_from_then_on() -> None:
+    absent = Absent()
+    assert absent.first == math.inf
+    absent.note(["a", "b"], 1.0)
+    assert (absent.first, absent.before(100.0)) == (math.inf, [])
+    absent.note(["a"], 2.0)
+    absent.note([], 3.0)
+    assert (absent.first, absent.before(1.9), absent.before(2.0), absent.before(3.0)) == (2.0, [], ["b"], ["a", "b"])
+    absent.again("b", 5.0)
+    assert (absent.first, absent.before(4.0)) == (3.0, ["a"])
+    absent.note(["a"], 6.0)
+    assert absent.before(9.0) == ["b"]
+    absent.forget("b")
+    assert absent.first == math.inf
