@@ -202,3 +202,23 @@ def test_timers_keep_leases_once_it_is_reported_what_was_kept_meanwhile() -> Non
     made._pulse = SimpleNamespace(keep_leases=lambda: said.append("keep"))  # type: ignore[assignment]
     made._keep(SimpleNamespace(report=lambda: said.append("report")))  # type: ignore[arg-type]
     assert said == ["report", "keep"]
+
+
+def test_one_that_does_not_run_blocks_nothing_and_leaves_nothing_to_forget() -> None:
+    made, _ = worker()
+    made._diallers = [SimpleNamespace(stop=lambda: pytest.fail("it has no hub"))]  # type: ignore[list-item]
+    assert (made.blocked, made.hub_thread) == (0.0, 0)
+    made.forget()
+
+
+def test_a_forked_child_of_one_that_runs_goes_on_with_nothing() -> None:
+    made, said = worker()
+    made._consumers = [SimpleNamespace(shutdown=Steps(said, "a"))]  # type: ignore[list-item]
+    made._diallers = [SimpleNamespace(stop=lambda: said.append("stop dialling"))]  # type: ignore[list-item]
+    made._timers = [SimpleNamespace(stop=lambda: said.append("stop timer"))]
+    made._hub = SimpleNamespace(loop=None)  # it was destroyed
+    made.forget()
+    assert said == []
+    made._hub = gevent.get_hub()
+    made.forget()
+    assert said == ["stop dialling", "forget a", "stop timer"]

@@ -11,7 +11,8 @@ from framework.errors import PublishError, Reject
 from framework.handler import make_spec
 from framework.message import Batch, Message, Unreadable
 from framework.middleware import compile_chain, dead_letter
-from framework.middleware.dead_letter import topic_name
+from framework.middleware.dead_letter import letters, topic_name
+from framework.middleware.envelope import HOPS, _counted
 from framework.middleware.outcome import DEAD, Requeue
 from tests.middleware.test_chain import SUBSCRIPTION, Held, Stored, message
 
@@ -107,3 +108,20 @@ def test_the_log_shows_once_where_what_is_given_up_was_raised(options: dict[str,
     handle([message(attempts=3)] if options else message(attempts=3))
     shown = [record for record in caplog.records if record.exc_info]
     assert [record.exc_info[0] for record in shown] == [ValueError]  # type: ignore[index]
+
+
+def test_a_letter_that_is_too_big_is_written_without_its_traceback_and_then_as_the_body_alone() -> None:
+    full, short, bare = (one.partition(b"\n") for one in letters(message(), "r" * 100, "a traceback"))
+    said, less = json.loads(full[0]), json.loads(short[0])
+    assert (said["reason"], said["traceback"]) == ("r" * 100, "a traceback")
+    assert less == {name: value for name, value in said.items() if name != "traceback"} | {"reason": "r" * 80}
+    assert full[2] == short[2] == bare[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "hops"),
+    [("12", 12), ("0", 0), ("9" * 17, int("9" * 17)), ("9" * 18, 5), ("", 5), ("-1", 5), ("1.0", 5), ("\u0663", 5)],
+)
+def test_the_hops_that_headers_count_are_believed_where_they_are_a_number_that_can_be(said: str, hops: int) -> None:
+    assert _counted({HOPS: said}, 5) == hops
+    assert _counted({}, 5) == 5

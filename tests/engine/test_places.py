@@ -1,0 +1,389 @@
+"""Which processes of a handler take calls, with processes that are none; running calls; how batches fill. In milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import gevent
+import pytest
+from gevent.event import Event
+
+from framework.engine import running as runs
+from framework.engine import slots_process
+from framework.engine.batches import BatchQueue
+from framework.engine.running import RunningCalls
+from framework.engine.slot_process import SlotDied
+from framework.engine.slots_process import STEADY, ProcessPlaces
+from framework.errors import AlreadySettled
+from framework.message import Message
+from tests.engine.conftest import make_spec
+
+
+class Child:
+    """In the place of a process: it is ready at once, and ends when it is told to."""
+
+    all: list[Child] = []  # noqa: RUF012
+    refusal = ""
+
+    def __init__(self, _spec: Any, _hub: Any, _environ: Any, ended: Callable[[], None]) -> None:
+        self.pid = len(self.all)
+        self.alive, self.killed, self.job = True, False, None
+        self.ready = Event()
+        self.ready.set()
+        self.handled: list[Any] = []
+        self.looked = 0
+        self._ended = ended
+        self.all.append(self)
+
+    def handle(self, job: Any) -> None:
+        self.job = job
+        try:
+            if callable(job):
+                job(self)
+            self.handled.append(job)
+        finally:
+            self.job = None
+
+    def dismiss(self) -> None:
+        self.killed = True
+        self.end()
+
+    kill = dismiss
+
+    def end(self) -> None:
+        self.alive = False
+        self._ended()
+
+    def look(self) -> None:
+        self.looked += 1
+
+    def status(self) -> int | None:
+        return None if self.alive else 0
+
+    def how_it_ended(self) -> str:
+        return "died"
+
+
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], ProcessPlaces]]:
+    monkeypatch.setattr(Child, "all", [])
+    monkeypatch.setattr(slots_process, "SlotProcess", Child)
+    monkeypatch.setattr(slots_process.backoff, "reconnect_delay", lambda failures: 0.001 * failures)
+    made: list[ProcessPlaces] = []
+
+    def make(size: int) -> ProcessPlaces:
+        made.append(ProcessPlaces(make_spec(print, concurrency=size), gevent.get_hub()))
+        turn()
+        return made[-1]
+
+    yield make
+    for one in made:
+        on_hub(one.close)
+
+
+def on_hub(call: Callable[..., None], *arguments: Any) -> None:
+    gevent.get_hub().loop.run_callback(call, *arguments)
+    turn()
+
+
+def turn() -> None:
+    for _ in range(4):
+        gevent.sleep(0)
+
+
+def alive() -> list[Child]:
+    return [one for one in Child.all if one.alive]
+
+
+def test_there_are_as_many_processes_as_slots_also_after_their_number_was_changed(places: Any) -> None:
+    some = places(2)
+    assert (len(alive()), some.usable) == (2, 2)
+    some.resize(3)
+    turn()
+    assert (len(alive()), len(Child.all), some.usable) == (3, 3, 3)
+    some.resize(1)
+    turn()
+    assert (len(alive()), some.usable) == (1, 1)
+    some.resize(2)
+    turn()
+    assert (len(alive()), some.usable, len(some._keepers)) == (2, 2, 2)
+
+
+def test_a_process_that_is_one_too_many_ends_after_its_call(places: Any) -> None:
+    some, gate = places(2), Event()
+    calls = [gevent.spawn(some.call, lambda _: gate.wait()) for _ in range(2)]
+    turn()
+    assert len(some.running()) == 2
+    some.resize(1)
+    turn()
+    assert len(alive()) == 2
+    gate.set()
+    gevent.joinall(calls, timeout=5)
+    turn()
+    assert len(alive()) == 1
+    assert list(some._free) == alive()
+
+
+def test_one_that_dies_is_replaced_and_takes_no_call_any_more(places: Any) -> None:
+    some = places(1)
+    (first,) = alive()
+    first.end()
+    turn()
+    gevent.sleep(0.01)
+    turn()
+    (second,) = alive()
+    assert second is not first
+    assert list(some._free) == [second]
+    some.look(0.0)
+    assert second.looked == 1
+    assert some._children == {second}
+    some.call("a job")
+    assert second.handled == ["a job"]
+    assert list(some._free) == [second]
+
+
+def test_one_that_died_in_its_call_is_not_given_another(places: Any) -> None:
+    some = places(1)
+
+    def die(child: Child) -> None:
+        child.alive = False
+        raise SlotDied("killed")
+
+    with pytest.raises(SlotDied):
+        some.call(die)
+    assert not some._free
+
+    def be_killed(child: Child) -> None:
+        child.killed = True
+
+    other = places(1)
+    other.call(be_killed)
+    assert not other._free
+
+
+def test_a_call_waits_for_a_free_process_and_ends_with_the_worker(places: Any) -> None:
+    some, gate = places(1), Event()
+    first = gevent.spawn(some.call, lambda _: gate.wait())
+    turn()
+    second = gevent.spawn(some.call, "second")
+    waiting = gevent.spawn(some.wait)
+    turn()
+    assert not second.ready()
+    gate.set()
+    first.get(timeout=5)
+    on_hub(some.look, 0.0)
+    second.get(timeout=5)
+    on_hub(some.look, 0.0)
+    assert waiting.get(timeout=5) is True
+    gate.clear()
+    gevent.spawn(some.call, lambda _: gate.wait())
+    turn()
+    third, waiting = gevent.spawn(some.call, "third"), gevent.spawn(some.wait)
+    turn()
+    on_hub(some.close)
+    assert waiting.get(timeout=5) is False
+    assert isinstance(third.exception, SlotDied)
+    assert some.ended
+    assert some._children == set()
+    gate.set()
+
+
+def test_one_that_dies_again_and_again_is_replaced_less_often_unless_it_stood(
+    places: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, failures = [1_000.0], list[int]()
+
+    def delay(count: int) -> float:
+        failures.append(count)
+        return 0.0
+
+    monkeypatch.setattr(slots_process.backoff, "reconnect_delay", delay)
+    monkeypatch.setattr(slots_process, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    places(1)
+    for stood in (0.0, STEADY, STEADY + 1, 0.0):
+        now[0] += stood
+        alive()[0].end()
+        turn()
+    assert failures == [1, 2, 1, 2]
+    alive()[0].dismiss()  # as it is asked for
+    turn()
+    alive()[0].end()
+    turn()
+    assert failures == [1, 2, 1, 2, 1]
+
+
+def test_a_process_that_cannot_be_started_is_tried_again(places: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[int] = []
+
+    def fail(*_: object) -> Any:
+        tries.append(1)
+        if len(tries) < 3:
+            raise OSError("no more processes")
+        return Child(*_)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(slots_process, "SlotProcess", fail)
+    some = places(1)
+    gevent.sleep(0.02)
+    turn()
+    assert (len(tries), some.usable) == (3, 1)
+
+
+def test_a_handler_that_no_process_can_import_is_refused(places: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Child, "refusal", "cannot start: odd")
+    some = places(1)
+    assert "a slot process cannot start: odd" in str(some.refusal)
+    assert not some._free
+
+
+# --- running calls
+
+
+class Line:
+    node, topic = "a:1", "orders"
+
+    def __init__(self) -> None:
+        self.in_flight: dict[Message, float] = {}
+        self.touched: list[Message] = []
+
+    def touch(self, message: Message) -> None:
+        if message.settled:
+            raise AlreadySettled("gone")
+        self.touched.append(message)
+
+
+def running(line: Line, *, remote: bool = False) -> tuple[RunningCalls, list[Message], list[Any]]:
+    """Message 0 runs since 100, messages 1 and 2 in one call since 103, 3 in a thread (if ``remote``), 4 nowhere."""
+    messages = [Message(b"%d" % number, 0, 1, b"", line) for number in range(5)]
+    line.in_flight = dict.fromkeys(messages, 0.0)
+    busy = [SimpleNamespace(job=messages[0], started=100.0), SimpleNamespace(job=messages[1:3], started=103.0)]
+    slots: Any = SimpleNamespace(busy=lambda: iter(busy), computing=True)
+    calls = [SimpleNamespace(job=messages[3], started=104.0, thread=77), SimpleNamespace(job=None, started=0.0, thread=0)]
+    elsewhere: Any = SimpleNamespace(running=lambda: calls) if remote else None
+    said: list[Any] = []
+    hub = SimpleNamespace(loop=SimpleNamespace(run_callback_threadsafe=lambda *call: said.append(call)))
+    return RunningCalls(hub, 10.0, slots, elsewhere), messages, said
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_what_runs_is_known_by_its_message(remote: bool) -> None:
+    line = Line()
+    calls, messages, _ = running(line, remote=remote)
+    ends = [calls.ends_at(one) for one in messages]
+    assert ends == [110.0, 113.0, 113.0, 114.0 if remote else None, None]
+    assert calls.messages() == set(messages[:3])
+    assert calls.threads == ([77] if remote else [])
+    assert len(calls.calls()) == 2
+    assert calls.computing
+    assert calls.expired(110.0) == set()
+    assert calls.expired(110.1) == {messages[0]}
+    assert calls.expired(113.1) == set(messages[:3])
+    assert not calls.lost(messages[0])
+    line.in_flight.clear()
+    assert [calls.lost(one) for one in messages] == [True, True, True, remote, False]
+
+
+def test_a_touch_from_another_thread_is_the_hubs(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line()
+    calls, messages, said = running(line)
+    calls.touch(messages[0])
+    assert (line.touched, said) == ([messages[0]], [])
+    monkeypatch.setattr(runs, "_get_ident", lambda: -1)
+    calls.touch(messages[1])
+    assert line.touched == [messages[0]]
+    ((touch, message),) = said
+    touch(message)
+    assert line.touched == messages[:2]
+    del line.in_flight[messages[1]]
+    touch(message)  # it was settled meanwhile: there is nobody to tell
+    with pytest.raises(AlreadySettled):
+        calls.touch(messages[1])
+
+
+# --- batches that fill
+
+
+class Filling:
+    """The queue of batches of three that linger for 5 s, with a timer that is looked at."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.timers: list[float | None] = []
+        self.ready = 0
+        monkeypatch.setattr("framework.engine.batches.Countdown", self._countdown)
+        self.queue = BatchQueue(SimpleNamespace(loop=None), 3, 5.0, self._is_ready)
+
+    def _is_ready(self) -> None:
+        self.ready += 1
+
+    def _countdown(self, _loop: object, seconds: float) -> Any:
+        def start(call: Callable[[], None]) -> None:
+            self.ring = call
+            self.timers.append(seconds)
+
+        return SimpleNamespace(start=start, stop=lambda: self.timers.append(None), close=lambda: None)
+
+    def put(self, *numbers: int) -> list[Message]:
+        found = [Message(b"%d" % number, 0, 1, b"", number) for number in numbers]  # each of a connection of its own
+        self.queue.extend(found)
+        return found
+
+
+def test_a_batch_is_there_when_it_is_full_or_has_waited_from_its_first_message_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = Filling(monkeypatch)
+    some.put(1)
+    some.put(2)
+    assert some.timers == [None, 5.0]  # the second does not begin it anew
+    assert (bool(some.queue), len(some.queue)) == (False, 2)
+    some.put(3, 4)
+    assert some.queue
+    assert [one.id for one in some.queue.popleft()] == [b"1", b"2", b"3"]
+    assert not some.queue
+    assert some.timers == [None, 5.0, None, 5.0]
+    some.ring()
+    assert (bool(some.queue), some.ready) == (True, 1)
+    assert [one.id for one in some.queue.popleft()] == [b"4"]
+    assert not some.queue
+    assert some.timers[4:] == [None]
+    some.ring()  # it had rung already
+    assert not some.queue
+
+
+def test_what_is_taken_out_of_a_batch_waits_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = Filling(monkeypatch)
+    first, second = some.put(1, 2)
+    some.ring()
+    some.queue.remove(first)
+    assert some.queue
+    some.queue.remove(second)
+    assert not some.queue
+    with pytest.raises(ValueError, match="not in"):
+        some.queue.remove(second)
+    some.put(3)
+    some.ring()
+    some.queue.clear()
+    assert (bool(some.queue), len(some.queue)) == (False, 0)
+
+
+def test_a_batch_waits_for_no_longer_than_its_messages_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = Filling(monkeypatch)
+    some.put(1)
+    some.queue.wait_at_most(5.0)
+    assert some.timers == [None, 5.0]
+    some.queue.wait_at_most(2.0)
+    assert some.timers[2:] == [None, 2.0]
+    some.queue.wait_at_most(3.0)
+    assert len(some.timers) == 4
+
+
+def test_a_batch_is_of_a_connection_whose_messages_have_a_chain_of_their_own_when_one_of_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    some = Filling(monkeypatch)
+    some.put(1, 2, 3, 4)
+    assert some.queue.popleft().connection is None
+    some.queue.apart |= {5, 6}  # type: ignore[arg-type]
+    some.put(6, 5)
+    assert some.queue.popleft().connection == 6
+    some.put(7)
+    assert some.queue.popleft().connection is None
