@@ -42,6 +42,7 @@ class _Groups(msgspec.Struct, rename="camel"):
 
 
 _STATS = re.compile(rb'"queueId":(\d+),"topic":"[^"]*"\}:\{"lastUpdateTimestamp":\d+,"maxOffset":(\d+),"minOffset":(\d+)')
+_POPPED = re.compile(rb'"queueId":(\d{1,9}),"topic":"[^"]*"\}:\{[^{}]*"pullOffset":(\d{1,18})\b')
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,13 @@ def _await_index(session: Session) -> None:
             if said.get("dispatchBehindBytes", "0") == "0":
                 return
         gevent.sleep(0.005)
+
+
+def popped(session: Session, topic: str, group: str) -> dict[int, int]:
+    """Queue -> the offset at which ``group`` goes on by POP, of a broker in KV mode: it stays when its topic is deleted. Raises
+    FrameworkError."""
+    answer = session.ask(Request.GET_CONSUME_STATS, {"consumerGroup": group, "topic": topic})
+    return {int(queue): int(offset) for queue, offset in _POPPED.findall(answer.body)}
 
 
 def _waiting(session: Session, topic: str, group: str) -> Iterator[int]:

@@ -55,17 +55,17 @@ class PopConnection:
 
     def __init__(
         self, session: Session, names: tuple[str, str, str], what: Subscription, receiver: Receiver, *, limits: Limits,
-        options: Options, ended: Callable[[Session], None], past: Past,
+        options: Options, ended: Callable[[Session], None], past: Past, back: set_back.SetBack,
     ) -> None:  # fmt: skip
         """``names``: node, topic and channel; ``what`` has RocketMQ's. ``ended(session)``: it is not used here any more.
-        ``past``: what its group remembers here."""
+        ``past``: what its group remembers here; ``back`` looks whether it still is so."""
         self.node, self.topic, self.channel = names
         self.subscription = what
         self.limits = limits
         self.granted = 0
         self.in_flight: dict[Message, float] = {}
         self._session, self._options, self._receiver, self._ended = session, options, receiver, ended
-        self._past, self._tally = past, receiver.tally
+        self._past, self._back, self._tally = past, back, receiver.tally
         self._thread = _get_ident()
         self._lease = limits.lease
         self._deliveries: dict[Message, Delivery] = {}
@@ -367,12 +367,14 @@ class PopConnection:
         self._speak()
 
     def _look(self) -> None:
-        """At leases that are over, and at POPs that the broker has refused."""
+        """At leases that are over, at POPs that the broker has refused, and at queues that are others by now."""
         if self._closed or self._session.error is not None:
             return
         self._guard.look()
-        if self._refusals.are_over(monotonic()):
+        if self._refusals.are_over(now := monotonic()):
             self._speak()
+        if not (self._draining or self._closing):
+            self._back.watch(now, self._end)
 
     # --- the end -------------------------------------------------------------------------------------------
 

@@ -251,8 +251,10 @@ class RocketTransport:
             what = self._subscription(topic, channel, pulls=pulls)
             made: Any = partial(PullConnection, places=self._servers.queues, pasts=self._pasts)
             if not pulls:
-                made = partial(PopConnection, past=(past := self._pasts.setdefault(what.group, Past())))
-                SetBack(session, node, what, past).look()
+                past = self._pasts.setdefault(what.group, Past())
+                back = SetBack(session, node, what, past, self._servers.queues)
+                back.look()
+                made = partial(PopConnection, past=past, back=back)
             if session.error is not None:  # meanwhile: whoever attaches to it now is never told
                 raise session.error
             found: PopConnection | PullConnection = made(

@@ -18,6 +18,7 @@ from framework.transports.rocketmq.delivery import APART
 from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.pulling import PullConnection
 from framework.transports.rocketmq.queues import Past, Place, Reading
+from framework.transports.rocketmq.set_back import SetBack
 from framework.transports.rocketmq.urls import Options
 from framework.transports.rocketmq.wire.codes import Answer
 from framework.transports.rocketmq.wire.codes import Request as Codes
@@ -191,9 +192,11 @@ class Popper:
         self.left: list[Any] = []
         self.past = Past()
         given = Options(**{"lease": lease, "poll": 2.0, **options})
+        what = Subscription(TOPIC, GROUP, given.tags)
         self.connection = PopConnection(
-            session, (NODE, TOPIC, "billing"), Subscription(TOPIC, GROUP, given.tags), self.receiver,
+            session, (NODE, TOPIC, "billing"), what, self.receiver,
             limits=Limits(lease, 600.0, max_grant), options=given, ended=self.left.append, past=self.past,
+            back=SetBack(session, NODE, what, self.past, lambda _: ()),
         )  # fmt: skip
 
     def turn(self, code: int) -> list[Request]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+import gevent
 import pytest
 
 from framework.errors import BrokerUnreachable
@@ -31,6 +32,10 @@ class Broker(Canned):
         super().__init__(READ)
         self.kept = self.end = self.offset = READ
         """The last: how far it says that its group is."""
+        self.others = 0
+        """As ``offset``, of the other queues."""
+        self.deleted = 0
+        """Where its POPs go on in each queue of a topic that was deleted and made anew."""
         self.set: list[tuple[int, int, str]] = []
         """Queue, offset and request of what set the group back."""
         self.denies: Collection[int] = ()
@@ -48,7 +53,15 @@ class Broker(Canned):
             return Answer.NO_PERMISSION, {}, b""
         match asked.code:
             case Request.QUERY_CONSUMER_OFFSET:
-                return Answer.SUCCESS, {"offset": str(self.offset)}, b""
+                queue = int(asked.fields["queueId"])
+                if self.deleted:
+                    return Answer.QUERY_NOT_FOUND, {}, b""
+                return Answer.SUCCESS, {"offset": str(self.others if queue else self.offset)}, b""
+            case Request.GET_CONSUME_STATS:
+                place = '{"brokerName":"b","queueId":%d,"topic":"bench-1"}'
+                said = '{"brokerOffset":9,"consumerOffset":0,"lastTimestamp":0,"pullOffset":%d}'
+                table = ",".join(f"{place % queue}:{said % self.deleted}" for queue in range(QUEUES))
+                return Answer.SUCCESS, {}, b'{"consumeTps":0.0,"offsetTable":{%b}}' % table.encode()
             case Request.INVOKE_BROKER_TO_RESET_OFFSET:
                 self.set.append((int(asked.fields["queueId"]), int(asked.fields["offset"]), "reset"))
             case Request.UPDATE_CONSUMER_OFFSET:
@@ -180,6 +193,71 @@ def test_a_broker_that_does_not_say_what_it_has_is_read_on(
     server.kept, server.silent = 50, {silent}
     held = connected(transport, server)
     assert not server.set
+    held.connection.close()
+
+
+@pytest.mark.parametrize(("end", "wanted"), [(READ, []), (50, [0]), (0, [0])], ids=["it is there", "it is not", "it is empty"])
+def test_a_queue_that_nobody_here_has_read_begins_anew_where_it_has_less_than_its_group_has_read(
+    server: Broker, transport: Any, end: int, wanted: list[int]
+) -> None:
+    """It was made anew, with its topic: of 600 messages that were published to it before a worker was started none came."""
+    server.kept, server.end, server.others = READ, end, READ
+    server.offset = 0
+    held = connected(transport, server)
+    assert server.set == [(queue, one, "reset") for one in wanted for queue in (1, 2, 3)]
+    held.connection.close()
+
+
+@pytest.mark.parametrize("deleted", [30, 80])
+@pytest.mark.parametrize("here", [True, False], ids=["a worker that read it", "a worker that was started since"])
+def test_a_topic_that_was_deleted_in_kv_mode_begins_anew(
+    server: Broker, transport: Any, request: pytest.FixtureRequest, deleted: int, here: bool
+) -> None:
+    """There its POPs go on in each new queue where they were in the old one, and it says that it knows of no offset. Of 100
+    messages none came."""
+    if here:
+        request.getfixturevalue("read")
+    server.kept, server.end, server.deleted = 0, 50, deleted
+    held = connected(transport, server)
+    assert sorted(server.set) == [(queue, 0, "reset") for queue in range(QUEUES)]
+    held.connection.close()
+
+
+@pytest.mark.parametrize(
+    ("kept", "looked"), [(READ, 0.0), (0, 0.0), (0, 1.0)], ids=["not made anew", "made anew", "made anew, and nothing has come"]
+)
+def test_a_connection_ends_where_a_queue_is_another_while_it_reads(
+    server: Broker, transport: Any, monkeypatch: pytest.MonkeyPatch, kept: int, looked: float
+) -> None:
+    """POPs that wait at its broker are answered from the new queue, and of 230 messages 192 never came."""
+    monkeypatch.setattr(set_back, "EVERY", 0.1)
+    held = connected(transport, server)
+    held.grant(READ)
+    until(lambda: len(held.taken) == READ)
+    gevent.sleep(looked)
+    server.kept = kept
+    if kept:
+        gevent.sleep(1.0)
+        assert not held.receiver.closings
+        held.connection.close()
+        return
+    until(lambda: held.receiver.closings)
+    server.end, server.offset = 500, READ + 1
+    held = connected(transport, server)
+    assert server.set == [(0, 0, "reset")]
+    held.connection.close()
+
+
+@pytest.mark.usefixtures("read")
+def test_a_broker_that_names_an_end_that_no_queue_has_is_not_asked_for_ever(
+    server: Broker, transport: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker asked for each place before it, and read nothing any more."""
+    monkeypatch.setattr(set_back, "SEARCH", 0.3)
+    server.kept, server.end, server.offset, server.blank = 50, 2**62, 2**62, range(32, 2**62)
+    with gevent.Timeout(20):
+        held = connected(transport, server)
+    assert server.set == [(0, 32, "reset")]
     held.connection.close()
 
 
