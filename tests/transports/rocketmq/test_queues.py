@@ -216,3 +216,37 @@ def test_a_member_that_is_named_no_more_is_absent_from_then_on() -> None:
     assert absent.before(9.0) == ["b"]
     absent.forget("b")
     assert absent.first == math.inf
+
+
+def test_a_queue_begins_with_nothing_under_way() -> None:
+    reading = Reading(EIGHT[0], 10)
+    assert (reading.next, reading.ahead, reading.told, reading.mark, reading.last_settled) == (10, 10, 10, 10, -1)
+    assert (reading.asking, reading.telling, reading.more, reading.sent_back, reading.hole) == (False, False, False, 0, 0)
+    assert Reading(EIGHT[0], 10, astray=True).astray
+
+
+def test_what_lies_behind_the_last_that_was_settled_would_not_come_twice() -> None:
+    reading = Reading(EIGHT[0], 10)
+    reading.took(10)
+    reading.took(11)
+    reading.settled(11)
+    assert (reading.would_repeat(10), reading.would_repeat(11), reading.would_repeat(12)) == (True, False, False)
+
+
+def test_a_queue_that_goes_back_to_what_was_read_of_it_may_be_another() -> None:
+    reading = Reading(EIGHT[0], 10)
+    reading.trail.add(9, b"id", 7)
+    assert reading.moved(12)
+    assert (reading.astray, reading.next) == (False, 12)
+    assert reading.moved(12)
+    assert not reading.astray
+    assert reading.moved(11)
+    assert (reading.astray, reading.next) == (True, 12)
+
+
+def test_a_member_that_goes_on_in_the_middle_of_what_it_knows_keeps_the_furthest() -> None:
+    reading = Reading(EIGHT[0], 10)
+    reading.trail.add(10, b"id", 7)
+    reading.goes_on_at(20)
+    reading.ended()
+    assert reading.trail.most == 20

@@ -4,6 +4,7 @@ read the lost part sets its group back. Here with a broker whose answers are mad
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import gevent
@@ -278,3 +279,49 @@ def test_what_comes_again_is_of_another_queue_and_tells_nothing() -> None:
 class _Message:
     def __init__(self, id: bytes, timestamp: int) -> None:
         self.id, self.timestamp = id, timestamp
+
+
+def came(*some: tuple[int, int], again: int = 0, topic: str = "t") -> list[Any]:
+    """Queue and offset of each; ``again``: how often it was delivered before."""
+    return [
+        (Record(topic, queue, offset, 0, b"", again), SimpleNamespace(id=b"%d" % offset, timestamp=7), None)
+        for queue, offset in some
+    ]
+
+
+def noted(past: Past) -> dict[int, list[int]]:
+    return {place.number: trail.points for place, trail in past.trails.items() if place[:2] == ("t", "b")}
+
+
+@pytest.mark.parametrize(("some", "points"), [
+    ([(0, 5)], {0: [5]}), ([(0, 5), (0, 6)], {0: [5, 6]}), ([(0, 5), (0, 6), (0, 7), (0, 8)], {0: [5, 8]}),
+    ([(0, 5), (0, 6), (1, 3), (1, 4), (1, 5)], {0: [5, 6], 1: [3, 5]}), ([(0, 5), (1, 3), (0, 6)], {0: [5, 6]}),
+    ([], {}),
+])  # fmt: skip
+def test_of_each_queue_in_an_answer_the_first_and_the_last_are_remembered(
+    some: list[tuple[int, int]], points: dict[int, list[int]]
+) -> None:
+    """Where the answer begins and ends in one queue, what lies between is not looked at."""
+    past = Past()
+    note(past, "b", "t", came(*some))
+    assert noted(past) == points
+
+
+def test_what_came_again_or_cannot_be_read_or_lies_elsewhere_is_not_remembered() -> None:
+    past = Past()
+    note(past, "b", "t", came((0, 5), again=1))
+    note(past, "b", "t", came((0, 5), topic="%RETRY%g+t"))
+    note(past, "b", "t", [(record, None, about) for record, _, about in came((0, 5))])
+    assert noted(past) == {}
+    note(past, "b", "t", came((0, 5), (0, 6)) + came((0, 7), again=1))
+    assert noted(past) == {0: [5, 6]}
+
+
+def test_an_answer_that_is_overtaken_by_another_is_not_remembered() -> None:
+    past = Past()
+    note(past, "b", "t", came((0, 5), (0, 9)))
+    note(past, "b", "t", came((0, 6), (0, 7)))
+    note(past, "b", "t", came((0, 8), (0, 9)))
+    assert noted(past) == {0: [5, 9]}
+    note(past, "b", "t", came((0, 10), (0, 12)))
+    assert noted(past) == {0: [5, 9, 12]}
