@@ -154,6 +154,16 @@ def test_a_strangers_envelope_is_passed_on_anew_where_there_is_one_queue(waiting
     assert 1 <= waiting.chain(retry_in(1), names=("orders", "eu.billing"))(envelope).delay <= 10
 
 
+@pytest.mark.parametrize("carries", [True, False])
+def test_a_strangers_envelope_is_passed_on_with_its_headers_where_the_broker_carries_any(waiting: Waiting, carries: bool) -> None:
+    strangers(waiting)
+    waiting.headers = {"trace": "1"}
+    envelope = waiting.envelope()
+    waiting.copies, waiting.carries, waiting.headers = False, carries, {}
+    assert waiting.chain(retry_in(1), names=("orders", "eu.billing"))(envelope) == DEFERRED
+    assert waiting.headers == ({"trace": "1"} if carries else {})
+
+
 def test_the_owner_of_an_envelope_gets_it(waiting: Waiting) -> None:
     envelope = strangers(waiting)
     waiting.now += 7200
