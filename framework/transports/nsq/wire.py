@@ -237,7 +237,6 @@ class Decoder:
         self._origin = origin
         self._max_frame = max_frame
         self._pieces: list[bytes] = []
-        self._missing = 0
 
     def bind(self, origin: Any) -> Decoder:
         """Let ``origin`` be the ``connection`` of the messages from now on."""
@@ -280,7 +279,7 @@ class Decoder:
                     at = following
                     continue
             following = self._other(data, at, end, others)  # not a whole message: rare, so checked with care
-            if following < 0:
+            if not following:
                 break
             at = following
         if at < end:
@@ -288,10 +287,10 @@ class Decoder:
         return messages, others
 
     def _other(self, data: bytes, at: int, end: int, others: list[bytes | BrokerError]) -> int:
-        """Take the response or error at ``at``: the index after it, or -1 when it is not whole."""
+        """Take the response or error at ``at``: the index after it, or 0 when it is not whole."""
         size = self.size_at(data, at, end)
         if size is None or at + 4 + size > end:
-            return -1
+            return 0
         payload = data[at + _HEAD_SIZE : at + 4 + size]
         kind = data[at + 7]
         others.append(payload if kind == FRAME_RESPONSE else parse_error(payload))

@@ -140,3 +140,26 @@ def test_two_urls_may_not_disagree():
 def test_addresses_of_hosts(host, port, address):
     assert join_address(host, port) == address
     assert split_address(address) == (host, port)
+
+
+@pytest.mark.parametrize(("name", "least", "most", "below", "above"), [
+    ("heartbeat", "1s", "60s", "999ms", "60001ms"), ("msg_timeout", "1s", "86400s", "999ms", "86401s"),
+    ("max_req_timeout", "0s", "31622400s", None, "31622401s"), ("output_buffer_timeout", "1ms", "60s", "0ms", "60001ms"),
+    ("http_port", "1", "65535", "0", "65536"), ("output_buffer_size", "64", "999999999", "63", "1000000000"),
+    ("max_msg_size", "1", "9999999", "0", None),
+])  # fmt: skip
+def test_numbers_and_times_have_bounds(name: str, least: str, most: str, below: str | None, above: str | None) -> None:
+    for text in (least, most):
+        read([f"nsq://a?{name}={text}"])
+    for text in (below, above):
+        if text is not None:
+            with pytest.raises(BadSetting, match=name):
+                read([f"nsq://a?{name}={text}"])
+
+
+def test_one_url_that_asks_for_tls_is_enough() -> None:
+    assert read(["nsq://a", "nsq+tls://b"]).options.tls
+    assert not read(["nsq://a", "nsq://b"]).options.tls
+    assert read(["nsq+tls://a?tls=true"]).options.tls
+    with pytest.raises(BadSetting, match="tls='false' beside nsq"):
+        read(["nsq+tls://a?tls=false"])

@@ -205,3 +205,13 @@ def test_an_mpub_states_its_exact_size_and_count(bodies):
         seen.append(rest[at + 4 : at + 4 + n])
         at += 4 + n
     assert seen == bodies
+
+
+def test_a_frame_that_ends_with_its_head_is_whole() -> None:
+    """A response without a word, of which all but the last byte came."""
+    decoder, empty = wire.Decoder(), b"\0\0\0\x04\0\0\0\0"
+    for cut in range(1, 8):
+        assert decoder.feed(empty[:cut]) == ([], [])
+        assert decoder.unfinished
+        assert decoder.feed(empty[cut:]) == ([], [b""])
+        assert not decoder.unfinished
