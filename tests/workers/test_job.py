@@ -260,7 +260,7 @@ class Refusing(PySparkException):
 def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Runs the command without Spark, where the job raises; its exit code."""
 
-    def run(error: BaseException, died: str = "") -> int:
+    def run(error: BaseException, died: str = "", output: str = str(tmp_path / "output")) -> int:
         def fail(*_: object, **__: object) -> None:
             raise error
 
@@ -268,11 +268,12 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
             if isinstance(error, Refusing):
                 error.has_gone = True
 
-        session = SimpleNamespace(stop=stop, death=lambda: died)
+        session = SimpleNamespace(stop=stop, death=lambda: died, spark=None)
         monkeypatch.setattr(module.sessions, "start", lambda *_, **__: session)
         monkeypatch.setattr(module, "Job", fail)
+        monkeypatch.setattr(module, "HadoopOutput", fail)
         monkeypatch.setattr(module, "Stopping", lambda: SimpleNamespace(listen=lambda: None))
-        folders = [f"--{name}={tmp_path / name}" for name in ("spool", "output", "state")]
+        folders = [f"--spool={tmp_path / 'spool'}", f"--state={tmp_path / 'state'}", f"--output={output}"]
         monkeypatch.setattr(sys, "argv", ["job", "--follow", f"--broker={NOWHERE}", *folders])
         return module.main()
 
@@ -294,6 +295,15 @@ def test_a_disk_that_refuses_ends_it_with_one_line(
     said = capsys.readouterr().err
     assert words in said
     assert len(said.splitlines()) == 1
+
+
+def test_what_fails_before_the_job_begins_ends_it_with_one_line_too(
+    failing: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is published by then, and what publishes has no thread yet to be waited for."""
+    refused = Failed('No FileSystem for scheme "gopher"')
+    assert failing(refused, output="gopher://host/x") == 1
+    assert capsys.readouterr().err == f"job: {refused}\n"
 
 
 @pytest.mark.parametrize("error", [ConnectionRefusedError(111, "Connection refused"), Failed("channel of Spark: it ended")])

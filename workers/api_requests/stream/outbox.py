@@ -94,7 +94,8 @@ class Sender:
         """Publish no more. A publish that is under way may end after this; what waits then waits for the next run."""
         self._stopping.set()
         self._news.set()
-        self._thread.join(1.0)
+        if self._thread.ident is not None:  # what fails before it is started must be told, and not this
+            self._thread.join(1.0)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
