@@ -105,7 +105,7 @@ class Pulls:
         ``since``: a pull that has brought something since then is left alone. What the server was sending on a pull that is taken
         back goes nowhere: it is delivered again, and nobody has seen an attempt that is counted."""
         over, chosen = self.over(room), []
-        for pull in list(self._pulls.values()) if over > 0 else ():
+        for pull in list(self._pulls.values()):
             if over <= 0:
                 break
             if not pull.cancelled and pull.moved <= since:

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.transports.nats.pulls import BEAT, EXPIRES, Pulls, request
+from framework.transports.nats.pulls import BEAT, EXPIRES, SLACK, Pulls, request
 
 
 def make() -> Pulls:
@@ -153,3 +153,57 @@ def test_the_beat_of_a_pull_is_no_longer_than_servers_take():
     body = msgspec.json.decode(request(7))
     assert body["batch"] == 7
     assert 2 * body["idle_heartbeat"] <= body["expires"] == EXPIRES * 10**9
+
+
+def three(pulls: Pulls) -> None:
+    """Of ten messages each, with the SIDs 1 to 3."""
+    pulls.largest = 10
+    assert [(sid, count) for sid, count, _ in pulls.wanted(30, 0.0)] == [(1, 10), (2, 10), (3, 10)]
+
+
+def test_no_more_pulls_are_taken_back_than_must_be() -> None:
+    for room, taken in ((31, []), (30, []), (29, [1]), (20, [1]), (19, [1, 2]), (0, [1, 2, 3])):
+        pulls = make()
+        three(pulls)
+        assert pulls.excess(room) == taken
+        assert pulls.over(room) == 30 - room - 10 * len(taken)
+        assert pulls.excess(room) == []
+        pulls.gone(taken)
+        assert pulls.outstanding == 30 - 10 * len(taken)
+
+
+def test_a_pull_that_has_brought_something_since_is_left_alone() -> None:
+    pulls = make()
+    three(pulls)
+    pulls.brought(1, 5.0)
+    assert pulls.excess(0, 4.9) == [2, 3]
+    assert pulls.excess(0, 5.0) == [1]
+
+
+def test_a_pull_of_which_nothing_is_heard_for_two_beats_is_taken_back_once() -> None:
+    pulls = make()
+    three(pulls)
+    pulls.alive(1, 1.0)
+    pulls.brought(2, 0.5)
+    pulls.alive(99, 1.0)
+    limit = 2 * BEAT + SLACK
+    assert pulls.silent(limit) == []
+    assert pulls.silent(limit + 0.25) == [3]
+    assert pulls.silent(limit + 0.75) == [2]
+    assert pulls.silent(limit + 100.0) == [1]
+    assert pulls.silent(limit + 200.0) == []
+
+
+def test_a_pull_that_is_over_leaves_its_sid_to_another_and_one_that_is_taken_back_does_not() -> None:
+    pulls = make()
+    three(pulls)
+    pulls.ended(2)
+    assert pulls.outstanding == 20
+    assert pulls.excess(10) == [1]
+    pulls.ended(1)
+    pulls.brought(1, 1.0)
+    assert pulls.outstanding == 19
+    assert pulls.wanted(60, 1.0) == [(2, 10, False), (4, 10, True), (5, 10, True), (6, 10, True), (7, 1, True)]
+    assert sorted(pulls.moved()) == [2, 3, 4, 5, 6, 7], "the first is taken back already"
+    pulls.clear()
+    assert (bool(pulls), pulls.outstanding) == (False, 0)
