@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from framework.deadletters import Selection, Sweep, find, sweep
-from framework.deadletters.replay import Replay
+from framework.deadletters import Selection, Sweep, find, replay, sweep
+from framework.deadletters.replay import Replay, _together
 from framework.deadletters.topics import DeadTopic
 from framework.errors import AlreadySettled, BrokerUnreachable, SomeUnreachable
 from framework.message import Message
@@ -212,3 +212,36 @@ def test_headers_go_along_where_the_broker_carries_any(carries: bool, given: dic
     replay = Replay(SimpleNamespace(topic=SimpleNamespace(transport=transport)))  # type: ignore[arg-type]
     assert replay._with({"a": "b"}) == given
     assert replay._with({}) == {}
+
+
+def test_so_many_letters_go_together_and_of_large_ones_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "TOGETHER", 3)
+    monkeypatch.setattr(replay, "CHUNK_BYTES", 10)
+
+    def sizes(*each: int) -> list[int]:
+        letters: Any = [SimpleNamespace(body=b"x" * size) for size in each]
+        return [len(some) for some in _together(letters)]
+
+    assert sizes() == []
+    assert sizes(1, 1, 1, 1) == [3, 1]
+    assert sizes(5, 5, 1, 1) == [3, 1]
+    assert sizes(11, 1, 9, 2) == [1, 3]
+    assert sizes(6, 6, 1) == [2, 1]
+
+
+def test_the_end_waits_for_a_time_that_is_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch, {"a": 1})
+    now, waits = [1_000.0], list[float]()
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        now[0] += 1.0
+
+    monkeypatch.setattr(sweep, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    case.sweep._changed = SimpleNamespace(clear=lambda: None, wait=wait)  # type: ignore[assignment]
+    case.sweep._until(lambda: False)
+    longest = sweep.CLOSING + sweep.GOODBYE
+    assert waits == [longest - number for number in range(round(longest))]
+    waits.clear()
+    case.sweep._until(lambda: len(waits) == 1)
+    assert len(waits) == 1

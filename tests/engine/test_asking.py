@@ -254,6 +254,16 @@ def test_what_went_well_before_a_failure_is_counted_with_it(monkeypatch: pytest.
     raise AssertionError("no pause begins when all fail")
 
 
+def test_what_went_well_until_the_very_failure_is_counted_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tries that went well end a pause, though a third fails in the same moment."""
+    held = Held(monkeypatch)
+    held.fails(DOWN)
+    held.now += 100
+    held.ended += VOTES
+    assert not held.fails()
+    assert held.breaker.at_rest
+
+
 def test_what_nobody_is_at_fault_for_went_well(monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held(monkeypatch)
     for _ in range(100):

@@ -45,7 +45,9 @@ def test_it_is_at_rest_once_nothing_is_worked_ahead_any_more() -> None:
     assert (2000 * 0.8 ** (ticks - 1) * PREFETCH >= 1 > 2000 * 0.8**ticks * PREFETCH) is True
 
 
-@pytest.mark.parametrize(("headroom", "in_flight", "granted"), [(10, 4, 10), (10, 5, 15), (3, 1, 4), (10, 0, 10)])
+@pytest.mark.parametrize(
+    ("headroom", "in_flight", "granted"), [(10, 4, 10), (10, 5, 15), (3, 1, 4), (4, 1, 4), (4, 2, 6), (10, 0, 10)]
+)
 def test_of_a_large_headroom_a_little_more_or_less_is_not_worth_a_command(headroom: int, in_flight: int, granted: int) -> None:
     credit = Credit(1000, 1000)
     (share,) = shares_of(credit, 1)

@@ -309,6 +309,7 @@ class Filling:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.timers: list[float | None] = []
+        self.closed: list[float] = []
         self.ready = 0
         monkeypatch.setattr("framework.engine.batches.Countdown", self._countdown)
         self.queue = BatchQueue(SimpleNamespace(loop=None), 3, 5.0, self._is_ready)
@@ -321,7 +322,7 @@ class Filling:
             self.ring = call
             self.timers.append(seconds)
 
-        return SimpleNamespace(start=start, stop=lambda: self.timers.append(None), close=lambda: None)
+        return SimpleNamespace(start=start, stop=lambda: self.timers.append(None), close=lambda: self.closed.append(seconds))
 
     def put(self, *numbers: int) -> list[Message]:
         found = [Message(b"%d" % number, 0, 1, b"", number) for number in numbers]  # each of a connection of its own
@@ -372,8 +373,11 @@ def test_a_batch_waits_for_no_longer_than_its_messages_can_be_kept(monkeypatch: 
     assert some.timers == [None, 5.0]
     some.queue.wait_at_most(2.0)
     assert some.timers[2:] == [None, 2.0]
+    assert some.closed == [5.0]
     some.queue.wait_at_most(3.0)
     assert len(some.timers) == 4
+    some.queue.close()
+    assert some.closed == [5.0, 2.0]
 
 
 def test_a_batch_is_of_a_connection_whose_messages_have_a_chain_of_their_own_when_one_of_it_is(

@@ -152,11 +152,11 @@ def looks(one: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def spawn(_look: object) -> Any:
         said.append("look")
-        return SimpleNamespace(kill=lambda block: said.append("no more"))
+        return SimpleNamespace(kill=lambda block: said.append("is waited for" if block else "no more"))
 
     def spawn_later(seconds: float, _look: object) -> Any:
         said.append(f"in {seconds:g} s")
-        return SimpleNamespace(kill=lambda block: said.append("not then"))
+        return SimpleNamespace(kill=lambda block: said.append("is waited for" if block else "not then"))
 
     monkeypatch.setattr(diallers, "gevent", SimpleNamespace(spawn=spawn, spawn_later=spawn_later))
     monkeypatch.setattr(diallers.backoff, "spread", lambda seconds: seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,3 +84,40 @@ def test_a_new_process_measures_what_is_there_and_its_limit_counts(tmp_path: Pat
 def test_a_limit_is_a_number_of_bytes(tmp_path: Path, most: int) -> None:
     with pytest.raises(WrongUse, match=r"Spool\(max_bytes=.*\): a number of bytes above 0 is needed, or None for no limit"):
         Spool(tmp_path, max_bytes=most)
+
+
+def test_a_full_folder_is_said_once_and_so_is_that_it_has_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    size = [90]
+    monkeypatch.setattr(limit, "_size", lambda _: size[0])
+    one = limit.Limit(tmp_path, 100)
+    one.begin()
+    one.check()
+    size[0] = 100
+    one.check()  # it was not asked again: 90 were there
+    one._bytes = 100
+    for _ in range(2):
+        with pytest.raises(limit.SpoolFull):
+            one.check()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    size[0] = 99
+    for _ in range(2):
+        one.check()
+        one._bytes = 100
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records[1:]] == ["has room again"]
+    size[0] = 100
+    with pytest.raises(limit.SpoolFull):
+        one.check()
+    assert len(caplog.records) == 3
+    assert limit.to_keep(tmp_path) == 50
+    limit.Limit(tmp_path, None).begin()
+    assert limit.to_keep(tmp_path) is None
+
+
+@pytest.mark.parametrize("most", [0, -1, 1.5, "1"])
+def test_a_limit_that_is_no_number_of_bytes_is_refused(tmp_path: Path, most: Any) -> None:
+    with pytest.raises(WrongUse, match="a number of bytes above 0"):
+        limit.Limit(tmp_path, most)
+    limit.Limit(tmp_path, 1)

@@ -170,6 +170,30 @@ def test_notes_of_segments_that_have_gone_are_forgotten_where_they_are_many(
     assert file.stat().st_ino == after
 
 
+def test_the_highest_number_is_noted_once_where_its_segment_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(times, "_SMALL", 1)
+    noted(tmp_path, *["[1, 2, 10, 20, null]"] * 5, "[2, 2, 11, 21, null]")
+    times.tidy(tmp_path, segments(1, 2))
+    assert (tmp_path / "times").read_text() == "\n[1, 2, 10, 20, null]\n\n[2, 2, 11, 21, null]\n"
+
+
+def test_where_the_disk_refuses_it_notes_stay_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    monkeypatch.setattr(times, "_SMALL", 1)
+    noted(tmp_path, *["[1, 2, 10, 20, null]"] * 5)
+    before = (tmp_path / "times").read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(times.os, "replace", full)
+    times.tidy(tmp_path, segments(1))
+    assert (tmp_path / "times").read_bytes() == before
+    assert "no space left" in caplog.text
+
+
 # --- numbers that a collector tells
 
 
