@@ -1,0 +1,123 @@
+"""The steps in which one topic moves to another nsqd, and what moving it would mean: on paper."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from framework.nsqd import drain as drains
+from framework.nsqd.drain import Mover, NotDrained, plan
+
+
+def message(seq: int, *channels: str, body: bytes = b"x", due: float = 0.0) -> Any:
+    """Without channels: it waits in the topic."""
+    return SimpleNamespace(seq=seq, channels=set(channels), in_topic=not channels, body=body, due=due)
+
+
+class Topic:
+    name = "t"
+
+    def __init__(self, *messages: Any, channels: tuple[str, ...] = ("a", "b"), paused: bool = False) -> None:
+        self.channels = set(channels)
+        self.paused = paused
+        self.paused_channels = {"b"}
+        self.said: list[Any] = []
+        self._messages = messages
+
+    def messages(self) -> Any:
+        return iter(self._messages)
+
+    def moved(self, seq: int) -> None:
+        self.said.append(("moved", seq))
+
+
+class Target:
+    """Another nsqd, which has some channels, and gives a new topic some."""
+
+    name, max_size, max_delay = "other", 10, 100.0
+
+    def __init__(self, said: list[Any], *, has: tuple[str, ...] = (), gives: tuple[str, ...] = (), paused: bool = False) -> None:
+        self.said, self.there, self.gives, self.paused = said, set(has), set(gives), paused
+
+    def channels(self, _topic: str) -> set[str]:
+        return set(self.there)
+
+    def topic(self, _topic: str) -> Any:
+        return SimpleNamespace(paused=self.paused)
+
+    def make(self, _topic: str, channels: Any = (), *, paused: Any = ()) -> None:
+        self.there |= self.gives | set(channels)
+        if channels:
+            self.said.append(("make", sorted(channels), sorted(set(paused) & set(channels))))
+
+    def publish(self, _topic: str, messages: list[Any]) -> None:
+        self.said.append(("publish", [one.seq for one in messages]))
+
+    def wait_until_handed_over(self, _topic: str) -> None:
+        self.said.append("handed over")
+
+    def pause(self, _topic: str) -> None:
+        self.said.append("pause")
+
+
+def move(topic: Topic, target: Target, *, all_channels: bool = False) -> list[Any]:
+    target.said = topic.said
+    advanced: list[int] = []
+    Mover(SimpleNamespace(advance=advanced.append), topic, target, all_channels).run()  # type: ignore[arg-type]
+    assert sum(advanced) == len(list(topic.messages()))
+    return topic.said
+
+
+def test_each_channel_is_made_before_the_first_message_that_it_gets_and_after_all_that_it_does_not() -> None:
+    topic = Topic(message(1, "a"), message(2, "a"), message(3, "a", "b"), channels=("a", "b", "empty"))
+    assert move(topic, Target([])) == [
+        "handed over", ("make", ["a"], []),
+        ("publish", [1, 2]), ("moved", 2), "handed over", ("make", ["b"], ["b"]),
+        ("publish", [3]), ("moved", 3), "handed over", ("make", ["empty"], []),
+    ]  # fmt: skip
+
+
+def test_what_waits_in_a_paused_topic_is_published_when_the_other_is_paused_as_well_and_together() -> None:
+    topic = Topic(message(1, "a", "b"), message(2), message(3), message(4), paused=True)
+    assert move(topic, Target([])) == [
+        "handed over", ("make", ["a", "b"], ["b"]), ("publish", [1]), ("moved", 1), "handed over", "pause",
+        ("publish", [2, 3, 4]), ("moved", 4),
+    ]  # fmt: skip
+    topic = Topic(message(2), message(3), paused=True)
+    said = move(topic, Target([], has=("a", "b"), paused=True))  # as an earlier run left it
+    assert said == [("make", ["a", "b"], ["b"]), ("publish", [2, 3]), ("moved", 3)]
+
+
+def test_a_paused_topic_in_which_nothing_waits_is_paused_in_the_end() -> None:
+    assert move(Topic(message(1, "a", "b"), paused=True), Target([]))[-2:] == ["handed over", "pause"]
+    assert "pause" not in move(Topic(message(1, "a", "b")), Target([]))
+
+
+def test_messages_go_in_groups_by_number_and_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drains, "TOGETHER", 2)
+    monkeypatch.setattr(drains, "_BYTES", 10)
+    topic = Topic(*(message(n, "a") for n in (1, 2, 3)), message(4, "a", body=b"x" * 9), message(5, "a"), channels=("a",))
+    assert [one[1] for one in move(topic, Target([])) if one[0] == "publish"] == [[1, 2], [3, 4], [5]]
+
+
+def test_channels_that_the_other_gives_a_new_topic_end_it_unless_all_shall_have_all() -> None:
+    with pytest.raises(NotDrained, match="gave it the channels elsewhere"):
+        move(Topic(message(1, "a")), Target([], gives=("elsewhere",)))
+    assert ("publish", [1]) in move(Topic(message(1, "a")), Target([], gives=("elsewhere",)), all_channels=True)
+
+
+def test_what_moving_a_topic_means_is_counted_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drains, "time", SimpleNamespace(time=lambda: 1_000.0))
+    topic: Any = Topic(
+        message(1, "a", body=b"x" * 10), message(2, "a", body=b"x" * 11, due=1_100_000.0), message(3, "a", "b", due=1_100_001.0),
+        message(4, "a"),
+    )  # fmt: skip
+    found = plan(topic, Target([]))  # type: ignore[arg-type]
+    assert (found.count, found.cut_short, found.too_large, found.largest) == (4, 1, 1, 11)
+    assert (found.repeated, found.repeated_for) == (1, {"b"})
+    found = plan(topic, Target([], has=("c",)))  # type: ignore[arg-type]
+    assert (found.repeated, found.repeated_for) == (4, {"b", "c"})
+    alone: Any = Topic(message(1), message(2), channels=())
+    assert plan(alone, Target([], has=("c",))).repeated == 0  # type: ignore[arg-type]
