@@ -230,12 +230,14 @@ class Drain:
 class Mover:
     """Moves one topic, oldest message first."""
 
+    _made: set[str]
+    """The channels that it has over there."""
+
     def __init__(self, drain: Drain, topic: TopicContents, target: Target, all_channels: bool) -> None:
         self._drain = drain
         self._topic = topic
         self._target = target
         self._all_channels = all_channels
-        self._made: set[str] = set()
         self._paused = False
         self._group: list[UnfinishedMessage] = []
         self._bytes = 0

@@ -37,6 +37,10 @@ _PUB = re.compile(rb"PUB (%b)\n" % names.KEPT.encode())
 class Client:
     """One client. ``run`` is its reader's greenlet; deliveries come from the channel, on the hub."""
 
+    _allowed: dict[bytes, Command]
+    _many: list[Many]
+    """Those of which many may come at once."""
+
     def __init__(self, broker: Broker, sock: socket, address: str, memory: Memory) -> None:
         """``memory`` is for bodies, those of other clients included."""
         self.broker = broker
@@ -44,9 +48,6 @@ class Client:
         self.connection = ClientConnection(sock, address, broker.log, self._settle, self._serve, memory=memory)
         self.address = address
         self.state = INIT
-        self._allowed: dict[bytes, Command] = {}
-        self._many: list[Many] = []
-        """Those of which many may come at once."""
         self.wishes = identify.Wishes(client_id=address.rpartition(":")[0], hostname=address.rpartition(":")[0])
         self.granted = identify.default(self.options)
         self.connected = time.time()

@@ -95,7 +95,7 @@ def test_it_looks_at_one_segment_after_another_and_seldom(
 def test_records_are_moved_in_groups_with_the_bodies_that_are_waited_for(
     index: Index, waited_for: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "_GROUP_BYTES", 12)
+    monkeypatch.setattr(compaction, "_GROUP_BYTES", 13)
     groups: list[list[Batch]] = []
     batches = {10: Batch(1, 10, 3, 7, 8, payload(b"a", b"bb", b"c")), 20: Batch(1, 20, 1, 7, 0, payload(b"x"))}
     one = compactor(index, waited_for, read=lambda row: batches.get(row.first), move=lambda some: groups.append(list(some)))

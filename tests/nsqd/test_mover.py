@@ -93,13 +93,15 @@ def test_what_waits_in_a_paused_topic_is_published_when_the_other_is_paused_as_w
 def test_a_paused_topic_in_which_nothing_waits_is_paused_in_the_end() -> None:
     assert move(Topic(message(1, "a", "b"), paused=True), Target([]))[-2:] == ["handed over", "pause"]
     assert "pause" not in move(Topic(message(1, "a", "b")), Target([]))
+    assert "pause" not in move(Topic(message(1), message(2), channels=()), Target([]))
 
 
 def test_messages_go_in_groups_by_number_and_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drains, "TOGETHER", 2)
+    monkeypatch.setattr(drains, "TOGETHER", 3)
     monkeypatch.setattr(drains, "_BYTES", 10)
-    topic = Topic(*(message(n, "a") for n in (1, 2, 3)), message(4, "a", body=b"x" * 9), message(5, "a"), channels=("a",))
-    assert [one[1] for one in move(topic, Target([])) if one[0] == "publish"] == [[1, 2], [3, 4], [5]]
+    sizes = (1, 1, 1, 9, 1, 9, 0, 1, 1)
+    topic = Topic(*(message(n, "a", body=b"x" * size) for n, size in enumerate(sizes)), channels=("a",))
+    assert [one[1] for one in move(topic, Target([])) if one[0] == "publish"] == [[0, 1, 2], [3, 4], [5, 6, 7], [8]]
 
 
 def test_channels_that_the_other_gives_a_new_topic_end_it_unless_all_shall_have_all() -> None:
