@@ -101,8 +101,12 @@ def test_what_is_requeued_comes_behind_what_waits_there_with_an_attempt_more() -
     assert channel.snapshot().drop == {100}
 
 
-def test_behind_a_long_backlog_it_comes_when_as_many_have_gone_as_memory_would_hold() -> None:
-    _, channel = started(*[b"%d" % n for n in range(12)])  # --mem-queue-size=5
+@pytest.mark.parametrize("together", [True, False])
+def test_behind_a_long_backlog_it_comes_when_as_many_have_gone_as_memory_would_hold(together: bool) -> None:
+    case, channel = started()  # --mem-queue-size=5
+    bodies = [b"%d" % n for n in range(12)]
+    for some in [bodies] if together else [[one] for one in bodies]:
+        case.publish(*some)
     taker = Taker(channel, ready=1)
     channel.serve()
     channel.requeue(taker, named(100), 0.0)  # type: ignore[arg-type]

@@ -352,9 +352,9 @@ def test_what_is_unfinished_is_what_waits_and_what_the_last_of_its_channels_has_
 
 def test_what_was_tried_before_a_restart_is_ready_or_waits_for_its_time_which_is_never_far() -> None:
     case = Case()
-    retries = {97: Retry(1_000_001, 3), 95: Retry(0, 2), 96: Retry(1 << 50, 1)}
+    retries = {97: Retry(1_000_001, 3), 95: Retry(0, 2), 96: Retry(1 << 50, 1), 98: Retry(1_000_000, 1)}
     channel = Channel(case.topic, case.port, ChannelState(7, "c", 100, retries=retries), declared=True)  # type: ignore[arg-type]
-    assert [(one.seq, one.attempts, one.has_row) for one in channel.retries.ready] == [(95, 2, True)]
+    assert [(one.seq, one.attempts, one.has_row) for one in channel.retries.ready] == [(95, 2, True), (98, 1, True)]
     assert sorted(one.seq for _, _, one in channel.deferred) == [96, 97]
     save = channel.snapshot()
     assert (save.put[95], save.put[97]) == (Retry(0, 2), Retry(1_000_001, 3))
