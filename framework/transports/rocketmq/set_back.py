@@ -36,7 +36,7 @@ log = hublog.get(__name__)
 EVERY = 30.0
 """Seconds between two looks while it reads: a request for each queue."""
 SEARCH = 20.0
-"""Seconds for which it looks for the first place of a queue that can be read, about a million of them."""
+"""Seconds for which one look asks for the first place of each queue that can be read: about a million of them."""
 
 
 def note(past: Past, node: str, topic: str, came: Sequence[tuple[Record, Message | None, object]]) -> None:
@@ -64,6 +64,8 @@ class SetBack(Sameness):
         super().__init__(session, node, what, past, ())
         self._looks = what._replace(group=requests.LOOKS)
         self._places = places
+        self._until = 0.0
+        """For so long it looks for places that can be read, in seconds of ``monotonic``."""
         self._looking: gevent.Greenlet | None = None
         self._popped: dict[int, int] | None = None
         """Of the broker in KV mode, once it was asked: queue -> where its POPs go on."""
@@ -74,6 +76,7 @@ class SetBack(Sameness):
     def look(self) -> None:
         """Set the group back where that must be. A broker that does not say what it has holds up no POP. Blocks a greenlet of its
         caller's. Raises FrameworkError where the session has ended."""
+        self._until = monotonic() + SEARCH
         try:
             self._look_at_all(read := self._read())
             self._look_at_others({place for place, _ in read})
@@ -198,8 +201,8 @@ class SetBack(Sameness):
 
     def _first_readable(self, place: Place, start: int, end: int) -> int:
         """``start`` where that is not found in time: a broker may name an end that no queue has."""
-        found, until = start, monotonic() + SEARCH
-        while found < end and monotonic() < until:
+        found = start
+        while found < end and monotonic() < self._until:
             step = min(end, found + STEP)
             if (found := first_readable(self._session, self._looks, place, found, step)) < step or step == end:
                 return found

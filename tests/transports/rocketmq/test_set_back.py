@@ -254,11 +254,11 @@ def test_a_broker_that_names_an_end_that_no_queue_has_is_not_asked_for_ever(
     server: Broker, transport: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its worker asked for each place before it, and read nothing any more."""
-    monkeypatch.setattr(set_back, "SEARCH", 0.3)
-    server.kept, server.end, server.offset, server.blank = 50, 2**62, 2**62, range(32, 2**62)
-    with gevent.Timeout(20):
+    monkeypatch.setattr(set_back, "SEARCH", 2.0)
+    server.kept, server.end, server.offset, server.others, server.blank = 0, 2**62, 2**62, 2**62 + 1, range(2**62)
+    with gevent.Timeout(6):  # 2 s for all queues together
         held = connected(transport, server)
-    assert server.set == [(0, 32, "reset")]
+    assert sorted(server.set) == [(queue, 0, "reset") for queue in range(QUEUES)]
     held.connection.close()
 
 
