@@ -62,7 +62,7 @@ class Door:
 
     def forget(self) -> None:
         """In a forked child: the listener is the parent's."""
-        if self._listener is not None and not self._closed:
+        if self._listener is not None:
             let_go(self._listener.fileno())
 
 
