@@ -94,7 +94,6 @@ class Index:
 
     def __init__(self, path: Path) -> None:
         """Open or create it. Raises sqlite3.Error: ``is_damage`` says whether it is damaged."""
-        self.path = path
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             self._open()
