@@ -22,6 +22,7 @@ from framework.testing.servers import ROOT
 from tests.chaos.scenarios import ALL
 from tests.house.pages import PAGES, codes, name_of
 from tests.house.test_benchmarks_page import usage
+from workers.api_requests.stream import command as job
 
 DAEMONS = {"nsqd": nsqd.FLAGS, "nsqlookupd": nsqlookupd.FLAGS}
 """Verbs whose flags are not click's."""
@@ -61,7 +62,7 @@ def everything(command: click.Command = root) -> Iterator[str]:
 @cache
 def known() -> frozenset[str]:
     daemons = (f"--{name}" for table in DAEMONS.values() for name in table)
-    return frozenset({*everything(), *daemons, *FOREIGN, "--help", "--version"})
+    return frozenset({*everything(), *everything(job.command), *daemons, *FOREIGN, "--help", "--version"})
 
 
 def check_workers(words: list[str]) -> None:
