@@ -22,6 +22,10 @@ def _soon(monkeypatch):
     monkeypatch.setattr("framework.engine.waiting.PUT_OFF", 0.05)
 
 
+def nobody_hears(message):
+    """Of what is given back; a print may come in the middle of a later test of what is printed."""
+
+
 def waiting(run, function, **options):
     """A worker of one slot that lets messages wait, whatever would become of them."""
     worker = run(function, concurrency=1, max_attempts=1, **options)
@@ -226,7 +230,7 @@ def test_what_others_would_give_up_is_stored_with_its_count_and_the_rest_is_requ
 
 def test_a_forked_child_stores_nothing_of_what_its_parent_was_about_to_store():
     connection, room = Holding(), Keeps(1)
-    memory = Unstarted(room, print)
+    memory = Unstarted(room, nobody_hears)
     waiting = Waiting(deque([connection.message(1, b"queued")]), memory)
     memory.give_back([connection.message(1, b"%d" % n) for n in range(3)], 0.5)
     waiting.forget()
@@ -252,7 +256,7 @@ def test_what_is_lost_is_taken_out_without_a_look_at_all_that_waits(kind, monkey
     messages = [connection.message(n, b"%d" % n) for n in range(1000)]
     queue = Counted() if kind == "messages" else BatchQueue(gevent.get_hub(), 100, 0.01, lambda: None)
     queue.extend(messages)
-    here = Waiting(queue, Unstarted(Keeps(1), print))
+    here = Waiting(queue, Unstarted(Keeps(1), nobody_hears))
     stranger = connection.message(1, b"1")
     for message in [*messages[5:], *messages[:2], stranger]:
         here.lost(message)
@@ -271,7 +275,7 @@ def test_what_is_lost_is_taken_out_without_a_look_at_all_that_waits(kind, monkey
 def test_the_brokers_count_decides_and_not_the_one_that_is_shown():
     """What this worker knows to have waited, another worker does not know."""
     connection, room = Holding(), Keeps(3)
-    memory = Unstarted(room, print)
+    memory = Unstarted(room, nobody_hears)
     memory.give_back([connection.message(1)], 0.0)
     again = connection.message(2)
     memory.correct([again])
@@ -286,7 +290,7 @@ def test_the_brokers_count_decides_and_not_the_one_that_is_shown():
 
 def test_what_cannot_be_stored_is_requeued_and_so_is_what_cannot_wait_any_longer():
     connection, room = Holding(), Keeps(1, stores=False)
-    memory = Unstarted(room, print)
+    memory = Unstarted(room, nobody_hears)
     message, impatient = connection.message(1, b"1"), connection.message(1, b"2")
     memory.give_back([message, impatient], 0.0)
     gevent.sleep(0.01)
@@ -316,7 +320,7 @@ def test_many_are_stored_some_at_a_time_and_none_that_was_settled_meanwhile(monk
 def test_a_stop_from_another_thread_leaves_what_runs_and_what_must_be_stored():
     connection = Holding()
     first, last = connection.message(1, b"1"), connection.message(3, b"2")
-    memory = Unstarted(Keeps(3), print)
+    memory = Unstarted(Keeps(3), nobody_hears)
     assert [message in unstarted.Kept({first}, memory) for message in (first, last, connection.message(2, b"3"))] == [
         True, True, False,
     ]  # fmt: skip
