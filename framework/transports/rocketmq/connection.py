@@ -25,7 +25,6 @@ from framework.transports.rocketmq.delivery import APART, Delivery, Leases
 from framework.transports.rocketmq.heartbeat import Subscription
 from framework.transports.rocketmq.opening import Opener
 from framework.transports.rocketmq.pops import Pops
-from framework.transports.rocketmq.producer import MAX_DELAY
 from framework.transports.rocketmq.queues import Past
 from framework.transports.rocketmq.refusals import Refusals
 from framework.transports.rocketmq.session import Session
@@ -128,7 +127,7 @@ class PopConnection:
         self._settling.terminate(self._taken(message))
 
     def requeue(self, message: Message, delay: float) -> None:
-        self._settling.requeue(self._taken(message), min(delay, MAX_DELAY))
+        self._settling.requeue(self._taken(message), min(delay, requests.MAX_DELAY))
 
     def _taken(self, message: Message) -> Delivery:
         """Out of flight. The broker would take it as well from whoever is too late."""

@@ -14,13 +14,12 @@ from framework.transports.checked import check_bodies
 from framework.transports.per_thread import PerThread, raise_first
 from framework.transports.rocketmq.commands import Command, Commands
 from framework.transports.rocketmq.publish_link import PublishLink
+from framework.transports.rocketmq.requests import MAX_DELAY
 from framework.transports.rocketmq.routes import NOWHERE
 from framework.transports.rocketmq.urls import Names, Options
 from framework.transports.rocketmq.wire import properties
 
 DEADLINE = 30.0
-MAX_DELAY = 259_000.0
-"""Seconds: a little less than the three days of timerMaxDelaySec."""
 
 
 class RocketProducer:

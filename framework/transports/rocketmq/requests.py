@@ -23,6 +23,8 @@ EARLY = 0.5
 """Seconds that a PULL that finds nothing waits there at least, where its broker lets none wait for long."""
 CHECKED = 5.0
 """Seconds between two looks of a broker at the PULLs that wait there."""
+MAX_DELAY = 259_000.0
+"""Seconds that a message may wait at most: a little less than the three days of timerMaxDelaySec."""
 LOOKS = "TOOLS_CONSUMER"
 """The group by which single messages are looked at, where a group reads by POP: a broker in KV mode takes each PULL in a group's
 name for where its next POP begins. Every broker makes this one for its own tools. Source:

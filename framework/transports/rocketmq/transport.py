@@ -22,11 +22,12 @@ from framework.transports.rocketmq import urls as _urls
 from framework.transports.rocketmq.administration import Broker
 from framework.transports.rocketmq.connection import PopConnection
 from framework.transports.rocketmq.heartbeat import Subscription
-from framework.transports.rocketmq.producer import MAX_DELAY, RocketProducer
+from framework.transports.rocketmq.producer import RocketProducer
 from framework.transports.rocketmq.publish_link import PublishLink
 from framework.transports.rocketmq.pulled import LEVELS
 from framework.transports.rocketmq.pulling import PullConnection
 from framework.transports.rocketmq.queues import Past, Pasts
+from framework.transports.rocketmq.requests import MAX_DELAY
 from framework.transports.rocketmq.routes import READABLE, WRITABLE, Master, NameServers
 from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.sessions import Sessions

@@ -61,6 +61,20 @@ def test_a_worker_that_comes_back_leaves_to_others_what_they_have(kit: Kit) -> N
             held.connection.finish(message)
 
 
+def test_a_worker_that_has_read_nothing_leaves_to_others_what_they_have(kit: Kit) -> None:
+    """It looks whether each queue has what its group has read, and nothing of that was acknowledged yet."""
+    held = kit.hold(kit.open("&mode=pop&lease=60s"), grant=100)
+    kit.spread(*(b"held %d" % number for number in range(40)))
+    until(lambda: len(held.taken) == 40)
+    others = [kit.hold(kit.open("&mode=pop&lease=60s"), grant=100) for _ in range(3)]
+    kit.spread(*(b"last %d" % number for number in range(40)))
+    until(lambda: sum(body.startswith(b"last") for one in (held, *others) for body in one.bodies) == 40)
+    assert sum(len(one.taken) for one in (held, *others)) == 80
+    for one in held, *others:
+        for message in one.taken:
+            one.connection.finish(message)
+
+
 @pytest.mark.parametrize("name", ["DELAY", "UNIQ_KEY", "TIMER_DELIVER_MS", "__RMQ.TRANSIENT.X"])
 def test_a_header_that_means_something_to_the_broker_is_refused(kit: Kit, name: str) -> None:
     with pytest.raises(BadMessage, match=f"uses the header '{name}' itself"):

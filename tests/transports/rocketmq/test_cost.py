@@ -55,11 +55,11 @@ def calls_of(mode: str) -> tuple[Counter[str], int]:
     return calls, server.asked[ASKS[mode]]
 
 
-@pytest.mark.parametrize(("mode", "most", "most_of_an_answer"), [("pop", 2, 200), ("pull", 2, 200)])
-def test_a_message_costs_few_calls_and_so_does_an_answer(mode: str, most: int, most_of_an_answer: int) -> None:
-    """How many messages an answer brings is another thing: on a busy machine they are fewer."""
+@pytest.mark.parametrize(("mode", "most"), [("pop", 63), ("pull", 58)])
+def test_a_message_costs_two_calls_and_an_answer_or_a_packet_few(mode: str, most: int) -> None:
+    """How many messages come in one answer, and how much goes in one packet, is another thing: on a busy machine it is less."""
     calls, answers = calls_of(mode)
     of_each = {name: count for name, count in calls.items() if count >= MESSAGES}
     others = calls.total() - sum(of_each.values())
-    assert 1 < sum(of_each.values()) / MESSAGES <= most, of_each
-    assert others / answers <= most_of_an_answer, calls.most_common(40)
+    assert 1 < sum(of_each.values()) / MESSAGES <= 2, of_each
+    assert others / (answers + calls["shared_session.py:_flush"]) <= most, calls.most_common(40)

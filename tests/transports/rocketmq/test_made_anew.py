@@ -19,29 +19,47 @@ pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.at_length]
 FIRST = 200
 
 
+class Worker:
+    """Handles what comes, and connects anew where its connection has ended."""
+
+    def __init__(self, kit: Kit, options: str) -> None:
+        self._kit, self._options = kit, options
+        self._bodies: set[bytes] = set()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._transport = self._kit.open(self._options)
+        self._held = self._kit.hold(self._transport, grant=FIRST)
+
+    def handled(self, start: str) -> int:
+        """How many messages that begin so, by now."""
+        if self._held.receiver.closings:
+            self._held = self._kit.hold(self._transport, grant=FIRST)
+        for message in list(self._held.connection.in_flight):
+            self._held.connection.finish(message)
+            self._bodies.add(message.body)
+        return sum(body.startswith(start.encode()) for body in self._bodies)
+
+    def stop(self) -> None:
+        self._held.connection.close()
+        until(lambda: self._held.receiver.closings)
+
+    def start(self) -> None:
+        """As another one, which remembers nothing."""
+        self._begin()
+
+
 @pytest.mark.parametrize("then", [40, 2000], ids=["fewer than before", "more than before"])
 def test_what_is_published_to_it_then_is_handled(kit: Kit, then: int) -> None:
     """A PULL that waits at an offset behind all that is there now is answered only when its time is over. Where there is more it
     is answered with what lies there, and 200 of the 2,000, those before it, never came."""
-    transport = kit.open("&mode=pull")
-    held = kit.hold(transport, grant=FIRST)
-    bodies: set[bytes] = set()
-
-    def handled(start: bytes) -> int:
-        nonlocal held
-        if held.receiver.closings:
-            held = kit.hold(transport, grant=FIRST)
-        for message in list(held.connection.in_flight):
-            held.connection.finish(message)
-            bodies.add(message.body)
-        return sum(body.startswith(start) for body in bodies)
-
+    worker = Worker(kit, "&mode=pull")
     kit.spread(*(b"first %d" % number for number in range(FIRST)))
-    until(lambda: handled(b"first") == FIRST)
+    until(lambda: worker.handled("first") == FIRST)
     gevent.sleep(1.0)
     make_anew(kit)
     kit.spread(*(b"then %d" % number for number in range(then)))
-    until(lambda: handled(b"then") == then, PARKED + 3 * CHECKED)
+    until(lambda: worker.handled("then") == then, PARKED + 3 * CHECKED)
 
 
 @pytest.fixture
@@ -56,30 +74,18 @@ def in_kv_mode(tmp_path: Path) -> Iterator[Kit]:
 def test_by_pop_in_kv_mode_all_are_handled(in_kv_mode: Kit, at_work: bool) -> None:
     """The broker goes on in each new queue where it was in the old one: of 100 messages none came, and of 230 came 38."""
     kit = in_kv_mode
-    transport = kit.open("&mode=pop&lease=20s")
-    held = kit.hold(transport, grant=FIRST)
-    bodies: set[bytes] = set()
-
-    def handled(start: str) -> int:
-        nonlocal held
-        if held.receiver.closings:
-            held = kit.hold(transport, grant=FIRST)
-        for message in list(held.connection.in_flight):
-            held.connection.finish(message)
-            bodies.add(message.body)
-        return sum(body.startswith(start.encode()) for body in bodies)
-
+    worker = Worker(kit, "&mode=pop&lease=20s")
     for then in 100, 230:
         kit.spread(*(b"first %d, %d" % (then, number) for number in range(FIRST)))
-        until(lambda: handled(f"first {then},") == FIRST)  # noqa: B023 - it is called at once
+        until(lambda: worker.handled(f"first {then},") == FIRST)  # noqa: B023 - it is called at once
         gevent.sleep(1.0)
         if not at_work:
-            held.connection.close()
-            until(lambda: held.receiver.closings)
-            transport = kit.open("&mode=pop&lease=20s")  # one that remembers nothing
+            worker.stop()
         make_anew(kit)
         kit.spread(*(b"then %d, %d" % (then, number) for number in range(then)))
-        until(lambda: handled(f"then {then},") == then, 2 * EVERY + 20.0)  # noqa: B023 - as above
+        if not at_work:
+            worker.start()
+        until(lambda: worker.handled(f"then {then},") == then, 2 * EVERY + 20.0)  # noqa: B023 - as above
 
 
 def make_anew(kit: Kit) -> None:

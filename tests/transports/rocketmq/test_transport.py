@@ -24,10 +24,10 @@ from framework.transports.rocketmq import administration, pulling, topics
 from framework.transports.rocketmq import transport as module
 from framework.transports.rocketmq.administration import Broker
 from framework.transports.rocketmq.connection import PopConnection
-from framework.transports.rocketmq.producer import MAX_DELAY
 from framework.transports.rocketmq.pulled import LEVELS
 from framework.transports.rocketmq.pulling import PullConnection
 from framework.transports.rocketmq.queues import Place
+from framework.transports.rocketmq.requests import MAX_DELAY
 from framework.transports.rocketmq.routes import Master
 from framework.transports.rocketmq.wire.codes import Answer
 from framework.transports.rocketmq.wire.errors import error_of
