@@ -181,15 +181,20 @@ def _odd_signals() -> list[str]:
 
 
 def left_behind() -> list[str]:
-    """What was changed, since it was asked last, for all that is started from here: with any of it that is started for real."""
+    """What was changed, since it was asked last, for all that is started from here: with any of it that is started for real.
+    Handlers of signals are put back."""
     now = _settings(os.environ)
     changed = [name for name in now.keys() | _usual.keys() if now.get(name) != _usual.get(name)]
     left = {*changed, *_odd_signals()} - _told
+    for one, usual in _handlers.items():
+        signal.signal(one, usual)
     _told.update(left)
     return sorted(left)
 
 
 _told: set[str] = set()
+_handlers: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+"""Those of a process that nobody has prepared: what an interrupt ends depends on them. PySpark leaves one of its own."""
 _usual = _settings(os.environ)
 _here = os.getpid()
 

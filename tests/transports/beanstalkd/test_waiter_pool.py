@@ -310,6 +310,7 @@ def test_one_whose_server_owes_an_answer_for_too_long_is_dropped(
         add(pool)  # the spare one that stays
     pool.open = False
     socket: Any = waiter.hub_socket
+    waiter.since = float(int(waiter.since))  # so that sums are exact
     pool.check(waiter.since + (patience or 10_000.0))
     assert socket.open
     pool.check(waiter.since + (patience or 20_000.0) + 0.1)

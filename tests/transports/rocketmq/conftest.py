@@ -48,8 +48,8 @@ def popper() -> Iterator[Popper]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """That of memberships, which stands but for what a test adds."""
-    now = [monotonic()]
+    """That of memberships, which stands but for what a test adds: from a whole second on, so that sums are exact."""
+    now = [float(int(monotonic()))]
     monkeypatch.setattr(membership, "monotonic", lambda: now[0])
     return now
 

@@ -42,10 +42,10 @@ def test_a_second_look_asks_only_who_there_is(group: Group) -> None:
 def test_the_route_is_asked_for_again_when_it_is_old(group: Group) -> None:
     group.look()
     group.routes.clear()
-    group.clock[0] += RECENT - 0.01
+    group.clock[0] += RECENT - 0.25
     group.look()
     assert group.routes == []
-    group.clock[0] += 0.01
+    group.clock[0] += 0.25
     group.places[TOPIC].append(Place(TOPIC, NODE, 4))
     group.look()
     assert group.routes == [TOPIC, WHAT.retry_topic]
@@ -244,10 +244,10 @@ def test_who_holds_locks_is_asked_only_where_one_was_refused(group: Group) -> No
 def test_locks_are_renewed(group: Group) -> None:
     group.look()
     group.broker.said(Request.LOCK_BATCH_MQ)
-    group.clock[0] += BALANCE - 0.01
+    group.clock[0] += BALANCE - 0.25
     group.look()
     assert group.broker.said(Request.LOCK_BATCH_MQ) == []
-    group.clock[0] += 0.01
+    group.clock[0] += 0.25
     group.look()
     ((_, body),) = group.broker.said(Request.LOCK_BATCH_MQ)
     assert (len(body["mqSet"]), body["clientId"]) == (5, ME)
