@@ -103,7 +103,7 @@ def make_topics(session: Session, topics: Sequence[str]) -> dict[str, FrameworkE
         with suppress(RocketError):  # of 5.3, and with rights of its own
             session.ask(Request.UPDATE_AND_CREATE_TOPIC_LIST, {}, _list_of(topics), LIST_PATIENCE)
             # 5.3.3 ends at the first one that is there already, as it is to be, says that all is well, and makes none behind it
-            left = [topic for topic in topics if not _has(session, topic)]
+            left = [topic for topic in topics if not has_topic(session, topic)]
     errors: dict[str, FrameworkError] = {}
     for topic in left:
         try:
@@ -113,7 +113,8 @@ def make_topics(session: Session, topics: Sequence[str]) -> dict[str, FrameworkE
     return errors
 
 
-def _has(session: Session, topic: str) -> bool:
+def has_topic(session: Session, topic: str) -> bool:
+    """As far as its broker says. Raises BrokerUnreachable."""
     try:
         session.ask(Request.GET_TOPIC_CONFIG, {"topic": topic})
     except RocketError:

@@ -66,7 +66,7 @@ class _Home:
         self._transport, self._master = transport, master
 
     def make(self, topic: str) -> None:
-        """Raises Refused where another master has it."""
+        """Raises Refused where another master has it, FrameworkError."""
         self._transport.make_on(self._master.name, topic)
 
     def queues(self, topic: str) -> int:
@@ -298,12 +298,24 @@ class RocketTransport:
         return f"topic {topic!r} takes no messages on RocketMQ's {node}, where its perm is {found.perm}: {fix}"
 
     def make_on(self, node: str, topic: str) -> None:
-        """Make ``topic`` there, where it is missing. Raises Refused where another master has it."""
-        route = self._servers.route(self._names.mapped(topic))
+        """Make ``topic`` there, where it is missing. Raises Refused where another master has it, FrameworkError."""
+        name = self._names.mapped(topic)
+        route = self._servers.route(name)
         if route and node not in route:
             raise Refused(f"topic {topic!r} is on {', '.join(sorted(route))}, and not on {node}")
+        if route:
+            self._make_again(route[node], name)
+            return
         with suppress(SomeUnreachable):  # it is there where it can be
             self.ensure(topic, [])
+
+    def _make_again(self, master: Master, name: str) -> None:
+        """One that was deleted in its broker, of which no name server hears. Where it is, it is left as it is: to be made once
+        more would leave it the queues of a new one."""
+        with self._sessions.use(master.address) as session:
+            if not administration.has_topic(session, name):
+                for error in self._made(master, session, [name]).values():
+                    raise error
 
     def probe(self) -> list[NodeInfo]:
         answers = self._ask_each(self._servers.masters_of(self._options.cluster), self._info)

@@ -43,6 +43,17 @@ def test_messages_that_fill_a_request_to_its_last_byte_are_stored(kit: Kit) -> N
     assert sum(kit.open("&mode=pull").backlog(kit.topic, "billing").values()) == 2 + 9000 + 6
 
 
+def test_a_topic_that_was_deleted_in_its_broker_alone_is_made_again_by_who_publishes(kit: Kit) -> None:
+    """A name server keeps its route for as long as the broker is there. Publishes failed after 30 s, one after the other."""
+    publisher = Publisher([kit.open()])
+    publisher.publish(kit.topic, b"before")
+    with kit.open()._sessions.use(kit.server.broker.address) as session:
+        session.ask(Request.DELETE_TOPIC_IN_BROKER, {"topic": kit.topic_there})
+    assert publisher.publish_each(kit.topic, [b"%d" % number for number in range(100)]) == [None] * 100
+    publisher.close()
+    assert sum(kit.open("&mode=pull").backlog(kit.topic, "billing").values()) == 100
+
+
 @pytest.mark.parametrize("mode", ["", "&mode=pull"], ids=["by POP", "by PULL"])
 def test_what_is_given_up_is_in_the_brokers_own_queue_as_well_where_that_is_asked_for(kit: Kit, mode: str) -> None:
     transport = kit.open(f"{mode}&dlq=true")

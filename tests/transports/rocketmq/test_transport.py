@@ -109,7 +109,10 @@ class House:
         self.made: list[tuple[str, list[str]]] = []
         monkeypatch.setattr(administration, "look_at", lambda session: self.brokers[session.server])
         monkeypatch.setattr(administration, "groups_of", lambda session, topic: self.groups.get(session.server, []))
+        self.deleted: set[str] = set()
+        """Topics that their brokers have no more, which no name server hears of."""
         monkeypatch.setattr(administration, "make_topics", self._make)
+        monkeypatch.setattr(administration, "has_topic", lambda session, topic: topic not in self.deleted)
         monkeypatch.setattr(module.SetBack, "look", lambda back: None)
 
     def _make(self, session: Any, wanted: Any) -> dict[str, Any]:
@@ -309,6 +312,17 @@ def test_a_topic_is_not_made_beside_one_on_another_master(house: House) -> None:
     home: Any = module._Home(house.transport, house.servers.all["b"])
     home.make("new")
     assert ("b:1", ["new"]) in house.made
+
+
+def test_a_topic_that_its_broker_has_no_more_is_made_again_there_alone(house: House) -> None:
+    house.has("eu%2Eorders", "a", "b")
+    house.deleted.add("eu%2Eorders")
+    house.transport.make_on("b", "eu.orders")
+    assert house.made == [("b:1", ["eu%2Eorders"])]
+    house.brokers = dict.fromkeys(house.brokers, Broker("5.3.3", {"autoCreateTopicEnable": "false"}))
+    with pytest.raises(NegotiationRefused, match=r"has no topic for eu\.orders and makes none"):
+        house.transport.make_on("a", "eu.orders")
+    assert len(house.made) == 1
 
 
 @pytest.mark.parametrize(("perm", "closed"), [(2, False), (6, False), (4, True)])
