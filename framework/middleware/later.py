@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 from gevent.lock import Semaphore
 
-from framework.errors import FrameworkError, MessageRefused, PublishError
+from framework.errors import BadMessage, FrameworkError, PublishError
 from framework.handler import HandlerSpec
 from framework.headers import NONE, Headers
 from framework.message import Message, Unreadable
@@ -201,7 +201,7 @@ class LaterTopic:
 
     def _passes(self, error: FrameworkError) -> bool:
         """Whether it can be stored in a while, as far as is known."""
-        return not isinstance(error, MessageRefused) and self._failing_for < PASSING
+        return not isinstance(error, BadMessage) and self._failing_for < PASSING
 
     def _say_that_it_counts(self) -> None:
         if not self._said_that_it_counts:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from framework.errors import Backoff, HandlerTimeout, MessageRefused, PublishError, Retry
+from framework.errors import Backoff, BadMessage, FrameworkError, HandlerTimeout, MessageRefused, PublishError, Retry
 from framework.message import Batch, Message
 from framework.middleware.later import PASSING, LaterTopic
 from framework.middleware.outcome import DEAD, DEFERRED, Fault, Requeue
@@ -120,8 +120,11 @@ def test_a_wall_clock_that_is_set_forward_is_no_outage_either(waiting: Waiting) 
     assert chain(waiting.original()) == Requeue(5, counts=False)
 
 
-def test_where_it_never_can_wait_it_counts_and_the_log_says_so(waiting: Waiting, caplog: pytest.LogCaptureFixture) -> None:
-    waiting.refuse = MessageRefused("too large with its envelope")
+@pytest.mark.parametrize("kind", [MessageRefused, BadMessage], ids=["by what its broker says", "by a limit that is known here"])
+def test_where_it_never_can_wait_it_counts_and_the_log_says_so(
+    kind: type[FrameworkError], waiting: Waiting, caplog: pytest.LogCaptureFixture
+) -> None:
+    waiting.refuse = kind("too large with its envelope")
     assert waiting.chain(put_off(5))(waiting.original()) == Requeue(5)
     assert "cannot wait in topic orders.billing.later (too large with its envelope), so this attempt counts" in caplog.text
     waiting.refuse = None
