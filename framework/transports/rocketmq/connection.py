@@ -256,7 +256,7 @@ class PopConnection:
         unopened, self._unopened, self._coming = self._unopened, [], 0
         found: dict[Message, Delivery] = {}
         for said, body, asked, at in unopened:  # all are read before one is taken: what cannot be read ends the session
-            found.update(self._messages(said, body, asked, at))
+            self._open(said, body, asked, at, found)
         if self._closed:
             self._give_back(found)
         elif found:
@@ -277,12 +277,11 @@ class PopConnection:
         else:
             self._receiver.deliver(self, messages)
 
-    def _messages(self, said: handles.Popped, body: bytes, asked: float, at: float) -> dict[Message, Delivery]:
-        """Those whose lease is not over: the hub may have been blocked since the broker sent them."""
+    def _open(self, said: handles.Popped, body: bytes, asked: float, at: float, found: dict[Message, Delivery]) -> None:
+        """Add those whose lease is not over to ``found``: the hub may have been blocked since the broker sent them."""
         began = self._settling.clock.at(said.pop_time, at, asked)
-        found: dict[Message, Delivery] = {}
         if monotonic() - began >= self.limits.lease:
-            return found
+            return
         what, tags, dlq, firsts = self.subscription, self._tags, self._options.dlq, dict[tuple[int, int], handles.Handle]()
         queue, topic, like = -1, "", None
         opened = self._opener.opened(body)
@@ -301,7 +300,6 @@ class PopConnection:
             found[message] = Delivery(first, offset, began, at, at, message.id, back)
         if known:
             set_back.note(self._past, self.node, what.topic, opened)
-        return found
 
     def _handle_like(
         self, said: handles.Popped, record: Record, written: str, firsts: dict[tuple[int, int], handles.Handle]

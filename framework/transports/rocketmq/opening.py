@@ -29,6 +29,9 @@ log = hublog.get(__name__)
 _ID, _END = f"{properties.UNIQ_KEY}\x01".encode(), b"\x02"
 _KNOWN, _SHORT = 256, 512
 """Kinds of properties that are remembered, and the bytes that those of one may have, with the id."""
+_START = struct.Struct(">iI")
+_INSIDE = PLAIN.format.replace("iI", "8s", 1)
+"""Of ``PLAIN``, with size and magic in one."""
 _NOTHING = bytes(2**16)
 """More than any properties have: whatever the next ones are, they are read."""
 _FAR = 2**62 // 1_000_000
@@ -58,6 +61,16 @@ _NEVER = _Tail(_NOTHING, 1, _NOTHING, "", About({}, "", ""))
 """That of no message."""
 
 
+class _Alike:
+    """An answer of messages that have one size, and differ in their ids and bodies: one loop in C takes them apart, in two
+    thirds of the time."""
+
+    def __init__(self, size: int, body_size: int, tail: _Tail) -> None:
+        self.start, self.size, self.body_size, self.tail = _START.pack(size, MAGIC), size, body_size, tail
+        ends = f"{len(tail.lead)}s{tail.size - len(tail.lead) - len(tail.back)}s{len(tail.back)}s"
+        self.each = struct.Struct(f"{_INSIDE}{body_size}s{ends}").iter_unpack
+
+
 class Opener:
     """For one connection. Most messages of a topic differ in their ids alone: what else their properties say is remembered,
     because to read them took longer than everything else that is done for a message."""
@@ -67,17 +80,41 @@ class Opener:
         self._known: dict[tuple[bytes, bytes], About] = {}
         self._tails: dict[tuple[bytes, bytes, int, bytes], _Tail] = {}
         self._last = _NEVER
+        self._alike: _Alike | None = None
 
     def opened(self, data: bytes) -> list[tuple[Record, Message | None, About]]:
         """All that stands in the body of an answer. None: what would unpack it is not installed here, which is logged; another
-        worker can perhaps. Raises ProtocolError for what no broker sends; publishers may have given anything.
+        worker can perhaps. Raises ProtocolError for what no broker sends; publishers may have given anything."""
+        found: list[tuple[Record, Message | None, About]] = []
+        read = 0
+        if (alike := self._alike) is not None and len(data) % alike.size == 0:
+            self._open_alike(alike, data, found)
+            read = len(found) * alike.size
+        if read < len(data):
+            self._open_each(data, read, found)
+        return found
 
-        All in one place, and without a ``Stored``: those cost a third of what a message costs here."""
+    def _open_alike(self, alike: _Alike, data: bytes, found: list[tuple[Record, Message | None, About]]) -> None:
+        """Those in front that are like the ones of an earlier answer."""
+        connection, start, size, tail = self._connection, alike.start, alike.body_size, alike.tail
+        lead, back, topic, about = tail.lead, tail.back, tail.topic, tail.about
+        given = about.headers
+        for head, queue, offset, physical, flags, born, stored_at, reconsumed, body_size, body, said, id, after in alike.each(
+            data
+        ):
+            if said != lead or after != back or head != start or body_size != size or flags & UNUSUAL or not id.isalnum():
+                break
+            record = Record(topic, queue, offset, physical, stored_at, reconsumed)
+            timestamp = born * 1_000_000 if -_FAR < born < _FAR else timestamp_of(born)
+            headers = given.copy() if given else NONE
+            found.append((record, Message(id, timestamp, reconsumed + 1, body, connection, headers), about))
+
+    def _open_each(self, data: bytes, at: int, found: list[tuple[Record, Message | None, About]]) -> None:
+        """Those from ``at`` on. All in one place, and without a ``Stored``: those cost a third of what a message costs here."""
         connection, read, head = self._connection, PLAIN.unpack_from, PLAIN.size
         tail = self._last
         lead, back, topic, about, parts, tail_size = tail.lead, tail.back, tail.topic, tail.about, tail.parts, tail.size
-        found: list[tuple[Record, Message | None, About]] = []
-        at, end = 0, len(data)
+        end, size, body_size = len(data), 0, 0
         try:
             while at < end:
                 size, magic, queue, offset, physical, flags, born, stored_at, reconsumed, body_size = read(data, at)
@@ -109,9 +146,18 @@ class Opener:
                 found.append((record, Message(id, timestamp, reconsumed + 1, body, connection, headers), about))
                 at = following
             self._last = tail
+            if len(found) > 1 and size * len(found) == end:
+                self._expect(size, body_size, tail)
         except UNREADABLE as error:
             raise unreadable(error, data, at) from None
-        return found
+
+    def _expect(self, size: int, body_size: int, tail: _Tail) -> None:
+        """The next answer may be one of messages as these."""
+        known = self._alike
+        if known is not None and (known.size, known.body_size, known.tail) == (size, body_size, tail):
+            return
+        if body_size >= 0 and PLAIN.size + body_size + tail.size == size:  # else the last one is of another kind
+            self._alike = _Alike(size, body_size, tail)
 
     def _open_another(self, data: bytes, at: int, found: list[tuple[Record, Message | None, About]]) -> int:
         """Add the message at ``at``, packed or with addresses of IPv6, to ``found``; returns where the next one begins."""

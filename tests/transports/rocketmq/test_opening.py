@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import struct
 import sys
 import zlib
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from framework.errors import ProtocolError
@@ -101,6 +102,44 @@ def test_a_wrong_byte_ends_in_no_other_error(at: int, value: int) -> None:
         opener().opened(bytes(data) * 2)
     except ProtocolError as error:
         assert str(error).startswith("not RocketMQ's bytes: ")  # noqa: PT017
+
+
+ALIKE = stored(b"UNIQ_KEY\x01A1\x02WAIT\x01true\x02")
+
+
+@given(st.integers(0, len(ALIKE) - 1), st.integers(0, 255), st.integers(0, 3))
+@example(39, 1, 1).via("it is packed")
+@example(ALIKE.index(b"A1"), 0xE9, 2).via("an id that is no ASCII")
+def test_one_that_differs_from_those_before_is_read_as_if_it_were_the_first(at: int, value: int, place: int) -> None:
+    """Also where all have one size."""
+    by = opener()
+    assert opened(by, ALIKE * 3) == expected(ALIKE * 3)
+    odd = bytearray(ALIKE)
+    odd[at] = value
+    data = ALIKE * place + bytes(odd) + ALIKE * (3 - place)
+    try:
+        found = opened(opener(), data)
+    except ProtocolError as error:
+        with pytest.raises(ProtocolError, match=re.escape(str(error))):
+            by.opened(data)
+    else:
+        assert opened(by, data) == found
+        assert [type(one) for _, one, _ in by.opened(data)] == [type(one) for _, one, _ in opener().opened(data)]
+    assert opened(by, ALIKE * 2) == expected(ALIKE * 2)
+
+
+@pytest.mark.parametrize("other", [stored(b"UNIQ_KEY\x01A1\x02", zlib.compress(b"a body"), 1), with_addresses_of_ipv6()])
+def test_what_is_like_no_other_is_no_pattern(other: bytes) -> None:
+    by = opener()
+    for data in (ALIKE * 2, other * 2, ALIKE + other, other + ALIKE, ALIKE * 3, other * 3):
+        assert opened(by, data) == opened(opener(), data)
+
+
+def test_bodies_of_one_size_are_told_apart() -> None:
+    by = opener()
+    for bodies in ([b"a1", b"a2", b"a3"], [b"b1", b"b2"], [b"c1", b"longer"], [b"d1"], [b"", b""], [b"e1", b"e2"]):
+        data = b"".join(stored(b"UNIQ_KEY\x01%02d\x02" % number, body) for number, body in enumerate(bodies))
+        assert [one[1:3] for one in opened(by, data)] == [(b"%02d" % number, body) for number, body in enumerate(bodies)]
 
 
 @pytest.mark.parametrize("size", range(1, len(GOLDEN)))
