@@ -42,7 +42,10 @@ CONSUMING = ("pop", "pull")
 MESSAGES = {"pop": 400_000, "pull": 400_000}
 WARM_UP = {"one": 500, "many": 5_000, "batch": 50_000}
 WARM = 1.0
-"""The least scale of the first round: after 60,000 messages a broker is half as fast as after 400,000."""
+"""The least scale of the first rounds: after 60,000 messages a broker is half as fast as after 400,000."""
+UNCOUNTED = 2
+"""Rounds before those that count. They are for the Java machine of the broker alone: in the second a message still took it twice as
+long as in the third."""
 WINDOW = 3.0
 """Seconds."""
 CLIENTS = ("ours", "bare-rocketmq", "java")
@@ -55,11 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with running(PROMPT if options.kv else {}) as server:
         for job in options.jobs:
             rounds: dict[str, list[measure.Result]] = {name: [] for name in options.clients if (name, job) != ("java", "pop")}
-            for n in range(options.rounds + 1):  # the first is for the Java machine of the broker alone
+            for n in range(1 - UNCOUNTED, options.rounds + 1):
                 for name in _turned(list(rounds), n):
                     print(f"rocketmq, {job}: round {n} of {options.rounds}, {name}", file=sys.stderr)
-                    result = run(server, name, job, options.scale if n else max(WARM, options.scale))
-                    if n:
+                    result = run(server, name, job, options.scale if n > 0 else max(WARM, options.scale))
+                    if n > 0:
                         rounds[name].append(result)
             print(measure.table(f"rocketmq, {JOBS[job]}, {options.rounds} rounds, medians", rounds), flush=True)
         if options.late:
