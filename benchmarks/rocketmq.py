@@ -44,8 +44,8 @@ WARM_UP = {"one": 500, "many": 5_000, "batch": 50_000}
 WARM = 1.0
 """The least scale of the first rounds: after 60,000 messages a broker is half as fast as after 400,000."""
 UNCOUNTED = 2
-"""Rounds before those that count. They are for the Java machine of the broker alone: in the second a message still took it twice as
-long as in the third."""
+"""Rounds before those that count. They are for the Java machine of the broker alone: in the second a message still took it twice
+as long as in the third."""
 WINDOW = 3.0
 """Seconds."""
 CLIENTS = ("ours", "bare-rocketmq", "java")
