@@ -33,7 +33,7 @@ from framework.spool import SpoolError
 from framework.spool.faults import in_words
 from framework.spool.root import ensure_epoch, epoch, lives_of
 from framework.spool.segment import Segment, cut, highest, parts, times_of
-from framework.spool.storage import StorageError
+from framework.spool.storage import Location, StorageError
 
 if TYPE_CHECKING:
     from framework.spark.collector import Collector
@@ -62,7 +62,7 @@ class NsqBatchReader(Sent, DataSourceReader):
         with in_words(root):
             lives, found, life = lives_of(root), list_spool(root), epoch(root)
         if life is None:
-            raise BadSetting(f"option spoolDir={str(root)!r}: there is no spool in this folder")
+            raise BadSetting(_no_spool(root, self._options.said.spool))
         with in_words(root):
             every = [
                 Span(name, one, 0, one.rows)
@@ -105,7 +105,12 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """With an embedded collector "available" is what the channel holds: it is landed first."""
+        """With an embedded collector "available" is what the channel holds: it is landed first. A spool that others fill must be
+        there: this query does not wait for one, and one that was named wrongly would have no rows for ever."""
+        root = self._options.spool_dir
+        with in_words(root):
+            if not self._options.embedded and epoch(root) is None:
+                raise BadSetting(_no_spool(root, self._options.said.spool))
         self._collect()
         if self._collector is not None:
             self._collector.drain_channel()
@@ -286,9 +291,13 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
             raise SpoolError(
-                f"spool {self._options.spool_dir}: {what}; rows are lost to this query. Start with a new checkpoint, "
-                "or set failOnDataLoss=false to go on with what is there"
+                f"spool {self._options.spool_dir}: {what}; rows are lost to this query: put back what was there, or "
+                f"{self._options.said.lost}"
             )
+
+
+def _no_spool(root: Location, option: str) -> str:
+    return f"option {option}={str(root)!r}: there is no spool in this folder"
 
 
 def read_to(found: Listing, cursors: Mapping[str, Cursor]) -> dict[str, str]:

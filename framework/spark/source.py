@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -16,6 +17,7 @@ from pyspark.sql.types import StructType
 from framework.spark import options
 from framework.spark.reader import NsqBatchReader, NsqStreamReader
 from framework.spark.rows import DDL, asked
+from framework.spark.said import OF_STREAM, Said
 from framework.spark.sent import Sent
 from framework.spark.writer import NsqStreamWriter, NsqWriter
 
@@ -25,6 +27,8 @@ class NsqDataSource(Sent, DataSource):
 
     Spark makes and pickles readers and writers in several processes, so nothing here connects or touches a disk.
     """
+
+    said: ClassVar = OF_STREAM
 
     @classmethod
     def name(cls) -> str:
@@ -38,7 +42,7 @@ class NsqDataSource(Sent, DataSource):
         return NsqBatchReader(replace(options.batch_read(self.options), columns=asked(schema)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        return NsqStreamReader(replace(options.stream_read(self.options), columns=asked(schema)))
+        return NsqStreamReader(replace(options.stream_read(self.options), columns=asked(schema), said=self.said))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return NsqWriter(options.write(self.options), schema, overwrite)
@@ -47,11 +51,14 @@ class NsqDataSource(Sent, DataSource):
         return NsqStreamWriter(options.write(self.options), schema, overwrite)
 
 
-def named(name: str) -> type[NsqDataSource]:
+def named(name: str, *, spool: str = OF_STREAM.spool, lost: str = OF_STREAM.lost) -> type[NsqDataSource]:
     """The source as ``format(name)``, to be registered: ``spark.dataSource.register(named("nsq_orders"))``.
 
     For each of several streaming queries that are started in one session at the same time. Spark lets those of one name put the
     same variables into one map of Java's, each when it begins; where two do so at once, no task of any of them can be read from
     then on (docs/spark-upstream.md, 5).
+
+    ``spool``, ``lost``: for a program that starts the query for its user, who has other options. What errors of a stream call the
+    option that names the spool, and how they say to go on without rows that are lost.
     """
-    return type("NamedSource", (NsqDataSource,), {"name": classmethod(lambda _: name)})
+    return type("NamedSource", (NsqDataSource,), {"name": classmethod(lambda _: name), "said": Said(spool, lost)})

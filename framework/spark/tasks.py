@@ -13,7 +13,9 @@ from framework.spark.garbage import spare_what_is_loaded
 from framework.spark.offsets import Offset, Span, partitions_for, split
 from framework.spark.options import ReadOptions
 from framework.spark.rows import rows_of
+from framework.spark.said import Said
 from framework.spool import SpoolError
+from framework.spool.arrow import Damaged
 from framework.spool.faults import in_words
 from framework.spool.root import epoch
 from framework.spool.segment import cut, steady
@@ -49,11 +51,14 @@ def read_rows(partition: InputPartition, options: ReadOptions) -> Iterator[pa.Re
         return
     spare_what_is_loaded()
     with in_words(partition.root):
-        yield from _rows_of_task(partition, options)
+        try:
+            yield from _rows_of_task(partition, options)
+        except Damaged as error:
+            raise SpoolError(f"{error.what}; put a whole copy in its place, or remove it and {options.said.lost}") from error
 
 
 def _rows_of_task(partition: SpoolPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    _check_shared(partition)
+    _check_shared(partition, options.said)
     anew = _begun_anew(partition)
     for span in partition.spans:
         try:
@@ -66,7 +71,7 @@ def _rows_of_task(partition: SpoolPartition, options: ReadOptions) -> Iterator[p
             elif options.fail_on_data_loss:
                 raise SpoolError(
                     f"spool segment {span.segment.path} was planned and is gone: another query on this spool deletes what it "
-                    "has committed (retention=commit), or someone removed it; failOnDataLoss=false skips it"
+                    f"has committed (retention=commit), or someone removed it: put it back, or {options.said.lost}"
                 ) from None
 
 
@@ -86,12 +91,12 @@ def _joined(root: Location, span: Span) -> Span | None:
     return None
 
 
-def _check_shared(partition: SpoolPartition) -> None:
+def _check_shared(partition: SpoolPartition, said: Said) -> None:
     """Another host may have nothing in this folder, or a spool of its own whose segments have the same names."""
     seen = epoch(partition.root)
     if seen != partition.epoch:
         what = "no spool" if seen is None else "another spool"
         raise SpoolError(
             f"spool {partition.root}: the executor on {socket.gethostname()} sees {what} there: "
-            "spoolDir must be one folder that the driver and every executor share"
+            f"{said.spool} must be one folder that the driver and every executor share"
         )

@@ -44,6 +44,13 @@ class SpoolError(FrameworkError):
     """The spool's folder cannot do what was asked: full, not readable, or not as it was left."""
 
 
+class Damaged(SpoolError):
+    """A file of the spool is not what was landed."""
+
+    what: str
+    """Without what to do."""
+
+
 class Segment(NamedTuple):
     """A segment that is durable. Numbers start at 1 and have no gaps; a higher number landed later."""
 
@@ -166,8 +173,10 @@ def opened(source: Any, path: Location) -> pa.Table:
     return table
 
 
-def damaged(path: Location, why: str) -> SpoolError:
-    return SpoolError(
-        f"spool segment {path} is damaged: {why}; put a whole copy in its place, or remove it, and say failOnDataLoss=false in "
-        "queries that have yet to read it"
+def damaged(path: Location, why: str) -> Damaged:
+    what = f"spool segment {path} is damaged: {why}"
+    error = Damaged(
+        f"{what}; put a whole copy in its place, or remove it, and say failOnDataLoss=false in queries that have yet to read it"
     )
+    error.what = what
+    return error

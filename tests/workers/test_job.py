@@ -197,6 +197,9 @@ def test_it_begins_where_it_is_told_to_and_leaves_what_the_spools_keep(tmp_path:
             ended = job(tmp_path, "--available-now", f"--from={begin}", *where, broker=f"nsq://{nsqd.address}")
             said = ended.communicate(timeout=300)
             assert ended.returncode == 0, said
+        refused = job(tmp_path, "--available-now", "--master=local[2]", "--time-zone=UTC")
+        assert "the dates of --output are those of -07:00" in refused.communicate(timeout=300)[1]
+        assert refused.returncode == 2
     expected = [n for n in range(501) if (n if n < 300 or n % 2 or n == 500 else n - 200) >= 280]
     paths = ds.dataset(tmp_path / "out" / "archive").to_table(["path"])["path"].to_pylist()
     assert Counter(paths) == Counter(path(n) for n in expected if n % 5)
@@ -268,7 +271,7 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
             if isinstance(error, Refusing):
                 error.has_gone = True
 
-        session = SimpleNamespace(stop=stop, death=lambda: died, spark=None)
+        session = SimpleNamespace(stop=stop, death=lambda: died, spark=None, zone="UTC")
         monkeypatch.setattr(module.sessions, "start", lambda *_, **__: session)
         monkeypatch.setattr(module, "Job", fail)
         monkeypatch.setattr(module, "HadoopOutput", fail)
@@ -304,6 +307,20 @@ def test_what_fails_before_the_job_begins_ends_it_with_one_line_too(
     refused = Failed('No FileSystem for scheme "gopher"')
     assert failing(refused, output="gopher://host/x") == 1
     assert capsys.readouterr().err == f"job: {refused}\n"
+
+
+def test_another_time_zone_than_before_is_refused(
+    failing: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A line of one hour would be in one date of the archive before, and in another after."""
+    assert failing(Failed("it got as far as the job")) == 1
+    assert (tmp_path / "state" / "zone").read_text() == "UTC"
+    (tmp_path / "state" / "zone").write_text("Europe/Paris")
+    capsys.readouterr()
+    assert failing(Failed("it got as far as the job")) == 2
+    said = capsys.readouterr().err
+    assert "the time zone is UTC, and the dates of --output are those of Europe/Paris: say --time-zone Europe/Paris" in said
+    assert len(said.splitlines()) == 1
 
 
 @pytest.mark.parametrize("error", [ConnectionRefusedError(111, "Connection refused"), Failed("channel of Spark: it ended")])

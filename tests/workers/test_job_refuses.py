@@ -103,9 +103,29 @@ def test_a_time_to_begin_at_that_is_none(tmp_path: Path, told: Told, time: str) 
     assert not (tmp_path / "state").exists()
 
 
+def test_a_spool_that_nobody_ever_made(tmp_path: Path, told: Told) -> None:
+    """It ended with 0 and no line, each time anew."""
+    spool = f"--spool={tmp_path / 'spol'}"
+    code, (said,) = told("--available-now", spool)
+    assert code == 2
+    assert f"{spool.replace('=', ' ')}: there is no spool in archive, growth, spam: name the folder that the handlers" in said
+    assert list(tmp_path.iterdir()) == []
+    epochs(tmp_path / "spol", "archive", "spam")
+    assert "there is no spool in growth:" in told("--available-now", spool)[1][0]
+
+
+def epochs(spool: Path, *channels: str) -> None:
+    """What a collector makes first."""
+    for channel in channels:
+        (spool / channel).mkdir(parents=True)
+        (spool / channel / "epoch").write_text("0\n")
+
+
 def test_a_job_begins_once(tmp_path: Path) -> None:
+    epochs(tmp_path / "spool", "archive", "growth", "spam")
+
     def begun(*since: str) -> tuple[int, str]:
-        code, said = job(tmp_path, "--available-now", *since)
+        code, said = job(tmp_path, "--available-now", f"--spool={tmp_path / 'spool'}", *since)
         return code, said[-1]
 
     assert begun("--from=2024-06-01T00:00:00Z")[0] == 1, "there is no Java"

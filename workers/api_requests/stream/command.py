@@ -32,7 +32,7 @@ from framework import FrameworkError, Publisher, WrongUse
 from workers.api_requests.collect.topics import SUSPECTS_TOPIC
 from workers.api_requests.detect.spam.allowed import Allowed
 from workers.api_requests.stream import session as sessions
-from workers.api_requests.stream.folders import Folders, beginning, take, without_room
+from workers.api_requests.stream.folders import Folders, beginning, check_spools, check_zone, take, without_room
 from workers.api_requests.stream.hadoop import HadoopOutput
 from workers.api_requests.stream.lookout import Lookout, run
 from workers.api_requests.stream.outbox import Outbox, Sender
@@ -200,6 +200,8 @@ def command(**options: Any) -> int:
     publisher = Publisher(options["brokers"])  # which connects to nothing, and says what is wrong with a URL
     allowed = Allowed(options["allow"])
     place, spool, state = options["output"], options["spool"].absolute(), options["state"].absolute()
+    if options["available_now"]:
+        check_spools(spool)
     here = Folders(spool, LocalOutput(place.absolute()), state) if isinstance(place, Path) else None
     held = None if here is None else take(here)  # as much wrong use as can be seen before anything starts
     since = beginning(state, options["since"])
@@ -216,6 +218,7 @@ def command(**options: Any) -> int:
             session.spark.conf.set("spark.sql.session.timeZone", options["zone"])
         folders = here or Folders(spool, HadoopOutput(place, session.spark), state)
         held = take(folders) if held is None else held
+        check_zone(state, session.zone)
         tell("ready")
         sender.start()
         job = Job(session, folders, sender, follows=follow or options["available_now"],

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from framework import FrameworkError, WrongUse
 from workers.api_requests import durable
+from workers.api_requests.collect.topics import CHANNELS
 from workers.api_requests.stream import earlier
 from workers.api_requests.stream.checkpoint import Checkpoint
 from workers.api_requests.stream.output import LocalOutput, Output
@@ -23,6 +24,7 @@ TALLY = "tally"
 _NAME = "name"
 _SINCE = "from"
 """In the state: the time with which it began, where one was said."""
+_ZONE = "zone"
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _ROOM = 1 << 20
 """Bytes: what did not fit is gone when one looks, and left some."""
@@ -83,6 +85,37 @@ def beginning(state: Path, since: datetime | None) -> datetime | None:
             "goes on from there: leave --from out, or name an empty --state and an empty --output"
         )
     return since
+
+
+def check_spools(spool: Path) -> None:
+    """Raises WrongUse where one of the channels' spools was never made: a run that ends by itself would find nothing there, this
+    time and each next one."""
+    if missing := [name for name in CHANNELS if _is_missing(spool / name / "epoch")]:
+        raise WrongUse(
+            f"--spool {spool}: there is no spool in {', '.join(missing)}: name the folder that the handlers land in; where they "
+            "have landed nothing so far, --follow waits for them"
+        )
+
+
+def _is_missing(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:  # the query says what is wrong with it
+        return False
+    return False
+
+
+def check_zone(state: Path, zone: str) -> None:
+    """Raises WrongUse for another time zone than the job began with: an hour would be in one date of the archive before and in
+    another one after. Said once for good, as the first run has it."""
+    begun = durable.write_first(state / _ZONE, zone)
+    if begun != zone:
+        raise WrongUse(
+            f"the time zone is {zone}, and the dates of --output are those of {begun}: say --time-zone {begun}, or begin anew "
+            f"with an empty --state (it is {state}) and an empty --output"
+        )
 
 
 class Gone(FrameworkError):

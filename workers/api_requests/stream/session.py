@@ -41,6 +41,7 @@ _SQL = {
 }
 """What is set where nobody has set it. The time zone among them: hours and days are UTC's unless somebody says otherwise."""
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_BEGIN_ANEW = "begin anew with an empty --state and an empty --output"
 _SHUFFLES = "spark.sql.shuffle.partitions"
 SHORT = {
     "spark.ui.enabled": "false",
@@ -75,9 +76,14 @@ class Session:
 
     def source_of(self, query: str) -> str:
         """The name of the source that ``query`` reads with, now: no other query does, nor did an earlier one of its name."""
-        source = pyspark_nsq.named(f"nsq_{query}")
+        source = pyspark_nsq.named(f"nsq_{query}", spool="--spool", lost=_BEGIN_ANEW)
         self.spark.dataSource.register(source)
         return source.name()
+
+    @property
+    def zone(self) -> str:
+        """Whose hours and days are counted."""
+        return str(self.spark.conf.get("spark.sql.session.timeZone"))
 
     @property
     def parallelism(self) -> int:
