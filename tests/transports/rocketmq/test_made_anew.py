@@ -9,7 +9,7 @@ from typing import Any
 import gevent
 import pytest
 
-from framework.testing.rocketmq import PROMPT
+from framework.testing.rocketmq import OLDER, PROMPT
 from framework.transports.rocketmq.requests import CHECKED, PARKED
 from framework.transports.rocketmq.set_back import EVERY
 from framework.transports.rocketmq.wire.codes import Request
@@ -49,17 +49,39 @@ class Worker:
         self._begin()
 
 
-@pytest.mark.parametrize("then", [40, 2000], ids=["fewer than before", "more than before"])
+MORE_OR_FEWER = pytest.mark.parametrize("then", [40, 2000], ids=["fewer than before", "more than before"])
+
+
+@MORE_OR_FEWER
 def test_what_is_published_to_it_then_is_handled(kit: Kit, then: int) -> None:
     """A PULL that waits at an offset behind all that is there now is answered only when its time is over. Where there is more it
     is answered with what lies there, and 200 of the 2,000, those before it, never came."""
+    handle_anew(kit, then)
+
+
+@MORE_OR_FEWER
+def test_so_it_is_with_4_9_7(older: Kit, then: int) -> None:
+    handle_anew(older, then)
+
+
+def handle_anew(kit: Kit, then: int) -> None:
+    """Twice, one after the other."""
     worker = Worker(kit, "&mode=pull")
-    kit.spread(*(b"first %d" % number for number in range(FIRST)))
-    until(lambda: worker.handled("first") == FIRST)
-    gevent.sleep(1.0)
-    make_anew(kit)
-    kit.spread(*(b"then %d" % number for number in range(then)))
-    until(lambda: worker.handled("then") == then, PARKED + 3 * CHECKED)
+    for turn in "first", "second":
+        kit.spread(*(b"%s, before %d" % (turn.encode(), number) for number in range(FIRST)))
+        until(lambda: worker.handled(f"{turn}, before") == FIRST)  # noqa: B023 - it is called at once
+        gevent.sleep(1.0)
+        make_anew(kit)
+        kit.spread(*(b"%s, then %d" % (turn.encode(), number) for number in range(then)))
+        until(lambda: worker.handled(f"{turn}, then") == then, PARKED + 3 * CHECKED)  # noqa: B023 - as above
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Iterator[Kit]:
+    for one in started(tmp_path, version=OLDER):
+        made = Kit(one)
+        yield made
+        made.close()
 
 
 @pytest.fixture
