@@ -38,7 +38,7 @@ def gate() -> Iterator[threading.Event]:
 def test_handlers_that_block_in_c_hold_up_neither_the_hub_nor_each_other(broker, run):
     def function(message):
         time.sleep(0.5)
-        hashlib.scrypt(b"x", salt=b"y", n=2**14, r=8, p=1)
+        hashlib.scrypt(b"x", salt=b"y", n=2**10, r=8, p=1)
 
     worker = run(function, slots="thread", concurrency=20)
     worker.until(lambda: worker.supervisor.ready)
