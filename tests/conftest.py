@@ -240,8 +240,8 @@ def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
     try:
         folder = tmp_path_factory.mktemp("rocketmq")
         server = Authority(folder).sign("server")  # its own certificate is ca-tests.pem
-        # It would write its wheel of timers to the disk each second, which takes a tenth of a core.
-        found = real_rocketmq(folder, PROMPT | {"timerFlushIntervalMs": "10000"}, *with_certificate(server))
+        # It would write its wheel of timers to the disk each second, which takes a tenth of a core. It is killed at the end.
+        found = real_rocketmq(folder, PROMPT | {"timerFlushIntervalMs": "3600000"}, *with_certificate(server))
     except servers.ServerMissing as error:
         missing(str(error))
         raise
