@@ -25,7 +25,7 @@ SYNCS = (0.2, 1.0, 6.0)
 """Seconds that a sync takes. After five a broker answers that it has stored a message, and could not sync it."""
 STORE = 1024 * 1024 * 1024
 """Bytes of the disk that is full."""
-LEFT = {"pull": STORE // 50, "pop": STORE * 9 // 100}
+LEFT = {"pull": STORE // 50, "pop": STORE * 9 // 100, "kv": STORE * 9 // 100}
 """What is left of it: a broker stores nothing where 90 % are in use, for which it looks every ten seconds, and for the first time
 a minute after its start. Where nothing is left, what it has mapped and not written yet cannot be written, and it loses what it
 had stored. By POP it writes much of its own meanwhile."""
@@ -147,7 +147,7 @@ def _server(
 
 _FAULTS: dict[str, tuple[Callable[[Path, int, str], Verdict], int, tuple[str, ...]]] = {
     "still": (stands_still, len(STILL), ("pop", "pull")), "clock": (clock_set, len(SET), ("pop", "kv", "pull")),
-    "slow-disk": (disk_slow, len(SYNCS), ("pop", "pull")), "full-disk": (disk_full, 1, ("pop", "pull")),
+    "slow-disk": (disk_slow, len(SYNCS), ("pop", "pull")), "full-disk": (disk_full, 1, ("pop", "kv", "pull")),
 }  # fmt: skip
 ALL: dict[str, tuple[Scenario, int, int]] = {
     f"rocketmq-{name}-{mode}": (partial(scenario, mode=mode), times, 0)

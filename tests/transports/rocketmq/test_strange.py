@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 COPIED = b"POP_CK\x010 1700000000000 60000 0 0 broker-a 0 7\x02"
 """The handle of another delivery, as who publishes again what came by POP may leave it in."""
 STRANGE = {
-    b"garbage": b"POP_CK\x01garbage\x02", b"copied": COPIED, b"latin": b"KEYS\x01caf\xe9\x02", b"no id": b"",
+    b"garbage": b"POP_CK\x01garbage\x02", b"copied": COPIED, b"of another": COPIED.replace(b"broker-a", b"broker-z"),
+    b"huge": COPIED.replace(b"1700000000000", b"9" * 25), b"latin": b"KEYS\x01caf\xe9\x02", b"no id": b"",
     b"latin id": b"UNIQ_KEY\x01caf\xe9\x02", b"no pair": b"x", b"no names": b"\x01\x02",
 }  # fmt: skip
 """Body -> properties."""
