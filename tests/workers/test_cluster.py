@@ -80,7 +80,7 @@ def cluster(folder: Path, *own: Path, workers: int = 1, cores: int = 2) -> Itera
 
 OWN: dict[str, str | None] = {
     "out": r"NotShared: batch 0: Spark has written \d+ rows .* and 0 are there: this folder must be one that the driver",
-    "spool": "sees no spool there: spoolDir must be one folder that the driver and every executor share",
+    "spool": "sees no spool there: --spool must be one folder that the driver and every executor share",
     "state": None,
 }
 """What the workers' disks do not share, and the sentence that says that they must."""
