@@ -105,8 +105,10 @@ class DriverTrial(Trial):
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         assert self.driver is not None
-        until = time.monotonic() + _PATIENCE
+        until, batches = time.monotonic() + _PATIENCE, self._batches()
         while not condition():
+            if batches != (batches := self._batches()):  # on a busy machine much has been landed, and waits in the spool
+                until = time.monotonic() + _PATIENCE
             if time.monotonic() > until or (self.driver.poll() is not None and not condition()):
                 log = (self.folder / "driver.log").read_text(errors="replace")
                 raise RuntimeError(f"{what}: it did not come to that: {log[-3000:]}")
