@@ -27,11 +27,12 @@ class Run:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "DEMO_TEST": self.mark}, start_new_session=True,
         )  # fmt: skip
 
-    def wait_for(self, words: str) -> None:
+    def wait_for(self, words: str) -> str:
+        """The first line that has them."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if words in line:
-                return
+                return line
         pytest.fail(f"the demo ended before it said {words!r}: {self.process.communicate()}")
 
     def finish(self, seconds: float = 560) -> tuple[int, str, str]:

@@ -6,3 +6,4 @@ CHANNELS = ("archive", "growth", "spam")
 """Each of them gets every line."""
 SUSPECTS_TOPIC = "spam_suspects"
 """Addresses that the job found abusing the site."""
+SUSPECTS_CHANNEL = "blocklist"

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from framework import Reject, handler
-from workers.api_requests.collect.topics import SUSPECTS_TOPIC
+from workers.api_requests.collect.topics import SUSPECTS_CHANNEL, SUSPECTS_TOPIC
 from workers.api_requests.detect.blocklist import BlockList, Entry
 
 _BLOCKLIST = BlockList(Path(os.environ.get("API_REQUESTS_BLOCKLIST") or "var/blocklist.sqlite"))
@@ -26,7 +26,7 @@ class Suspect(msgspec.Struct):
     reasons: list[str]
 
 
-@handler(SUSPECTS_TOPIC, "blocklist")
+@handler(SUSPECTS_TOPIC, SUSPECTS_CHANNEL)
 def block(suspect: Suspect) -> None:
     """Puts a suspect on the block list, or brings its entry up to date."""
     if not suspect.address:
