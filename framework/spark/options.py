@@ -17,7 +17,7 @@ from typing import Any
 from framework import names
 from framework.errors import BadSetting, WrongUse
 from framework.markdown import item
-from framework.spark.said import OF_BATCH, Said
+from framework.spark.advice import OF_BATCH, Advice
 from framework.spool.root import root_of
 from framework.spool.seen import REMEMBER, WINDOW
 from framework.spool.storage import Location
@@ -253,7 +253,7 @@ class ReadOptions:
     segment_linger: float
     columns: tuple[str, ...] | None = None
     """Those that the query's schema names; None: all."""
-    said: Said = OF_BATCH
+    advice: Advice = OF_BATCH
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class NsqBatchReader(Sent, DataSourceReader):
         with in_words(root):
             lives, found, life = lives_of(root), list_spool(root), epoch(root)
         if life is None:
-            raise BadSetting(_no_spool(root, self._options.said.spool))
+            raise BadSetting(_no_spool(root, self._options.advice.spool))
         with in_words(root):
             every = [
                 Span(name, one, 0, one.rows)
@@ -110,7 +110,7 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
         root = self._options.spool_dir
         with in_words(root):
             if not self._options.embedded and epoch(root) is None:
-                raise BadSetting(_no_spool(root, self._options.said.spool))
+                raise BadSetting(_no_spool(root, self._options.advice.spool))
         self._collect()
         if self._collector is not None:
             self._collector.drain_channel()
@@ -292,7 +292,7 @@ class NsqStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if self._options.fail_on_data_loss:
             raise SpoolError(
                 f"spool {self._options.spool_dir}: {what}; rows are lost to this query: put back what was there, or "
-                f"{self._options.said.lost}"
+                f"{self._options.advice.lost}"
             )
 
 

@@ -15,9 +15,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from framework.spark import options
+from framework.spark.advice import OF_STREAM, Advice
 from framework.spark.reader import NsqBatchReader, NsqStreamReader
 from framework.spark.rows import DDL, asked
-from framework.spark.said import OF_STREAM, Said
 from framework.spark.sent import Sent
 from framework.spark.writer import NsqStreamWriter, NsqWriter
 
@@ -28,7 +28,7 @@ class NsqDataSource(Sent, DataSource):
     Spark makes and pickles readers and writers in several processes, so nothing here connects or touches a disk.
     """
 
-    said: ClassVar = OF_STREAM
+    advice: ClassVar = OF_STREAM
 
     @classmethod
     def name(cls) -> str:
@@ -42,7 +42,7 @@ class NsqDataSource(Sent, DataSource):
         return NsqBatchReader(replace(options.batch_read(self.options), columns=asked(schema)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        return NsqStreamReader(replace(options.stream_read(self.options), columns=asked(schema), said=self.said))
+        return NsqStreamReader(replace(options.stream_read(self.options), columns=asked(schema), advice=self.advice))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return NsqWriter(options.write(self.options), schema, overwrite)
@@ -61,4 +61,4 @@ def named(name: str, *, spool: str = OF_STREAM.spool, lost: str = OF_STREAM.lost
     ``spool``, ``lost``: for a program that starts the query for its user, who has other options. What errors of a stream call the
     option that names the spool, and how they say to go on without rows that are lost.
     """
-    return type("NamedSource", (NsqDataSource,), {"name": classmethod(lambda _: name), "said": Said(spool, lost)})
+    return type("NamedSource", (NsqDataSource,), {"name": classmethod(lambda _: name), "advice": Advice(spool, lost)})

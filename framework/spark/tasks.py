@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from framework.spark.advice import Advice
 from framework.spark.garbage import spare_what_is_loaded
 from framework.spark.offsets import Offset, Span, partitions_for, split
 from framework.spark.options import ReadOptions
 from framework.spark.rows import rows_of
-from framework.spark.said import Said
 from framework.spool import SpoolError
 from framework.spool.arrow import Damaged
 from framework.spool.faults import in_words
@@ -54,11 +54,11 @@ def read_rows(partition: InputPartition, options: ReadOptions) -> Iterator[pa.Re
         try:
             yield from _rows_of_task(partition, options)
         except Damaged as error:
-            raise SpoolError(f"{error.what}; put a whole copy in its place, or remove it and {options.said.lost}") from error
+            raise SpoolError(f"{error.what}; put a whole copy in its place, or remove it and {options.advice.lost}") from error
 
 
 def _rows_of_task(partition: SpoolPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    _check_shared(partition, options.said)
+    _check_shared(partition, options.advice)
     anew = _begun_anew(partition)
     for span in partition.spans:
         try:
@@ -71,7 +71,7 @@ def _rows_of_task(partition: SpoolPartition, options: ReadOptions) -> Iterator[p
             elif options.fail_on_data_loss:
                 raise SpoolError(
                     f"spool segment {span.segment.path} was planned and is gone: another query on this spool deletes what it "
-                    f"has committed (retention=commit), or someone removed it: put it back, or {options.said.lost}"
+                    f"has committed (retention=commit), or someone removed it: put it back, or {options.advice.lost}"
                 ) from None
 
 
@@ -91,12 +91,12 @@ def _joined(root: Location, span: Span) -> Span | None:
     return None
 
 
-def _check_shared(partition: SpoolPartition, said: Said) -> None:
+def _check_shared(partition: SpoolPartition, advice: Advice) -> None:
     """Another host may have nothing in this folder, or a spool of its own whose segments have the same names."""
     seen = epoch(partition.root)
     if seen != partition.epoch:
         what = "no spool" if seen is None else "another spool"
         raise SpoolError(
             f"spool {partition.root}: the executor on {socket.gethostname()} sees {what} there: "
-            f"{said.spool} must be one folder that the driver and every executor share"
+            f"{advice.spool} must be one folder that the driver and every executor share"
         )

@@ -62,8 +62,8 @@ _NEVER = _Tail(_NOTHING, 1, _NOTHING, "", About({}, "", ""))
 
 
 class _Alike:
-    """An answer of messages that have one size, and differ in their ids and bodies: one loop in C takes them apart, in two
-    thirds of the time."""
+    """How messages lie that have one size, and differ in their ids and bodies alone: one loop in C takes an answer of them apart,
+    in two thirds of the time."""
 
     def __init__(self, size: int, body_size: int, tail: _Tail) -> None:
         self.start, self.size, self.body_size, self.tail = _START.pack(size, MAGIC), size, body_size, tail

@@ -68,12 +68,16 @@ def handle_anew(kit: Kit, then: int) -> None:
     """Twice, one after the other."""
     worker = Worker(kit, "&mode=pull")
     for turn in "first", "second":
-        kit.spread(*(b"%s, before %d" % (turn.encode(), number) for number in range(FIRST)))
-        until(lambda: worker.handled(f"{turn}, before") == FIRST)  # noqa: B023 - it is called at once
-        gevent.sleep(1.0)
-        make_anew(kit)
-        kit.spread(*(b"%s, then %d" % (turn.encode(), number) for number in range(then)))
-        until(lambda: worker.handled(f"{turn}, then") == then, PARKED + 3 * CHECKED)  # noqa: B023 - as above
+        handle_turn(worker, kit, turn, then)
+
+
+def handle_turn(worker: Worker, kit: Kit, turn: str, then: int) -> None:
+    kit.spread(*(b"%s, before %d" % (turn.encode(), number) for number in range(FIRST)))
+    until(lambda: worker.handled(f"{turn}, before") == FIRST)
+    gevent.sleep(1.0)
+    make_anew(kit)
+    kit.spread(*(b"%s, then %d" % (turn.encode(), number) for number in range(then)))
+    until(lambda: worker.handled(f"{turn}, then") == then, PARKED + 3 * CHECKED)
 
 
 @pytest.fixture

@@ -133,7 +133,7 @@ class Demo:
         workers = self._start_workers(broker, spool, "leftovers")
         until = time.monotonic() + _LEFTOVERS_SECONDS
         self._await_quiet(spool)
-        while time.monotonic() < until and self._left(broker):
+        while time.monotonic() < until and self._has_messages(broker):
             self._await_quiet(spool)
         ledger = self._end_workers(workers)
         found = max((ends["finished"] for ends in ledger.values()), default=0)
@@ -152,18 +152,18 @@ class Demo:
             if size != seen:
                 seen, since = size, time.monotonic()
 
-    def _left(self, broker: str) -> bool:
-        """Whether a channel still has messages, as far as the broker says: on a busy machine the first may take longer to land
-        than anybody would wait for nothing."""
-        own = [f"{TOPIC}/{channel}" for channel in CHANNELS]
-        return any(self._asked(broker, channel) for channel in (*own, f"{SUSPECTS_TOPIC}/{SUSPECTS_CHANNEL}"))
+    def _has_messages(self, broker: str) -> bool:
+        """Whether a channel still has some, as far as the broker says: on a busy machine the first may take longer to land than
+        anybody would wait for nothing."""
+        lines = [f"{TOPIC}/{channel}" for channel in CHANNELS]
+        return any(self._messages_in(channel, broker) for channel in (*lines, f"{SUSPECTS_TOPIC}/{SUSPECTS_CHANNEL}"))
 
-    def _asked(self, broker: str, channel: str) -> int:
-        """How many messages it has; 0 where the broker cannot be asked."""
-        name = f"left-{channel.replace('/', '-')}"
-        asked = self._start(name, "-m", "framework.cli", "scale-hint", channel, f"--broker={broker}")
-        self._children.wait(lambda: asked.code is not None, but=asked)
-        return int(asked.last_words()) if self._children.end(asked) == 0 else 0
+    def _messages_in(self, channel: str, broker: str) -> int:
+        """0 where the broker cannot be asked."""
+        hint = self._start("scale-hint", "-m", "framework.cli", "scale-hint", channel, f"--broker={broker}")
+        self._children.wait(lambda: hint.code is not None, but=hint)
+        said = [line for line in hint.said() if line.isdecimal()]
+        return int(said[-1]) if self._children.end(hint) == 0 and said else 0
 
     def _publish(self, broker: str) -> dict[str, int]:
         summary = self._work / "published.json"

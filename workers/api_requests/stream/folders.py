@@ -25,6 +25,9 @@ _NAME = "name"
 _SINCE = "from"
 """In the state: the time with which it began, where one was said."""
 _ZONE = "zone"
+"""In the state: the time zone with which it began."""
+_EPOCH = "epoch"
+"""In each spool, as docs/spark.md says."""
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _ROOM = 1 << 20
 """Bytes: what did not fit is gone when one looks, and left some."""
@@ -90,7 +93,7 @@ def beginning(state: Path, since: datetime | None) -> datetime | None:
 def check_spools(spool: Path) -> None:
     """Raises WrongUse where one of the channels' spools was never made: a run that ends by itself would find nothing there, this
     time and each next one."""
-    if missing := [name for name in CHANNELS if _is_missing(spool / name / "epoch")]:
+    if missing := [name for name in CHANNELS if _is_missing(spool / name / _EPOCH)]:
         raise WrongUse(
             f"--spool {spool}: there is no spool in {', '.join(missing)}: name the folder that the handlers land in; where they "
             "have landed nothing so far, --follow waits for them"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """The words of one kind of query."""
+class Advice:
+    """To the user of one kind of query."""
 
     spool: str
     """The option that names the spool."""
@@ -16,5 +16,5 @@ class Said:
 
 
 _GOES_ON = "set failOnDataLoss=false to go on with what is there"
-OF_BATCH = Said("spoolDir", _GOES_ON)
-OF_STREAM = Said("spoolDir", f"start with a new checkpoint, or {_GOES_ON}")
+OF_BATCH = Advice("spoolDir", _GOES_ON)
+OF_STREAM = Advice("spoolDir", f"start with a new checkpoint, or {_GOES_ON}")

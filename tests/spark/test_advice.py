@@ -37,9 +37,9 @@ def a_damaged_segment(folder: Path) -> None:
     one.path.write_bytes(whole[:-100])
 
 
-def reader(folder: Path, **said: str) -> NsqStreamReader:
+def reader(folder: Path, **advice: str) -> NsqStreamReader:
     read = options.stream_read({"spoolDir": str(folder), "collector": "external"})
-    return NsqStreamReader(replace(read, said=named("x", **said).said))
+    return NsqStreamReader(replace(read, advice=named("x", **advice).advice))
 
 
 @pytest.mark.parametrize("who", ["the source's own", "a program's"])
@@ -72,9 +72,9 @@ def test_a_stream_that_lost_rows_says_what_its_user_can_do(
             list(source.read(task))
 
 
-@pytest.mark.parametrize(("said", "option"), [({}, "spoolDir"), (THEIRS, "--spool")])
-def test_an_executor_that_sees_another_folder_names_the_option(land: Land, said: dict[str, str], option: str) -> None:
-    source = reader(folder := land(0, 10), **said)
+@pytest.mark.parametrize(("advice", "option"), [({}, "spoolDir"), (THEIRS, "--spool")])
+def test_an_executor_that_sees_another_folder_names_the_option(land: Land, advice: dict[str, str], option: str) -> None:
+    source = reader(folder := land(0, 10), **advice)
     (task,) = source.partitions(start := source.initialOffset(), source.latestOffset(start, ReadAllAvailable()))
     another_spool(folder)
     with pytest.raises(SpoolError, match=f"sees another spool there: {option} must be one folder"):
