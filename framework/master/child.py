@@ -135,9 +135,10 @@ class Child:
 
     @property
     def end(self) -> str:
-        """How it ended, in words."""
+        """How it ended, in words; it has."""
         code = self.code
-        if code is not None and code < 0:
+        assert code is not None
+        if code < 0:
             return f"was killed by {_NAMES.get(-code, f'signal {-code}')}"
         return f"ended with exit status {code}"
 
@@ -212,6 +213,6 @@ def folder() -> str:
     """The current one by the name that the shell knows it by: a link to the newest release leads to the new one later."""
     here, shown = os.getcwd(), os.environ.get("PWD", "")
     with suppress(OSError):
-        if shown and os.path.samefile(shown, here):
+        if os.path.samefile(shown, here):
             return shown
     return here

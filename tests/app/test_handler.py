@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -263,3 +264,19 @@ def test_the_same_name_twice_in_one_module_is_a_mistake(module: Callable[[str], 
             @handler("topic", "channel")
             def twice(message): pass
         """)
+
+
+def test_a_cell_of_a_notebook_that_is_run_again_replaces_its_handler_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a notebook runs is a module that was loaded from nowhere, and the lines of its cells are elsewhere each time."""
+    notebook = ModuleType("a_notebook")
+    notebook.__dict__["handler"] = handler
+    monkeypatch.setitem(sys.modules, notebook.__name__, notebook)
+
+    def run(cell: int, code: str) -> None:
+        exec(compile(code, f"<cell {cell}>", "exec"), notebook.__dict__)
+
+    run(1, "@handler('topic', 'channel')\ndef bill(message): pass")
+    run(2, "\n\n@handler('topic', 'channel', concurrency=2)\ndef bill(message): pass")
+    assert [(spec.function.__name__, spec.concurrency) for spec in registered()] == [("bill", 2)]
+    with pytest.raises(BadHandler, match="has a handler already"):
+        run(2, "\n\n@handler('topic', 'channel')\ndef ship(message): pass")

@@ -154,6 +154,12 @@ def test_a_mistake_in_the_environment_or_a_flag_names_it() -> None:
         load({"drain": "soon"}, None, {})
 
 
+def test_a_secret_that_is_wrong_is_not_shown() -> None:
+    with pytest.raises(BadSetting, match=r"^\$WORKERS_ADMIN_TOKEN: it is not 16 or more letters") as caught:
+        load({}, None, {"WORKERS_ADMIN_TOKEN": "sesame"})
+    assert "sesame" not in str(caught.value)
+
+
 def test_a_variable_that_is_nearly_a_setting_is_refused_and_one_of_another_program_is_not() -> None:
     with pytest.raises(BadSetting, match=r"^\$WORKERS_DRIAN: there is no such setting: did you mean \$WORKERS_DRAIN\?"):
         load({}, None, {"WORKERS_DRIAN": "5s"})

@@ -145,6 +145,16 @@ def test_what_a_master_has_taken_is_not_logged_as_well(taken: bool, logged: int,
     assert (len(told), len(caplog.records)) == (1, logged)
 
 
+def test_whoever_runs_it_as_one_of_several_knows_of_it_before_it_subscribes(broker: MemoryBroker) -> None:
+    begun: list[Any] = []
+    superior: Any = SimpleNamespace(begun=lambda one: begun.append((one, one.ready)), tell_books=lambda *_: True)
+    app = App([make_spec(nothing, "orders", "billing", {})], Settings(brokers=(broker.url,)), superior=superior)
+    running = started(app)
+    app.stop()
+    running.get(timeout=10)
+    assert begun == [(app.supervisor, False)]
+
+
 def test_an_app_that_does_not_run_cannot_be_changed() -> None:
     app = App([make_spec(nothing, "orders", "billing", {})], Settings())
     for change in (app.pause, app.resume, lambda name: app.set_max_in_flight(name, 3)):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +33,16 @@ def test_what_a_killed_process_had_in_flight_are_lost_leases() -> None:
     closed = books.closed(last)["a/b"]
     assert closed["lease_lost"] == 2
     assert closed["received"] == sum(count for name, count in closed.items() if name != "received")
+
+
+def test_at_the_end_the_sum_is_in_the_ledger_s_file_and_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    ledgers, published = {"a/b": {"received": 5, "finished": 4}}, {"a/b": {"z": 2, "c": 1}, "c/d": {}}
+    books.write(ledgers, published, None)
+    books.write(ledgers, published, tmp_path / "ledger.json")
+    assert (tmp_path / "ledger.json").read_text() == json.dumps(ledgers, indent=2) + "\n"
+    lines = ["ledger a/b received=5 finished=4", "published by a/b c=1 z=2"]
+    assert [record.getMessage() for record in caplog.records] == lines * 2
 
 
 def test_pauses_grow_to_a_limit() -> None:
