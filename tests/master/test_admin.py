@@ -12,9 +12,10 @@ from typing import Any
 import gevent
 import pytest
 
-from framework.admin.snapshot import of_books
+from framework.admin.snapshot import merged, of_books
 from framework.errors import WrongUse
 from framework.master import master as leader
+from framework.master import source as of_children
 from framework.master.source import Children
 from framework.settings import Settings
 from framework.testing.servers import Server
@@ -107,6 +108,7 @@ class Answering:
 
     def __init__(self, answer: Any) -> None:
         self.ready, self.report, self.silent, self.snapshot = True, {}, 0.0, None
+        self.code, self.health = None, []
         self._answer = answer
 
     def ask(self, what: dict[str, Any]) -> int:
@@ -130,6 +132,48 @@ class Ended:
 def children(*answers: Any) -> Children:
     found: list[Any] = [Answering(answer) for answer in answers]
     return Children(gevent.get_hub().loop, lambda: found)
+
+
+def shows(*pids: int) -> dict[str, Any]:
+    """A snapshot of processes that run no handler."""
+    return {**merged([]), "processes": [{"pid": pid, "stuck": []} for pid in pids]}
+
+
+def test_all_that_take_messages_are_asked_and_of_one_that_does_not_answer_the_last_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(of_children, "PATIENCE", 0.05)
+    answers, late, new, starting = (Answering(answer) for answer in (shows(1), None, None, shows(4)))
+    late.snapshot, starting.ready = shows(2), False
+    source = Children(gevent.get_hub().loop, lambda: [answers, late, new, starting])  # type: ignore[list-item]
+    assert [row["pid"] for row in source.snapshot()["processes"]] == [1, 2]
+    answers._answer = None
+    assert [row["pid"] for row in source.snapshot()["processes"]] == [1, 2], "they are remembered"
+
+
+def test_nobody_waits_longer_than_for_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_children, "PATIENCE", 600.0)
+    with gevent.Timeout(20):
+        assert [row["pid"] for row in children(shows(1), shows(2)).snapshot()["processes"]] == [1, 2]
+
+
+def test_health_is_of_those_that_run_and_a_silent_one_is_stuck_as_its_master_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_children, "PATIENCE", 0.05)
+    well, silent, gone = (Answering([{"stuck": [], "unready": [], "pid": pid}]) for pid in (1, 2, 3))
+    silent.health, silent._answer, silent.silent = silent._answer, None, 99.0
+    silent.snapshot, gone.code = shows(2), 0
+    source = Children(gevent.get_hub().loop, lambda: [well, silent, gone])  # type: ignore[list-item]
+    assert [(row["pid"], len(row["stuck"])) for row in source.health()] == [(1, 0), (2, 1)]
+    well._answer = gone._answer = None
+    [row] = source.snapshot()["processes"]
+    assert "it has said nothing for 99 s" in row["stuck"][0]
+
+
+def test_why_a_process_is_stuck_is_told_once_though_it_and_its_master_say_so() -> None:
+    one = Answering([{"stuck": ["the hub stands", "all calls are late"], "unready": []}])
+    one.report = {"stuck": ["the hub stands"]}
+    source = Children(gevent.get_hub().loop, lambda: [one])  # type: ignore[list-item]
+    assert source.health()[0]["stuck"] == ["the hub stands", "all calls are late"]
 
 
 def test_what_one_process_cannot_do_or_none_answers_is_not_remembered() -> None:

@@ -39,6 +39,48 @@ def test_nothing_is_said_of_one_that_is_ready_or_young_or_was_told_of(changes: d
     assert reasons.late(child(**changes)) == ""
 
 
+@pytest.mark.parametrize(
+    ("changes", "deadline", "is_overdue"),
+    [({}, 31.0, True), ({}, 31.5, False), ({"ready": True}, 5.0, False), ({}, None, False)],
+)
+def test_the_first_of_a_reload_is_overdue_at_the_deadline_where_there_is_one(
+    changes: dict[str, Any], deadline: float | None, is_overdue: bool
+) -> None:
+    assert bool(reasons.overdue(child(**changes), deadline)) is is_overdue
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_stuck"),
+    [
+        ({"silent": reasons.SILENCE}, False),
+        ({"silent": reasons.SILENCE + 0.5}, True),
+        ({"silent": reasons.SILENCE + 60.0, "report": {"patience": 60.0}}, False),
+        ({"silent": reasons.SILENCE + 60.5, "report": {"patience": 60.0}}, True),
+        ({"silent": 999.0, "ready": False}, False),
+        ({"report": {"stuck": ["the hub stands"]}}, True),
+        ({"report": {"stuck": []}}, False),
+    ],
+)
+def test_one_is_stuck_that_says_so_or_is_silent_for_longer_than_a_call_may_take(changes: dict[str, Any], is_stuck: bool) -> None:
+    assert bool(reasons.stuck(child(**{"ready": True, **changes}))) is is_stuck
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "is_worn"),
+    [
+        ({"max_tasks": 100}, {"tasks": 104}, False),
+        ({"max_tasks": 100}, {"tasks": 105}, True),
+        ({"max_rss": 100}, {"rss": 95}, False),
+        ({"max_rss": 100}, {"rss": 96}, True),
+        ({}, {"tasks": 10**9, "rss": 10**9}, False),
+    ],
+)
+def test_limits_differ_by_a_part_of_them_so_that_not_all_reach_them_together(
+    settings: dict[str, int], changes: dict[str, Any], is_worn: bool
+) -> None:
+    assert bool(reasons.worn(child(chance=0.5, **changes), settings_of(1, **settings))) is is_worn
+
+
 def test_a_reload_that_hangs_is_told_of_once_beside_a_process_at_work(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     master = Master(Settings(brokers=["nsq://127.0.0.1:1"]), Settings)

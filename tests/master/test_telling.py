@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from framework.errors import WrongUse
 from framework.master import state, to_master
 from framework.master.state import IDLE, About, _could_begin
 
@@ -128,6 +129,69 @@ def test_who_asks_before_there_are_handlers_is_told_that_there_is_nothing_yet(en
     theirs.close()
     serving.join(20)
     assert not serving.is_alive()
+
+
+def test_what_operators_have_asked_for_before_there_are_handlers_is_done_in_that_order_before_it_subscribes(ends: Any) -> None:
+    child, _ = ends
+    done: list[Any] = []
+    here = SimpleNamespace(act=done.append)
+    commands = [{"action": "pause", "handler": None}, {"action": "concurrency", "handler": "orders/say", "value": 3}]
+    for command in commands:
+        assert child._act(command) == ""
+    assert done == []
+    child._here = lambda: here
+    child.begun(SimpleNamespace())
+    assert done == commands
+    child._act(commands[0])
+    assert done == [*commands, commands[0]]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_who_asks_for_what_a_process_cannot_do_is_told_why(ends: Any, asked: bool) -> None:
+    child, theirs = ends
+
+    def cannot(command: Any) -> None:
+        raise WrongUse("there is no such handler")
+
+    child._supervisor, child._here = SimpleNamespace(), lambda: SimpleNamespace(act=cannot, health=lambda: [])
+    child._heed({"do": "act", "command": {"action": "pause"}} | ({"question": 7} if asked else {}))
+    child._heed({"do": "health", "question": 8})
+    with theirs.makefile("rb") as lines:
+        if asked:
+            assert json.loads(lines.readline()) == {"question": 7, "answer": {"error": "there is no such handler"}}
+        assert json.loads(lines.readline()) == {"question": 8, "answer": []}
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_snapshot_is_in_the_last_words_where_somebody_looks(ends: Any, shown: bool) -> None:
+    child, theirs = ends
+    child._here = lambda: SimpleNamespace(snapshot=lambda: {"at": 1.0})
+    child.serve(SimpleNamespace(), shown=shown)
+    assert child.tell_books({"a/b": {}}, {"a/b": {"c": 1}})
+    last = {"ledgers": {"a/b": {}}, "published": {"a/b": {"c": 1}}, "last": True}
+    with theirs.makefile("rb") as lines:
+        assert json.loads(lines.readline()) == last | ({"snapshot": {"at": 1.0}} if shown else {})
+
+
+def test_a_second_signal_of_who_sends_them_to_all_processes_is_none_and_one_that_means_now_is(ends: Any) -> None:
+    child, _ = ends
+    stops: list[bool] = []
+    child.serve(SimpleNamespace(stop=lambda now=False: stops.append(now)), shown=False)
+    child.stop()
+    child.stop()
+    child.stop(now=True)
+    assert stops == [False, True]
+    child.serve(SimpleNamespace(stop=lambda now=False: stops.append(now)), shown=False)
+    assert stops == [False, True, False], "what is run later than the signal ends as well"
+
+
+def test_when_the_master_is_gone_there_is_nobody_to_tell(ends: Any) -> None:
+    child, _ = ends
+    stops: list[bool] = []
+    child.serve(SimpleNamespace(stop=stops.append), shown=False)
+    child._orphaned()
+    assert stops == [False]
+    assert not child.tell_books({}, {})
 
 
 def test_all_that_a_process_tells_of_itself_is_imported_before_another_thread_tells_it() -> None:
