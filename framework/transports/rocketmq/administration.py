@@ -96,21 +96,25 @@ def _settings(session: Session) -> dict[str, str]:
 
 
 def make_topics(session: Session, topics: Sequence[str]) -> dict[str, FrameworkError]:
-    """Each with ``QUEUES`` queues, on one master where they are not: several by one request, where it knows that. Returns why it
-    refused some. Raises BrokerUnreachable."""
-    left = topics
-    if len(topics) > 1:
+    """Each with ``QUEUES`` queues, on one master where they are not: several by one request, where it knows that. One that is
+    there stays as it is. Returns why it refused some. Raises BrokerUnreachable."""
+    missing = _missing(session, topics)
+    if len(missing) > 1:
         with suppress(RocketError):  # of 5.3, and with rights of its own
-            session.ask(Request.UPDATE_AND_CREATE_TOPIC_LIST, {}, _list_of(topics), LIST_PATIENCE)
-            # 5.3.3 ends at the first one that is there already, as it is to be, says that all is well, and makes none behind it
-            left = [topic for topic in topics if not has_topic(session, topic)]
+            session.ask(Request.UPDATE_AND_CREATE_TOPIC_LIST, {}, _list_of(missing), LIST_PATIENCE)
+            # 5.3.3 ends at the first one that somebody made meanwhile, says that all is well, and makes none behind it
+            missing = _missing(session, missing)
     errors: dict[str, FrameworkError] = {}
-    for topic in left:
+    for topic in missing:
         try:
             _make_topic(session, topic)
         except RocketError as error:
             errors[topic] = error
     return errors
+
+
+def _missing(session: Session, topics: Sequence[str]) -> list[str]:
+    return [topic for topic in topics if not has_topic(session, topic)]
 
 
 def has_topic(session: Session, topic: str) -> bool:

@@ -209,12 +209,19 @@ class RocketTransport:
 
     def ensure(self, topic: str, channels: Collection[str]) -> None:
         """The topic, on each master of the cluster, where no broker has it. A group is made by its first POP, which begins with
-        the first message that there is."""
+        the first message that there is. For who pulls, the topic of what comes again as well, where a broker has none yet."""
         name = self._names.mapped(topic)
         if not self._servers.route(name):
-            pulls = not self.capabilities.touch
-            what = [self._subscription(topic, channel, pulls=True) for channel in channels if pulls]
-            self._maker.make(name, *(one.retry_topic for one in what))  # else a broker makes those one after the other
+            self._maker.make(name)
+        if channels and not self.capabilities.touch:
+            self._make_retry_topics(name, [self._subscription(topic, one, pulls=True).retry_topic for one in channels])
+
+    def _make_retry_topics(self, name: str, retry_topics: Sequence[str]) -> None:
+        """A broker makes each by itself when its group subscribes: one after the other, a thousand in four minutes."""
+        there = self._servers.route(name).keys()
+        if missing := [one for one in retry_topics if there - self._servers.route(one).keys()]:
+            with suppress(FrameworkError):
+                self._maker.make(*missing)
 
     def _make_together(self, wanted: Sequence[str]) -> dict[str, FrameworkError]:
         masters = self._masters()
@@ -230,10 +237,12 @@ class RocketTransport:
         return refused if silent is None else dict.fromkeys(wanted, silent) | refused
 
     def _made(self, master: Master, session: Session, wanted: Sequence[str]) -> dict[str, FrameworkError]:
-        if not self.looked_at(master).allows("autoCreateTopicEnable"):
-            words = {name: judgement.no_topic(self._names.unmapped(name) or name, name, master.name) for name in wanted}
-            return {name: NegotiationRefused("TOPIC", "", fix=words[name]) for name in wanted}
-        return administration.make_topics(session, wanted)
+        refused: dict[str, FrameworkError] = {}
+        if not self.looked_at(master).allows("autoCreateTopicEnable"):  # which is not asked for those of what comes again
+            users = [name for name in wanted if not _urls.is_own(name)]
+            words = {name: judgement.no_topic(self._names.unmapped(name) or name, name, master.name) for name in users}
+            refused = {name: NegotiationRefused("TOPIC", "", fix=words[name]) for name in users}
+        return refused | administration.make_topics(session, [name for name in wanted if name not in refused])
 
     def connect(self, node: str, topic: str, channel: str, receiver: Receiver) -> PopConnection | PullConnection:
         master = self._servers.route(self._names.mapped(topic), within=JUST_NOW).get(node)

@@ -66,3 +66,17 @@ def test_many_handlers_share_what_they_ask_to_be_subscribed_and_are_quiet_then(k
     for one in held:
         one.connection.close()
     until(lambda: all(one.receiver.closings for one in held))
+
+
+def test_many_channels_of_a_topic_that_was_there_have_their_retry_topics_made_together(kit: Kit, asked: Counter[str]) -> None:
+    """A broker makes each when its group subscribes, and writes all topics down each time: a thousand in four minutes."""
+    kit.open("&mode=pull").ensure(kit.topic, [])
+    transport = kit.open("&mode=pull")
+    transport.start(gevent.get_hub())
+    before = Counter(asked)
+    channels = [f"mail-{number}" for number in range(MANY)]
+    gevent.joinall([gevent.spawn(transport.ensure, kit.topic, [channel]) for channel in channels], raise_error=True)
+    made = asked - before
+    assert made["UPDATE_AND_CREATE_TOPIC"] + made["UPDATE_AND_CREATE_TOPIC_LIST"] <= 5
+    retry_topics = {f"%RETRY%{kit.topic_there}|{channel}" for channel in channels}
+    until(lambda: retry_topics <= set(transport._servers.topics()))

@@ -97,7 +97,9 @@ def test_a_topic_is_made_to_be_read_and_written(topics: list[str]) -> None:
     asked: list[dict[str, Any]] = []
 
     def ask(code: int, fields: dict[str, str], body: bytes = b"", *_: Any) -> None:
-        if code == Request.GET_TOPIC_CONFIG:  # it has been made
+        if code == Request.GET_TOPIC_CONFIG:
+            if fields["topic"] not in [one["topicName"] for one in asked]:
+                raise TopicMissing("none of that name")
             return
         said = msgspec.json.decode(body)["topicConfigList"] if body else [{**fields, "topicName": fields["topic"]}]
         asked.extend(said)

@@ -116,7 +116,8 @@ class House:
         monkeypatch.setattr(module.SetBack, "look", lambda back: None)
 
     def _make(self, session: Any, wanted: Any) -> dict[str, Any]:
-        self.made.append((session.server, list(wanted)))
+        if wanted:
+            self.made.append((session.server, list(wanted)))
         for name in wanted:
             self.servers.routes.setdefault(name, {})[session.server[0]] = self.servers.all[session.server[0]]
         return {}
@@ -239,13 +240,6 @@ def test_a_mode_that_was_asked_for_is_not_changed(monkeypatch: pytest.MonkeyPatc
     assert ["leave mode=pop out" in words for words in info.obstacles] == [True]
 
 
-def test_a_topic_of_what_comes_again_is_named_as_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House(monkeypatch, "?mode=pull")
-    house.brokers = dict.fromkeys(house.brokers, Broker("5.3.3", {"autoCreateTopicEnable": "false"}))
-    found = house.transport._make_together(["%RETRY%orders|billing"])
-    assert "has no topic for %RETRY%orders|billing and" in str(found["%RETRY%orders|billing"])
-
-
 # --- making ------------------------------------------------------------------------------------------------
 
 
@@ -256,10 +250,54 @@ def test_a_topic_is_made_on_all_masters_where_no_broker_has_it(house: House) -> 
     assert len(house.made) == 2
 
 
-def test_by_pull_the_topics_of_what_comes_again_are_made_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House(monkeypatch, "?mode=pull")
-    house.transport.ensure("orders", ["billing", "mail"])
-    assert house.made[0][1] == ["orders", "%RETRY%orders|billing", "%RETRY%orders|mail"]
+@pytest.fixture
+def pull_house(monkeypatch: pytest.MonkeyPatch) -> House:
+    return House(monkeypatch, "?mode=pull")
+
+
+def test_by_pull_the_topics_of_what_comes_again_are_made_behind_it(pull_house: House) -> None:
+    pull_house.transport.ensure("orders", ["billing", "mail"])
+    of_one = [made for server, made in pull_house.made if server == "a:1"]
+    assert of_one == [["orders"], ["%RETRY%orders|billing", "%RETRY%orders|mail"]]
+
+
+def test_by_pull_they_are_made_also_for_a_topic_that_was_there_and_where_one_broker_has_none(pull_house: House) -> None:
+    pull_house.has("orders", "a", "b")
+    pull_house.has("%RETRY%orders|billing", "a", "b")
+    pull_house.has("%RETRY%orders|mail", "a")
+    pull_house.transport.ensure("orders", ["billing", "mail", "archive"])
+    assert {tuple(made) for _, made in pull_house.made} == {("%RETRY%orders|mail", "%RETRY%orders|archive")}
+    pull_house.made.clear()
+    pull_house.transport.ensure("orders", ["billing", "mail", "archive"])
+    assert pull_house.made == []
+
+
+def test_who_may_not_make_the_topic_of_what_comes_again_leaves_it_to_the_broker(
+    pull_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pull_house.has("orders", "a")
+    asked: list[list[str]] = []
+
+    def refuse(session: Any, wanted: Any) -> dict[str, Any]:
+        asked.append(list(wanted))
+        return {name: BrokerUnreachable("no right") for name in wanted}
+
+    monkeypatch.setattr(administration, "make_topics", refuse)
+    pull_house.transport.ensure("orders", ["billing"])
+    assert asked == [["%RETRY%orders|billing"]] * 2
+    pull_house.sessions.down = {"a:1", "b:1"}
+    pull_house.transport.ensure("orders", ["billing"])
+
+
+def test_where_topics_are_not_made_by_themselves_those_of_what_comes_again_are(pull_house: House) -> None:
+    """A broker makes them whatever ``autoCreateTopicEnable`` says."""
+    pull_house.brokers = dict.fromkeys(pull_house.brokers, Broker("5.3.3", {"autoCreateTopicEnable": "false"}))
+    with pytest.raises(BrokerUnreachable, match="has no topic for orders and makes none"):
+        pull_house.transport.ensure("orders", ["billing"])
+    assert pull_house.made == []
+    pull_house.has("orders", "a")
+    pull_house.transport.ensure("orders", ["billing"])
+    assert ("a:1", ["%RETRY%orders|billing"]) in pull_house.made
 
 
 @pytest.mark.parametrize("made_there", [["orders"], []])
