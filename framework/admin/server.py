@@ -207,7 +207,8 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
                 valid = super().read_request(raw_requestline)
         except (OSError, HTTPException) as error:
             raise ValueError(str(error)) from None  # of any other, pywsgi prints a traceback, and waits for who reads stderr
-        if (self.content_length or 0) > LARGEST or "Transfer-Encoding" in self.headers:  # pywsgi would read it to its end
+        said = self.content_length
+        if (said is not None and said > LARGEST) or "Transfer-Encoding" in self.headers:  # pywsgi would read it to its end
             raise ValueError("the body is too long, or of no length that is said")
         return valid
 

@@ -15,7 +15,7 @@ LONGEST_PAUSE = 30.0
 
 def pause(deaths: int) -> float:
     """Seconds before a seat is taken again after so many deaths in a row: none at first, then 1, 2, 4 and so on."""
-    return 0.0 if deaths <= 1 else min(LONGEST_PAUSE, 2.0 ** min(deaths - 2, 10))
+    return 0.0 if deaths <= 1 else min(LONGEST_PAUSE, 2 ** (deaths - 2))
 
 
 @dataclass(eq=False)

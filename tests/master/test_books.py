@@ -45,9 +45,13 @@ def test_at_the_end_the_sum_is_in_the_ledger_s_file_and_in_the_log(tmp_path: Pat
     assert [record.getMessage() for record in caplog.records] == lines * 2
 
 
+def test_what_a_report_did_not_say_of_one_that_was_killed_is_none() -> None:
+    assert books.closed({"a/b": {"received": 3, "lease_lost": 0}})["a/b"]["lease_lost"] == 3
+
+
 def test_pauses_grow_to_a_limit() -> None:
     assert [pause(deaths) for deaths in range(1, 6)] == [0, 1, 2, 4, 8]
-    assert pause(1000) == LONGEST_PAUSE
+    assert pause(7) == pause(10_000) == LONGEST_PAUSE
 
 
 def test_a_death_after_a_long_life_is_a_first_one() -> None:

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from framework.engine.ledger import Ledger
 from framework.errors import WrongUse
 from framework.master import state, to_master
 from framework.master.state import IDLE, About, _could_begin
+from framework.systemd import Condition
 
 
 def consumer(*, linger: float = 0.0, calls: int = 0, in_flight: int = 1, **held: Any) -> Any:
@@ -54,6 +56,63 @@ def test_messages_that_wait_longer_than_their_batch_may_take_to_fill_are_said(
         if list(about._standing_still(supervisor)):
             said.append(now - 100.0)
     assert said[:1] == ([stuck_at + 2.0] if stuck_at else [])
+
+
+class Running:
+    """An app, as far as it is asked for here."""
+
+    def __init__(self, *consumers: Any, ready: bool = True, stopping: bool = False) -> None:
+        self.ready = ready
+        self.supervisor: Any = SimpleNamespace(
+            stopping=stopping, ready=ready, blocked=0.0, of_consumers=lambda: [(one, []) for one in consumers],
+            ledgers={"orders/billing": Ledger(received=9, finished=4, requeued=2, dead=1)},
+            published={"orders/billing": {"mail": 2}, "mail/send": {}},
+        )  # fmt: skip
+
+
+def test_of_what_has_not_begun_only_that_is_told_and_of_what_runs_what_its_master_asks_about() -> None:
+    about, starting = About(), Running()
+    starting.supervisor = None
+    assert about(starting) == {"ready": False}
+    assert state.condition(starting, about) == Condition(False, False, False, "not subscribed")
+    one, other = consumer(), consumer()
+    for each, seconds, name in ((one, 5.0, "orders/billing"), (other, 60.0, "mail/send")):
+        each.spec = SimpleNamespace(name=name, linger=0.0, timeout=seconds, concurrency=3)
+        each.flow.max_in_flight, each.concurrency, each.connected = 20, 3, 1
+    told = about(Running(one, other, stopping=True))
+    assert (told["ready"], told["draining"], told["stuck"], told["tasks"], told["patience"]) == (True, True, [], 7, 60.0)
+    assert told["handlers"] == {"orders/billing": [3, 20], "mail/send": [3, 20]}
+    assert told["ledgers"]["orders/billing"]["received"] == 9
+    assert told["published"] == {"orders/billing": {"mail": 2}}
+    assert about(Running())["patience"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("ready", "stopping", "words"),
+    [(True, False, "1 handlers subscribed"), (False, True, "draining"), (False, False, "not subscribed")],
+)
+def test_systemd_is_told_how_a_process_without_a_master_is(ready: bool, stopping: bool, words: str) -> None:
+    def about(stuck: list[str]) -> Any:
+        return lambda _: {"ready": ready, "draining": stopping, "stuck": stuck, "handlers": {"a/b": [3, 20]}}
+
+    app: Any = None
+    assert state.condition(app, about([])) == Condition(ready, stopping, False, words)
+    assert state.condition(app, about(["it stands"])).stuck
+
+
+def test_messages_wait_for_nothing_once_a_call_has_begun_or_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, one = 100.0, consumer()
+    monkeypatch.setattr(state, "clock", lambda: now)
+    about = About()
+    assert [about._waited_of(one, passed) for passed in (1.0, 2.0, 3.0)] == [0.0, 2.0, 5.0]
+    one.flow.paused = True
+    assert about._waited_of(one, 9.0) == 5.0, "held back, it waits no longer than it did"
+    one.flow.paused, one.times.ended_at = False, 2.0
+    assert [about._waited_of(one, passed) for passed in (1.0, 2.0)] == [0.0, 2.0]
+    one.running.calls = lambda: [None]
+    assert about._waited_of(one, 1.0) == 0.0
+    one.running.calls = list
+    assert about._waited_of(one, 4.0) == 4.0
 
 
 @pytest.fixture

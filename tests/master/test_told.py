@@ -216,6 +216,16 @@ def test_the_condition_of_a_master_is_that_of_its_processes(lead: Lead) -> None:
     assert condition().status == "draining: 1 processes left"
 
 
+def test_there_is_one_process_where_nobody_says_how_many(lead: Lead) -> None:
+    led = lead(processes=None)
+    assert len(led.until_all_work()) == 1
+    led.reload(processes=3)
+    assert len(led.until_all_work()) == 3
+    led.reload(processes=None)
+    led.until_all_work()
+    assert len(led.at_work) == 1
+
+
 def test_systemd_hears_of_it_where_it_has_started_the_master(lead: Lead) -> None:
     led = lead(processes=1)
     assert led.master._herald is None
