@@ -121,8 +121,8 @@ class Backlog:
         try:
             with dial(node, self._addresses.options, timeout=timeout):
                 return False
-        except BrokerUnreachable as error:
-            return not isinstance(error, REFUSALS)
+        except FrameworkError as error:
+            return isinstance(error, BrokerUnreachable) and not isinstance(error, REFUSALS)
 
     def _nsqds(self) -> tuple[dict[str, Nsqd], str]:
         """Where each node answers HTTP. A silent nsqlookupd hides no node that another one knows. Where all are silent, the nodes

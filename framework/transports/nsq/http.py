@@ -181,7 +181,7 @@ class _Server:
 
     def _exchange(self, address: str, method: str, path: str, body: bytes) -> _Answer:
         bare = address.removeprefix(_HTTPS)
-        host, port = ("localhost", 0) if bare.startswith("/") else split_address(bare)
+        host, port = ("localhost", None) if bare.startswith("/") else split_address(bare)
         connection = _Connection(host, port, timeout=self.timeout)
         if bare.startswith("/"):
             connection.path = bare

@@ -221,7 +221,8 @@ def take_frame(data: bytes) -> tuple[bytes | BrokerError, bytes] | None:
     messages, others = decoder.feed(data[: SIZE_FIELD + size])
     if messages:
         raise ProtocolError("it sent a message before it was asked for any")
-    return others[0], data[SIZE_FIELD + size :]
+    [frame] = others
+    return frame, data[SIZE_FIELD + size :]
 
 
 class Decoder:
