@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.deadletters import Letter, Selection, of_handler, topic_of
+from framework.deadletters import Letter, Selection, moment, of_handler, topic_of
 from framework.deadletters.letter import read
 from framework.errors import BadName, WrongUse
 from framework.message import Message
@@ -118,6 +119,28 @@ def test_a_letter_of_unknown_age_is_in_no_span_of_time() -> None:
     assert Selection().takes(died(None))
     assert not Selection(since=NOW).takes(died(None))
     assert not Selection(before=NOW).takes(died(None))
+
+
+def test_a_time_is_a_date_or_a_moment_or_so_long_ago() -> None:
+    assert moment("2026-05-01") == datetime(2026, 5, 1, tzinfo=UTC)
+    assert moment("2026-05-01T18:30") == datetime(2026, 5, 1, 18, 30, tzinfo=UTC)
+    assert moment("2026-05-01T18:30+02:00") == datetime(2026, 5, 1, 16, 30, tzinfo=UTC)
+    assert abs(moment("90m") - (datetime.now(UTC) - timedelta(minutes=90))) < timedelta(minutes=1)
+    for wrong in ("soon", "", "-5s", "9999999h", "2026-13-01"):
+        with pytest.raises(ValueError, match="is not a time: write 2026-05-01"):
+            moment(wrong)
+
+
+def test_the_times_of_a_letter_that_says_no_zone_are_utc() -> None:
+    whole = next(letters(original(b"x"), "why", "")).partition(b"\n")[0]
+    header = json.loads(whole) | {"published": "2026-05-01T18:30:00", "dead": "2026-05-01T18:30:00+02:00"}
+    letter = read(delivered(json.dumps(header).encode() + b"\nx"))
+    assert (letter.published, letter.dead) == (datetime(2026, 5, 1, 18, 30, tzinfo=UTC), datetime(2026, 5, 1, 16, 30, tzinfo=UTC))
+
+
+def test_a_letter_without_a_time_of_its_own_has_none() -> None:
+    bare = Message(b"id", 0, 1, b"only a body", SimpleNamespace(node="b:4150"))
+    assert (read(bare).dead, read(bare).published) == (None, None)
 
 
 def test_a_dead_letter_topic_may_be_called_by_its_handler() -> None:

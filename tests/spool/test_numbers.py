@@ -170,3 +170,13 @@ def test_a_collector_that_starts_again_goes_on_behind_its_last_segment(
     with Spool(tmp_path, shared=shared) as again:
         again.land(batch(50, 60))
     assert tried == [6]
+
+
+def test_what_tells_a_segment_from_another_of_its_number_is_the_same_in_each_version(tmp_path: Path, batch: MakeBatch) -> None:
+    """A query's checkpoint has it."""
+    with Spool(tmp_path) as spool:
+        spool.land(batch(0, 3))
+        spool.land(batch(3, 5))
+    marks = [segment.mark_of(one) for one in segment.listing(spool.folder)]
+    assert marks[0] == "968a6454e639c2fa"
+    assert len(set(marks)) == 2
