@@ -206,5 +206,5 @@ class SqliteStore:
 def _claim(database: sqlite3.Connection, key: str, token: str, now: float, until: float) -> Claim:
     if database.execute(_CLAIM, (key, until, token, now)).rowcount:
         return "new"
-    row = database.execute("select token from keys where key = ?", (key,)).fetchone()
-    return "claimed" if row and row[0] else "done"
+    [(holder,)] = database.execute("select token from keys where key = ?", (key,)).fetchall()
+    return "claimed" if holder else "done"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -62,7 +63,7 @@ def search(
 
 
 def _latest(rows: Sequence[Row], limit: int) -> list[Row]:
-    return sorted(rows, key=lambda row: row.started, reverse=True)[: max(0, limit)]
+    return sorted(rows, key=lambda row: row.started, reverse=True)[:limit]
 
 
 def _kinds(outcome: str) -> tuple[int, ...]:
@@ -88,7 +89,7 @@ def _blocks(
     query = (
         f"SELECT last, handlers, rows, well FROM blocks WHERE well IN ({marks}) AND last >= ? AND first < ? ORDER BY last DESC"  # noqa: S608
     )
-    limits = (-1e300 if since is None else since, 1e300 if before is None else before)
+    limits = (-math.inf if since is None else since, math.inf if before is None else before)
     yield from db.execute(query, (*kinds, *limits))
 
 

@@ -73,7 +73,7 @@ class Store:
 
     def write(self, items: Sequence[Item]) -> None:
         """All of them, or none where it raises; what is over the bounds goes."""
-        if self._db is not None and _identity(self._path) != self._file:  # removed, or set aside by another process
+        if _identity(self._path) != self._file:  # removed, or set aside by another process
             self.close()
         if self._db is not None and not self._path.stat().st_size:
             raise Truncated("it was truncated")
@@ -82,7 +82,7 @@ class Store:
             db.executemany("INSERT INTO blocks (first, last, well, handlers, rows) VALUES (?, ?, ?, ?, ?)", _blocks(items))
             free = self._prune(db)
         if free > LOOSE:  # else what comes next takes the place; to give it back each time cost more than to write
-            db.execute("PRAGMA incremental_vacuum").fetchall()
+            db.executescript("PRAGMA incremental_vacuum")  # a step for each page, of which execute() makes the first alone
 
     def close(self) -> None:
         db, self._db = self._db, None

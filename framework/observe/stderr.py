@@ -90,12 +90,12 @@ class Stderr(io.TextIOBase):
 
     def _write(self, text: str) -> None:
         left, error = write_now(text)
-        if not left or error is None or not _may_pass(error):
+        if error is None or not _may_pass(error):
             if not self._queue.drops:  # else it is the reason, which is said later
                 self._error = None
             return
         since = time.monotonic()
-        while left and error is not None:
+        while error is not None:
             self._error = error
             _sleep(_PAUSE)  # SIGUSR1 may bring another file meanwhile
             left, error = append(_STDERR, left)

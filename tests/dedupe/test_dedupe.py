@@ -264,6 +264,11 @@ def test_a_claim_lasts_a_little_longer_than_the_call_may(monkeypatch: pytest.Mon
     assert store.heard[0][1] == ["orders/billing key k"]
 
 
+def test_a_store_that_fails_is_named_and_costs_no_attempt() -> None:
+    assert str(module.StoreFails("no disk")) == "no disk"
+    assert module.StoreFails().count is False
+
+
 def test_a_claim_whose_answer_was_not_waited_for_is_released() -> None:
     class Slow(Store):
         def claim(self, keys: Sequence[str], token: str, seconds: float) -> list[Any]:

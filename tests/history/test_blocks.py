@@ -169,6 +169,9 @@ def test_a_look_for_the_last_few_opens_no_block_that_is_older(
     assert [row["id"] for row in search(tmp_path / "history.db", limit=7)] == [f"{number}" for number in range(49, 42, -1)]
     assert len(opened) == 2
     opened.clear()
+    assert len(search(tmp_path / "history.db", limit=5)) == 5
+    assert len(opened) == 1
+    opened.clear()
     assert len(search(tmp_path / "history.db", handler="a/b")) == len(opened) == 0, "it says whose rows it has"
     assert len(search(tmp_path / "history.db", since=NOW + 40)) == 10
     assert len(opened) == 2
@@ -180,6 +183,8 @@ def test_rows_that_overlap_in_blocks_are_found_in_their_order(kept: Store, tmp_p
     kept.write([entry(number) for number in (3, 4, 8)])
     assert [row["id"] for row in search(tmp_path / "history.db", limit=3)] == ["9", "8", "4"]
     assert [row["id"] for row in search(tmp_path / "history.db", limit=5)] == ["9", "8", "4", "3", "2"]
+    kept.write([entry(number) for number in (5, 99)])
+    assert [row["id"] for row in search(tmp_path / "history.db", limit=2)] == ["99", "9"]
 
 
 # --- files -------------------------------------------------------------------------------------------------
@@ -215,6 +220,7 @@ def test_of_a_file_that_is_set_aside_all_parts_go_and_once(file: Path, kept: Sto
     assert moved.name.startswith("history.db.corrupt-2")
     assert not file.exists()
     assert moved.exists()
+    assert kept._db is None, "who looks into it may do with it what he likes"
     assert kept.set_aside() is None, "another has done so"
     kept.write([entry(1)])
     assert len(search(file)) == 1
@@ -247,6 +253,22 @@ def test_for_an_hour_after_a_clock_was_set_by_more_than_a_minute_nothing_goes_fo
     for passed, sound in ((store.HELD - 1, not held), (1, True)):
         wall, monotonic = wall + passed, monotonic + passed
         assert one._clock_is_sound() is sound
+
+
+def test_the_file_gives_back_what_is_free_where_that_is_much(kept: Store, tmp_path: Path) -> None:
+    file, said = tmp_path / "history.db", []
+    for part in range(30):
+        kept.write([entry(number, "dead", ("E", f"{part}-{number * 7919}")) for number in range(500)])
+    assert kept._db is not None
+    kept._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    large = file.stat().st_size
+    kept._db.set_trace_callback(said.append)
+    kept.write([entry(1)])
+    assert not [line for line in said if "vacuum" in line], "what comes next takes the place"
+    kept._age = -1e12
+    kept.write([entry(1)])
+    kept._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    assert file.stat().st_size < large / 4
 
 
 def test_what_is_older_than_the_age_goes_and_nothing_younger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

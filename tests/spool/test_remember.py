@@ -103,6 +103,16 @@ def test_a_longer_lease_of_the_broker_is_heeded(tmp_path: Path, batch: MakeBatch
         assert told.told(spool.folder, told.REMEMBER) == 2700
 
 
+def test_where_nothing_is_to_be_remembered_beyond_the_window_no_lease_changes_that(tmp_path: Path, batch: MakeBatch) -> None:
+    with Spool(tmp_path, remember=0) as spool:
+        messages = batch(0, 3)
+        for one in messages:
+            one.connection = Leasing()
+        spool.land(messages)
+        assert told.told(spool.folder, told.REMEMBER) is None
+        assert spool._seen.seconds == 0
+
+
 def test_where_messages_have_no_lease_ids_are_remembered_as_was_asked_for(tmp_path: Path, batch: MakeBatch) -> None:
     with Spool(tmp_path, remember=60) as spool:
         messages = batch(0, 3)
