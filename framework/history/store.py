@@ -139,7 +139,7 @@ class Store:
                     db.execute("DELETE FROM blocks WHERE number = ?", (number,))
                     over -= length
         [(free,)] = db.execute("PRAGMA freelist_count").fetchall()
-        return float(free / max(1, pages))
+        return float(free / pages)
 
     def _clock_is_sound(self) -> bool:
         wall, before = time.time() - time.monotonic(), self._wall
