@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import sqlite3
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -224,6 +227,23 @@ def test_of_a_file_that_is_set_aside_all_parts_go_and_once(file: Path, kept: Sto
     assert kept.set_aside() is None, "another has done so"
     kept.write([entry(1)])
     assert len(search(file)) == 1
+
+
+def test_who_begins_a_file_or_sets_it_aside_waits_for_another_who_does(kept: Store, file: Path) -> None:
+    def waits(does: Callable[[], object]) -> bool:
+        folder = os.open(file.parent, os.O_RDONLY)
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        doing = threading.Thread(target=does)
+        doing.start()
+        doing.join(0.05)
+        waited = doing.is_alive()
+        os.close(folder)
+        doing.join(20)
+        return waited and not doing.is_alive()
+
+    kept.close()
+    assert waits(lambda: kept.write([entry(1)]))
+    assert waits(kept.set_aside)
 
 
 def test_what_fails_in_the_middle_leaves_nothing_of_it(kept: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
+import gevent
 import pytest
 
+from framework.otel import regular as module
 from framework.otel.regular import Regular
 
 
@@ -52,3 +55,39 @@ def test_where_it_has_not_begun_there_is_nothing_to_wait_for() -> None:
     began = time.monotonic()
     assert Regular(int, 60.0).flush(began + 30.0)
     assert time.monotonic() - began < 10
+
+
+def test_the_end_of_the_thread_is_the_end_of_the_hub_that_was_made_in_it() -> None:
+    hubs: list[Any] = []
+
+    def work() -> None:
+        hubs.append(gevent.get_hub())
+        if len(hubs) == 2:
+            raise SystemExit  # which is no Exception: the thread ends, as at the end of the process
+
+    regular = Regular(work, 60.0)
+    regular.begin()
+    assert regular.flush(time.monotonic() + 20)
+    assert hubs[0].loop is not None
+    regular.soon()
+    until = time.monotonic() + 20
+    while hubs[0].loop is not None:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    assert hubs[0] is hubs[1]
+
+
+def test_it_begins_once_in_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(module, "_start_new_thread", lambda *what: started.append(what))
+    regular = Regular(int, 60.0)
+    regular.begin()
+    regular.begin()
+    regular._rounds = regular._begun = 5
+    assert len(started) == 1
+    assert not regular.flush(time.monotonic() + 0.02)
+    monkeypatch.setattr(module.os, "getpid", lambda: -1)
+    assert regular.flush(time.monotonic() + 60), "the thread is the parent's"
+    regular.begin()
+    assert (len(started), regular._rounds, regular._begun) == (2, 0, 0)
+    assert not regular._wake.acquire(blocking=False), "nobody has rung here"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import gevent
 import pytest
 import sentry_sdk
 from sentry_sdk.transport import HttpTransport
@@ -266,7 +267,8 @@ def test_an_app_keeps_its_client_and_what_is_told_is_scrubbed(monkeypatch: pytes
 def test_that_sentry_takes_events_again_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(HttpTransport, "on_dropped_event", lambda self, reason: None)
-    monkeypatch.setattr(HttpTransport, "_handle_response", lambda self, response, envelope: None)
+    handled: list[Any] = []
+    monkeypatch.setattr(HttpTransport, "_handle_response", lambda self, response, envelope: handled.append(envelope))
     one = object.__new__(Transport)
     said = []
     for status in (200, None, 199, 300, 500, 299, 200, None, 200):
@@ -274,10 +276,11 @@ def test_that_sentry_takes_events_again_is_said_once(monkeypatch: pytest.MonkeyP
         if status is None:
             one.on_dropped_event("network")
         else:
-            one._handle_response(SimpleNamespace(status=status), None)
+            one._handle_response(SimpleNamespace(status=status), status)
         said.append([line.split(" (")[0] for line in caplog.messages])
     down, again = ["Sentry does not take events"], ["Sentry takes events again"]
     assert said == [[], down, [], [], [], again, [], down, again]
+    assert handled == [200, 199, 300, 500, 299, 200, 200], "by the SDK as well"
 
 
 def test_a_request_is_made_once_and_its_answer_read_as_far_as_it_says_something(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,6 +314,18 @@ def test_a_forked_child_has_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatch)
     one.kill()
     assert one.submit(int), "what waits is the parent's"
     assert (len(started), one._queue.qsize()) == (2, 1)
+
+
+def test_the_end_of_the_thread_is_the_end_of_the_hub_that_was_made_in_it() -> None:
+    hubs: list[Any] = []
+    one = NativeThread(9)
+    one.submit(lambda: hubs.append(gevent.get_hub()))
+    one.flush(20.0)
+    assert hubs[0].loop is not None
+    one.kill()
+    with gevent.Timeout(20):
+        while hubs[0].loop is not None:
+            gevent.sleep(0.001)
 
 
 def test_what_fails_in_the_thread_costs_nothing_else_and_a_flush_has_its_end() -> None:
