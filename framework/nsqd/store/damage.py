@@ -14,7 +14,7 @@ from typing import NamedTuple
 from framework.nsqd.store import record
 from framework.nsqd.store.record import HEADER_BYTES, MAGIC
 
-_SIZE = struct.Struct(">i")
+_SIZE = struct.Struct(">I")
 _LEAST_BYTES = _SIZE.size + 1
 """What one message takes in a payload at the least."""
 _MOST_CUT_OFF = 64 << 20
@@ -46,6 +46,9 @@ class Piece(NamedTuple):
         return self.topic, self.first, self.first + self.messages
 
 
+_NOTHING = Piece(0, 0, False)
+
+
 def pieces(data: bytes) -> Iterator[Piece]:
     """Cut damaged bytes at the records that they were."""
     offset = 0
@@ -60,9 +63,10 @@ def _piece(data: bytes, offset: int) -> Piece:
     if said is None:
         return Piece(offset, len(data) - offset, False)
     start = offset + HEADER_BYTES
-    end = next((one for one in (start + said.length, _walk(data, start, said.messages)) if _ends(data, one)), -1)
-    whole = end >= 0
-    if not whole:
+    ends = (start + said.length, _walk(data, start, said.messages))
+    end = next((one for one in ends if one is not None and _ends(data, one)), None)
+    whole = end is not None
+    if end is None:
         following = data.find(MAGIC, offset + len(MAGIC))
         end = following if following >= 0 else len(data)
         whole = _is_declaration(data[start:end])
@@ -76,17 +80,15 @@ def _ends(data: bytes, offset: int) -> bool:
     return offset == len(data) or data[offset : offset + len(MAGIC)] == MAGIC
 
 
-def _walk(data: bytes, offset: int, count: int) -> int:
-    """Where the payload that begins at ``offset`` ends, by the sizes of its ``count`` messages; -1 when they are no sizes."""
+def _walk(data: bytes, offset: int, count: int) -> int | None:
+    """Where the payload that begins at ``offset`` ends, by the sizes of its ``count`` messages; None when they are no sizes."""
     if not 0 < count <= (len(data) - offset) // _SIZE.size:
-        return -1
+        return None
     for _ in range(count):
         if offset + _SIZE.size > len(data):
-            return -1
+            return None
         (size,) = _SIZE.unpack_from(data, offset)
         offset += _SIZE.size + size
-        if size < 0 or offset > len(data):
-            return -1
     return offset
 
 
@@ -108,7 +110,7 @@ def _sizes(payload: bytes, offset: int = 0, most: int | None = None) -> tuple[li
     sizes: list[int] = []
     while offset + _SIZE.size <= len(payload) and len(sizes) != most:
         (size,) = _SIZE.unpack_from(payload, offset)
-        if size < 0 or offset + _SIZE.size + size > len(payload):
+        if offset + _SIZE.size + size > len(payload):
             return sizes, False
         sizes.append(size)
         offset += _SIZE.size + size
@@ -124,10 +126,10 @@ def _repaired(payload: bytes, said: int, before: list[int]) -> tuple[list[int], 
         if offset + _SIZE.size > len(payload):
             break
         raw = int.from_bytes(payload[offset : offset + _SIZE.size], "big")
-        for bit in range(31):
+        for bit in range(32):
             size = raw ^ 1 << bit
             end = offset + _SIZE.size + size
-            if size >> 31 or end > len(payload):
+            if end > len(payload):
                 continue
             behind, whole = _sizes(payload, end, said - at - 1)
             if whole and at + 1 + len(behind) == said:
@@ -184,7 +186,7 @@ class Numbers:
     def ended(self, segment: int, size: int) -> None:
         """The segment ends there. Whether something was cut off is known when the next one says which numbers are next."""
         if self._next:
-            self.damages.append(Damage(segment, size, 0, Piece(0, 0, False)))
+            self.damages.append(Damage(segment, size, 0, _NOTHING))
 
     def restart(self) -> None:
         """Segments are missing here, because all that they had is finished: gaps mean nothing."""

@@ -149,6 +149,18 @@ def test_what_waits_for_the_first_channel_is_copied_to_each_that_is_declared_wit
     assert len(set(map(id, got))) == len(got), "each has its own attempts and leases"
 
 
+def test_it_is_known_when_the_first_of_the_deferred_comes_due() -> None:
+    channel = Channel("c")
+    assert channel.first_deferred == float("inf")
+    channel.add([Stored(b"1", 0, b"x", 1), Stored(b"2", 0, b"x", 2)], 50.0)
+    channel.add([Stored(b"3", 0, b"x", 3)], 40.0)
+    assert channel.first_deferred == channel.next_due == 40.0
+    channel.release(40.0)
+    assert channel.first_deferred == channel.next_due == 50.0
+    channel.release(60.0)
+    assert channel.first_deferred == channel.next_due == float("inf")
+
+
 def test_what_is_published_without_a_delay_is_there_at_once(transport, broker, monkeypatch):
     delays = []
     monkeypatch.setattr(type(broker), "store", lambda self, topic, bodies, delay, *more: delays.append(delay))
@@ -157,3 +169,9 @@ def test_what_is_published_without_a_delay_is_there_at_once(transport, broker, m
     producer.publish_each("orders", [b"2", b"3"])
     producer.publish_headed("orders", [b"4"], [{"key": "4"}])
     assert delays == [0.0] * 4
+
+
+def test_the_largest_body_that_the_broker_takes_is_taken(transport, broker):
+    broker.max_size = 10
+    transport.producer().publish("orders", [b"x" * 10])
+    assert broker.waiting("orders") == [b"x" * 10]

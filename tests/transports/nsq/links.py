@@ -58,6 +58,7 @@ class Narrow:
 
     def setsockopt(self, level: int, option: int, value: int) -> None:
         assert (level, option) == (socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+        self._below.getsockopt(level, option)  # which raises where it is closed
         self.lows.append(value)
 
     def shutdown(self, how: int) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from framework.errors import BrokerError, BrokerUnreachable, FrameworkError, MessageRefused, ProtocolError, PublishError
 from framework.transports.nsq import publish_link, wire
-from framework.transports.nsq.asking import NoAnswer
+from framework.transports.nsq.asking import WINDOW, NoAnswer
 from framework.transports.nsq.delays import LongestDelays
 from framework.transports.nsq.urls import Options
 from framework.transports.publish_link import NotStored
@@ -271,3 +271,16 @@ def test_one_that_has_ended_answers_each_of_many_at_once(make_link: Make) -> Non
     answers = pair.link.ask_each([command()] * 3, 20.0)
     assert [(type(one), str(one)) for one in answers] == [(NotStored, "the producer was closed")] * 3
     assert isinstance(pair.link.error, BrokerUnreachable)
+
+
+def test_one_that_ends_while_many_are_under_way_answers_each_of_them(make_link: Make) -> None:
+    pair = make_link()
+    each = gevent.spawn(pair.link.ask_each, [command()] * 200, FOREVER)
+    pair.peer.read(command() * WINDOW)
+    pair.peer.respond(wire.OK)
+    pair.peer.end()
+    answers = told(each)
+    assert answers[0] is None
+    assert [(type(one), getattr(one, "stored", False)) for one in answers[1:]] == [(PublishError, None)] * 99 + [
+        (NotStored, False)
+    ] * 100
