@@ -41,6 +41,15 @@ class _Groups(msgspec.Struct, rename="camel"):
     group_list: list[str] = []
 
 
+class _Group(msgspec.Struct, rename="camel"):
+    retry_queue_nums: int = 1
+
+
+@prepared
+class _Settings(msgspec.Struct, rename="camel"):
+    subscription_group_table: dict[str, _Group] = {}
+
+
 _STATS = re.compile(rb'"queueId":(\d+),"topic":"[^"]*"\}:\{"lastUpdateTimestamp":\d+,"maxOffset":(\d+),"minOffset":(\d+)')
 _POPPED = re.compile(rb'"queueId":(\d{1,9}),"topic":"[^"]*"\}:\{[^{}]*"pullOffset":(\d{1,18})\b')
 
@@ -150,6 +159,17 @@ def groups_of(session: Session, topic: str) -> list[str]:
     """The consumer groups that have read ``topic``. After a heartbeat 5.3.3 names the topic itself among them."""
     found = read_json(session.ask(Request.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic}), _Groups).group_list
     return [group for group in found if group != topic]
+
+
+def groups_that_drop(session: Session) -> frozenset[str]:
+    """Those that have no queue for what is sent back, as far as their broker says: it drops that, and answers that all is well.
+    Asked for one of them, 5.3.3 would make it where it is not. Source: AbstractSendMessageProcessor.consumerSendMsgBack.
+    Raises BrokerUnreachable."""
+    try:
+        found = read_json(session.ask(Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}), _Settings).subscription_group_table
+    except RocketError:
+        return frozenset()
+    return frozenset(group for group, one in found.items() if one.retry_queue_nums < 1)
 
 
 def waiting(session: Session, topic: str, group: str) -> int:

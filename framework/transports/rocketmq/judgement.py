@@ -31,12 +31,25 @@ def refusal(broker: Broker, node: str, *, pulls: bool) -> str:
 
 def no_topic(topic: str, name: str, node: str) -> str:
     """``name``: RocketMQ's, of ``topic``."""
-    fix = f"make it with mqadmin updateTopic -t {name}"
-    return f"{node} has no topic for {topic} and makes none (autoCreateTopicEnable=false): {fix}"
+    return f"{node} has no topic for {topic} and makes none (autoCreateTopicEnable=false): {_make(name)}"
+
+
+def may_not_make(topic: str, name: str, node: str, error: Exception) -> str:
+    """As ``no_topic``. ``error``: how the broker says so."""
+    return f"{node} has no topic for {topic}, and lets this user make none ({error}): {_make(name)}"
+
+
+def _make(name: str) -> str:
+    return f"make it with mqadmin updateTopic -t {name}"
 
 
 def unreadable(topic: str, node: str, perm: int) -> str:
     return f"{node} lets nobody read topic {topic}, whose perm is {perm} there: what it has waits until mqadmin updateTopicPerm"
+
+
+def drops(group: str, node: str) -> str:
+    fix = f"mqadmin updateSubGroup -g '{group}' -q 1"
+    return f"{node} drops what is requeued of group {group} (retryQueueNums=0), which would be lost: set it to 1 ({fix})"
 
 
 def begins_again(topic: str, channel: str, *, pulls: bool) -> str:

@@ -10,7 +10,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, NegotiationRefused, SomeUnreachable, words_of
+from framework.errors import (
+    REFUSALS,
+    AccessDenied,
+    BrokerRefuses,
+    BrokerUnreachable,
+    FrameworkError,
+    NegotiationRefused,
+    SomeUnreachable,
+    words_of,
+)
 from framework.observe import hublog
 from framework.transports.asking_all import all_admitted, answered, ask_each, made_of_all
 from framework.transports.contract import Capabilities, Limits, NodeInfo, Receiver, Transport
@@ -92,6 +101,7 @@ class RocketTransport:
         self._masters = Recent(lambda: self._servers.masters_of(self._options.cluster))
         self._pasts: Pasts = {}
         self._looks: dict[str, Recent[Broker]] = {}
+        self._droppers: dict[str, Recent[frozenset[str]]] = {}
         self._maker = TopicMaker(self._make_together)
 
     def start(self, hub: Any) -> None:
@@ -117,6 +127,8 @@ class RocketTransport:
             judged = self._judged(info, broker, missing)
             if masters and not master.perm & READABLE:
                 judged = replace(judged, notes=(*judged.notes, judgement.unreadable(topic, master.name, master.perm)))
+            if words := self._drops(master, self._subscription(topic, channel, pulls=self._pulls(broker))):
+                judged = replace(judged, obstacles=(*judged.obstacles, words))
             if masters and (words := self._begins_again(session, topic, channel, pulls=self._pulls(broker))):
                 return replace(judged, notes=(*judged.notes, f"{master.name}: {words}"))
             return judged
@@ -131,6 +143,17 @@ class RocketTransport:
         if groups[not pulls] not in known or groups[pulls] in known:
             return ""
         return judgement.begins_again(topic, channel, pulls=pulls)
+
+    def _drops(self, master: Master, what: Subscription) -> str:
+        """What is to be said where nothing that is sent back would come again; empty: it does. Blocks."""
+        if not what.pulls:
+            return ""
+        recent = self._droppers.setdefault(master.address, Recent(lambda: self._that_drop(master.address)))
+        return judgement.drops(what.group, master.name) if what.group in recent() else ""
+
+    def _that_drop(self, address: str) -> frozenset[str]:
+        with self._sessions.use(address) as session:
+            return administration.groups_that_drop(session)
 
     def _judged(self, info: NodeInfo, broker: Broker, missing: tuple[str, str] | None) -> NodeInfo:
         return judgement.judged(info, broker, missing, pulls=self._pulls(broker))
@@ -230,8 +253,12 @@ class RocketTransport:
             answers = self._ask_all(masters, lambda master, session: self._made(master, session, wanted))
         except SomeUnreachable as error:
             silent, answers = error, error.answers
-        failures = [(topic, node, error) for node, errors in answers.items() for topic, error in errors.items()]
-        refused: dict[str, FrameworkError] = {topic: BrokerUnreachable(words_of(node, error)) for topic, node, error in failures}
+        refused: dict[str, FrameworkError] = {}
+        for topic in wanted:
+            if errors := {node: failed[topic] for node, failed in answers.items() if topic in failed}:
+                final = len(errors) == len(masters) and all(isinstance(error, REFUSALS) for error in errors.values())
+                words = "; ".join(map(words_of, errors, errors.values()))
+                refused[topic] = BrokerRefuses(words) if final else BrokerUnreachable(words)
         if made := [topic for topic in wanted if topic not in refused]:  # the last is known when all are
             topics.await_route(lambda: bool(self._servers.route(made[-1])))
         return refused if silent is None else dict.fromkeys(wanted, silent) | refused
@@ -242,7 +269,14 @@ class RocketTransport:
             users = [name for name in wanted if not _urls.is_own(name)]
             words = {name: judgement.no_topic(self._names.unmapped(name) or name, name, master.name) for name in users}
             refused = {name: NegotiationRefused("TOPIC", "", fix=words[name]) for name in users}
-        return refused | administration.make_topics(session, [name for name in wanted if name not in refused])
+        failed = administration.make_topics(session, [name for name in wanted if name not in refused])
+        return refused | {name: self._explained(name, master.name, error) for name, error in failed.items()}
+
+    def _explained(self, name: str, node: str, error: FrameworkError) -> FrameworkError:
+        if not isinstance(error, AccessDenied):
+            return error
+        words = judgement.may_not_make(self._names.unmapped(name) or name, name, node, error)
+        return NegotiationRefused("TOPIC", "", fix=words)
 
     def connect(self, node: str, topic: str, channel: str, receiver: Receiver) -> PopConnection | PullConnection:
         master = self._servers.route(self._names.mapped(topic), within=JUST_NOW).get(node)
@@ -259,6 +293,8 @@ class RocketTransport:
             if words := judgement.refusal(broker, node, pulls=pulls):
                 raise NegotiationRefused("POP", "", fix=words)
             what = self._subscription(topic, channel, pulls=pulls)
+            if words := self._drops(master, what):
+                raise NegotiationRefused("GROUP", "", fix=words)
             made: Any = partial(PullConnection, places=self._servers.queues, pasts=self._pasts)
             if not pulls:
                 past = self._pasts.setdefault(what.group, Past())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from framework.testing.conformance.receiver import Held
 from framework.testing.rocketmq import PROMPT, RocketMQ
 from framework.transports import open_transports
 from framework.transports.rocketmq import connection
+from framework.transports.rocketmq.session import Session
 from framework.transports.rocketmq.wire.codes import Request
 from tests.cli.test_shut_out import APP, ends_at_once
 from tests.transports.rocketmq.kit import started, until
@@ -103,3 +105,25 @@ def test_a_worker_that_is_refused_ends_at_once(guarded: RocketMQ, tmp_path: Path
     last = ends_at_once(["run", "shop"], f"rocketmq://{login}{guarded.address}", tmp_path).stderr.splitlines()[-1]
     assert last.startswith("workers: handler orders/say: no broker accepts it (")
     assert f"{guarded.name}: NO_PERMISSION" in last
+
+
+def allow(session: Session, user: str, *actions: str) -> None:
+    """A user who may do that with all topics and groups."""
+    who = {"username": user, "password": "secret12345", "userType": "Normal"}
+    session.ask(Request.AUTH_CREATE_USER, {"username": user}, json.dumps(who).encode())
+    entries = [{"resource": f"{kind}:*", "actions": actions, "decision": "Allow"} for kind in ("Topic", "Group")]
+    rights = {"subject": f"User:{user}", "policies": [{"policyType": "Custom", "entries": entries}]}
+    session.ask(Request.AUTH_CREATE_ACL, {"subject": f"User:{user}"}, json.dumps(rights).encode())
+
+
+def test_a_worker_that_may_make_no_topic_ends_at_once_and_says_which_is_missing(guarded: RocketMQ, tmp_path: Path) -> None:
+    """It tried for as long as --connect-deadline says, and then said to start the broker."""
+    (transport,) = open_transports([f"rocketmq://AK:secret12345@{guarded.address}"])
+    transport.ensure("orders", [])
+    with transport._sessions.use(guarded.broker.address) as session:  # type: ignore[attr-defined]
+        allow(session, "worker", "Pub", "Sub")
+    (tmp_path / "shop.py").write_text(APP)
+    last = ends_at_once(["run", "shop"], f"rocketmq://worker:secret12345@{guarded.address}", tmp_path).stderr.splitlines()[-1]
+    assert "has no topic for orders.say.dead, and lets this user make none (NO_PERMISSION User:worker" in last
+    assert "make it with mqadmin updateTopic -t orders%2Esay%2Edead" in last
+    transport.close()

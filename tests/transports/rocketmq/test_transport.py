@@ -109,6 +109,7 @@ class House:
         self.made: list[tuple[str, list[str]]] = []
         monkeypatch.setattr(administration, "look_at", lambda session: self.brokers[session.server])
         monkeypatch.setattr(administration, "groups_of", lambda session, topic: self.groups.get(session.server, []))
+        monkeypatch.setattr(administration, "groups_that_drop", lambda session: frozenset())
         self.deleted: set[str] = set()
         """Topics that their brokers have no more, which no name server hears of."""
         monkeypatch.setattr(administration, "make_topics", self._make)
@@ -313,6 +314,23 @@ def test_a_topic_that_was_made_is_waited_for(made_there: list[str], house: House
     else:
         house.transport.ensure("orders", [])
     assert asked == [True] * len(made_there)
+
+
+@pytest.mark.parametrize(("denied", "final"), [({"a:1", "b:1"}, True), ({"a:1"}, False)])
+def test_who_may_make_no_topic_is_told_which_is_missing(
+    denied: set[str], final: bool, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asking again gets the same answer, unless another broker has made it."""
+
+    def make(session: Any, wanted: Any) -> dict[str, Any]:
+        error = error_of(Frame(Answer.NO_PERMISSION, remark="User:worker"))
+        return dict.fromkeys(wanted, error) if session.server in denied else {}
+
+    monkeypatch.setattr(administration, "make_topics", make)
+    words = r"a has no topic for eu.orders, and lets this user make none \(.*User:worker\): .* -t eu%2Eorders"
+    with pytest.raises(BrokerUnreachable, match=words) as refused:
+        house.transport.ensure("eu.orders", [])
+    assert isinstance(refused.value, BrokerRefuses) == final
 
 
 def test_of_several_that_are_made_the_last_is_waited_for(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
