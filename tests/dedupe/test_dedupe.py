@@ -204,6 +204,19 @@ class Store:
         return answer
 
 
+def test_of_a_batch_what_was_handled_is_finished_and_what_another_call_has_comes_again() -> None:
+    store = Store(answer=["done", "claimed", "new", "new"])
+    handler, some = Handler(Dedupe(store), batch=10), [message(number) for number in range(4)]
+    handler.does = lambda batch: batch.fail(batch.messages[1], KeyError("x"))
+    outcomes = handler.chain(some)
+    assert (outcomes[some[0]], outcomes[some[1]], outcomes[some[2]]) == (None, AGAIN, None)
+    assert isinstance(outcomes[some[3]], Requeue)
+    assert handler.called == [b"2", b"3"]
+    assert [(verb, [key[-18:-2] for key in keys]) for verb, keys, _ in store.heard] == [
+        ("claim", [f"{number:016x}" for number in range(4)]), ("done", [f"{2:016x}"]), ("release", [f"{3:016x}"])
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("batch", [False, True])
 def test_a_store_that_is_down_before_the_call_uses_up_no_attempt_and_its_handler_pauses(
     caplog: pytest.LogCaptureFixture, batch: bool

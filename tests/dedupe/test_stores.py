@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sqlite3
 import threading
 import time
 from collections import Counter
@@ -173,3 +174,52 @@ def test_an_error_of_the_file_is_told_to_whoever_asked_and_the_next_may_succeed(
         keys.claim(["a"], "one", 60)
     (tmp_path / "later").mkdir()
     assert keys.claim(["a"], "one", 60) == ["new"]
+
+
+def test_old_keys_are_looked_for_now_and_then_and_the_next_goes_on_where_they_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1_700_000_000.0
+    monkeypatch.setattr(sqlite, "time", lambda: now)
+    monkeypatch.setattr(sqlite, "FORGET_AT_ONCE", 3)
+    keys = SqliteStore(tmp_path / "seen.sqlite", 100.0)
+    keys.open()
+    said: list[str] = []
+    keys._connected().set_trace_callback(said.append)
+
+    def looks() -> int:
+        said.clear()
+        keys.release(["none"], "one")
+        return sum("until <=" in line for line in said)
+
+    assert [looks() for _ in range(3)] == [1, 0, 0]
+    keys.done(["a", "b", "c", "d"], "one")
+    for passed, found in ((sqlite.FORGET_EVERY - 1, 0), (1, 1), (1, 0), (-sqlite.FORGET_EVERY - 1, 1), (100, 1), (0, 1), (0, 0)):
+        now += passed
+        assert looks() == found
+    assert keys._connected().execute("select count(*) from keys").fetchall() == [(0,)]
+
+
+@pytest.mark.parametrize(("code", "again"), [(sqlite3.SQLITE_BUSY, True), (sqlite3.SQLITE_CANTOPEN, False)])
+def test_a_file_that_others_make_is_waited_for_and_one_that_cannot_be_is_not(
+    code: int, again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "PATIENCE", 0.1)
+    monkeypatch.setattr(sqlite, "_sleep", lambda _: None)
+    opened: list[Any] = []
+
+    class Refusing:
+        def execute(self, *_: object) -> None:
+            error = sqlite3.OperationalError("no")
+            error.sqlite_errorcode = code
+            raise error
+
+        def close(self) -> None:
+            opened.append(self)
+
+    monkeypatch.setattr(sqlite.sqlite3, "connect", lambda *_, **__: Refusing())
+    began = time.monotonic()
+    with pytest.raises(sqlite3.OperationalError):
+        SqliteStore(tmp_path / "seen.sqlite", 100.0)._opened()
+    assert (len(opened) > 1) is again
+    assert 0.1 * again <= time.monotonic() - began < 20

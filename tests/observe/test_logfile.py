@@ -96,3 +96,49 @@ def test_who_writes_waits_for_room_although_nobody_waits_for_a_pipe_to_be_opened
     finally:
         os.close(fd)
         os.close(reader)
+
+
+def test_what_cannot_be_written_to_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    before = logfile.times_opened()
+    for does in (logfile.write_to, logfile.check):
+        with pytest.raises(BadSetting, match=r"--log-file .*log: No such file or directory: give a file that may be written"):
+            does(tmp_path / "none" / "log")
+        assert (logfile.path(), logfile.times_opened()) == (None, before)
+    with pytest.raises(BadSetting, match="Is a directory"):
+        logfile.check(tmp_path)
+
+
+def test_stderr_is_the_file_from_then_on_wherever_the_current_folder_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = logfile.times_opened()
+    logfile.write_to(Path("log"))
+    os.write(2, b"a line\n")
+    assert (logfile.path(), logfile.times_opened()) == (tmp_path / "log", before + 1)
+    assert (tmp_path / "log").read_text() == "a line\n"
+    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o640
+
+
+def test_it_is_said_what_a_signal_to_open_it_again_has_done(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    logfile._open_now("SIGUSR1")
+    assert "so there is no file to open again" in caplog.text
+    file, before = tmp_path / "folder" / "log", logfile.times_opened()
+    logfile._file[:] = [file]
+    logfile._open_now("SIGUSR1")
+    assert [record.levelname for record in caplog.records] == ["INFO", "ERROR"]
+    assert f"SIGUSR1: the log stays where it was: {file}: No such file or directory" in caplog.text
+    assert logfile.times_opened() == before
+    file.parent.mkdir()
+    logfile._open_now("SIGUSR1")
+    assert caplog.messages[-1] == f"SIGUSR1: {file} is opened again"
+    assert logfile.times_opened() == before + 1
+    os.write(2, b"a line\n")
+    assert file.read_text() == "a line\n"
+
+
+def test_a_reload_moves_it_soon(tmp_path: Path) -> None:
+    logfile.move_to(tmp_path / "log")
+    assert logfile.path() == tmp_path / "log"
+    assert logfile._opener.flush(20)
+    os.write(2, b"a line\n")
+    assert (tmp_path / "log").read_text().endswith("a line\n")
