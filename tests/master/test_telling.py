@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -257,3 +259,74 @@ def test_all_that_a_process_tells_of_itself_is_imported_before_another_thread_te
     """Two threads that import the same modules at once see each other's half: now and then a reload failed of it."""
     code = "import sys; from framework.master.state import About; About(); print('framework.admin.here' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "True\n"
+
+
+def test_a_child_leaves_what_is_for_its_master_to_it_and_its_socket_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the handlers start is not the master's."""
+    did: list[Any] = []
+    monkeypatch.setattr(to_master.signal, "signal", lambda *what: did.append(what))
+    monkeypatch.setattr(to_master, "_start_new_thread", lambda work, _: did.append(work.__name__))
+    monkeypatch.setattr(to_master.dump, "on_signal", lambda: did.append("dump"))
+    mine, theirs = socket.socketpair()
+    fd = mine.detach()
+    os.set_inheritable(fd, True)
+    monkeypatch.setenv(to_master.FD, str(fd))
+    about: Any = SimpleNamespace()
+    made = to_master.ToMaster.inherited(lambda: about)
+    assert made is not None
+    assert made._about is about
+    assert did == ["dump", (signal.SIGHUP, signal.SIG_IGN), "_serve"]
+    assert (made._socket.fileno(), os.get_inheritable(fd), made._socket.getblocking()) == (fd, False, False)
+    assert to_master.FD not in os.environ
+    assert to_master.ToMaster.inherited(lambda: pytest.fail("there is none")) is None
+    theirs.close()
+    made._socket.close()
+
+
+def test_who_is_told_to_stop_before_it_has_begun_ends_at_once(ends: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    child, _ = ends
+    ended: list[int] = []
+
+    def exit_(code: int) -> None:
+        ended.append(code)
+        raise SystemExit
+
+    monkeypatch.setattr(to_master.os, "_exit", exit_)
+    with pytest.raises(SystemExit):
+        child.stop()
+    assert ended == [0]
+
+
+def test_reports_are_made_now_and_then_and_when_it_is_ready_and_none_while_one_is_on_its_way(
+    ends: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child, theirs = ends
+    monkeypatch.setattr(to_master, "SOON", 0.005)
+    monkeypatch.setattr(to_master, "EVERY", 0.02)
+    app = SimpleNamespace(ready=False, stop=lambda now=False: None)
+    child._about = lambda one: {"ready": one.ready}
+    serving = threading.Thread(target=child._serve, daemon=True)
+    serving.start()
+    child.serve(app, shown=False)
+    with theirs.makefile("rb") as lines:
+        assert [json.loads(lines.readline()) for _ in range(3)] == [{"ready": False}] * 3
+        app.ready = True
+        while not json.loads(lines.readline())["ready"]:
+            pass
+    theirs.close()
+    serving.join(20)
+    assert not serving.is_alive()
+    child._unsent, told = b"on its way", []
+    monkeypatch.setattr(child, "_say", told.append)
+    child._report(app)
+    assert told == []
+    child._unsent = b""
+    child._report(app)
+    assert told == [{"ready": True}]
+
+    def changes(_: Any) -> Any:
+        raise RuntimeError("changed size during iteration")
+
+    child._about = changes
+    child._report(app)
+    assert len(told) == 1

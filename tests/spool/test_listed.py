@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyarrow")
 
-from framework.spool import Spool, arrow, numbered, runs, segment
+from framework.spool import Spool, arrow, files, numbered, root, runs, segment
 from framework.spool.storage import Remote, StorageError
 from tests.spool.rows import MakeBatch
 from tests.spool.test_numbered import forget, memory_of, names
@@ -268,3 +269,57 @@ def test_rows_that_nobody_has_told_are_looked_for_once(memory: Remote, batch: Ma
     memory_of(main).verbs.clear()
     assert [one.rows for one in segment.listing(main)] == [1, 1]
     assert [name for verb, name in memory_of(main).verbs if verb == "read"] == []
+
+
+def test_a_listing_begins_behind_what_runs_hold(memory: Remote, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    main, begins = land(memory, batch, *range(14)), []
+    listed = memory_of(main).list
+
+    def list_(folder: str, after: str = "") -> Any:
+        if folder.endswith("/main"):
+            begins.append(int(after))
+        return listed(folder, after)
+
+    monkeypatch.setattr(memory_of(main), "list", list_)
+    for first in (1, 5):
+        joined(main, first)
+        forget()
+    begins.clear()
+    for floor in (0, 1, 5, 6, 9, 11):
+        forget()
+        numbered._floors[main] = floor
+        numbered.listing(main)
+    assert begins == [9, 9, 9, 9, 9, 11]
+
+
+@pytest.mark.parametrize(("took", "listings"), [(29.0, 1), (30.0, 1), (30.5, 2)])
+def test_a_folder_whose_listing_took_as_long_as_half_of_what_runs_wait_for_is_listed_again(
+    took: float, listings: int, tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a run holds may have gone since it began, and a network's folder may take seconds."""
+    with Spool(tmp_path) as spool:
+        spool.land(batch(0, 3))
+    now, listdir, listed = 0.0, files.os.listdir, []
+
+    def slow(folder: Path) -> list[str]:
+        nonlocal now
+        listed.append(folder)
+        now += took if len(listed) == 1 else 0.0
+        return listdir(folder)
+
+    monkeypatch.setattr(files.time, "monotonic", lambda: now)
+    monkeypatch.setattr(files.os, "listdir", slow)
+    assert [one.number for one in files.listing(tmp_path / "main")] == [1]
+    assert len(listed) == listings
+
+
+@pytest.mark.parametrize("where", ["folder", "storage"])
+def test_an_epoch_that_goes_while_it_is_made_is_said(
+    where: str, memory: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "spool" if where == "folder" else memory
+    minted = root.ensure_epoch(place)
+    assert root.ensure_epoch(place) == minted
+    monkeypatch.setattr(root, "epoch", lambda _: None)
+    with pytest.raises(FileNotFoundError, match="was deleted just now"):
+        root.ensure_epoch(place)
