@@ -320,3 +320,19 @@ def test_what_came_while_the_log_was_read_is_all_that_waits_where_the_log_had_no
     assert backlog.offer_stored(3) is None
     assert backlog.answer(asked, []) is None
     assert state(backlog) == (3, 0, 102)
+
+
+@pytest.mark.parametrize("lately", [True, False], ids=["written lately", "read from the log"])
+@pytest.mark.parametrize("first", [97, 96], ids=["to the end", "and not to the end"])
+def test_once_all_that_waits_is_at_hand_it_is_counted_anew(first: int, lately: bool) -> None:
+    """An index that was made anew counts what was finished before its record was moved."""
+    opened = Opened(ChannelState(7, "c", cursor=first, waiting=10))
+    found = batch(first, b"a", b"b", b"c")
+    if lately:
+        opened.recent[1, first] = found
+        opened.backlog.fill()
+    else:
+        opened.backlog.fill()
+        opened.backlog.answer(opened.backlog.ask(), [found])
+    assert opened.backlog.loaded == 3
+    assert opened.backlog.waiting == (3 if first == 97 else 10)

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from framework.nsqd.store.damage import Damage, Numbers, Piece, _repaired, _sizes, pieces
-from framework.nsqd.store.record import HEADER_BYTES, Batch, Declaration, declare, encode
+from framework.nsqd.store.record import HEADER_BYTES, MAX_RECORD_MESSAGES, Batch, Declaration, declare, encode
 
 TOPIC, FIRST = 7, 40
 LENGTH_AT, COUNT_AT = 8, 24
@@ -57,6 +57,13 @@ def test_a_record_that_was_moved_says_so_or_lacks_bodies(bodies: tuple[bytes, ..
 def test_the_sizes_are_believed_before_the_count(bit: int) -> None:
     [piece] = pieces(lying(TWO, COUNT_AT, bit))
     assert (piece.length, piece.messages, piece.with_body) == (len(TWO), 2, 2)
+
+
+@pytest.mark.parametrize("others", [1, MAX_RECORD_MESSAGES - 2])
+def test_a_wrong_size_is_put_right_before_bodies_are_counted(others: int) -> None:
+    data = lying(written(b"x" * 200, b"", *[b"y"] * others), HEADER_BYTES)
+    [piece] = pieces(data)
+    assert (piece.messages, piece.with_body, piece.moved) == (others + 2, others + 1, False)
 
 
 def test_one_message_alone_is_known_by_its_size() -> None:
@@ -254,6 +261,23 @@ def test_behind_the_last_record_each_had_what_its_header_says_one_after_the_othe
     damages = [log.damage(0), log.damage(3, first=1 << 40), log.damage(2)]
     log.finish()
     assert [(one.lost, one.unknown) for one in damages] == [([], 0), ([(TOPIC, 5, 8)], 0), ([(TOPIC, 8, 10)], 0)]
+
+
+def test_what_is_damaged_behind_the_last_record_is_its_own_whatever_was_damaged_before_it(log: Log) -> None:
+    log.numbers.met(TOPIC, 0, 5)
+    before = log.damage(3, room=3)
+    log.numbers.met(TOPIC, 8, 9)
+    behind = log.damage(2)
+    log.finish()
+    assert (before.lost, behind.lost) == ([(TOPIC, 5, 8)], [(TOPIC, 9, 11)])
+
+
+@pytest.mark.parametrize("end", [0, 5])
+def test_one_alone_behind_the_last_record_or_declaration_had_what_comes_next(log: Log, end: int) -> None:
+    log.numbers.met(TOPIC, 0, end)
+    one = log.damage(3, first=1 << 40)
+    log.finish()
+    assert (one.lost, one.unknown) == ([(TOPIC, end, end + 3)], 0)
 
 
 @pytest.mark.parametrize("moved", [False, True])
