@@ -119,6 +119,17 @@ def refuse(read: Any, sent: bytes, words: str) -> None:
         assert (str(caught.value), caught.value.fatal) == (words, True)
 
 
+@pytest.mark.parametrize(("most", "count", "taken"), [(63, 11, True), (63, 12, False), (64, 12, True), (64, 13, False)])
+def test_an_mpub_has_no_more_messages_than_the_largest_can_whatever_size_it_says(most: int, count: int, taken: bool) -> None:
+    client = Client(number(1) + number(count) + sized(*[b"m"] * count))
+    client.bodies._options.max_body_size = most
+    if taken:
+        assert client.bodies.messages() == (sized(*[b"m"] * count), count)
+    else:
+        with pytest.raises(Refused, match=f"E_BAD_BODY MPUB invalid message count {count}"):
+            client.bodies.messages()
+
+
 @pytest.mark.parametrize("spare", [14, 13])
 def test_an_mpub_may_exceed_the_most_by_a_little(monkeypatch: pytest.MonkeyPatch, spare: int) -> None:
     """Clients count its size wrongly."""

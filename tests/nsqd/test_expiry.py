@@ -142,3 +142,25 @@ def test_how_many_were_dropped_is_said_once_a_minute_and_not_where_there_were_no
     case.at += 1
     case.expiry._say()
     assert "2 messages" in case.lines[1]
+
+
+def test_only_topics_that_are_there_and_have_an_age_are_looked_at_and_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, looked = Case(monkeypatch), list[str]()
+    topics = {
+        "t": SimpleNamespace(name="t", deleted=False),
+        "gone": SimpleNamespace(name="gone", deleted=True),
+        "ageless": SimpleNamespace(name="ageless", deleted=False),
+    }
+    ages = PerTopic([("t", 10.0), ("gone", 10.0)])
+    all_ages: Any = SimpleNamespace(clock=case.clock, log=lambda *_: None)
+    expiring = Expiry(topics, ages, all_ages, case._save)  # type: ignore[arg-type]
+    monkeypatch.setattr(expiring, "_expire", lambda topic, age: looked.append(f"{topic.name} {age:g}"))
+
+    def nap(_seconds: float) -> None:
+        if len(looked) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(expiry, "gevent", SimpleNamespace(sleep=nap))
+    with pytest.raises(KeyboardInterrupt):
+        expiring.run()
+    assert looked == ["t 10"] * 2

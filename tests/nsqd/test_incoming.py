@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from framework.errors import ProtocolError
-from framework.nsqd.streams import EndOfStream, Incoming
+from framework.nsqd.streams import MAX_LINE, EndOfStream, Incoming
 from framework.nsqd.underway import FREE_BYTES
 
 
@@ -75,3 +75,33 @@ def test_nothing_is_held_of_a_client_that_is_gone() -> None:
     with pytest.raises(EndOfStream):
         client.incoming.more()
     assert client.given == [b"more"]
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 100])
+def test_lines_end_with_a_newline_and_may_be_empty(piece: int) -> None:
+    data = b"\nab\r\n\r\n\ncd\n\r\r\nrest"
+    client = Client(*[data[at : at + piece] for at in range(0, len(data), piece)], b"")
+    assert [client.incoming.line() for _ in range(6)] == [b"", b"ab", b"", b"", b"cd", b"\r"]
+    with pytest.raises(EndOfStream):
+        client.incoming.line()
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_line_is_no_longer_than_nsqds_buffer(pieces: int) -> None:
+    most = b"x" * (MAX_LINE - 1) + b"\n"
+    client = Client(*([b"a\n" + most] if pieces == 1 else [b"a\n" + most[:-1], b"\n"]))
+    assert [client.incoming.line() for _ in range(2)] == [b"a", most[:-1]]
+    longer = b"x" * MAX_LINE
+    for given in ([longer + b"\n"], [longer, b"\n"]):
+        client = Client(b"a\n", *given)
+        assert client.incoming.line() == b"a"
+        with pytest.raises(EndOfStream, match="line too long"):
+            client.incoming.line()
+
+
+def test_numbers_and_bytes_are_taken_when_they_are_there() -> None:
+    client = Client(b"\x00\x00", b"\x00\x07\xff\xff\xff\xffab", b"cdef", b"")
+    assert (client.incoming.int32(), client.incoming.int32()) == (7, -1)
+    assert (client.incoming.take(4), client.incoming.rest()) == (b"abcd", b"ef")
+    with pytest.raises(EndOfStream):
+        client.incoming.need(1)
