@@ -18,7 +18,7 @@ from gevent.event import Event
 from gevent.hub import get_hub
 
 from framework.decoding import prepared
-from framework.errors import BrokerUnreachable, FrameworkError, ProtocolError
+from framework.errors import REFUSALS, BrokerUnreachable, FrameworkError, ProtocolError
 from framework.observe import hublog
 from framework.transports.rocketmq import requests
 from framework.transports.rocketmq.heartbeat import Subscription
@@ -127,6 +127,8 @@ class Membership:
         self._asked: dict[str, float] = {}
         self._changed = Event()
         self._first = Event()
+        self.rejected: FrameworkError | None = None
+        """How its broker rejects it: it has no right to read, perhaps."""
         self._greenlet = gevent.spawn(self._run)
 
     def look(self) -> None:
@@ -153,6 +155,7 @@ class Membership:
                 pause = self._look()
             except FrameworkError as error:
                 log.debug("%s on %s: %s", self._what.group, self._node, error)
+                self.rejected = error if isinstance(error, REFUSALS) else None
                 pause = FAILED
             self._first.set()
             self._reader.balanced()

@@ -72,9 +72,10 @@ class PullConnection(Unleased):
         session.attach(self)
         self._member.await_first()
         self._opened, self._idle_since = True, monotonic()
-        if session.error is not None:
+        if (error := session.error or self._member.rejected) is not None:
             self._stop()
-            raise session.error
+            session.leave(self)
+            raise error
 
     @property
     def exposed(self) -> int:

@@ -98,6 +98,7 @@ class Member:
     """``membership.Membership``: which queues it has is said by the test."""
 
     has_queues = True
+    rejected = None
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.looks = 0

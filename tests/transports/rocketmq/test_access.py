@@ -116,14 +116,29 @@ def allow(session: Session, user: str, *actions: str) -> None:
     session.ask(Request.AUTH_CREATE_ACL, {"subject": f"User:{user}"}, json.dumps(rights).encode())
 
 
+def test_a_worker_by_pull_that_may_not_read_ends_at_once(guarded: RocketMQ, tmp_path: Path) -> None:
+    """It was ready, read nothing, and never said why."""
+    (transport,) = open_transports([f"rocketmq://AK:secret12345@{guarded.address}"])
+    for topic in ("orders", "orders.say.dead"):
+        transport.ensure(topic, [])
+    with transport._sessions.use(guarded.broker.address) as session:  # type: ignore[attr-defined]
+        allow(session, "publisher", "Pub")
+    transport.close()
+    (tmp_path / "shop.py").write_text(APP)
+    url = f"rocketmq://publisher:secret12345@{guarded.address}?mode=pull"
+    last = ends_at_once(["run", "shop"], url, tmp_path).stderr.splitlines()[-1]
+    assert last.startswith("workers: handler orders/say: no broker accepts it (")
+    assert "NO_PERMISSION User:publisher has no permission to access" in last
+
+
 def test_a_worker_that_may_make_no_topic_ends_at_once_and_says_which_is_missing(guarded: RocketMQ, tmp_path: Path) -> None:
     """It tried for as long as --connect-deadline says, and then said to start the broker."""
     (transport,) = open_transports([f"rocketmq://AK:secret12345@{guarded.address}"])
-    transport.ensure("orders", [])
+    transport.ensure("sales", [])
     with transport._sessions.use(guarded.broker.address) as session:  # type: ignore[attr-defined]
         allow(session, "worker", "Pub", "Sub")
-    (tmp_path / "shop.py").write_text(APP)
+    (tmp_path / "shop.py").write_text(APP.replace("orders", "sales"))
     last = ends_at_once(["run", "shop"], f"rocketmq://worker:secret12345@{guarded.address}", tmp_path).stderr.splitlines()[-1]
-    assert "has no topic for orders.say.dead, and lets this user make none (NO_PERMISSION User:worker" in last
-    assert "make it with mqadmin updateTopic -t orders%2Esay%2Edead" in last
+    assert "has no topic for sales.say.dead, and lets this user make none (NO_PERMISSION User:worker" in last
+    assert "make it with mqadmin updateTopic -t sales%2Esay%2Edead" in last
     transport.close()
