@@ -156,6 +156,7 @@ def test_percentiles_lie_within_the_bucket() -> None:
     ({"action": "pause", "handlers": "a/b"}, "unknown field 'handlers': an action has action, handler, value"),
     ({"action": "paus"}, "there is no action 'paus': did you mean 'pause'"),
     ({}, "there is no action None"),
+    ({"action": ["pause"]}, "there is no action ['pause']"),
     ({"action": "pause", "handler": "a/c"}, "there is no handler 'a/c' here: name one of a/b"),
     ({"action": "pause", "handler": ["a/b"]}, "there is no handler"),
     ({"action": "pause", "value": 3}, "pause has no value: leave it out"),

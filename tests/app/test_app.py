@@ -14,7 +14,7 @@ import gevent
 import pytest
 
 from framework import Batch
-from framework.app import App, _stop_without
+from framework.app import App, _say_when_ready, _stop_without
 from framework.engine.ledger import Ledger
 from framework.errors import BadHandler, BadSetting
 from framework.handler import declared_in, make_spec
@@ -93,6 +93,17 @@ def test_an_nsqd_that_ends_stops_it_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     nsqd.ended = True
     looking.get(timeout=5.0)
     assert stops == [True]
+
+
+def test_that_it_is_ready_is_said_when_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    supervisor: Any = SimpleNamespace(ready=False)
+    saying = gevent.spawn(_say_when_ready, supervisor)
+    gevent.sleep(0.005)
+    assert caplog.messages == []
+    supervisor.ready = True
+    saying.get(timeout=5.0)
+    assert caplog.messages == ["ready"]
 
 
 def test_a_ledger_is_written_as_lines(tmp_path: Path) -> None:
